@@ -50,8 +50,9 @@ LocalRanks::LocalRanks(const Launch& launch, ProcessRunner& runner, boost::asio:
                                                         [this](const std::string& message) {
                                                           if (events_.notice) events_.notice(message);
                                                         })),
-      logs_(loop, sink != nullptr ? *sink : *disk_, launch.cluster.num_ranks(),
-            {.on_line = launch.on_line, .on_error_line = launch.on_error_line}),
+      logs_(
+          loop, sink != nullptr ? *sink : *disk_, launch.cluster.num_ranks(),
+          [&launch](int rank, std::string_view line, bool is_error) { launch.observer.on_line(rank, line, is_error); }),
       children_(loop, SIGCHLD) {}
 
 LocalRanks::~LocalRanks() = default;
@@ -65,7 +66,7 @@ void LocalRanks::start(const RankPlace& place, int attempt) {
   int& pid = pids_[place.rank];
   try {
     const LogCollector::WriteEnds ends = logs_.open(place.rank, attempt);
-    ProcessCommand command = launch_.command(place, attempt);
+    ProcessCommand command = launch_.program.command(place, attempt);
     command.stdout_fd = ends.out;
     command.stderr_fd = ends.err;
     const RankBinding& binding = bindings_[static_cast<size_t>(place.local_rank)];
@@ -86,7 +87,8 @@ void LocalRanks::start(const RankPlace& place, int attempt) {
   rank_of_pid_[pid] = place.rank;
   logs_.started(place.rank);
   events_.started(place.rank);
-  if (launch_.on_rank_started) launch_.on_rank_started(place.rank, pid);
+  launch_.program.started(place.rank, pid);
+  launch_.observer.on_rank_started(place.rank, pid);
 }
 
 /// Number of CPUs to which the ranks are bound.
@@ -171,8 +173,8 @@ void LocalRanks::rank_ended(int number, const ProcessEnd& end) {
     report.blames_peer = !ranks_explain() && blames_peer(report);
   }
   report.out_of_memory = end.signaled && end.code == SIGKILL && killed_for_memory();
-  if (launch_.doing) report.doing = launch_.doing(number);
-  if (launch_.on_rank_ended) launch_.on_rank_ended(number, report.failed());
+  report.doing = launch_.program.doing(number);
+  launch_.program.ended(number, report.failed());
   events_.ended(number, std::move(report));
 }
 

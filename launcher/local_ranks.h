@@ -21,9 +21,8 @@ namespace trainctl {
 
 class LocalRanks : public RankRunner {
  public:
-  /// Runs the ranks of launch.cluster, numbered by local_rank. Uses these members of `launch`: cluster, directory,
-  /// command, bindings, limits.ranks_explain, on_line, on_error_line, on_rank_started, on_rank_ended and doing. Output
-  /// goes to `sink`; null: to the run's folder. All arguments must outlive it. Throws EnvError.
+  /// Runs the ranks of launch.cluster, numbered by local_rank. Output goes to `sink`; null: to the run's folder. All
+  /// arguments must outlive it. Throws EnvError.
   LocalRanks(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop, LogSink* sink = nullptr);
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;
@@ -32,6 +31,7 @@ class LocalRanks : public RankRunner {
   void listen(Events events) override;
   void start(const RankPlace& place, int attempt) override;
   void signal(int rank, int signal) override;
+  void stop_after_step() override { launch_.program.stop_after_step(); }
   bool is_frozen(int rank) override;
   std::optional<RankError> error_of(int rank) override;
   void restart(int attempt) override;

@@ -35,8 +35,8 @@ struct LogCollector::Stream {
   bool watched = false;
 };
 
-LogCollector::LogCollector(asio::io_context& loop, LogSink& sink, int ranks, Listeners listeners)
-    : loop_(loop), sink_(sink), listeners_(std::move(listeners)), timer_(loop) {
+LogCollector::LogCollector(asio::io_context& loop, LogSink& sink, int ranks, OnLine on_line)
+    : loop_(loop), sink_(sink), on_line_(std::move(on_line)), timer_(loop) {
   allow_files_of_logs(static_cast<size_t>(ranks));
 }
 
@@ -50,9 +50,8 @@ LogCollector::WriteEnds LogCollector::open(int rank, int restart) {
 }
 
 std::shared_ptr<LogCollector::Stream> LogCollector::open_stream(int rank, bool is_error, int restart) {
-  const auto& listener = is_error ? listeners_.on_error_line : listeners_.on_line;
   LogPipe::OnLine on_line;
-  if (listener) on_line = [&listener, rank](std::string_view line) { listener(rank, line); };
+  if (on_line_) on_line = [this, rank, is_error](std::string_view line) { on_line_(rank, line, is_error); };
   const uint32_t number = ++last_stream_;
   auto stream = std::make_shared<Stream>(
       loop_, number, [this, number](std::string_view bytes, int64_t ns) { sink_.write(number, bytes, ns); },

@@ -19,14 +19,12 @@ namespace trainctl {
 
 class LogCollector {
  public:
-  struct Listeners {
-    std::function<void(int rank, std::string_view line)> on_line = {};        ///< a line of stdout
-    std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< a line of stderr
-  };
+  /// Receives each line of a rank's stdout, or of its stderr if `is_error`.
+  using OnLine = std::function<void(int rank, std::string_view line, bool is_error)>;
 
   /// `sink` must outlive it. Raises the limit of open files as needed for `ranks` ranks, which may exceed the usual
   /// limit.
-  LogCollector(boost::asio::io_context& loop, LogSink& sink, int ranks, Listeners listeners);
+  LogCollector(boost::asio::io_context& loop, LogSink& sink, int ranks, OnLine on_line);
   LogCollector(const LogCollector&) = delete;
   LogCollector& operator=(const LogCollector&) = delete;
   ~LogCollector();
@@ -54,7 +52,7 @@ class LogCollector {
 
   boost::asio::io_context& loop_;
   LogSink& sink_;
-  const Listeners listeners_;
+  const OnLine on_line_;
   struct RankStreams {
     std::shared_ptr<Stream> out, err;
   };

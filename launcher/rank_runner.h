@@ -29,6 +29,10 @@ class RankRunner {
   virtual void start(const RankPlace& place, int attempt) = 0;
   /// Sends a signal to the rank and all processes that it started.
   virtual void signal(int rank, int signal) = 0;
+  /// Makes all ranks end after the same step (RankProgram::stop_after_step).
+  virtual void stop_after_step() = 0;
+  /// Whether the rank's host has been heard from recently; if not, its progress is unknown.
+  virtual bool is_heard(int /*rank*/) const { return true; }
   /// Whether its process is stopped by SIGSTOP or a debugger.
   virtual bool is_frozen(int rank) = 0;
   /// The error that a rank, possibly still running, wrote to the run's folder.

@@ -96,7 +96,7 @@ class Supervision {
   /// The actions and queries that decisions use.
   struct Reach {
     std::function<void(int rank, int signal)> signal_rank;
-    /// Same as Launch::ask_to_stop; unset: the user's signal is passed on to the ranks.
+    /// Same as RankRunner::stop_after_step; unset: the user's signal is passed on to the ranks.
     std::function<void()> ask_to_stop = {};
     /// Whether a rank's process is stopped; unset: unknown.
     std::function<bool(int rank)> is_frozen = {};

@@ -72,7 +72,7 @@ class Supervisor {
   Supervision::Reach reach() {
     Supervision::Reach reach;
     reach.signal_rank = [this](int rank, int signal) { ranks_.signal(rank, signal); };
-    reach.ask_to_stop = launch_.ask_to_stop;
+    if (launch_.stops_after_step) reach.ask_to_stop = [this] { ranks_.stop_after_step(); };
     reach.is_frozen = [this](int rank) { return ranks_.is_frozen(rank); };
     reach.error_of = [this](int rank) { return ranks_.error_of(rank); };
     return reach;
@@ -96,7 +96,7 @@ class Supervisor {
     notice(launch_.cluster.names.name(rank) + " " + how + "; the other workers continue" +
            (rejoins ? ", and a replacement is started" : ""));
     if (!rejoins) return;
-    if (launch_.on_rejoin) launch_.on_rejoin(rank);
+    launch_.program.rejoins(rank);
     ranks_.start(launch_.cluster.places[static_cast<size_t>(rank)], supervision_.attempt());
   }
 
@@ -118,7 +118,7 @@ class Supervisor {
     supervision_.restart();
     notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
            std::to_string(launch_.limits.max_restarts) + ")");
-    if (launch_.on_restart) launch_.on_restart(supervision_.attempt());
+    launch_.observer.on_restart(supervision_.attempt());
     ranks_.restart(supervision_.attempt());
     start_all();
   }
@@ -127,7 +127,7 @@ class Supervisor {
     interrupts_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error, int signal) {
       if (error || alive.expired()) return;
       await_interrupt();
-      if (signal == SIGUSR1 && launch_.on_user_signal) return launch_.on_user_signal();
+      if (signal == SIGUSR1 && launch_.program.save_now()) return;
       const bool first = supervision_.interrupt_signal() == 0;
       supervision_.interrupted(signal, now());
       notice(signal_name(signal) + (first ? first_answer() : " again: killed the ranks"));
@@ -138,15 +138,18 @@ class Supervisor {
     if (!supervision_.asking()) return ": asked the ranks to stop; a second signal kills them";
     char grace[32];
     std::snprintf(grace, sizeof grace, "%g s", launch_.limits.grace_seconds);
-    const std::string what = launch_.ask_to_stop ? ": the ranks stop after this step" : ": passed on to the ranks";
+    const std::string what = launch_.stops_after_step ? ": the ranks stop after this step" : ": passed on to the ranks";
     return what + ", or are terminated after " + grace + "; a second signal kills them";
   }
 
   void look_at_progress() {
-    if (!launch_.progress) return;
     for (const RankPlace& place : launch_.cluster.places) {
       if (supervision_.reports()[static_cast<size_t>(place.rank)].state != ProcessState::running) continue;
-      if (const auto progress = launch_.progress(place.rank)) supervision_.progressed(place.rank, *progress, now());
+      std::optional<RankProgress> progress = launch_.program.progress(place.rank);
+      if (!progress) continue;
+      // Nothing is known about a rank whose host is disconnected, so it does not count as stalled.
+      if (!ranks_.is_heard(place.rank)) progress->position ^= ++unheard_;
+      supervision_.progressed(place.rank, *progress, now());
     }
   }
 
@@ -154,16 +157,14 @@ class Supervisor {
     ranks_.look();
     look_at_progress();
     supervision_.advance(now());
-    if (launch_.on_tick) launch_.on_tick();
+    launch_.observer.on_tick();
     timer_.expires_after(kSupervisorTick);
     timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error) {
       if (!error && !alive.expired()) tick();
     });
   }
 
-  void notice(const std::string& message) {
-    if (launch_.on_notice) launch_.on_notice(message);
-  }
+  void notice(const std::string& message) { launch_.observer.on_notice(message); }
 
   Outcome end() {
     for (const int rank : supervision_.stuck()) {
@@ -182,8 +183,8 @@ class Supervisor {
     outcome.reports = supervision_.reports();
     outcome.cause = find_first_cause(outcome.reports);
     outcome.failed_attempts = failed_attempts_;
-    if (outcome.signal != 0 && launch_.ask_to_stop && launch_.stopped_at && all_ended_well(outcome.reports)) {
-      outcome.stopped_at_step = launch_.stopped_at();
+    if (outcome.signal != 0 && launch_.stops_after_step && all_ended_well(outcome.reports)) {
+      outcome.stopped_at_step = launch_.program.stopped_at();
       if (!outcome.stopped_at_step) outcome.signal = 0;  // the signal came too late to have an effect
     }
     if (outcome.signal != 0) {
@@ -204,6 +205,7 @@ class Supervisor {
   /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<FailedAttempt> failed_attempts_;
+  uint64_t unheard_ = 0;  ///< number of looks at ranks whose hosts were disconnected
 };
 
 }  // namespace

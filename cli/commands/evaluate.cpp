@@ -93,9 +93,10 @@ Ended run_evaluation(const JobArguments& arguments, const EvaluateOptions& evalu
     const auto watch = watch_files(spec.launch.timeout_seconds);
     workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
   }
-  Run run(std::move(workload), {0}, loop, [](int fd) { return std::make_unique<RunView>(fd); }, nullptr);
-  const int code = run();
-  return {code, run.directory()};
+  RunDisplayOptions display{.shown = {0}, .make_observer = [](int fd) { return std::make_unique<RunView>(fd); }};
+  const auto run = make_run(std::move(workload), std::move(display), loop);
+  const int code = (*run)();
+  return {code, run->directory()};
 }
 
 int evaluate(const EvaluateArguments& options) {

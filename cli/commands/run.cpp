@@ -95,10 +95,12 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
                                return make(std::move(job), later);
                              },
                          .ahead = [&](JobSpec job) { plans->plan(std::move(job)); }};
-  const auto view = [](int fd) { return std::make_unique<RunView>(fd); };
-  Run run(std::move(workload), std::move(shown), loop, view, background, task.gathering.transport, replan);
-  write_cluster(task.by, run.directory().path());
-  return run();
+  RunDisplayOptions display{.shown = std::move(shown),
+                            .make_observer = [](int fd) { return std::make_unique<RunView>(fd); },
+                            .background = background};
+  const auto run = make_run(std::move(workload), std::move(display), loop, task.gathering.transport, replan);
+  write_cluster(task.by, run->directory().path());
+  return (*run)();
 }
 
 /// Continues a job that Slurm has started again, or whose pod 0 Kubernetes has replaced, from its newest checkpoint, if

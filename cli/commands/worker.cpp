@@ -108,27 +108,17 @@ class Worker {
     start_up.met_others("connect");
     if (program_->server >= 0 && serves_by_event(job_->plan)) return serve(rendezvous.communicator(), start_up);
     RankOutput output(*job_, *program_, status, directory_, output_options());
-    TrainOptions train_options;
-    train_options.threads = kernel_threads();
-    train_options.arena = memory_->arena(options_.rank);
-    train_options.shared_cache = options_.cache_fd;
-    if (options_.gpu >= 0) {
-      train_options.cuda.emplace();
-      train_options.cuda->gpu = options_.gpu;
-      train_options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
-    }
-    train_options.start_up = start_up;
-    if (validation_) train_options.validation = &*validation_;
-    if (fault) train_options.left_out = fault->left_out(*program_);
+    RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
+    TrainOptions train_options = options_of_training(start_up);
+    output.connect(train_options.executor);
+    train_options.executor.timeline = profile.timeline();
+    if (fault) train_options.executor.left_out = fault->left_out(*program_);
     status.state = RankState::training;
-    TrainHooks hooks = output.hooks();
-    hooks.on_hang = [this](const EnvError& error) { end_now(error); };
     const std::optional<EmulatedSpeed> speed =
         program_->server < 0 ? EmulatedSpeed::of_environment(options_.rank) : std::nullopt;
     const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
     const double samples = static_cast<double>(job_->spec.dataset.batch) / workers_of_step;
-    hooks.may_start = [this, &fault, &speed,
-                       samples](int64_t step) {  // `step` counts from 0, faults and the gate from 1
+    train_options.may_start = [&](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
       if (speed) speed->step(samples);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
@@ -140,40 +130,7 @@ class Worker {
       output.starts_at(train_options.from.step);
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
     }
-    std::optional<Saver> saver;
-    if (options_.image_fd >= 0 && !job_->plan.is_asynchronous()) {
-      saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
-      saver->add_to(hooks);
-    }
-    std::optional<SnapshotWriter> holder;
-    if (options_.snapshot_fd >= 0) {
-      holder.emplace(*program_, options_.snapshot_fd, train_options.from);
-      holder->add_to(hooks);
-    }
-    std::optional<TensorHistograms> histograms;
-    if (job_->spec.train.histograms > 0) {
-      histograms.emplace(
-          *program_, rendezvous.communicator(), job_->spec.train.histograms,
-          [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); });
-      histograms->add_to(hooks, train_options.from.step);
-    }
-    RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
-    profile.add_to(hooks);
-    if (job_->plan.is_asynchronous()) {
-      AsyncWorker worker(*job_, *program_, *memory_, rendezvous.communicator(), hooks, train_options);
-      output.ended(worker.run());
-      output.write_workers(memory_->batches());
-    } else {
-      std::optional<servers::Client> tables;
-      if (serves_tables_alone(job_->plan)) {
-        tables.emplace(*job_, *program_, train_options.validation, train_options.arena, rendezvous.communicator());
-        tables->add_to(hooks);
-      }
-      const TrainResult result = train(*job_, *program_, rendezvous.communicator(), hooks, train_options);
-      if (tables) tables->leave();
-      if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
-      output.ended(result);
-    }
+    train_with(train_options, output, profile, rendezvous);
     profile.ended();
     status.state = RankState::done;
   }
@@ -307,6 +264,53 @@ class Worker {
     HostsLayout hosts = options_.hosts;
     hosts.ranks = parse_layout(options_.layout);
     return hosts;
+  }
+
+  TrainOptions options_of_training(const StartUpClock& start_up) {
+    TrainOptions options;
+    options.executor.threads = kernel_threads();
+    options.arena = memory_->arena(options_.rank);
+    options.shared_cache = options_.cache_fd;
+    if (options_.gpu >= 0) {
+      options.cuda.emplace();
+      options.cuda->gpu = options_.gpu;
+      options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
+    }
+    options.start_up = start_up;
+    if (validation_) options.validation = &*validation_;
+    options.on_hang = [this](const EnvError& error) { end_now(error); };
+    return options;
+  }
+
+  /// Trains, and saves what the job saves. Savers observe a step before it is reported.
+  void train_with(TrainOptions& options, RankOutput& output, RankProfileFile& profile, Rendezvous& rendezvous) {
+    TrainObservers observers;
+    std::optional<Saver> saver;
+    if (options_.image_fd >= 0 && !job_->plan.is_asynchronous())
+      observers.add(saver.emplace(*job_, *program_, *memory_, options_.image_fd, options.from, options_.failures));
+    std::optional<SnapshotWriter> snapshots;
+    if (options_.snapshot_fd >= 0) observers.add(snapshots.emplace(*program_, options_.snapshot_fd, options.from));
+    std::optional<TensorHistograms> histograms;
+    if (job_->spec.train.histograms > 0)
+      observers.add(histograms.emplace(
+          *program_, rendezvous.communicator(), job_->spec.train.histograms, options.from.step,
+          [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); }));
+    observers.add(output);
+    observers.add(profile);
+    if (job_->plan.is_asynchronous()) {
+      AsyncWorker worker(*job_, *program_, *memory_, rendezvous.communicator(), observers, options);
+      output.ended(worker.run());
+      output.write_workers(memory_->batches());
+      return;
+    }
+    std::optional<servers::Client> tables;
+    if (serves_tables_alone(job_->plan))
+      options.exchange =
+          &tables.emplace(*job_, *program_, options.validation, options.arena, rendezvous.communicator());
+    const TrainResult result = train(*job_, *program_, rendezvous.communicator(), observers, options);
+    if (tables) tables->leave();
+    if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
+    output.ended(result);
   }
 
   [[noreturn]] void end_now(const EnvError& error) const {

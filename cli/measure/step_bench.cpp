@@ -55,10 +55,29 @@ class LastSteps final : public Timeline {
   std::vector<int> launched_;
 };
 
+/// The durations of the steps before the last ones, which are slower.
+class StepTimes : public TrainObserver {
+ public:
+  explicit StepTimes(const LastSteps& last) : last_(last) {}
+
+  void on_first_step(const StartUpClock&) override { start_ = Clock::now(); }
+  void on_step(const StepReport& report) override {
+    if (!last_.begun()) steps.push_back(report.seconds);
+  }
+  double since_first_step() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  std::vector<double> steps;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const LastSteps& last_;
+  Clock::time_point start_;
+};
+
 }  // namespace
 
 MeasuredStep measure_step(const PlannedJob& job, const Program& program, Seconds seconds, int threads) {
-  using Clock = std::chrono::steady_clock;
   constexpr size_t kLeast = 24;
   constexpr double kTimeout = 60;
   const bool on_gpu = job.spec.launch.device == Device::cuda;
@@ -67,26 +86,22 @@ MeasuredStep measure_step(const PlannedJob& job, const Program& program, Seconds
   TrainOptions options;
   if (on_gpu) {
     options.cuda.emplace();
-    options.threads = threads;
+    options.executor.threads = threads;
   } else {
     options.arena = memory->arena(0);
   }
-  std::vector<double> steps;
-  Clock::time_point start;
-  TrainHooks hooks;
-  hooks.on_first_step = [&](const StartUpClock&) { start = Clock::now(); };
   LastSteps last(program.instructions.size());
-  if (on_gpu) hooks.timeline = &last;
-  hooks.on_step = [&](const StepReport& report) {
-    if (!last.begun()) steps.push_back(report.seconds);
-  };
-  hooks.may_start = [&](int64_t) {
-    if (steps.size() < kLeast || std::chrono::duration<double>(Clock::now() - start).count() < seconds.value)
-      return true;
+  StepTimes times(last);
+  TrainObservers observers;
+  observers.add(times);
+  if (on_gpu) options.executor.timeline = &last;
+  options.may_start = [&](int64_t) {
+    if (times.steps.size() < kLeast || times.since_first_step() < seconds.value) return true;
     last.begin();
     return on_gpu && !last.complete();
   };
-  train(job, program, *comm, hooks, options);
+  train(job, program, *comm, observers, options);
+  std::vector<double>& steps = times.steps;
   if (steps.empty()) throw EnvError("no step of " + job.spec.name + " was completed");
   const auto begin = steps.begin() + static_cast<long>(steps.size() / 4), middle = begin + (steps.end() - begin) / 2;
   if (on_gpu)

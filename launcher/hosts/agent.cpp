@@ -68,7 +68,7 @@ bool is_file_name(const fs::path& name) {
   return !name.empty() && !name.has_parent_path() && name != "." && name != "..";
 }
 
-class Agent : public LogSink {
+class Agent : public LogSink, public RankProgram {
  public:
   explicit Agent(AgentOptions options)
       : options_(std::move(options)),
@@ -94,6 +94,10 @@ class Agent : public LogSink {
     fs::remove_all(options_.folder, ignored);
     return 0;
   }
+
+  // The ranks' program.
+  ProcessCommand command(const RankPlace& place, int) override { return commands_.at(place.rank); }
+  void ended(int rank, bool failed) override { options_.share->ended(rank, failed); }
 
   // The ranks' output.
   void open(uint32_t stream, int rank, bool is_error, int) override {
@@ -359,13 +363,11 @@ class Agent : public LogSink {
       directory.write(name, text.get<std::string>(), FileReaders::owner);  // the job contains values of env
       files_->skip(name);
     }
-    launch_.emplace(Launch{.cluster = std::move(cluster),
-                           .directory = directory,
-                           .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
+    launch_.emplace(
+        Launch{.cluster = std::move(cluster), .directory = directory, .program = *this, .observer = unobserved_});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
     launch_->limits.grace_seconds = seconds_in(json, "grace");
     launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
-    launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();
     ranks_ = std::make_unique<LocalRanks>(*launch_, *runner_, loop_, this);
     ranks_->listen(
@@ -545,6 +547,7 @@ class Agent : public LogSink {
   uint32_t attempt_ = 0;
   std::set<int> started_;  ///< ranks of this attempt
   std::optional<KeptCopies> copies_;
+  LaunchObserver unobserved_;
   std::optional<Launch> launch_;
   std::unique_ptr<PosixProcessRunner> runner_;
   std::unique_ptr<LocalRanks> ranks_;

@@ -42,10 +42,12 @@ constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
 
 }  // namespace
 
-AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard board, asio::io_context& loop)
+AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherShare& share, LauncherSaves& saves,
+                       asio::io_context& loop)
     : launch_(launch),
       options_(std::move(options)),
-      board_(std::move(board)),
+      share_(share),
+      saves_(saves),
       loop_(loop),
       owners_(launch.directory.names(), launch.limits.ranks_explain),
       received_([this](const std::string& text) {
@@ -59,7 +61,7 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard
             }),
       children_(loop, SIGCHLD),
       attempt_(static_cast<uint32_t>(options_.first_attempt)),
-      kept_bytes_(board_.kept_bytes()) {
+      kept_bytes_(share_.kept_bytes()) {
   for (const RankPlace& place : launch.cluster.places) {
     if (hosts_.empty() || place.local_rank == 0) {
       hosts_.push_back(std::make_unique<Host>());
@@ -162,8 +164,9 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       if (!is_old) host.link->lose("cannot run its ranks: " + message.text);
       return;
     case RankFrame::started:
-      if (!is_old && is_of_rank && launch_.on_rank_started) launch_.on_rank_started(message.rank, 0);
-      return;
+      if (is_old || !is_of_rank) return;
+      launch_.program.started(message.rank, 0);
+      return launch_.observer.on_rank_started(message.rank, 0);
     case RankFrame::no_start:
       if (!is_old && is_of_rank && running_.erase(message.rank) > 0)
         events_.failed_to_start(message.rank, message.text);
@@ -188,10 +191,10 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       if (events_.notice) events_.notice(host.name + ": " + message.text);
       return;
     case RankFrame::board:
-      if (!is_old && !board_.apply(message.text, host.ranks)) host.link->lose("reported on ranks of other hosts");
+      if (!is_old && !share_.apply(message.text, host.ranks)) host.link->lose("reported on ranks of other hosts");
       return;
     case RankFrame::save:
-      if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
+      if (!is_old && !saves_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
         return host.link->lose("sent an invalid message about checkpoints");
       return send_saves();
     case RankFrame::value:
@@ -199,14 +202,9 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       for (const auto& other : hosts_)
         if (other.get() != &host) send(*other, RankFrame::value, -1, 0, message.name, message.text);
       return;
-    case RankFrame::links: {
-      const Json faults = Json::parse(message.text, nullptr, false);
-      if (is_old || !faults.is_object()) return;
-      for (const auto& [name, fault] : faults.items())
-        if (fault.is_string()) host.link_faults[name] = fault.get<std::string>();
-      host.has_checked_links = true;
+    case RankFrame::links:
+      if (!is_old) note_links(host, message.text);
       return;
-    }
     default:
       return host.link->lose("sent a message that only a launcher may send");
   }
@@ -230,7 +228,7 @@ Message AgentRanks::prepare(Host& host) {
                      {"files", options_.files},
                      {"copies", copies},
                      {"program_folder", options_.program_folder},
-                     {"workload", board_.workload()}};
+                     {"workload", share_.for_agents()}};
   host.ready = false;
   return {RankFrame::prepare, attempt_, -1, 0, "", json.dump()};
 }
@@ -243,7 +241,7 @@ void AgentRanks::ready(Host& host, const std::string& text) {
   host.link_port = json.value("link_port", 0);
   host.ready = true;
   if (json.value("lacks_files", false))
-    for (const auto& [name, path] : board_.given()) host.to_give.push_back({RankFrame::give, name, path});
+    for (const auto& [name, path] : share_.given()) host.to_give.push_back({RankFrame::give, name, path});
   give_copies(host, json.value("lacks_copies", std::set<std::string>()));
   give(host);
 }
@@ -290,7 +288,7 @@ void AgentRanks::send_starts() {
   if (to_start_.empty() || std::any_of(hosts_.begin(), hosts_.end(), waits)) return;
   const Host& first = *hosts_.front();
   for (const RankPlace& place : std::exchange(to_start_, {})) {
-    const ProcessCommand command = launch_.command(place, static_cast<int>(attempt_));
+    const ProcessCommand command = launch_.program.command(place, static_cast<int>(attempt_));
     const auto filled = [&](const std::string& value) {
       return fill_placeholders(value, {{"first_address", first.address}, {"first_port", std::to_string(first.port)}});
     };
@@ -340,7 +338,7 @@ std::optional<RankError> AgentRanks::error_of(int rank) {
 
 void AgentRanks::restart(int attempt) {
   attempt_ = static_cast<uint32_t>(options_.first_attempt + attempt);
-  kept_bytes_ = board_.kept_bytes();
+  kept_bytes_ = share_.kept_bytes();
   stop_asked_ = gates_closed_ = holds_ = false;
   frozen_.clear();
   running_.clear();
@@ -378,6 +376,15 @@ void AgentRanks::ask_for_links() {
         others.push_back({other->name, other->address, other->link_port});
     if (host->ready) send(*host, RankFrame::links, -1, 0, "", others.dump());
   }
+}
+
+/// Notes which other hosts a host cannot reach.
+void AgentRanks::note_links(Host& host, const std::string& text) {
+  const Json faults = Json::parse(text, nullptr, false);
+  if (!faults.is_object()) return;
+  for (const auto& [name, fault] : faults.items())
+    if (fault.is_string()) host.link_faults[name] = fault.get<std::string>();
+  host.has_checked_links = true;
 }
 
 void AgentRanks::look_at_links() {
@@ -443,8 +450,8 @@ void AgentRanks::rank_ended(int rank, RankReport report) {
   disk_.close(output.out);
   disk_.close(output.err);
   report.state = ProcessState::ended;
-  if (launch_.doing) report.doing = launch_.doing(rank);
-  if (launch_.on_rank_ended) launch_.on_rank_ended(rank, report.failed());
+  report.doing = launch_.program.doing(rank);
+  launch_.program.ended(rank, report.failed());
   events_.ended(rank, std::move(report));
 }
 
@@ -453,7 +460,7 @@ bool AgentRanks::is_heard(int rank) const {
   return link.is_joined() && link.silent_seconds() < kUnheardSeconds;
 }
 
-void AgentRanks::ask_to_stop() {
+void AgentRanks::stop_after_step() {
   stop_asked_ = true;
   if (!to_start_.empty()) {  // the remaining ranks will not be started
     std::vector<int> ranks;
@@ -482,18 +489,18 @@ void AgentRanks::close_gates() {
   }
   if (!stop_asked_) {
     holds_ = false;
-    board_.held(last);
+    saves_.held(last);
     send_saves();
     for (const auto& host : hosts_) send(*host, RankFrame::release);
     return;
   }
   gates_closed_ = true;
-  board_.stop_after(last);
+  share_.stop_after(last);
   for (const auto& host : hosts_) send(*host, RankFrame::stop, -1, static_cast<int64_t>(last));
 }
 
 void AgentRanks::send_saves() {
-  for (const SaveMessage& message : board_.messages())
+  for (const SaveMessage& message : saves_.messages())
     for (const auto& host : hosts_)
       send(*host, RankFrame::save, message.rank, message.number, message.name, message.text);
 }
@@ -509,18 +516,16 @@ void AgentRanks::write_output(const Message& message) {
 }
 
 void AgentRanks::give_lines(int rank, bool is_error, std::string_view bytes, bool ends) {
-  const auto& listener = is_error ? launch_.on_error_line : launch_.on_line;
   std::string& line = is_error ? outputs_.at(rank).error_line : outputs_.at(rank).line;
-  if (!listener) return;
   line += bytes;
   size_t at = 0;
   for (size_t end = line.find('\n'); end != std::string::npos; end = line.find('\n', at)) {
-    listener(rank, std::string_view(line).substr(at, end - at));
+    launch_.observer.on_line(rank, std::string_view(line).substr(at, end - at), is_error);
     at = end + 1;
   }
   line.erase(0, at);
   if (!ends || line.empty()) return;
-  listener(rank, line);
+  launch_.observer.on_line(rank, line, is_error);
   line.clear();
 }
 
@@ -546,7 +551,7 @@ void AgentRanks::look() {
   report_unreached();
   look_at_links();
   send_saves();
-  if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !board_.wants_hold()) return;
+  if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !saves_.wants_hold()) return;
   holds_ = true;
   hold_gates();
 }
@@ -554,7 +559,7 @@ void AgentRanks::look() {
 void AgentRanks::look_at_hosts() {
   for (const auto& host : hosts_) {
     if (host->link->is_joined()) {
-      std::string changes = board_.changes_for(host->index);
+      std::string changes = share_.changes_for(host->index);
       if (!changes.empty()) send(*host, RankFrame::board, -1, 0, "", std::move(changes));
     }
     host->link->look(disk_.is_full());
@@ -573,12 +578,12 @@ void AgentRanks::rescue() {
   const std::vector<std::vector<int>> answering = this->answering();
   if (answering.empty()) return;
   double since = now();
-  for (auto came = board_.rescue(answering); came && now() - since < kRescueSeconds;) {
+  for (auto came = saves_.rescue(answering); came && now() - since < kRescueSeconds;) {
     look_at_hosts();
     send_saves();
     loop_.run_for(std::chrono::milliseconds(5));
     loop_.restart();
-    const auto more = board_.rescue(answering);
+    const auto more = saves_.rescue(answering);
     if (more != came) since = now();
     came = more;
   }

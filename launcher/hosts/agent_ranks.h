@@ -5,7 +5,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,7 @@
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_owners.h"
 #include "launcher/hosts/host_link.h"
+#include "launcher/hosts/launcher_share.h"
 #include "launcher/hosts/received_files.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/log_disk.h"
@@ -26,33 +26,6 @@
 #include "launcher/supervisor.h"
 
 namespace trainctl::hosts {
-
-/// The launcher's board, from which the launcher reads the progress of ranks. All members are required.
-struct LauncherBoard {
-  /// The `what` that the agents' HostShare::prepare receives.
-  std::function<nlohmann::json()> workload;
-  /// Applies changes from a host with the ranks `ranks`; returns false if they concern other ranks.
-  std::function<bool(std::string_view changes, const std::vector<int>& ranks)> apply;
-  /// Changes since the last call for this host in the statuses of other hosts' ranks.
-  std::function<std::string(int host)> changes_for;
-  /// Makes all ranks end after this step.
-  std::function<void(uint64_t step)> stop_after;
-
-  /// Handles a message about saves from the host that has `ranks`; returns false if no host may send it.
-  std::function<bool(const SaveMessage& message, const std::vector<int>& ranks)> take;
-  /// The pending messages for all hosts.
-  std::function<std::vector<SaveMessage>()> messages;
-  /// Whether all gates must be held; and a report that they are: no rank has started a step above `highest`.
-  std::function<bool()> wants_hold;
-  std::function<void(uint64_t highest)> held;
-  /// Called when the ranks have ended and hosts with these ranks still respond: recovers the state that they have.
-  /// Returns a number that grows with the received data, and nullopt once nothing more is expected.
-  std::function<std::optional<int64_t>(const std::vector<std::vector<int>>& hosts)> rescue;
-  /// At the start of an attempt: files of the run's folder that keep that many bytes; output of ranks is appended.
-  std::function<std::map<std::string, int64_t>()> kept_bytes;
-  /// Files of this host that are sent to a host's agent if its share needs them: name -> path.
-  std::function<std::map<std::string, std::string>()> given;
-};
 
 struct HostsOptions {
   std::shared_ptr<const Transport> transport;  ///< how hosts are reached; required
@@ -68,12 +41,12 @@ struct HostsOptions {
 
 class AgentRanks : public RankRunner {
  public:
-  /// Uses these members of `launch`: cluster, directory, log_limits, command, limits.ranks_explain, on_line,
-  /// on_error_line, on_rank_started (with pid 0), on_rank_ended and doing. In the words, variables and folder of a
-  /// command "{trainctl}" is the binary on the host, "{folder}" the agent's folder, "{logs}" its log folder,
+  /// Reports started ranks with pid 0. In the words, variables and folder of a command "{trainctl}" is the binary on
+  /// the host, "{folder}" the agent's folder, "{logs}" its log folder,
   /// "{address}" the host's address for others, "{first_address}" and "{first_port}" those of the first host. All
   /// arguments must outlive it. Throws EnvError.
-  AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard board, boost::asio::io_context& loop);
+  AgentRanks(const Launch& launch, HostsOptions options, LauncherShare& share, LauncherSaves& saves,
+             boost::asio::io_context& loop);
   AgentRanks(const AgentRanks&) = delete;
   AgentRanks& operator=(const AgentRanks&) = delete;
   ~AgentRanks() override;
@@ -81,6 +54,9 @@ class AgentRanks : public RankRunner {
   void listen(Events events) override;
   void start(const RankPlace& place, int attempt) override;
   void signal(int rank, int signal) override;
+  /// See StepGate.
+  void stop_after_step() override;
+  bool is_heard(int rank) const override;
   bool is_frozen(int rank) override { return frozen_.contains(rank); }
   std::optional<RankError> error_of(int rank) override;
   void restart(int attempt) override;
@@ -88,13 +64,9 @@ class AgentRanks : public RankRunner {
   void end() override;
   bool disk_hangs() const override { return disk_.hangs(); }
 
-  /// See StepGate: makes all ranks of all hosts end after the same step.
-  void ask_to_stop();
   /// Called when the ranks have ended and some have failed: recovers state from responding hosts
-  /// (LauncherBoard::rescue).
+  /// (LauncherSaves::rescue).
   void rescue();
-  /// Whether the rank's host has been heard from recently; if not, its progress is unknown.
-  bool is_heard(int rank) const;
   /// Address at which a host's agent accepts connections that check a link, "10.0.0.2:4711"; "": none.
   std::string link_listener(const std::string& host) const;
 
@@ -133,6 +105,7 @@ class AgentRanks : public RankRunner {
   void report_unreached();
   void ended(int rank, RankReport report);
   void ask_for_links();
+  void note_links(Host& host, const std::string& text);
   void look_at_links();
   std::optional<LostLink> lost_link() const;
   void send(Host& host, Message::Kind kind, int rank = -1, int64_t number = 0, std::string name = {},
@@ -156,7 +129,8 @@ class AgentRanks : public RankRunner {
 
   const Launch& launch_;
   const HostsOptions options_;
-  const LauncherBoard board_;
+  LauncherShare& share_;
+  LauncherSaves& saves_;
   boost::asio::io_context& loop_;
   Events events_;
   FileOwners owners_;

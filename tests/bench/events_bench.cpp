@@ -18,6 +18,7 @@
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/files/event_file.h"
 #include "engine/train/trainer/trainer.h"
+#include "tests/train/function_observer.h"
 
 using namespace trainctl;
 
@@ -51,21 +52,21 @@ int main(int argc, char** argv) {
   const std::string folder = std::filesystem::temp_directory_path() / fmt::format("bench_events.{}", getpid());
   std::filesystem::create_directories(folder);
   {
-    const PlannedJob job = plan_job(load_job(
-        TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml",
-        {"launch.ranks=1", "launch.device=cpu", "parallel={mode: stand_alone}", "train={epochs: 1000000}"}));
+    const PlannedJob job = plan_job(
+        load_job(TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml",
+                 {"launch.ranks=1", "launch.device=cpu", "parallel={mode: stand_alone}", "train={epochs: 1000000}"}));
     const Program program = compile(job, 0);
     const auto memory = SharedMemory::create({program.arena_bytes});
     const auto comm = make_shared_memory_communicator(memory, 0, 60);
     EventFile file(folder);
     bool writes = false;
-    TrainHooks hooks;
-    hooks.on_step = [&](const StepReport& report) {
+    FunctionObserver seen;
+    seen.step = [&](const StepReport& report) {
       if (writes) write_step(file, report);
     };
     TrainOptions options;
     options.arena = memory->arena(0);
-    Trainer trainer(job, program, *comm, hooks, options);
+    Trainer trainer(job, program, *comm, seen.alone(), options);
     const auto run = [&] {
       const double begin = cpu_seconds();
       for (int64_t i = 0; i < kStepsOfRound; ++i) trainer.run_step();
@@ -86,8 +87,9 @@ int main(int argc, char** argv) {
     for (report.run_step = 1; report.run_step <= events; ++report.run_step) write_step(file, report);
     const double event = (cpu_seconds() - begin) / static_cast<double>(events), step = median(without);
     fmt::print("a step of configs/mnist_mlp.yaml on one rank   {:9.2f} us\n", step * 1e6);
-    fmt::print("with events                                    {:9.2f} us, {:+.2f} % (medians of {} rounds of {} steps)\n",
-               median(with) * 1e6, (median(with) / step - 1) * 100, rounds, kStepsOfRound);
+    fmt::print(
+        "with events                                    {:9.2f} us, {:+.2f} % (medians of {} rounds of {} steps)\n",
+        median(with) * 1e6, (median(with) / step - 1) * 100, rounds, kStepsOfRound);
     fmt::print("an event alone, of {:9} in one file       {:9.2f} us, {:.2f} % of a step\n", events, event * 1e6,
                event / step * 100);
   }

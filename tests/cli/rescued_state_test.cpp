@@ -72,9 +72,7 @@ class Arena : public Executor {
 /// A rank that holds its state in a host's memory.
 struct Rank {
   Rank(const PlannedJob& job, int number, const HostSnapshots& host)
-      : program(compile(job, number)), arena(program), holder(program, dup(host.memory(number)), {}) {
-    holder.add_to(hooks);
-  }
+      : program(compile(job, number)), arena(program), holder(program, dup(host.memory(number)), {}) {}
   /// The states before all steps up to this one.
   void reaches(int64_t last) {
     for (int64_t step = 0; step <= last; ++step) starts(step);
@@ -83,14 +81,13 @@ struct Rank {
     TrainPosition position;
     position.step = step;
     position.epoch.loss = static_cast<double>(step);
-    if (step > 0) hooks.reported(position);
+    if (step > 0) holder.on_position(position);
     arena.set(step);
-    hooks.at_step(step, arena);
+    holder.before_step(step, arena);
   }
 
   const Program program;
   Arena arena;
-  TrainHooks hooks;
   SnapshotWriter holder;
 };
 
@@ -223,22 +220,22 @@ TEST_CASE("saves: where steps await them, the step after a save counts when the 
     Arena arena(program);
     Saver saver(job, program, *memory, memfd_create("test", MFD_CLOEXEC), {});
     std::atomic<int64_t> counted = 0;
-    TrainHooks hooks;
-    hooks.on_step = [&](const StepReport& report) { counted = report.run_step; };
-    saver.add_to(hooks);
     SaveBoard& board = memory->saves();
     board.decide_elsewhere(awaits);
     board.decided(1, true);
-    hooks.at_step(0, arena);
+    saver.before_step(0, arena);
     TrainPosition position;
     position.step = 1;
-    hooks.reported(position);
-    hooks.at_step(1, arena);
+    saver.on_position(position);
+    saver.before_step(1, arena);
     CHECK(memory->status(0).copied == 2);  // it is on the way while the step runs
     CHECK(board.is_reported(1));
     StepReport report;
     report.run_step = 2;
-    std::thread rank([&] { hooks.on_step(report); });
+    std::thread rank([&] {
+      saver.on_step(report);
+      counted = report.run_step;
+    });
     if (awaits) {  // give it the time to count the step wrongly
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       CHECK(counted == 0);

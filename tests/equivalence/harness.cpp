@@ -17,6 +17,7 @@
 #include "engine/train/trainer/trainer.h"
 #include "tests/equivalence/recording_communicator.h"
 #include "tests/jobs/jobs.h"
+#include "tests/train/function_observer.h"
 
 namespace trainctl {
 namespace {
@@ -55,23 +56,23 @@ CudaExecutorOptions cuda_options(int rank, const RunOn& on) {
 
 void run_rank(const PlannedJob& job, const Program& program, const Program* validation, std::span<std::byte> arena,
               Rank& rank, const RunOn& on) {
-  TrainHooks hooks;
-  hooks.on_validation = [&](const ValidationReport& report) {
+  FunctionObserver seen;
+  seen.validation = [&](const ValidationReport& report) {
     rank.validations.push_back(report);
     rank.comm->calls.clear();
   };
-  hooks.print = [&](const Operand& operand, const void* data, int) {
+  TrainOptions options{.arena = arena};
+  options.executor.print = [&](const Operand& operand, const void* data, int) {
     rank.printed.push_back(printed_text(operand, data));
   };
-  TrainOptions options{.threads = 1, .arena = arena};
   if (on.cuda) options.cuda = cuda_options(program.rank, on);
   options.validation = validation;
   options.from = on.from;
   if (on.restore) options.restore = [&](Executor& executor) { on.restore(program, executor); };
   if (on.at_step)
-    hooks.at_step = hooks.at_end = [&](int64_t step, Executor& executor) { on.at_step(program, step, executor); };
-  if (on.reported) hooks.reported = [&](const TrainPosition& position) { on.reported(program, position); };
-  rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, hooks, options);
+    seen.state = seen.end = [&](int64_t step, Executor& executor) { on.at_step(program, step, executor); };
+  if (on.reported) seen.position = [&](const TrainPosition& position) { on.reported(program, position); };
+  rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, seen.alone(), options);
   rank.comm->calls.clear();
   while (const std::optional<StepReport> report = rank.trainer->run_step()) {
     rank.losses.push_back(report->loss);

@@ -21,38 +21,59 @@ using namespace trainctl;
 
 namespace {
 
+/// Shell scripts, one per rank.
+class Scripts : public RankProgram {
+ public:
+  Scripts(const std::string& log_dir, const std::vector<std::string>& scripts, bool reports_progress)
+      : log_dir_(log_dir), scripts_(scripts), reports_progress_(reports_progress) {}
+
+  ProcessCommand command(const RankPlace& place, int attempt) override {
+    ProcessCommand command;
+    command.argv = {"/bin/sh", "-c", scripts_[static_cast<size_t>(place.rank)]};
+    command.environment = {
+        {"RANK", std::to_string(place.rank)}, {"DIR", log_dir_}, {"ATTEMPT", std::to_string(attempt)}};
+    return command;
+  }
+  std::optional<RankProgress> progress(int rank) override {
+    if (!reports_progress_) return std::nullopt;
+    const bool still = std::filesystem::exists(log_dir_ + "/still." + std::to_string(rank));
+    return RankProgress{.position = still ? 0 : ++looks_};
+  }
+  void stop_after_step() override { std::ofstream(log_dir_ + "/stop") << "\n"; }
+  std::optional<int64_t> stopped_at() override {
+    const std::string step = slurp(log_dir_ + "/stopped");
+    return step.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(step));
+  }
+
+ private:
+  const std::string log_dir_;
+  const std::vector<std::string> scripts_;
+  const bool reports_progress_;
+  uint64_t looks_ = 0;
+};
+
+class NoticesFile : public LaunchObserver {
+ public:
+  explicit NoticesFile(const std::string& path) : file_(path) {}
+  void on_notice(std::string_view message) override { file_ << message << std::endl; }
+
+ private:
+  std::ofstream file_;
+};
+
 int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& scripts,
                     const LauncherOptions& options) {
   const int ranks = static_cast<int>(scripts.size());
-  Launch launch{.cluster = one_host(ranks),
-                .directory = RunDirectory::create(log_dir, ranks),
-                .command = [&](const RankPlace& place, int attempt) {
-                  ProcessCommand command;
-                  command.argv = {"/bin/sh", "-c", scripts[static_cast<size_t>(place.rank)]};
-                  command.environment = {
-                      {"RANK", std::to_string(place.rank)}, {"DIR", log_dir}, {"ATTEMPT", std::to_string(attempt)}};
-                  return command;
-                }};
+  Scripts program(log_dir, scripts, options.progress);
+  RunDirectory directory = RunDirectory::create(log_dir, ranks);
+  NoticesFile notices(log_dir + "/notices");
+  Launch launch{.cluster = one_host(ranks), .directory = directory, .program = program, .observer = notices};
   launch.limits.grace_seconds = options.grace_seconds;
   launch.limits.timeout_seconds = options.timeout_seconds;
   launch.limits.ranks_explain = options.explain;
   launch.limits.max_restarts = options.max_restarts;
   launch.bindings = options.bindings;
-  std::ofstream notices(log_dir + "/notices");
-  launch.on_notice = [&](std::string_view message) { notices << message << std::endl; };
-  if (options.progress) {
-    launch.progress = [&, looks = uint64_t{0}](int rank) mutable -> std::optional<RankProgress> {
-      const bool still = std::filesystem::exists(log_dir + "/still." + std::to_string(rank));
-      return RankProgress{.position = still ? 0 : ++looks};
-    };
-  }
-  if (options.gate) {
-    launch.ask_to_stop = [&] { std::ofstream(log_dir + "/stop") << "\n"; };
-    launch.stopped_at = [&]() -> std::optional<int64_t> {
-      const std::string step = slurp(log_dir + "/stopped");
-      return step.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(step));
-    };
-  }
+  launch.stops_after_step = options.gate;
   PosixProcessRunner runner;
   boost::asio::io_context loop;
   const Outcome outcome = supervise(launch, runner, loop);

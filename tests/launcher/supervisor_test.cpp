@@ -45,6 +45,16 @@ bool all_gone(const std::vector<int>& pids) {
   return eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); });
 }
 
+/// Runs the same program, without arguments, on each rank.
+class OneProgram : public RankProgram {
+ public:
+  explicit OneProgram(std::string path) : path_(std::move(path)) {}
+  ProcessCommand command(const RankPlace&, int) override { return {.argv = {path_}}; }
+
+ private:
+  const std::string path_;
+};
+
 /// One rank. Its end and the supervisor's next tick are in the loop's queue together.
 class LateRank : public RankRunner {
  public:
@@ -52,6 +62,7 @@ class LateRank : public RankRunner {
   void listen(Events events) override { events_ = std::move(events); }
   void start(const RankPlace& place, int) override { events_.started(place.rank); }
   void signal(int, int) override {}
+  void stop_after_step() override {}
   bool is_frozen(int) override { return false; }
   std::optional<RankError> error_of(int) override { return std::nullopt; }
   void restart(int) override {}
@@ -79,7 +90,12 @@ TEST_CASE("when the ranks have ended, the loop that goes on calls nothing of the
   const Scratch scratch;
   boost::asio::io_context loop;
   LateRank rank(loop);
-  const Launch launch{.cluster = one_host(1), .directory = RunDirectory::create(scratch.path(), 1), .command = {}};
+  OneProgram program("true");
+  LaunchObserver nobody;
+  const Launch launch{.cluster = one_host(1),
+                      .directory = RunDirectory::create(scratch.path(), 1),
+                      .program = program,
+                      .observer = nobody};
   CHECK(supervise(launch, rank, loop).exit_code == 0);
   const int looks = rank.looks;
   loop.restart();  // as for the next attempt of a run whose hosts have changed
@@ -365,10 +381,10 @@ TEST_CASE("a rank has failed if a process that it leaves fails, in its group or 
   std::string start = "sh -c";
   SUBCASE("in its group") {}
   SUBCASE("in a session of its own") { start = "setsid sh -c"; }
-  const int launcher = start_launcher(
-      scratch.path(), {start + " 'touch $DIR/up; until [ -e $DIR/go ]; do sleep 0.01; done; exit 7' & "
-                               "until [ -e $DIR/up ]; do sleep 0.01; done; exit 0"},
-      {.grace_seconds = 1000});
+  const int launcher = start_launcher(scratch.path(),
+                                      {start + " 'touch $DIR/up; until [ -e $DIR/go ]; do sleep 0.01; done; exit 7' & "
+                                               "until [ -e $DIR/up ]; do sleep 0.01; done; exit 0"},
+                                      {.grace_seconds = 1000});
   CHECK(eventually(
       [&] { return slurp(scratch.path() + "/notices").find("left processes running: ") != std::string::npos; }));
   std::ofstream(scratch.path() + "/go") << "\n";
@@ -457,9 +473,9 @@ TEST_CASE("a program that does not exist is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
   const std::string program = scratch.path() + "/program";  // no bare name: of PATH some folders may be closed to us
-  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [&](const RankPlace&, int) {
-                        return ProcessCommand{.argv = {program}};
-                      }};
+  OneProgram ranks(program);
+  LaunchObserver nobody;
+  const Launch launch{.cluster = one_host(1), .directory = directory, .program = ranks, .observer = nobody};
   PosixProcessRunner runner;
   boost::asio::io_context loop;
   const Outcome outcome = supervise(launch, runner, loop);

@@ -11,6 +11,7 @@
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/train/servers/client.h"
 #include "tests/equivalence/harness.h"
+#include "tests/train/function_observer.h"
 
 namespace trainctl {
 namespace {
@@ -63,10 +64,10 @@ AsyncRun run_async(PlannedJob planned, const AsyncOptions& options) {
   const auto work = [&](int rank) {
     const auto at = static_cast<size_t>(rank);
     bool is_killed = false;
-    TrainHooks hooks;
+    FunctionObserver seen;
     std::unique_ptr<AsyncWorker> worker;
     std::unique_ptr<Trainer>& trainer = trainers[at];
-    hooks.on_step = [&](const StepReport& report) {
+    seen.step = [&](const StepReport& report) {
       {
         const std::lock_guard lock(mutex);
         const auto [known, is_new] = run.losses.try_emplace(report.run_step - 1, report.loss);
@@ -81,25 +82,25 @@ AsyncRun run_async(PlannedJob planned, const AsyncOptions& options) {
         throw;
       }
     };
-    hooks.may_start = [&](int64_t step) { return run.memory->gate().start(static_cast<uint64_t>(step) + 1); };
-    hooks.on_validation = [&](const ValidationReport& report) {
+    seen.validation = [&](const ValidationReport& report) {
       if (!in_step || rank == 0) run.validations.push_back(report);
     };
     TrainOptions train;
+    train.may_start = [&](int64_t step) { return run.memory->gate().start(static_cast<uint64_t>(step) + 1); };
     train.arena = run.memory->arena(rank);
     if (run.job.validation) train.validation = &validation[at];
     if (options.on_devices) train.device = stand_in_for_device;
     try {
       if (in_step) {
         servers::Client client(run.job, run.programs[at], train.validation, train.arena, *comms[at]);
-        client.add_to(hooks);
-        trainer = std::make_unique<Trainer>(run.job, run.programs[at], *comms[at], hooks, train);
+        train.exchange = &client;
+        trainer = std::make_unique<Trainer>(run.job, run.programs[at], *comms[at], seen.alone(), train);
         while (trainer->run_step()) {
         }
         client.leave();
         run.counts[at] = client.counts();
       } else {
-        worker = std::make_unique<AsyncWorker>(run.job, run.programs[at], *run.memory, *comms[at], hooks, train);
+        worker = std::make_unique<AsyncWorker>(run.job, run.programs[at], *run.memory, *comms[at], seen.alone(), train);
         run.results[at] = worker->run();
         run.counts[at] = worker->client().counts();
       }

@@ -11,6 +11,7 @@
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"
+#include "tests/train/function_observer.h"
 
 using namespace trainctl;
 
@@ -37,13 +38,13 @@ Run run_on_devices(const PlannedJob& job) {
       programs,
       [&](int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
         const auto at = static_cast<size_t>(rank);
-        TrainHooks hooks;
-        hooks.on_validation = [&](const ValidationReport& report) { runs[at].validations.push_back(report); };
+        FunctionObserver seen;
+        seen.validation = [&](const ValidationReport& report) { runs[at].validations.push_back(report); };
         TrainOptions options;
         options.arena = arena;
         if (job.validation) options.validation = &validation[at];
         if (programs[at].server < 0) options.device = stand_in_for_device;
-        Trainer trainer(job, programs[at], *comm, hooks, options);
+        Trainer trainer(job, programs[at], *comm, seen.alone(), options);
         while (const auto report = trainer.run_step()) runs[at].losses.push_back(report->loss);
       },
       {}, validation);
@@ -82,8 +83,8 @@ TEST_CASE("synchronous workers on devices have the losses of one rank, whatever 
     const char* job;
     Overrides same;
   };
-  for (const Case& c : {Case{"mlp", {kDeviceWorkerClipped}}, Case{"mlp", {"parallel.micro_batches=2"}}, Case{"batch_norm", {}},
-                        Case{"classifier", {"metrics=[accuracy]"}}}) {
+  for (const Case& c : {Case{"mlp", {kDeviceWorkerClipped}}, Case{"mlp", {"parallel.micro_batches=2"}},
+                        Case{"batch_norm", {}}, Case{"classifier", {"metrics=[accuracy]"}}}) {
     CAPTURE(c.job);
     CAPTURE(join(c.same));
     const Overrides same = c.same + Overrides{"train={steps: 10}"};

@@ -283,11 +283,10 @@ TEST_CASE("every instruction of the profiled steps is in the trace of real ranks
   for (size_t rank = 0; rank < programs.size(); ++rank) {
     threads.emplace_back([&, rank] {
       const auto comm = make_shared_memory_communicator(memory, static_cast<int>(rank), 60);
-      TrainHooks hooks;
-      hooks.timeline = recorders[rank].get();
       TrainOptions options;
+      options.executor.timeline = recorders[rank].get();
       options.arena = memory->arena(static_cast<int>(rank));
-      train(job, programs[rank], *comm, hooks, options);
+      train(job, programs[rank], *comm, {}, options);
     });
   }
   for (std::thread& thread : threads) thread.join();

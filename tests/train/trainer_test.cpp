@@ -13,6 +13,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/read_and_plan.h"
+#include "tests/train/function_observer.h"
 
 using namespace trainctl;
 
@@ -46,15 +47,15 @@ struct OneRank {
 TEST_CASE("after the first step a run reports where the time until then went, earlier phases included") {
   OneRank rank;
   std::vector<std::string> phases, order;
-  TrainHooks hooks;
-  hooks.on_first_step = [&](const StartUpClock& clock) {
+  FunctionObserver seen;
+  seen.first_step = [&](const StartUpClock& clock) {
     order.emplace_back("start-up");
     for (const auto& phase : clock.phases()) phases.push_back(phase.name);
   };
-  hooks.on_step = [&](const StepReport&) { order.emplace_back("step"); };
+  seen.step = [&](const StepReport&) { order.emplace_back("step"); };
   TrainOptions options;
   options.start_up.ended("launch");
-  train(rank.job, rank.program, *rank.comm, hooks, options);
+  train(rank.job, rank.program, *rank.comm, seen.alone(), options);
   CHECK(phases == std::vector<std::string>{"launch", "data", "memory", "connect", "kernels", "weights", "step"});
   CHECK(order == std::vector<std::string>{"start-up", "step", "step", "step", "step", "step", "step"});
 }
@@ -63,10 +64,10 @@ TEST_CASE("epochs and steps count from 1, and an epoch reports the mean of its l
   OneRank rank;
   std::vector<StepReport> steps;
   std::vector<EpochReport> epochs;
-  TrainHooks hooks;
-  hooks.on_step = [&](const StepReport& report) { steps.push_back(report); };
-  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
-  const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
+  FunctionObserver seen;
+  seen.step = [&](const StepReport& report) { steps.push_back(report); };
+  seen.epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  const TrainResult result = train(rank.job, rank.program, *rank.comm, seen.alone());
 
   REQUIRE(steps.size() == 6);  // two whole batches of 10 samples, three epochs
   CHECK(result.steps == 6);
@@ -89,9 +90,9 @@ TEST_CASE("epochs and steps count from 1, and an epoch reports the mean of its l
 TEST_CASE("train.steps ends a run in the middle of an epoch, which still reports") {
   OneRank rank({"train.steps=3"});
   std::vector<EpochReport> epochs;
-  TrainHooks hooks;
-  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
-  CHECK(train(rank.job, rank.program, *rank.comm, hooks).steps == 3);
+  FunctionObserver seen;
+  seen.epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  CHECK(train(rank.job, rank.program, *rank.comm, seen.alone()).steps == 3);
   REQUIRE(epochs.size() == 2);
   CHECK(epochs[1].steps == 1);
 }
@@ -100,13 +101,14 @@ TEST_CASE("a run ends before the step that may not start, and every started step
   OneRank rank;
   std::vector<int64_t> asked;
   std::vector<EpochReport> epochs;
-  TrainHooks hooks;
-  hooks.may_start = [&](int64_t step) {
+  FunctionObserver seen;
+  TrainOptions options;
+  options.may_start = [&](int64_t step) {
     asked.push_back(step);
     return step < 3;
   };
-  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
-  const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
+  seen.epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  const TrainResult result = train(rank.job, rank.program, *rank.comm, seen.alone(), options);
   CHECK(result.stopped);
   CHECK(result.steps == 3);
   CHECK(asked == std::vector<int64_t>{0, 1, 2, 3});
@@ -117,13 +119,13 @@ TEST_CASE("the end of a run is told once, after the last report, however many st
   for (const char* sink : {"1", "2", "100"}) {
     OneRank rank({std::string("train.sink_steps=") + sink});
     std::vector<int64_t> reported, ended;
-    TrainHooks hooks;
-    hooks.reported = [&](const TrainPosition& position) {
+    FunctionObserver seen;
+    seen.position = [&](const TrainPosition& position) {
       CHECK(ended.empty());
       reported.push_back(position.step);
     };
-    hooks.at_end = [&](int64_t step, Executor&) { ended.push_back(step); };
-    train(rank.job, rank.program, *rank.comm, hooks);
+    seen.end = [&](int64_t step, Executor&) { ended.push_back(step); };
+    train(rank.job, rank.program, *rank.comm, seen.alone());
     CHECK(reported == std::vector<int64_t>{1, 2, 3, 4, 5, 6});
     CHECK(ended == std::vector<int64_t>{6});
   }
@@ -134,14 +136,15 @@ TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at
     OneRank rank({"train.steps=5", "dataset.samples=16", "train.sink_steps=" + sink});
     std::vector<float> losses;
     std::string order;  // s: a step starts, r: a step is reported, e: an epoch ends
-    TrainHooks hooks;
-    hooks.may_start = [&](int64_t) { return !(order += 's').empty(); };
-    hooks.on_step = [&](const StepReport& report) {
+    FunctionObserver seen;
+    TrainOptions options;
+    options.may_start = [&](int64_t) { return !(order += 's').empty(); };
+    seen.step = [&](const StepReport& report) {
       order += 'r';
       losses.push_back(report.loss);
     };
-    hooks.on_epoch = [&](const EpochReport&) { order += 'e'; };
-    const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
+    seen.epoch = [&](const EpochReport&) { order += 'e'; };
+    const TrainResult result = train(rank.job, rank.program, *rank.comm, seen.alone(), options);
     CHECK(result.steps == 5);
     CHECK_FALSE(result.stopped);
     return std::pair{losses, order};
@@ -157,9 +160,9 @@ TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at
 TEST_CASE("steps between two reads of the losses share their time evenly") {
   OneRank rank({"train.steps=4", "dataset.samples=16", "train.sink_steps=3"});
   std::vector<double> seconds;
-  TrainHooks hooks;
-  hooks.on_step = [&](const StepReport& report) { seconds.push_back(report.seconds); };
-  train(rank.job, rank.program, *rank.comm, hooks);
+  FunctionObserver seen;
+  seen.step = [&](const StepReport& report) { seconds.push_back(report.seconds); };
+  train(rank.job, rank.program, *rank.comm, seen.alone());
   REQUIRE(seconds.size() == 4);
   CHECK(seconds[0] > 0);
   CHECK(seconds[1] == seconds[0]);
@@ -196,24 +199,25 @@ network:
 
 namespace {
 
-/// Events of a job whose loss is infinite from its second step on: s a step starts, ! the hook for such a loss, r a
-/// step is reported, e an epoch ends.
+/// Events of a job whose loss is infinite from its second step on: s: a step starts; r: a step is reported; !r: the
+/// first such step is reported; e: an epoch ends.
 std::string diverging(const std::vector<std::string>& more, int64_t* thrown_at = nullptr) {
   std::vector<std::string> overrides = {"optimizer.learning_rate=1e30", "train.steps=4", "dataset.samples=8"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   OneRank rank(overrides);
   std::string order;
-  TrainHooks hooks;
-  hooks.may_start = [&](int64_t) { return !(order += 's').empty(); };
-  hooks.on_not_finite = [&](const StepReport& report) {
-    order += '!';
+  FunctionObserver seen;
+  TrainOptions options;
+  options.may_start = [&](int64_t) { return !(order += 's').empty(); };
+  seen.step = [&](const StepReport& report) {
+    order += report.is_first_not_finite ? "!r" : "r";
+    if (!report.is_first_not_finite) return;
     CHECK(report.run_step == 2);
     CHECK(not_finite_line(report) == "loss is inf since step 2 (epoch 1, step 2)");
   };
-  hooks.on_step = [&](const StepReport&) { order += 'r'; };
-  hooks.on_epoch = [&](const EpochReport&) { order += 'e'; };
+  seen.epoch = [&](const EpochReport&) { order += 'e'; };
   try {
-    train(rank.job, rank.program, *rank.comm, hooks);
+    train(rank.job, rank.program, *rank.comm, seen.alone(), options);
   } catch (const LossNotFinite& error) {
     if (thrown_at != nullptr) *thrown_at = error.run_step();
     CHECK(std::string(error.what()).find("train.on_nan: warn") != std::string::npos);
@@ -260,10 +264,10 @@ TEST_CASE("an epoch reports its duration and its last step") {
   OneRank rank({"train.steps=3"});
   std::vector<EpochReport> epochs;
   double steps = 0;
-  TrainHooks hooks;
-  hooks.on_step = [&](const StepReport& report) { steps += report.seconds; };
-  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
-  train(rank.job, rank.program, *rank.comm, hooks);
+  FunctionObserver seen;
+  seen.step = [&](const StepReport& report) { steps += report.seconds; };
+  seen.epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  train(rank.job, rank.program, *rank.comm, seen.alone());
   REQUIRE(epochs.size() == 2);
   CHECK(epochs[0].run_step == 2);
   CHECK(epochs[1].run_step == 3);
@@ -305,10 +309,10 @@ TEST_CASE("weights that the last update leaves not finite end the run with an er
     overrides.push_back("train.on_nan=" + on_nan);
     OneRank rank(overrides);
     bool has_ended = false;
-    TrainHooks hooks;
-    hooks.at_end = [&](int64_t, Executor&) { has_ended = true; };
+    FunctionObserver seen;
+    seen.end = [&](int64_t, Executor&) { has_ended = true; };
     try {
-      train(rank.job, rank.program, *rank.comm, hooks);
+      train(rank.job, rank.program, *rank.comm, seen.alone());
     } catch (const StateNotFinite& error) {
       CHECK(error.run_step() == 1);
       CHECK(std::string(error.what()).find("out.") != std::string::npos);

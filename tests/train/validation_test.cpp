@@ -10,6 +10,7 @@
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/trainer/evaluator.h"
 #include "engine/train/trainer/trainer.h"
+#include "tests/train/function_observer.h"
 
 using namespace trainctl;
 
@@ -33,17 +34,17 @@ std::vector<std::string> events(const std::vector<std::string>& overrides, const
   const auto memory = SharedMemory::create({std::max(program.arena_bytes, validation.arena_bytes)});
   const auto comm = make_shared_memory_communicator(memory, 0, 10);
   std::vector<std::string> seen;
-  TrainHooks hooks;
-  hooks.on_step = [&](const StepReport& report) { seen.push_back("step " + std::to_string(report.run_step)); };
-  hooks.on_validation = [&](const ValidationReport& report) {
+  FunctionObserver observer;
+  observer.step = [&](const StepReport& report) { seen.push_back("step " + std::to_string(report.run_step)); };
+  observer.validation = [&](const ValidationReport& report) {
     CHECK(report.samples == 10);
     seen.push_back("validation " + std::to_string(report.run_step));
   };
-  hooks.at_end = [&](int64_t step, Executor&) { seen.push_back("end " + std::to_string(step)); };
+  observer.end = [&](int64_t step, Executor&) { seen.push_back("end " + std::to_string(step)); };
   TrainOptions options;
   options.validation = &validation;
   options.from = from;
-  const TrainResult result = train(job, program, *comm, hooks, options);
+  const TrainResult result = train(job, program, *comm, observer.alone(), options);
   if (!result.reason.empty()) seen.push_back(result.reason);
   return seen;
 }

@@ -75,22 +75,24 @@ CommandWorkload::CommandWorkload(JobSpec spec)
 
 nlohmann::ordered_json CommandWorkload::plan() const { return command_report(spec_); }
 
-void CommandWorkload::prepare(int attempt, const RunDirectory&) {
+void CommandWorkload::prepare(int attempt, const RunDirectory& directory) {
   attempt_ = attempt;
+  directory_.emplace(directory);
   // A restart uses another port, bound while the last one is still held: leftover processes of the last attempt must
   // not reach the new ranks.
   if (!spec_.launch.has_hosts()) port_ = std::make_unique<ReservedPort>();
   std::fill(states_.begin(), states_.end(), "starting");
 }
 
-ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirectory& directory) {
+ProcessCommand CommandWorkload::command(const RankPlace& place, int) {
   const std::string rank = text(place.rank), ranks = text(spec_.launch.ranks);
   ProcessCommand command;
   const bool has_hosts = spec_.launch.has_hosts();
   // The words in braces are filled in on the host; a user's own braces are literal everywhere.
-  const std::string folder = has_hosts ? "{logs}/" + text(directory.run()) : fs::absolute(directory.path()).string();
+  const std::string folder =
+      has_hosts ? "{logs}/" + text(directory_->run()) : fs::absolute(directory_->path()).string();
   const std::string error_file =
-      folder + "/" + directory.names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
+      folder + "/" + directory_->names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
   const auto of_user = [&](const std::string& word) { return has_hosts ? hosts::literal(word) : word; };
   for (const std::string& word : spec_.command) command.argv.push_back(of_user(word));
   const auto copied = hosts::copied_folder(spec_.launch.copy, spec_.working_dir);
@@ -123,15 +125,15 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
   return command;
 }
 
-void CommandWorkload::connect(Launch& launch) {
-  launch.limits.ranks_explain = false;
-  launch.on_rank_started = [this](int rank, int pid) {
-    if (pid > 0) stopped_.started(rank, pid);
-  };
-  launch.on_rank_ended = [this](int rank, bool failed) {
-    stopped_.ended(rank);
-    states_[static_cast<size_t>(rank)] = failed ? "failed" : "done";
-  };
+void CommandWorkload::configure(Launch& launch) { launch.limits.ranks_explain = false; }
+
+void CommandWorkload::started(int rank, int pid) {
+  if (pid > 0) stopped_.started(rank, pid);
+}
+
+void CommandWorkload::ended(int rank, bool failed) {
+  stopped_.ended(rank);
+  states_[static_cast<size_t>(rank)] = failed ? "failed" : "done";
 }
 
 bool CommandWorkload::is_up() const {

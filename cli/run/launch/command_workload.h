@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/run/launch/stopped_ranks.h"
 #include "cli/run/launch/workload.h"
@@ -9,7 +12,7 @@
 
 namespace trainctl {
 
-class CommandWorkload : public Workload {
+class CommandWorkload : public Workload, public RankProgram, public WorkloadReports {
  public:
   /// Throws as require_program.
   explicit CommandWorkload(JobSpec spec);
@@ -17,10 +20,15 @@ class CommandWorkload : public Workload {
   const JobSpec& spec() const override { return spec_; }
   nlohmann::ordered_json plan() const override;
   void prepare(int attempt, const RunDirectory& directory) override;
-  ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
-  void connect(Launch& launch) override;
+  void configure(Launch& launch) override;
+  RankProgram& program() override { return *this; }
+  WorkloadReports& reports() override { return *this; }
+
+  ProcessCommand command(const RankPlace& place, int attempt) override;
+  void started(int rank, int pid) override;
+  void ended(int rank, bool failed) override;
+
   bool is_up() const override;
-  bool needs_port() const override { return true; }
   void describe(LiveStatus& status) override;
 
  private:
@@ -28,6 +36,7 @@ class CommandWorkload : public Workload {
   const Cluster cluster_;
   const std::string id_;  ///< TORCHELASTIC_RUN_ID: unique to this run
   int attempt_ = 0;
+  std::optional<RunDirectory> directory_;
   std::unique_ptr<ReservedPort> port_;
   StoppedRanks stopped_;
   std::vector<std::string> states_;  ///< one per rank: "starting", "running", "ended", "failed"

@@ -2,24 +2,24 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "cli/run/launch/device_choice.h"
-#include "cli/run/launch/rank_states.h"
+#include "cli/run/launch/network_on_hosts.h"
+#include "cli/run/launch/network_reports.h"
 #include "cli/run/launch/shared_cache.h"
-#include "cli/run/launch/stopped_ranks.h"
 #include "cli/run/launch/workload.h"
 #include "cli/run/saves/checkpoints.h"
-#include "cli/run/saves/gathered_saves.h"
 #include "cli/run/worker/rendezvous.h"
 #include "engine/planning/planned_job.h"
-#include "engine/planning/run_length.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "launcher/store.h"
 
 namespace trainctl {
 
-class NetworkWorkload : public Workload {
+class NetworkWorkload : public Workload, public RankProgram {
  public:
   /// Throws SpecError, and EnvError if the host lacks what the plan needs.
   /// `asked` is launch.device as written; in `job` it is resolved. options.start_up has run since the command began.
@@ -30,68 +30,46 @@ class NetworkWorkload : public Workload {
   nlohmann::ordered_json plan() const override;
   std::string device() const override { return device_; }
   void prepare(int attempt, const RunDirectory& directory) override;
-  ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
-  void connect(Launch& launch) override;
-  bool is_up() const override;
-  void describe(LiveStatus& status) override;
-  std::vector<std::string> news(const RunDirectory& directory) override;
-  std::vector<std::string> finish(const std::function<bool()>& is_hurried) override {
-    return checkpoints_.finish(is_hurried);
-  }
-  std::string for_agents() const override;
-  int64_t first_step() const override { return checkpoints_.first_step(); }
-  GatheredSaves* saves() override { return saves_ ? &*saves_ : nullptr; }
-  RescuedState* rescued() override { return rescued_ ? &*rescued_ : nullptr; }
-  std::string write_rescued(const RunDirectory& directory) override;
-  std::map<std::string, std::string> given() const override;
-  const RankBoard* board() const override { return memory_.get(); }
-  RunResult result() const override;
-  nlohmann::ordered_json record(const RunDirectory& directory) const override;
-  std::string report(const RunDirectory& directory) override;
+  void configure(Launch& launch) override;
+  RankProgram& program() override { return *this; }
+  WorkloadReports& reports() override { return *reports_; }
+  NetworkOnHosts* on_hosts() override { return on_hosts_ ? &*on_hosts_ : nullptr; }
+
+  ProcessCommand command(const RankPlace& place, int attempt) override;
+  void started(int rank, int pid) override;
+  void ended(int rank, bool failed) override;
+  void rejoins(int rank) override;
+  std::string doing(int rank) override;
+  std::optional<RankProgress> progress(int rank) override;
+  bool save_now() override;
+  void stop_after_step() override;
+  std::optional<int64_t> stopped_at() override { return reports_->stopped_at(); }
 
  private:
+  void choose_devices(Device asked, const CudaDevices& found);
   void run_beside(const RankClasses& others);
   void add_routes(const std::vector<Route>& more);
-  void require_room_for_final_weights() const;
   void require_host_memory() const;
-  void watch_gpu();
-  int64_t finished_steps() const;
-  int64_t total_steps() const;
-  double samples_per_second() const;
-  double share_of_peak(double samples_per_second) const;
-  ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
-  bool keeps_snapshots() const { return has_hosts() && job_.spec.launch.elastic && job_.spec.train.saves_state(); }
-  SaveAfter save_after() const;
-  std::string unsaved() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
-  Metrics metrics() const;  ///< metrics of the last finished step
-  std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;
   const WorkloadOptions options_;
-  const Cluster cluster_;
   StartUpClock start_up_;
-  bool start_up_reported_ = false;
   RankClasses classes_;
-  const double flops_;                           ///< operations per step of all ranks
   const std::optional<RankClasses> validation_;  ///< programs that run in addition to those of classes_
   Checkpoints checkpoints_;
-  SaveAfter saves_after_ = SaveAfter::written;
-  std::vector<int64_t> arena_bytes_;  ///< in host memory
-  std::vector<Route> routes_;         ///< routes of messages through shared memory
-  std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs
+  HostMemory memory_;
+  std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs
   std::string device_;
-  std::string warning_;                ///< warning for the user at the start; empty: none, or already shown
-  std::optional<GpuWatch> gpu_watch_;  ///< samples the GPU for a profile
   boost::asio::io_context& loop_;
-  std::shared_ptr<SharedMemory> memory_;
-  std::optional<GatheredSaves> saves_;   ///< set for several hosts
-  std::optional<RescuedState> rescued_;  ///< set for several hosts with launch.elastic
+  std::optional<NetworkOnHosts> on_hosts_;  ///< set with launch.hosts
+  std::optional<NetworkReports> reports_;
+  // The current attempt.
+  int run_ = 0;                          ///< number of the run
+  std::shared_ptr<SharedMemory> board_;  ///< on one host it also contains the arenas
   SharedCache cache_;
   std::unique_ptr<StoreServer> store_;
   std::unique_ptr<StoreAccess> store_access_;
-  RankStates states_;
-  StoppedRanks stopped_;
 };
 
 }  // namespace trainctl

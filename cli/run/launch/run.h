@@ -1,29 +1,24 @@
-// One run, from its workload to the exit code.
+// One run, from its workload to the exit code. What starts and restarts its ranks depends on where they run: LocalRun,
+// HostsRun (launch.hosts) and ElasticRun (launch.elastic).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <set>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "cli/run/launch/background.h"
-#include "cli/run/launch/elastic.h"
-#include "cli/run/launch/launcher_log.h"
 #include "cli/run/launch/rank_memory.h"
-#include "cli/run/launch/run_end.h"
-#include "cli/run/launch/run_observer.h"
+#include "cli/run/launch/run_display.h"
 #include "cli/run/launch/workload.h"
-#include "launcher/hosts/agent_ranks.h"
-#include "launcher/hosts/copies.h"
 #include "launcher/hosts/transport.h"
-#include "launcher/registry.h"
+#include "launcher/rank_program.h"
 #include "launcher/run_directory.h"
-#include "launcher/spawn.h"
+#include "launcher/supervisor.h"
 
 namespace trainctl {
 
@@ -35,14 +30,8 @@ struct Replan {
   std::function<void(JobSpec spec)> ahead;
 };
 
-class Run {
+class Run : public LaunchObserver {
  public:
-  /// `shown`: the ranks whose output the user sees. `background`: null if not detached. `transport`: how the job's
-  /// hosts are reached; null selects the job's. `replan`: for launch.elastic; unset: a lost host ends the run. `loop`
-  /// and `background` must outlive the Run. Throws EnvError.
-  Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop,
-      const MakeObserver& make_observer, Background* background,
-      std::shared_ptr<const hosts::Transport> transport = nullptr, Replan replan = {});
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -50,63 +39,74 @@ class Run {
   /// Runs until all ranks have ended; returns the exit code.
   int operator()();
 
+  // LaunchObserver.
+  void on_rank_started(int rank, int pid) override;
+  void on_restart(int attempt) override;
+  void on_line(int rank, std::string_view line, bool is_error) override;
+  void on_notice(std::string_view message) override { display_.view().notice(message); }
+  void on_tick() override;
+
+ protected:
+  Run(std::unique_ptr<Workload> workload, RunDisplayOptions display, boost::asio::io_context& loop);
+
+  /// Runs the ranks to their end.
+  virtual Outcome run_ranks() = 0;
+  /// Called at each tick, before the status is shown.
+  virtual void look() {}
+  /// Called when the user has asked the ranks to stop.
+  virtual void stop_requested() {}
+  /// Fields of outcome.json, and a line for the end of the run, about changes of its hosts.
+  virtual nlohmann::ordered_json changes() const;
+  virtual std::string changes_line() const { return ""; }
+
+  Launch launch();
+  /// Continues with another workload, on other hosts, as the next attempt, for which it is prepared.
+  void replace(std::unique_ptr<Workload> workload);
+
+  Workload& workload() { return *workload_; }
+  WorkloadReports& reports() { return workload_->reports(); }
+  const JobSpec& spec() const { return workload_->spec(); }
+  const Cluster& cluster() const { return cluster_; }
+  RunObserver& view() { return display_.view(); }
+  boost::asio::io_context& loop() { return loop_; }
+  int attempt() const { return attempt_; }
+  int first_attempt() const { return first_attempt_; }
+  bool is_stopping() const { return stop_signals_ > 0; }
+  /// Seconds since the run began.
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
  private:
   using Clock = std::chrono::steady_clock;
 
-  JobSpec resolved_job() const;
-  JobSpec job_on_hosts() const;
-  void write_job() const;
-  void register_run();
   void watch_signals();
-  Launch launch();
-  Outcome run_on_hosts();
-  Outcome supervise_hosts(Launch& launch);
-  bool change_hosts(const Outcome& outcome);
-  void write_rescued();
-  void restart_on_hosts(hosts::AgentRanks& ranks, const std::function<void()>& prepare);
-  void note_progress();
-  bool is_time_to_take_back() const;
-  void plan_ahead();
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  void tick();
-  void show(int rank, std::string_view line);
-  void let_go();
   void report_news();
   LiveStatus status();
-  std::string processes_text() const;
+  bool have_started() const;
   int finish(Outcome outcome);
-  void gather_files();
-  std::string report_of_workload() const;
-  std::string write_outcome(const Outcome& outcome, const std::string& report, const RunResult& result) const;
-
-  const JobSpec& spec() const { return workload_->spec(); }
+  std::vector<std::string> finish_workload();
+  void show_end(const Outcome& outcome, const RunResult& result, const std::string& report);
+  std::string summary();
 
   std::unique_ptr<Workload> workload_;
-  const Replan replan_;
   const Clock::time_point start_ = Clock::now();
-  const std::vector<int> shown_;
   boost::asio::io_context& loop_;
-  Background* background_;
-  const std::shared_ptr<const hosts::Transport> transport_;
   Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;
-  const std::unique_ptr<LauncherLog> log_;  ///< log of a detached run; null otherwise
-  std::vector<int> pids_;                   ///< by rank, as in LiveStatus
-  const std::unique_ptr<RunObserver> view_;
+  RunDisplay display_;
   boost::asio::signal_set signals_;
-  std::optional<Registration> registration_;
-  Clock::time_point published_;
+  std::vector<int> pids_;  ///< by rank, as in LiveStatus
   int attempt_ = 0;
   int first_attempt_ = 0;  ///< first attempt with the current hosts
-  std::optional<Elastic> elastic_;
-  std::set<std::string> planned_ahead_;             ///< hosts for whose loss there is a plan
-  std::optional<std::vector<hosts::Copy>> copies_;  ///< launch.copy, of launch.hosts
+  int started_ = 0;        ///< number of started ranks of this attempt
+  int stop_signals_ = 0;   ///< signals received while the ranks ran
   RankMemory memory_;
-  int started_ = 0;  ///< number of started ranks of this attempt
-  uint64_t unheard_ = 0;
-  bool stopping_ = false;
-  int stop_signals_ = 0;  ///< signals received while the ranks ran
 };
+
+/// `transport`: how the job's hosts are reached; null selects the job's. `replan`: for launch.elastic; unset: a lost
+/// host ends the run. `loop` must outlive the run. Throws EnvError.
+std::unique_ptr<Run> make_run(std::unique_ptr<Workload> workload, RunDisplayOptions display,
+                              boost::asio::io_context& loop,
+                              std::shared_ptr<const hosts::Transport> transport = nullptr, Replan replan = {});
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -12,16 +13,42 @@
 #include "cli/run/launch/profile.h"
 #include "cli/run/launch/run_end.h"
 #include "cli/run/saves/checkpoints.h"
-#include "cli/run/saves/gathered_saves.h"
-#include "cli/run/saves/rescued_state.h"
 #include "engine/base/start_up.h"
 #include "engine/planning/planned_job.h"
-#include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/live_status.h"
+#include "launcher/rank_program.h"
 #include "launcher/supervisor.h"
 
 namespace trainctl {
+
+class NetworkOnHosts;
+
+/// Reports of a workload about its run. The defaults suit a program that reports nothing.
+class WorkloadReports {
+ public:
+  virtual ~WorkloadReports() = default;
+
+  // While the ranks run.
+  /// Whether every rank has started for certain.
+  virtual bool is_up() const = 0;
+  /// Fills in the progress and the state of each rank.
+  virtual void describe(LiveStatus& status) = 0;
+  /// Lines about the run to show now, each only once. Called often.
+  virtual std::vector<std::string> news() { return {}; }
+  /// The step after which the current attempt resumes; 0: it starts from the beginning.
+  virtual int64_t first_step() const { return 0; }
+  /// Progress of the run, also once all ranks have ended; empty if the program does not report it.
+  virtual RunResult result() const { return {}; }
+
+  // Once all ranks have ended.
+  /// Finishes background work, and returns lines for the user. Waits no longer than until `is_hurried`.
+  virtual std::vector<std::string> finish(const std::function<bool()>& /*is_hurried*/) { return {}; }
+  /// More fields for outcome.json.
+  virtual nlohmann::ordered_json record() const;
+  /// Lines to show at the end; may be empty. Throws EnvError.
+  virtual std::string summary() { return ""; }
+};
 
 class Workload {
  public:
@@ -35,42 +62,13 @@ class Workload {
   /// Creates resources shared by the ranks of an attempt: memory, store, port. Called before the ranks of each attempt
   /// start.
   virtual void prepare(int attempt, const RunDirectory& directory) = 0;
-  /// The command of a rank.
-  virtual ProcessCommand command(const RankPlace& place, const RunDirectory& directory) = 0;
-  /// Sets the callbacks of `launch` that control and observe ranks.
-  virtual void connect(Launch& launch) = 0;
-  /// Whether every rank has started for certain.
-  virtual bool is_up() const = 0;
-  /// Fills in the progress and the state of each rank.
-  virtual void describe(LiveStatus& status) = 0;
-  /// Lines about the run to show now, each only once. Called often.
-  virtual std::vector<std::string> news(const RunDirectory&) { return {}; }
-  /// Called after the ranks have ended: finishes background work, and returns lines for the user. Waits no longer than
-  /// until `is_hurried`.
-  virtual std::vector<std::string> finish(const std::function<bool()>& /*is_hurried*/) { return {}; }
-  /// launch.hosts: JSON, what the agents need to make what their ranks share (HostShare::prepare).
-  virtual std::string for_agents() const { return "null"; }
-  /// The board on which the agents' ranks report their progress; null if they do not.
-  virtual const RankBoard* board() const { return nullptr; }
-  /// launch.hosts: decides on saves; null if there are none.
-  virtual GatheredSaves* saves() { return nullptr; }
-  /// launch.elastic: recovers the state from hosts that respond; null if they do not keep any.
-  virtual RescuedState* rescued() { return nullptr; }
-  /// Called after the ranks have ended: writes recovered state as the newest checkpoint, if it is newer. Returns a line
-  /// for the user, or "". Throws EnvError.
-  virtual std::string write_rescued(const RunDirectory&) { return ""; }
-  /// launch.hosts: files of this host that the ranks of others need, name -> path.
-  virtual std::map<std::string, std::string> given() const { return {}; }
-  /// Whether rank 0 needs a free port that all ranks know.
-  virtual bool needs_port() const { return false; }
-  /// The step after which the current attempt resumes; 0: it starts from the beginning.
-  virtual int64_t first_step() const { return 0; }
-  /// Progress of the run for outcome.json; empty if the program does not report it. Called once all ranks have ended.
-  virtual RunResult result() const { return {}; }
-  /// More fields for outcome.json. Called once all ranks have ended.
-  virtual nlohmann::ordered_json record(const RunDirectory&) const;
-  /// Lines to show after the ranks have ended; may be empty. Throws EnvError.
-  virtual std::string report(const RunDirectory&) { return ""; }
+  /// Sets the limits of `launch`, whether it stops after a step, and the bindings of ranks to CPUs near their GPUs.
+  virtual void configure(Launch& launch) = 0;
+
+  virtual RankProgram& program() = 0;
+  virtual WorkloadReports& reports() = 0;
+  /// launch.hosts: what the ranks share through the launcher; null: nothing.
+  virtual NetworkOnHosts* on_hosts() { return nullptr; }
 };
 
 /// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.

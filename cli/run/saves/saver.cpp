@@ -88,23 +88,6 @@ void Saver::take_memory() {
   std::memcpy(memory_->bytes().data(), image_.head().data(), image_.head().size());
 }
 
-void Saver::add_to(TrainHooks& hooks) {
-  hooks.before_validation = [this](int64_t step, bool is_end, Executor& executor) {
-    before_validation(step, is_end, executor);
-  };
-  if (saves_state_) hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
-  hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
-  hooks.reported = [this](const TrainPosition& position) { reported(position); };
-  hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
-    validated(report);
-    if (next) next(report);
-  };
-  hooks.on_step = [this, next = std::move(hooks.on_step)](const StepReport& report) {
-    on_step(report);
-    if (next) next(report);
-  };
-}
-
 void Saver::prepare(Executor& executor) {
   if (is_prepared_) return;
   if (!memory_) take_memory();
@@ -146,7 +129,8 @@ void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
   look(executor, true);
 }
 
-void Saver::at_step(int64_t step, Executor& executor) {
+void Saver::before_step(int64_t step, Executor& executor) {
+  if (!saves_state_) return;
   prepare(executor);  // the weights exist, and no step has started
   look(executor, false);
   if (step == first_step_) return;
@@ -174,7 +158,7 @@ bool Saver::make_room_for(int64_t last_step) {
   return board_.saving() < 0 || !is_other(board_.saving());
 }
 
-void Saver::validated(const ValidationReport& report) {
+void Saver::on_validation(const ValidationReport& report) {
   validation_ = report;
   for (const auto& [metric, best] : report.best)
     if (metric == spec_.keep_best && best.step == report.run_step) best_step_ = report.run_step;
@@ -240,7 +224,7 @@ void Saver::on_step(const StepReport& report) {
   board_.cost_ns.store(static_cast<uint64_t>(lost_seconds_ * 1e9), std::memory_order_relaxed);
 }
 
-void Saver::reported(const TrainPosition& position) {
+void Saver::on_position(const TrainPosition& position) {
   position_ = position;
   report_position();
 }

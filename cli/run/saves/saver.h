@@ -12,7 +12,7 @@
 #include "engine/planning/planned_job.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/train/checkpoint/state_image.h"
-#include "engine/train/trainer/trainer.h"
+#include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
 
@@ -36,16 +36,22 @@ class ImageMemory {
 /// Returns what a checkpoint records of the steps before `position`, which may have been validated.
 SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation);
 
-class Saver {
+class Saver : public StateObserver {
  public:
   /// All arguments must outlive it. `from`: start of the run; `failures`: how often it has failed and was restarted. A
   /// job that saves only its final weights allocates their memory when it ends.
   Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
         int failures = 0);
 
-  void add_to(TrainHooks& hooks);
+  // Add it to the observers before those that report a step: with several hosts, a step may wait for its save.
+  void before_step(int64_t step, Executor& executor) override;
+  void before_validation(int64_t step, bool is_end, Executor& executor) override;
+  void at_end(int64_t step, Executor& executor) override;
+  void on_step(const StepReport& report) override;
+  void on_validation(const ValidationReport& report) override;
+  void on_position(const TrainPosition& position) override;
 
-  // The following functions are for an asynchronous server, which uses no hooks.
+  // The following functions are for an asynchronous server, which has no observers.
   /// `copy` is called in each save, before the state counts as copied, to copy state outside of the program.
   /// `follows_save`: this process's last save is on disk.
   void copies_too(std::function<void(bool follows_save)> copy) { copy_too_ = std::move(copy); }
@@ -60,14 +66,8 @@ class Saver {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void before_validation(int64_t step, bool is_end, Executor& executor);
   void take_memory();
-  void at_step(int64_t step, Executor& executor);
-  void at_end(int64_t step, Executor& executor);
   bool make_room_for(int64_t last_step);
-  void on_step(const StepReport& report);
-  void reported(const TrainPosition& position);
-  void validated(const ValidationReport& report);
   bool is_due(int64_t step, int64_t last);
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);

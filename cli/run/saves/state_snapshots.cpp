@@ -70,22 +70,7 @@ SnapshotWriter::SnapshotWriter(const Program& program, int fd, const TrainPositi
   head->image_bytes = image_.bytes();
 }
 
-void SnapshotWriter::add_to(TrainHooks& hooks) {
-  hooks.at_step = [this, next = std::move(hooks.at_step)](int64_t step, Executor& executor) {
-    if (next) next(step, executor);
-    at_step(step, executor);
-  };
-  hooks.reported = [this, next = std::move(hooks.reported)](const TrainPosition& position) {
-    if (next) next(position);
-    reported(position);
-  };
-  hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
-    validation_ = report;
-    if (next) next(report);
-  };
-}
-
-void SnapshotWriter::at_step(int64_t step, Executor& executor) {
+void SnapshotWriter::before_step(int64_t step, Executor& executor) {
   Slot& slot = head_of(memory_).slots[slot_of(step)];
   slot.copied.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);  // a reader of an incomplete copy detects it
@@ -95,7 +80,7 @@ void SnapshotWriter::at_step(int64_t step, Executor& executor) {
   report_position(step);
 }
 
-void SnapshotWriter::reported(const TrainPosition& position) {
+void SnapshotWriter::on_position(const TrainPosition& position) {
   position_ = position;
   report_position(position.step);
 }

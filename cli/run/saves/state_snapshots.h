@@ -17,20 +17,21 @@
 #include "engine/compile/program.h"
 #include "engine/runtime/comm/save_board.h"
 #include "engine/train/checkpoint/state_image.h"
-#include "engine/train/trainer/trainer.h"
+#include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
 
 /// The rank's side, for executors that have no step in flight while the next one starts.
-class SnapshotWriter {
+class SnapshotWriter : public StateObserver {
  public:
   /// Takes ownership of `fd`, a memfd. `from`: start of the run. Throws EnvError if memory cannot be allocated.
   SnapshotWriter(const Program& program, int fd, const TrainPosition& from);
-  void add_to(TrainHooks& hooks);
+
+  void before_step(int64_t step, Executor& executor) override;
+  void on_validation(const ValidationReport& report) override { validation_ = report; }
+  void on_position(const TrainPosition& position) override;
 
  private:
-  void at_step(int64_t step, Executor& executor);
-  void reported(const TrainPosition& position);
   void report_position(int64_t step);
 
   const StateImage image_;

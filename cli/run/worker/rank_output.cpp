@@ -47,28 +47,13 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
   to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
 }
 
-TrainHooks RankOutput::hooks() {
-  TrainHooks hooks;
-  hooks.on_prepared = [this] { status_.looks.fetch_add(1, std::memory_order_relaxed); };
-  hooks.on_first_step = [this](const StartUpClock& clock) { on_first_step(clock); };
-  hooks.on_step = [this](const StepReport& report) { on_step(report); };
-  hooks.on_not_finite = [this](const StepReport& report) { on_not_finite(report); };
-  hooks.on_epoch = [this](const EpochReport& report) { on_epoch(report); };
-  hooks.on_validation_progress = [this](int64_t done, int64_t all) {
-    status_.validated_batches = static_cast<uint32_t>(done);
-    status_.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
-  };
-  hooks.on_validation = [this](const ValidationReport& report) { on_validation(report); };
-  hooks.on_skipped = [this](int64_t step, const SkippedSamples& skipped) { on_skipped(step, skipped); };
-  hooks.on_loading = [this](int64_t step, const LoadSetting& setting, const std::string& reason) {
-    on_loading(step, setting, reason);
-  };
-  hooks.print = [this](const Operand& operand, const void* data, int micro_batch) {
+void RankOutput::connect(ExecutorOptions& executor) {
+  executor.on_prepared = [this] { status_.looks.fetch_add(1, std::memory_order_relaxed); };
+  executor.print = [this](const Operand& operand, const void* data, int micro_batch) {
     print_tensor(operand, data, micro_batch);
   };
   if (to_record_ > 0)
-    hooks.on_communication = [this](const Instruction& instruction) { on_communication(instruction); };
-  return hooks;
+    executor.on_communication = [this](const Instruction& instruction) { on_communication(instruction); };
 }
 
 /// Called before the first on_step, which signals to the launcher that the file exists.
@@ -79,6 +64,18 @@ void RankOutput::on_first_step(const StartUpClock& clock) {
 }
 
 void RankOutput::on_step(const StepReport& report) {
+  if (report.is_first_not_finite) note_not_finite(report);
+  set_status(report);
+  const int64_t count = report.own_step > 0 ? report.own_step : report.run_step;
+  const bool last = report.run_step == report.run_steps;
+  const bool logged = count % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
+  if (!logged) return;
+  if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
+  report_in_place();
+  metrics_.step(report);
+}
+
+void RankOutput::set_status(const StepReport& report) {
   // The first step is slower than the others: the average begins with the second.
   constexpr double kSmoothing = 0.1;
   const int64_t count = report.own_step > 0 ? report.own_step : report.run_step;
@@ -93,13 +90,6 @@ void RankOutput::on_step(const StepReport& report) {
   status_.epoch = static_cast<uint32_t>(report.epoch);
   if (step_seconds_ > 0)
     status_.samples_per_second = static_cast<float>(static_cast<double>(spec_.dataset.batch) / step_seconds_);
-
-  const bool last = report.run_step == report.run_steps;
-  const bool logged = count % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
-  if (!logged) return;
-  if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
-  report_in_place();
-  metrics_.step(report);
 }
 
 /// Makes this asynchronous worker report if all workers before it have died.
@@ -110,7 +100,7 @@ void RankOutput::report_in_place() {
 }
 
 /// All ranks have the same loss, so only the first reports it. With train.on_nan: stop all ranks fail because of it.
-void RankOutput::on_not_finite(const StepReport& report) {
+void RankOutput::note_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
   if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
     write_line(not_finite_line(report) + "; continuing because train.on_nan is warn");
@@ -120,6 +110,11 @@ void RankOutput::on_not_finite(const StepReport& report) {
 void RankOutput::on_epoch(const EpochReport& report) {
   if (report.has_loss) write_line(epoch_line(report));
   metrics_.epoch(report);
+}
+
+void RankOutput::on_validation_progress(int64_t done, int64_t all) {
+  status_.validated_batches = static_cast<uint32_t>(done);
+  status_.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
 }
 
 void RankOutput::on_validation(const ValidationReport& report) {

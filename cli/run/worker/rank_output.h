@@ -29,7 +29,7 @@ struct RankOutputOptions {
   std::function<bool()> takes_over = {};  ///< asynchronous workers: whether all workers before it are gone
 };
 
-class RankOutput {
+class RankOutput : public TrainObserver {
  public:
   /// All arguments must outlive it.
   RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
@@ -39,8 +39,15 @@ class RankOutput {
 
   /// Call it before training if the first step is not 0.
   void starts_at(int64_t step) { prints_ = step * prints_each_step_; }
-  /// The hooks refer to this object.
-  TrainHooks hooks();
+  /// Sets print, on_prepared and on_communication, which refer to this object.
+  void connect(ExecutorOptions& executor);
+  void on_first_step(const StartUpClock& clock) override;
+  void on_step(const StepReport& report) override;
+  void on_epoch(const EpochReport& report) override;
+  void on_validation_progress(int64_t done, int64_t all) override;
+  void on_validation(const ValidationReport& report) override;
+  void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason) override;
+  void on_skipped(int64_t step, const SkippedSamples& skipped) override;
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
   /// Writes the traffic of `steps` steps that this rank counts.
@@ -51,13 +58,8 @@ class RankOutput {
   void write_workers(const BatchBoard& board);
 
  private:
-  void on_first_step(const StartUpClock& clock);
-  void on_step(const StepReport& report);
-  void on_not_finite(const StepReport& report);
-  void on_epoch(const EpochReport& report);
-  void on_validation(const ValidationReport& report);
-  void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason);
-  void on_skipped(int64_t step, const SkippedSamples& skipped);
+  void note_not_finite(const StepReport& report);
+  void set_status(const StepReport& report);
   void report_in_place();
   void note_stop(const TrainResult& result);
   void settled_loading(const LoadSetting& setting, double waited_share);

@@ -18,13 +18,8 @@ RankProfileFile::RankProfileFile(const Program& program, const std::string& step
   if (!steps.empty()) profile_.emplace(program, parse_profile_steps(steps));
 }
 
-void RankProfileFile::add_to(TrainHooks& hooks) {
-  if (!profile_) return;
-  hooks.timeline = &*profile_;
-  hooks.on_step = [this, report = std::move(hooks.on_step)](const StepReport& step) {
-    if (report) report(step);
-    if (!written_ && profile_->complete()) write();
-  };
+void RankProfileFile::on_step(const StepReport&) {
+  if (profile_ && !written_ && profile_->complete()) write();
 }
 
 void RankProfileFile::ended() {

@@ -5,12 +5,12 @@
 #include <string>
 
 #include "engine/train/profile/step_profile.h"
-#include "engine/train/trainer/trainer.h"
+#include "engine/train/trainer/train_observer.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
 
-class RankProfileFile {
+class RankProfileFile : public TrainObserver {
  public:
   /// `steps` as in --profile-steps; empty: no profile. `program` must outlive it.
   RankProfileFile(const Program& program, const std::string& steps, const std::string& job,
@@ -18,8 +18,9 @@ class RankProfileFile {
   RankProfileFile(const RankProfileFile&) = delete;
   RankProfileFile& operator=(const RankProfileFile&) = delete;
 
-  /// The hooks refer to this object.
-  void add_to(TrainHooks& hooks);
+  /// Records the times of instructions, for ExecutorOptions::timeline; null: no profile.
+  Timeline* timeline() { return profile_ ? &*profile_ : nullptr; }
+  void on_step(const StepReport& report) override;
   /// Called after training: if it ended within the profiled steps, writes what has been recorded. Throws EnvError.
   void ended();
 

@@ -36,6 +36,7 @@ struct StepReport {
   int64_t own_step = 0;   ///< asynchronous worker: number of this step among those that it ran itself; else 0
   bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
+  bool is_first_not_finite = false;  ///< the loss is nan or infinite, and no earlier one of the run was
   MetricValues metrics;
   double learning_rate = 0;
   /// Seconds of this step, loading included; steps between two reads of the losses share theirs evenly.

@@ -193,14 +193,11 @@ void Client::read(int64_t batch, std::byte* inputs) {
 
 void Client::leave() { ask(Ask::leave, 0, nullptr); }
 
-void Client::add_to(TrainHooks& hooks) {
-  const auto batch_of = [this](int64_t step) { return step * pushes_per_step_ + worker_; };
-  hooks.before_batch = [this, batch_of](int64_t step, std::byte* inputs, std::optional<Loader::Ahead> next) {
-    if (next) next->step = batch_of(next->step);
-    start(batch_of(step), inputs, next);
-  };
-  hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_per_step_, inputs); };
-  hooks.after_batch = [this](const StepReport& report) { finish(report); };
+void Client::before_batch(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next) {
+  const auto batch_of = [this](int64_t of_step) { return of_step * pushes_per_step_ + worker_; };
+  std::optional<Loader::Ahead> ahead = next;
+  if (ahead) ahead->step = batch_of(ahead->step);
+  start(batch_of(step), inputs, ahead);
 }
 
 }  // namespace trainctl::servers

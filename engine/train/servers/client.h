@@ -14,11 +14,11 @@
 #include "engine/train/servers/request.h"
 #include "engine/train/servers/row_cache.h"
 #include "engine/train/servers/row_window.h"
-#include "engine/train/trainer/trainer.h"
+#include "engine/train/trainer/train_observer.h"
 
 namespace trainctl::servers {
 
-class Client {
+class Client : public BatchExchange {
  public:
   /// All must outlive it. `program` is this worker's, and `validation` evaluates in the same arena; null: nothing does.
   Client(const PlannedJob& job, const Program& program, const Program* validation, std::span<std::byte> arena,
@@ -34,8 +34,10 @@ class Client {
   /// Ends the exchange: no further messages follow.
   void leave();
 
-  /// For workers in step: starts, reads and finishes. The hooks refer to this object.
-  void add_to(TrainHooks& hooks);
+  // For workers in step: start(), finish() and read().
+  void before_batch(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next) override;
+  void after_batch(const StepReport& report) override { finish(report); }
+  void before_validation_batch(int64_t step, std::byte* inputs) override { read(step * pushes_per_step_, inputs); }
 
   /// Rows so far: that were pulled before a batch, that were asked for ahead and came, and that a batch used again.
   struct Counts {

@@ -36,29 +36,27 @@ std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
 }  // namespace
 
 AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
-                         TrainHooks hooks, const TrainOptions& options)
+                         const TrainObservers& observers, const TrainOptions& options)
     : job_(job),
       program_(program),
       memory_(memory),
       board_(memory.batches()),
       comm_(comm),
       optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
-      hooks_(std::move(hooks)),
+      observers_(observers.all()),
+      may_start_(options.may_start),
+      on_hang_(options.on_hang),
       start_up_(options.start_up),
       run_steps_(memory.batches().end()),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.data.samples)),
       client_(job, program, options.validation, options.arena, comm),
       validation_(options.validation),
-      threads_(options.threads),
+      threads_(options.executor.threads),
       validated_(options.from.step),
       best_(options.from.validation.best),
       is_finite_(options.from.is_finite) {
-  ExecutorOptions executor_options;
+  ExecutorOptions executor_options = options.executor;
   executor_options.seed = job.spec.seed;
-  executor_options.threads = options.threads;
-  executor_options.print = hooks_.print;
-  executor_options.on_communication = hooks_.on_communication;
-  executor_options.timeline = hooks_.timeline;
   executor_options.start_up = &start_up_;
   std::unique_ptr<Dataset> set = open_set(job.spec);
   start_up_.ended("data");
@@ -66,35 +64,42 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   executor_ = make_executor(job, program, comm, executor_options, options);
   if (validation_ != nullptr && program.rank == 0) make_evaluator();
   if (options.restore) options.restore(*executor_);
-  LoaderOptions loading;
-  loading.num_steps = std::numeric_limits<int64_t>::max();  // claim says when there are no more
   if (board_.lives(program_.rank) > 0) join();
-  loading.claim = [this] {
-    if (!inherited_.empty()) {
-      const int64_t batch = inherited_.back();
-      inherited_.pop_back();
-      return batch;
-    }
-    const int64_t batch = board_.claim(program_.rank);
-    // Once the gate is closed, all batches that it has let through are run, and no other.
-    const bool has_stopped = memory_.gate().asked_to_stop() &&
-                             board_.first() + board_.finished() >= static_cast<int64_t>(memory_.gate().highest());
-    return batch == BatchBoard::kNoneNow && has_stopped ? BatchBoard::kEnd : batch;
-  };
-  loading.micro_batches = job.plan.micro_batches;
-  loading.full_batch = job.spec.parallel.full_batch;
-  if (job.spec.loss && job.spec.loss->attrs.has("ignore_index"))
-    loading.ignored_label = job.spec.loss->attrs.integer("ignore_index");
-  loading.timeout_seconds = job.spec.launch.timeout_seconds;
-  loading.on_hang = hooks_.on_hang;
+  make_loader(std::move(set));
+}
+
+void AsyncWorker::make_loader(std::unique_ptr<Dataset> set) {
+  LoaderOptions loading;
+  loading.num_steps = std::numeric_limits<int64_t>::max();  // next_batch() says when there are no more
+  loading.claim = [this] { return next_batch(); };
+  loading.micro_batches = job_.plan.micro_batches;
+  loading.full_batch = job_.spec.parallel.full_batch;
+  if (job_.spec.loss && job_.spec.loss->attrs.has("ignore_index"))
+    loading.ignored_label = job_.spec.loss->attrs.integer("ignore_index");
+  loading.timeout_seconds = job_.spec.launch.timeout_seconds;
+  loading.on_hang = on_hang_;
   loading.layout = &executor_->inputs();
   loading.allocate = [this](int64_t bytes) { return executor_->allocate_inputs(bytes); };
   try {
     loader_ =
-        std::make_unique<Loader>(std::move(set), with_few_ahead(job.spec.dataset), program, job.spec.seed, loading);
+        std::make_unique<Loader>(std::move(set), with_few_ahead(job_.spec.dataset), program_, job_.spec.seed, loading);
   } catch (const SpecError& error) {
-    throw with_positions(error, job.spec);
+    throw with_positions(error, job_.spec);
   }
+}
+
+/// Claims the next batch for this worker, as LoaderOptions::claim.
+int64_t AsyncWorker::next_batch() {
+  if (!inherited_.empty()) {
+    const int64_t batch = inherited_.back();
+    inherited_.pop_back();
+    return batch;
+  }
+  const int64_t batch = board_.claim(program_.rank);
+  // Once the gate is closed, all batches that it has let through are run, and no other.
+  const bool has_stopped = memory_.gate().asked_to_stop() &&
+                           board_.first() + board_.finished() >= static_cast<int64_t>(memory_.gate().highest());
+  return batch == BatchBoard::kNoneNow && has_stopped ? BatchBoard::kEnd : batch;
 }
 
 /// In the place of a worker that has died: once no server has anything of that one any more.
@@ -128,7 +133,7 @@ bool AsyncWorker::run_batch() {
   const std::byte* inputs = loader_->next_step();
   if (inputs == nullptr) return false;
   const int64_t step = loader_->taken_step();
-  if (hooks_.may_start && !hooks_.may_start(step)) {
+  if (may_start_ && !may_start_(step)) {
     result_.stopped = true;
     return false;
   }
@@ -172,19 +177,18 @@ StepReport AsyncWorker::report_of(int64_t step) const {
   return report;
 }
 
-void AsyncWorker::report_step(const StepReport& report) {
+void AsyncWorker::report_step(StepReport report) {
   if (++result_.steps == 1) {
     start_up_.met_others("step");
     start_up_.stop();
-    if (hooks_.on_first_step) hooks_.on_first_step(start_up_);
+    for (TrainObserver* observer : observers_) observer->on_first_step(start_up_);
   }
   result_.last_loss = report.loss;
   last_ = report;
   epoch_means_.add(report);
-  const bool diverges = is_finite_ && report.has_loss && !std::isfinite(report.loss);
-  if (diverges && hooks_.on_not_finite) hooks_.on_not_finite(report);
-  if (hooks_.on_step) hooks_.on_step(report);
-  if (!diverges) return;
+  report.is_first_not_finite = is_finite_ && report.has_loss && !std::isfinite(report.loss);
+  for (TrainObserver* observer : observers_) observer->on_step(report);
+  if (!report.is_first_not_finite) return;
   is_finite_ = false;
   if (job_.spec.train.on_nan != OnNan::warn) throw LossNotFinite(report);
 }
@@ -196,7 +200,7 @@ void AsyncWorker::end_epoch() {
   result_.last_epoch = {last_.epoch, epoch_means_.count(),  last_.run_step, last_.has_loss, epoch_means_.loss(),
                         seconds,     epoch_means_.metrics()};
   epoch_means_ = {};
-  if (hooks_.on_epoch) hooks_.on_epoch(result_.last_epoch);
+  for (TrainObserver* observer : observers_) observer->on_epoch(result_.last_epoch);
 }
 
 /// The first worker that has not died.
@@ -212,7 +216,7 @@ void AsyncWorker::make_evaluator() {
   beside.seed = job_.spec.seed;
   beside.threads = threads_;
   evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_, open_validation_set(job_),
-                                           executor_->beside(*validation_, beside), hooks_.on_hang);
+                                           executor_->beside(*validation_, beside), on_hang_);
 }
 
 /// Some step after the last validation, up to the finished ones, asks for one.
@@ -235,14 +239,17 @@ void AsyncWorker::validate(int64_t steps, int64_t applied) {
   if (validated_ >= steps) return;
   if (!evaluator_) make_evaluator();
   const auto before_batch = [&](std::byte* inputs) { client_.read(applied, inputs); };
-  ValidationReport report = evaluator_->run(steps, hooks_.on_validation_progress, before_batch);
+  const auto progress = [this](int64_t done, int64_t all) {
+    for (TrainObserver* observer : observers_) observer->on_validation_progress(done, all);
+  };
+  ValidationReport report = evaluator_->run(steps, progress, before_batch);
   validated_ = steps;
   report.epoch = (steps - 1) / steps_per_epoch_ + 1;
   report.epoch_step = steps - (report.epoch - 1) * steps_per_epoch_;
   report.is_whole_epoch = report.epoch_step == steps_per_epoch_;
   best_ = report.best = best_after(best_, report);
   end_by_rule(report);
-  if (hooks_.on_validation) hooks_.on_validation(report);
+  for (TrainObserver* observer : observers_) observer->on_validation(report);
 }
 
 }  // namespace trainctl

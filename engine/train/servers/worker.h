@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/train/servers/client.h"
@@ -15,9 +17,9 @@ namespace trainctl {
 
 class AsyncWorker {
  public:
-  /// All must outlive it. `memory`'s BatchBoard is prepared. Of the hooks, those of saves are not called: servers save.
+  /// All must outlive it. `memory`'s BatchBoard is prepared. Servers save the state, so observers receive only reports.
   AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
-              TrainHooks hooks = {}, const TrainOptions& options = {});
+              const TrainObservers& observers = {}, const TrainOptions& options = {});
 
   /// Runs until no batch is left, or may_start returns false. The first remaining worker also validates, concurrently
   /// with the steps of the others: between two of its own batches, and once more when all batches have been applied.
@@ -33,10 +35,12 @@ class AsyncWorker {
   void join();
   bool run_batch();
   StepReport report_of(int64_t step) const;
-  void report_step(const StepReport& report);
+  void report_step(StepReport report);
   void end_epoch();
   bool validation_is_due(int64_t steps) const;
   bool validates() const;
+  void make_loader(std::unique_ptr<Dataset> set);
+  int64_t next_batch();
   void make_evaluator();
   void validate(int64_t steps, int64_t applied);
   void end_by_rule(const ValidationReport& report);
@@ -47,7 +51,9 @@ class AsyncWorker {
   BatchBoard& board_;
   Communicator& comm_;
   const Optimizer optimizer_;
-  TrainHooks hooks_;
+  const std::vector<TrainObserver*> observers_;
+  const std::function<bool(int64_t step)> may_start_;
+  const std::function<void(const EnvError&)> on_hang_;
   StartUpClock start_up_;
   int64_t run_steps_, steps_per_epoch_;
   servers::Client client_;

@@ -18,7 +18,7 @@ std::unique_ptr<Dataset> open_validation_set(const PlannedJob& job);
 class Evaluator {
  public:
   /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator, as does the
-  /// set. `on_hang`: as TrainHooks.
+  /// set. `on_hang`: as TrainOptions.
   Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
             std::unique_ptr<Dataset> set, std::unique_ptr<Executor> executor,
             const std::function<void(const EnvError&)>& on_hang = {});

@@ -51,20 +51,9 @@ std::vector<Route> routes_of_histograms(int processes) {
   return routes;
 }
 
-TensorHistograms::TensorHistograms(const Program& program, Communicator& comm, int64_t every, Sink sink)
-    : program_(program), comm_(comm), every_(every), sink_(std::move(sink)) {}
-
-void TensorHistograms::add_to(TrainHooks& hooks, int64_t first_step) {
-  last_ = first_step;
-  hooks.at_step = [this, next = std::move(hooks.at_step)](int64_t step, Executor& executor) {
-    if (next) next(step, executor);
-    after(step, executor);
-  };
-  hooks.at_end = [this, next = std::move(hooks.at_end)](int64_t step, Executor& executor) {
-    if (next) next(step, executor);
-    after(step, executor);
-  };
-}
+TensorHistograms::TensorHistograms(const Program& program, Communicator& comm, int64_t every, int64_t first_step,
+                                   Sink sink)
+    : program_(program), comm_(comm), every_(every), sink_(std::move(sink)), last_(first_step) {}
 
 /// Collects the histograms of the state after `step` steps. All ranks get here with the same steps.
 void TensorHistograms::after(int64_t step, Executor& executor) {

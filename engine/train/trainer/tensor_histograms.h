@@ -9,7 +9,7 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/communicator.h"
 #include "engine/train/files/histogram.h"
-#include "engine/train/trainer/trainer.h"
+#include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
 
@@ -20,18 +20,19 @@ std::map<std::string, Histogram> own_histograms(const Program& program, Executor
 /// Each rank sends its own to the first one.
 std::vector<Route> routes_of_histograms(int processes);
 
-class TensorHistograms {
+class TensorHistograms : public StateObserver {
  public:
   /// `step`: of the run, from 1.
   using Sink = std::function<void(int64_t step, const std::map<std::string, Histogram>& histograms)>;
 
   /// `sink` is called on rank 0. All arguments must outlive it. `every`: steps between two histograms, at least 1.
-  TensorHistograms(const Program& program, Communicator& comm, int64_t every, Sink sink);
+  /// `first_step`: the step that the run begins with.
+  TensorHistograms(const Program& program, Communicator& comm, int64_t every, int64_t first_step, Sink sink);
   TensorHistograms(const TensorHistograms&) = delete;
   TensorHistograms& operator=(const TensorHistograms&) = delete;
 
-  /// The hooks refer to this object; those that are set already are called first.
-  void add_to(TrainHooks& hooks, int64_t first_step);
+  void before_step(int64_t step, Executor& executor) override { after(step, executor); }
+  void at_end(int64_t step, Executor& executor) override { after(step, executor); }
 
  private:
   void after(int64_t step, Executor& executor);
@@ -40,7 +41,7 @@ class TensorHistograms {
   Communicator& comm_;
   const int64_t every_;
   const Sink sink_;
-  int64_t last_ = 0;  ///< the step of the last ones, or the one that the run began with
+  int64_t last_;  ///< the step of the last ones, or the one that the run began with
 };
 
 }  // namespace trainctl

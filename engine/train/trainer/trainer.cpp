@@ -33,26 +33,17 @@ std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
 /// All cores of the rank but that of the thread that starts kernels.
 int most_workers(int threads) { return std::max(threads - 1, 1); }
 
+/// `options`: what the job does not say.
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
-                                    Executor& executor, int batches_in_use, int64_t first_step, int threads,
-                                    const TrainHooks& hooks) {
+                                    Executor& executor, LoaderOptions options) {
   const JobSpec& spec = job.spec;
   try {
-    LoaderOptions options;
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
-    options.first_step = first_step;
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");
-    options.batches_in_use = batches_in_use;
-    options.most_workers = most_workers(threads);
-    if (hooks.on_loading)
-      options.on_change = [&hooks](int64_t step, const LoadTuner::Change& change) {
-        hooks.on_loading(step, change.to, change.reason);
-      };
     options.timeout_seconds = spec.launch.timeout_seconds;
-    options.on_hang = hooks.on_hang;
     options.layout = &executor.inputs();
     options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
     return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
@@ -91,12 +82,14 @@ std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& pr
   return servers::make_device_worker(program, num_workers(job.plan), comm, executor_options, options.arena, on_gpu);
 }
 
-Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks,
+Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainObservers observers,
                  const TrainOptions& options)
     : job_(job),
       optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
       program_(program),
-      hooks_(std::move(hooks)),
+      observers_(std::move(observers)),
+      exchange_(options.exchange),
+      may_start_(options.may_start),
       start_up_(options.start_up),
       first_step_(options.from.step),
       started_(first_step_),
@@ -106,16 +99,10 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       validated_(first_step_),
       best_(options.from.validation.best),
       epoch_means_(options.from.epoch, program.metrics) {
-  ExecutorOptions executor_options;
+  ExecutorOptions executor_options = options.executor;
   executor_options.seed = job.spec.seed;
-  executor_options.threads = options.threads;
   executor_options.in_flight = steps_in_flight(job.spec.train);
-  executor_options.print = hooks_.print;
-  executor_options.on_prepared = hooks_.on_prepared;
-  executor_options.on_communication = hooks_.on_communication;
-  executor_options.timeline = hooks_.timeline;
   executor_options.start_up = &start_up_;
-  executor_options.left_out = options.left_out;
   std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
   start_up_.ended("data");
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
@@ -124,32 +111,41 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     executor_options.tables = tables_to_keep(*set, program);
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
-  if (options.validation != nullptr) {
-    check(job.validation.has_value(), "a validation program requires a job with a validation");
-    require_same_places(program, *options.validation);
-    std::unique_ptr<Dataset> validation_set = open_validation_set(job);
-    ExecutorOptions beside = executor_options;
-    if (options.cuda) beside.byte_tables = byte_tables(*validation_set, *options.validation);
-    beside.in_flight = 1;
-    beside.tables.clear();
-    beside.print = {};
-    beside.on_communication = {};
-    beside.timeline = nullptr;
-    beside.left_out.reset();
-    beside.start_up = nullptr;
-    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation, std::move(validation_set),
-                                             executor_->beside(*options.validation, beside), hooks_.on_hang);
-    start_up_.ended("kernels");
-  }
+  if (options.validation != nullptr) make_evaluator(executor_options, options);
   if (options.restore) {
     options.restore(*executor_);
     start_up_.ended("checkpoint");
   }
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
-  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_, first_step_, options.threads, hooks_);
+  LoaderOptions loading;
+  loading.first_step = first_step_;
+  loading.batches_in_use = max_ahead_;
+  loading.most_workers = most_workers(options.executor.threads);
+  loading.on_hang = options.on_hang;
+  loading.on_change = [this](int64_t step, const LoadTuner::Change& change) {
+    for (TrainObserver* observer : observers_.all()) observer->on_loading(step, change.to, change.reason);
+  };
+  loader_ = make_loader(job, program, std::move(set), *executor_, std::move(loading));
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
   reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
   end_by_rule(options.from.validation);
+}
+
+/// `training`: the options of the executor that trains, in whose arena the validation runs.
+void Trainer::make_evaluator(const ExecutorOptions& training, const TrainOptions& options) {
+  check(job_.validation.has_value(), "a validation program requires a job with a validation");
+  require_same_places(program_, *options.validation);
+  std::unique_ptr<Dataset> set = open_validation_set(job_);
+  ExecutorOptions beside;
+  beside.seed = training.seed;
+  beside.threads = training.threads;
+  beside.in_flight = 1;
+  beside.on_prepared = training.on_prepared;
+  beside.least_arena_bytes = training.least_arena_bytes;
+  if (options.cuda) beside.byte_tables = byte_tables(*set, *options.validation);
+  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *options.validation, std::move(set),
+                                           executor_->beside(*options.validation, beside), options.on_hang);
+  start_up_.ended("kernels");
 }
 
 void Trainer::start_steps() {
@@ -159,12 +155,12 @@ void Trainer::start_steps() {
       validate();
       continue;
     }
-    if (hooks_.may_start && !hooks_.may_start(started_)) {
+    if (may_start_ && !may_start_(started_)) {
       stopped_ = true;
       break;
     }
     if (started_ == finished_) last_ = Clock::now();
-    if (hooks_.at_step) hooks_.at_step(started_, *executor_);
+    for (StateObserver* observer : observers_.of_state()) observer->before_step(started_, *executor_);
     start_step();
   }
   if ((!stopped_ && started_ < run_steps_) || started_ > finished_) return;
@@ -182,18 +178,21 @@ void Trainer::validate() {
   const Clock::time_point start = Clock::now();
   const bool is_end = started_ == run_steps_;
   if (is_end) require_finite_end();
-  if (hooks_.before_validation) hooks_.before_validation(started_, is_end, *executor_);
+  for (StateObserver* observer : observers_.of_state()) observer->before_validation(started_, is_end, *executor_);
+  const auto progress = [this](int64_t done, int64_t all) {
+    for (TrainObserver* observer : observers_.all()) observer->on_validation_progress(done, all);
+  };
   std::function<void(std::byte*)> before_batch;
-  if (hooks_.before_validation_batch)
-    before_batch = [this](std::byte* inputs) { hooks_.before_validation_batch(started_, inputs); };
-  ValidationReport report = evaluator_->run(started_, hooks_.on_validation_progress, before_batch);
+  if (exchange_ != nullptr)
+    before_batch = [this](std::byte* inputs) { exchange_->before_validation_batch(started_, inputs); };
+  ValidationReport report = evaluator_->run(started_, progress, before_batch);
   validated_ = started_;
   report.epoch = (started_ - 1) / steps_per_epoch() + 1;
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
   report.is_whole_epoch = report.epoch_step == steps_per_epoch();
   best_ = report.best = best_after(best_, report);
   end_by_rule(report);
-  if (hooks_.on_validation) hooks_.on_validation(report);
+  for (TrainObserver* observer : observers_.all()) observer->on_validation(report);
   epoch_start_ += Clock::now() - start;
 }
 
@@ -217,8 +216,8 @@ void Trainer::start_step() {
   const std::byte* batch = loader_->next_step();
   scalars.label_weight = loader_->label_weight();
   if (started_ == first_step_) start_up_.ended("data");
-  if (hooks_.before_batch)  // the block is this rank's until it is released
-    hooks_.before_batch(started_, const_cast<std::byte*>(batch), loader_->look_ahead());
+  if (exchange_ != nullptr)  // the block is this rank's until it is released
+    exchange_->before_batch(started_, const_cast<std::byte*>(batch), loader_->look_ahead());
   executor_->start_step(batch, scalars);
   ++started_;
 }
@@ -238,7 +237,7 @@ StepReport Trainer::report_of(int64_t step) const {
 void Trainer::finish_start_up() {
   start_up_.met_others("step");
   start_up_.stop();
-  if (hooks_.on_first_step) hooks_.on_first_step(start_up_);
+  for (TrainObserver* observer : observers_.all()) observer->on_first_step(start_up_);
 }
 
 /// The first broken sample, and then each time that there are twice as many: many make no flood.
@@ -246,7 +245,7 @@ void Trainer::report_skipped() {
   const SkippedSamples skipped = loader_->skipped();
   if (skipped.count == 0 || skipped.count < 2 * reported_skipped_) return;
   reported_skipped_ = skipped.count;
-  if (hooks_.on_skipped) hooks_.on_skipped(finished_, skipped);
+  for (TrainObserver* observer : observers_.all()) observer->on_skipped(finished_, skipped);
 }
 
 StepReport Trainer::finish_step() {
@@ -257,7 +256,7 @@ StepReport Trainer::finish_step() {
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
-  if (hooks_.after_batch) hooks_.after_batch(report);
+  if (exchange_ != nullptr) exchange_->after_batch(report);
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
   ++finished_;
@@ -286,23 +285,24 @@ std::optional<StepReport> Trainer::run_step() {
   if (reported_ == finished_) {
     if (std::exchange(ended_, true)) return std::nullopt;
     require_finite_end();
-    if (hooks_.at_end) hooks_.at_end(started_, *executor_);
+    for (StateObserver* observer : observers_.of_state()) observer->at_end(started_, *executor_);
     return std::nullopt;
   }
-  const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
+  StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
   ++reported_;
   epoch_means_.add(report);
-  const bool diverges = is_finite_ && report.has_loss && !std::isfinite(report.loss);
-  if (diverges && hooks_.on_not_finite) hooks_.on_not_finite(report);
-  if (hooks_.on_step) hooks_.on_step(report);
-  if (diverges) first_not_finite(report);
+  report.is_first_not_finite = is_finite_ && report.has_loss && !std::isfinite(report.loss);
+  for (TrainObserver* observer : observers_.all()) observer->on_step(report);
+  if (report.is_first_not_finite) end_not_finite(report);
   if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
-  if (hooks_.reported) hooks_.reported({reported_, epoch_means_.sums(), is_finite_, {}});
+  const TrainPosition position{reported_, epoch_means_.sums(), is_finite_, {}};
+  for (StateObserver* observer : observers_.of_state()) observer->on_position(position);
   return report;
 }
 
-/// The loss is the same on all ranks, which therefore end together: none waits for a step that another does not run.
-void Trainer::first_not_finite(const StepReport& report) {
+/// Ends the run unless train.on_nan is warn. The loss is the same on all ranks, which therefore end together: none
+/// waits for a step that another does not run.
+void Trainer::end_not_finite(const StepReport& report) {
   is_finite_ = false;
   if (job_.spec.train.on_nan == OnNan::warn) return;
   for (; finished_ < started_; ++finished_) {
@@ -319,22 +319,23 @@ void Trainer::end_of_epoch(const StepReport& report) {
   const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
                           epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
   if (report.step == report.steps_per_epoch) epoch_means_ = {};  // else a resumed run may go on with it
-  if (hooks_.on_epoch) hooks_.on_epoch(epoch);
+  for (TrainObserver* observer : observers_.all()) observer->on_epoch(epoch);
 }
 
-TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks,
+TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, TrainObservers observers,
                   const TrainOptions& options) {
+  struct LastEpoch : TrainObserver {
+    void on_epoch(const EpochReport& report) override { epoch = report; }
+    EpochReport epoch;
+  } last;
+  observers.add(last);
   TrainResult result;
-  TrainHooks own = hooks;
-  own.on_epoch = [&](const EpochReport& epoch) {
-    result.last_epoch = epoch;
-    if (hooks.on_epoch) hooks.on_epoch(epoch);
-  };
-  Trainer trainer(job, program, comm, own, options);
+  Trainer trainer(job, program, comm, std::move(observers), options);
   while (const std::optional<StepReport> report = trainer.run_step()) {
     result.last_loss = report->loss;
     ++result.steps;
   }
+  result.last_epoch = last.epoch;
   result.last_step = options.from.step + result.steps;
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();

@@ -20,6 +20,7 @@
 #include "engine/train/data/loader.h"
 #include "engine/train/files/metrics.h"
 #include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
 
@@ -33,65 +34,27 @@ class LossNotFinite : public std::runtime_error {
   int64_t run_step_;
 };
 
-/// All are optional, and called on the training thread.
-struct TrainHooks {
-  /// While a validation runs: batches that are done, of all.
-  std::function<void(int64_t done, int64_t all)> on_validation_progress;
-  /// Before the step that follows it, or the end. All ranks have the same numbers.
-  std::function<void(const ValidationReport&)> on_validation;
-  std::function<void(const StepReport&)> on_step;
-  /// dataset.autotune has changed how many workers read, before the step that follows `step`.
-  std::function<void(int64_t step, const LoadSetting& setting, const std::string& reason)> on_loading;
-  /// dataset.on_error: skip has left out samples of the first `step` steps, or of steps that are read ahead. Called for
-  /// the first one, and when there are twice as many as at the last call.
-  std::function<void(int64_t step, const SkippedSamples& skipped)> on_skipped;
-  /// A sample cannot be read in launch.timeout. The thread that reads it may never return, so this call had better end
-  /// the process.
-  std::function<void(const EnvError&)> on_hang;
-  /// The first step whose loss is nan or infinite; called before its on_step.
-  std::function<void(const StepReport&)> on_not_finite;
-  std::function<void(const EpochReport&)> on_epoch;
-  PrintSink print;
-  std::function<void()> on_prepared;  ///< passed to the executor, as are the next two
-  std::function<void(const Instruction&)> on_communication;
-  Timeline* timeline = nullptr;
-  /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
-  /// has steps in flight: the previous step may have started without being reported yet.
-  std::function<bool(int64_t step)> may_start;
-  /// Before a validation, which follows step `step`: what is saved then outlives a validation that fails. `is_end`: the
-  /// run ends there. The arena holds the state before that step.
-  std::function<void(int64_t step, bool is_end, Executor&)> before_validation;
-  /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
-  /// state before that step.
-  std::function<void(int64_t step, Executor&)> at_step;
-  /// For tables on parameter servers. Before the executor starts on the batch, whose block it may change. `next`: the
-  /// batch after it, if it is read by now.
-  std::function<void(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next)> before_batch;
-  /// The same of a validation's batch, before step `step`.
-  std::function<void(int64_t step, std::byte* inputs)> before_validation_batch;
-  /// The step is finished, and its gradients are in the arena.
-  std::function<void(const StepReport&)> after_batch;
-  /// Called once, when the last step of the run is done, with the number of steps; not if it fails.
-  std::function<void(int64_t step, Executor&)> at_end;
-  /// After each report and its other hooks: what is known before step `position.step`.
-  std::function<void(const TrainPosition& position)> reported;
-  /// The first step is finished: where the time until then went. Called before its on_step.
-  std::function<void(const StartUpClock&)> on_first_step;
-};
-
 struct TrainOptions {
-  int threads = 1;                            ///< for kernels: the rank's share of the host's cores
+  /// threads (the rank's share of the host's cores), print, on_communication, on_prepared, timeline and left_out; the
+  /// trainer sets the other members.
+  ExecutorOptions executor{};
   std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one (make_executor)
   int shared_cache = -1;                      ///< keep_samples' `shared`
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
-  std::optional<LeftOut> left_out{};          ///< for tests
   /// For tests: creates a substitute for the executor of a GPU.
   std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
   StartUpClock start_up{};              ///< started by the phases before this one
   TrainPosition from{};                 ///< where to start
   const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
+  BatchExchange* exchange = nullptr;    ///< for tables on parameter servers; must outlive the training
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
+  /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device has
+  /// steps in flight: the previous step may have started without being reported yet.
+  std::function<bool(int64_t step)> may_start{};
+  /// A sample cannot be read within launch.timeout. Called on the training thread; the thread that reads the sample may
+  /// never return, so this call should end the process.
+  std::function<void(const EnvError&)> on_hang{};
 };
 
 struct TrainResult {
@@ -117,15 +80,15 @@ std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& pr
 /// train.sink_steps: N the losses are read once N steps or an epoch are finished; each is reported.
 class Trainer {
  public:
-  Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks = {},
+  Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainObservers observers = {},
           const TrainOptions& options = {});
 
   int64_t steps_per_epoch() const { return loader_->steps_per_epoch(); }
   int64_t run_steps() const { return run_steps_; }
   bool done() const { return reported_ == run_steps_; }
-  /// The report of the next step, after its hooks; nothing once the run has ended, by itself or by may_start.
-  /// Throws EnvError (CommError) if data or peers fail, LossNotFinite after the hooks of a step with such a loss, and
-  /// StateNotFinite at the end; no step is in flight then.
+  /// Returns the report of the next step, which the observers have received; nothing once the run has ended, by itself
+  /// or by may_start. Throws EnvError (CommError) if data or peers fail, LossNotFinite after a step with such a loss
+  /// was reported, and StateNotFinite at the end; no step is in flight then.
   std::optional<StepReport> run_step();
   /// Why train.stop_when has ended the run; empty: it has not.
   const std::string& stop_reason() const { return stop_reason_; }
@@ -138,6 +101,7 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void make_evaluator(const ExecutorOptions& training, const TrainOptions& options);
   void start_steps();
   bool must_validate() const;
   void validate();
@@ -148,14 +112,16 @@ class Trainer {
   StepReport finish_step();
   void finish_start_up();
   void report_skipped();
-  void first_not_finite(const StepReport& report);
+  void end_not_finite(const StepReport& report);
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
 
   const PlannedJob& job_;
   const Optimizer optimizer_;
   const Program& program_;
-  TrainHooks hooks_;
+  const TrainObservers observers_;
+  BatchExchange* const exchange_;  ///< null: there is none
+  const std::function<bool(int64_t step)> may_start_;
   StartUpClock start_up_;
   int64_t run_steps_ = 0;
   const int64_t first_step_;
@@ -177,8 +143,8 @@ class Trainer {
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 
-/// All steps of the job, or as many as hooks.may_start allows.
-TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks = {},
+/// Runs all steps of the job, or as many as options.may_start allows.
+TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, TrainObservers observers = {},
                   const TrainOptions& options = {});
 
 }  // namespace trainctl

@@ -28,7 +28,7 @@ AllocationCounts count_in_steps(const PlanCase& plan) {
   std::barrier together(static_cast<std::ptrdiff_t>(programs.size()));
   run_ranks(programs, [&](int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
     try {
-      Trainer trainer(job, programs[static_cast<size_t>(rank)], *comm, {}, {.threads = 1, .arena = arena});
+      Trainer trainer(job, programs[static_cast<size_t>(rank)], *comm, {}, {.arena = arena});
       trainer.run_step();
       together.arrive_and_wait();
       if (rank == 0) start_counting_allocations();
