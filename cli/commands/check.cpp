@@ -23,7 +23,7 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
   job->add_to(*command);
   command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and checks that
-labels and tokens are in the range of the network. For a job with a command, checks that its program and script exist.
+data files match their checksums and that labels and tokens are in the range of the network. For a job with a command, checks that its program and script exist.
 Probable mistakes are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.
 
 Examples:
@@ -42,6 +42,7 @@ Examples:
       print_warnings(spec);
       const auto watch = watch_files(spec.launch.timeout_seconds);
       const PlannedJob planned = plan_job(std::move(spec));
+      require_intact_files(planned);
       require_sound_samples(planned);
       RankClasses classes = compile_classes(planned);
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);

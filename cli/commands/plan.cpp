@@ -1,5 +1,4 @@
 // trainctl plan: shows what a run would do, derived from the programs that would run. Starts nothing.
-#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +19,6 @@
 #include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
 #include "engine/base/output_file.h"
-#include "engine/base/small_blocks.h"
 #include "engine/planning/memory_limit.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
@@ -92,17 +90,7 @@ nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   return search;
 }
 
-/// Tunes malloc for planning, which allocates and frees small blocks by the million and ends soon: freed memory is
-/// kept, and the heap grows in large steps.
-void keep_freed_memory() {
-  keep_small_blocks();
-  constexpr int kStep = 16 << 20, kMost = 1 << 30;
-  mallopt(M_TRIM_THRESHOLD, kMost);
-  mallopt(M_TOP_PAD, kStep);
-}
-
 int plan(const PlanArguments& options) {
-  keep_freed_memory();
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options);
   print_warnings(spec);

@@ -1,16 +1,19 @@
-// The part of HTTP/1.1 that a browser needs: GET, with one connection per request.
+// Requests and responses are Boost.Beast's; each connection has one of each.
 #include "cli/report/serve.h"
 
 #include <fmt/format.h>
 
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read_until.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
-#include <cctype>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -23,87 +26,76 @@ namespace trainctl {
 namespace {
 
 namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
 using asio::ip::tcp;
+using Request = http::request<http::empty_body>;
+using Response = http::response<http::string_body>;
 
-constexpr size_t kMostRequestBytes = 16384;  ///< largest request, in bytes
-constexpr auto kRequestPatience = std::chrono::seconds(10);
+constexpr uint32_t kMostRequestBytes = 16384;  ///< largest request line with its headers
+constexpr auto kExchangePatience = std::chrono::seconds(10);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
 
-std::string answer(std::string_view status, std::string_view type, std::string_view body) {
-  return fmt::format(
-      "HTTP/1.1 {}\r\nContent-Type: {}; charset=utf-8\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
-      "Connection: close\r\n\r\n{}",
-      status, type, body.size(), body);
+Response response(http::status status, std::string_view type, std::string body) {
+  Response made(status, 11, std::move(body));
+  made.set(http::field::content_type, fmt::format("{}; charset=utf-8", type));
+  made.set(http::field::cache_control, "no-store");
+  made.keep_alive(false);
+  made.prepare_payload();
+  return made;
 }
 
-/// The value of a header, in lower case; "" if there is none. Bytes that follow the head of the request are ignored.
-std::string header(const std::string& request, const std::string& name) {
-  std::string head = request.substr(0, request.find("\r\n\r\n") + 2);
-  for (char& c : head) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const size_t at = head.find("\r\n" + name + ":");
-  if (at == std::string::npos) return "";
-  const size_t begin = head.find_first_not_of(' ', at + name.size() + 3);
-  return head.substr(begin, head.find("\r\n", begin) - begin);
+bool names_this_host(const Request& request) {
+  const beast::string_view host = request[http::field::host];
+  const beast::string_view name = host.substr(0, host.rfind(':'));
+  return name == "127.0.0.1" || beast::iequals(name, "localhost");
 }
 
-bool names_this_host(const std::string& request) {
-  const std::string host = header(request, "host");
-  const std::string name = host.substr(0, host.rfind(':'));
-  return name == "127.0.0.1" || name == "localhost";
-}
-
-std::string respond(const std::string& request, const Served& served) {
+Response respond(const Request& request, const Served& served) {
   if (!names_this_host(request))
-    return answer("403 Forbidden", "text/plain", "this server only accepts requests from this host\n");
-  const std::string line = request.substr(0, request.find("\r\n"));
+    return response(http::status::forbidden, "text/plain", "this server only accepts requests from this host\n");
   try {
-    if (line.starts_with("GET / ")) return answer("200 OK", "text/html", served.page());
-    if (line.starts_with("GET /data ")) return answer("200 OK", "application/json", served.data());
+    if (request.method() == http::verb::get && request.target() == "/")
+      return response(http::status::ok, "text/html", served.page());
+    if (request.method() == http::verb::get && request.target() == "/data")
+      return response(http::status::ok, "application/json", served.data());
   } catch (const std::exception& error) {
-    return answer("500 Internal Server Error", "text/plain", error.what());
+    return response(http::status::internal_server_error, "text/plain", error.what());
   }
-  return answer("404 Not Found", "text/plain", "not found; available paths: / and /data\n");
+  return response(http::status::not_found, "text/plain", "not found; available paths: / and /data\n");
 }
 
-/// One request and its response. It owns itself until both have ended.
+/// One request and its response. It owns itself until both have ended, or their time has.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(tcp::socket socket, const Served& served)
-      : socket_(std::move(socket)), deadline_(socket_.get_executor()), served_(served) {}
+  Exchange(tcp::socket socket, const Served& served) : stream_(std::move(socket)), served_(served) {
+    parser_.header_limit(kMostRequestBytes);
+  }
 
   void start() {
-    auto self = shared_from_this();
-    deadline_.expires_after(kRequestPatience);
-    deadline_.async_wait([self](const boost::system::error_code& error) {
-      if (!error) self->close();
-    });
-    asio::async_read_until(socket_, asio::dynamic_buffer(request_, kMostRequestBytes), "\r\n\r\n",
-                           [self](const boost::system::error_code& error, size_t) {
-                             if (!error) self->reply();
-                           });
+    stream_.expires_after(kExchangePatience);
+    http::async_read_header(stream_, buffer_, parser_,
+                            [self = shared_from_this()](const beast::error_code& error, size_t) {
+                              if (!error) self->reply();
+                            });
   }
 
-  void close() {
-    boost::system::error_code ignored;
-    deadline_.cancel();
-    socket_.close(ignored);
-  }
+  void close() { stream_.close(); }
 
  private:
   void reply() {
-    auto self = shared_from_this();
-    reply_ = respond(request_, served_);
-    asio::async_write(socket_, asio::buffer(reply_), [self](const boost::system::error_code&, size_t) {
-      boost::system::error_code ignored;
-      self->socket_.shutdown(tcp::socket::shutdown_both, ignored);
-      self->deadline_.cancel();
+    response_ = respond(parser_.get(), served_);
+    http::async_write(stream_, response_, [self = shared_from_this()](const beast::error_code&, size_t) {
+      beast::error_code ignored;
+      self->stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
     });
   }
 
-  tcp::socket socket_;
-  asio::steady_timer deadline_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_{kMostRequestBytes};
+  http::request_parser<http::empty_body> parser_;
+  Response response_;
   const Served& served_;
-  std::string request_, reply_;
 };
 
 /// Accepts connections. Clients do not authenticate, so every connection counts as an unauthenticated peer.

@@ -10,6 +10,7 @@
 #include "engine/train/data/image/png_file.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
+#include "tests/train/sources/npz_files.h"
 
 using namespace trainctl;
 namespace fs = std::filesystem;
@@ -286,6 +287,35 @@ TEST_CASE("check, run and data check find a broken sample of the validation set 
   CHECK(data.exit_code == kExitEnv);
   CHECK(contains(data.out, "3 samples, 0 broken\n"));
   CHECK(contains(data.out, "validation: 2 samples, 1 broken\n"));
+}
+
+TEST_CASE("check, run and data check read the checksums of the arrays that an npz file stores") {
+  const Scratch scratch;
+  const std::string data = npy("|u1", "4, 2", "abcdefgh"), label = npy("|u1", "4", std::string("\0\1\0\1", 4));
+  std::string file = zip_of({{"data.npy", data}, {"label.npy", label}});
+  data_set_write(scratch, "t.npz", file);
+  file[file.find("abcdefgh") + 5] ^= 1;
+  data_set_write(scratch, "v.npz", file);
+  data_set_write(scratch, "job.yaml",
+                 "dataset: {type: npz, path: t.npz, batch: 2, transforms: [{rescale: {scale: 0.01}}]}\n"
+                 "network: [{name: o, type: dense, units: 2}]\nloss: softmax_cross_entropy\n"
+                 "optimizer: {learning_rate: 0.001}\nvalidation: {dataset: {path: v.npz}}\n"
+                 "train: {epochs: 1}\nlaunch: {ranks: 1, device: cpu}\n");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"check"}, {"run"}, {"data", "check"}}) {
+    std::vector<std::string> words = command;
+    words.push_back("job.yaml");
+    CAPTURE(words.front());
+    const CommandResult of_validation = trainctl_command(scratch.path(), words);
+    CHECK(of_validation.exit_code == kExitSpec);
+    CHECK(contains(of_validation.err, "validation.dataset.path: "));
+    CHECK(contains(of_validation.err, "v.npz: 'data.npy': its content does not match its checksum"));
+    words.push_back("dataset.path=v.npz");
+    const CommandResult of_training = trainctl_command(scratch.path(), words);
+    CHECK(of_training.exit_code == kExitSpec);
+    CHECK(contains(of_training.err, ": dataset.path: "));
+    CHECK(contains(of_training.err, "v.npz: 'data.npy': its content does not match its checksum"));
+  }
 }
 
 TEST_CASE("data check names the field of the set that cannot be opened, and its place in the job") {

@@ -1,10 +1,13 @@
 // Any bytes are an npy or npz file whose arrays lie within it, or an EnvError.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "engine/base/error.h"
 #include "engine/train/data/sources/npy_header.h"
-#include "engine/train/data/sources/zip_directory.h"
+#include "engine/train/data/sources/zip_file.h"
 
 namespace {
 
@@ -22,21 +25,34 @@ void read_npy(std::span<const uint8_t> bytes) {
   if (static_cast<int64_t>(out.size()) != elements * byte_size(element_type(header.stored))) abort();
 }
 
+/// A file of these bytes that exists in memory alone.
+class FileInMemory {
+ public:
+  explicit FileInMemory(std::span<const uint8_t> bytes) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (descriptor_ < 0 || write(descriptor_, bytes.data(), bytes.size()) != std::ssize(bytes)) abort();
+  }
+  ~FileInMemory() { close(descriptor_); }
+  FileInMemory(const FileInMemory&) = delete;
+  FileInMemory& operator=(const FileInMemory&) = delete;
+  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
 void read_npz(std::span<const uint8_t> bytes) {
-  const auto size = static_cast<int64_t>(bytes.size());
-  const auto part = [&](int64_t at, int64_t count) {
-    if (at < 0 || count < 0 || at > size || count > size - at) abort();
-    return bytes.subspan(static_cast<size_t>(at), static_cast<size_t>(count));
-  };
-  const ZipDirectory directory =
-      find_zip_directory(bytes.last(std::min<size_t>(bytes.size(), kZipTailBytes)), size, "fuzz");
-  for (const ZipEntry& entry : parse_zip_directory(part(directory.at, directory.bytes), directory, "fuzz")) {
+  const FileInMemory in_memory(bytes);
+  const InputFile file(in_memory.path());
+  ZipFile zip(file);
+  for (const ZipMember& member : zip.members()) {
     try {
-      const auto local = part(entry.local_at, std::min(kZipLocalBytes, size - entry.local_at));
-      const int64_t data_at = zip_data_at(local, entry, size, "fuzz");
-      const auto data = part(data_at, entry.packed_bytes);
-      if (!entry.is_deflated) read_npy(data);
-      if (entry.is_deflated && entry.bytes <= kMostInflated) read_npy(inflate_zip_entry(data, entry, "fuzz"));
+      if (member.bytes > kMostInflated) continue;
+      if (!member.is_deflated) {
+        const int64_t at = zip.data_at(member);
+        if (at < 0 || member.bytes > std::ssize(bytes) - at) abort();
+        read_npy(bytes.subspan(static_cast<size_t>(at), static_cast<size_t>(member.bytes)));
+      }
+      read_npy(zip.read(member));
     } catch (const EnvError&) {  // the next one may be whole
     }
   }

@@ -87,16 +87,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   later.start_up.ended("devices");
   const PlannedJob* ahead = options.plans ? options.plans->find(spec) : nullptr;
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
-  try {
-    check_files(job.spec.dataset);
-  } catch (const SpecError& error) {
-    throw with_positions(error, job.spec);
-  }
-  try {
-    if (job.validation) check_files(job.validation->set);
-  } catch (const SpecError& error) {
-    throw with_validation_positions(error, job.spec);
-  }
+  require_intact_files(job);
   if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }

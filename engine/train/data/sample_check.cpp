@@ -209,6 +209,19 @@ bool has_own_samples(const PlannedJob& job) {
 
 }  // namespace
 
+void require_intact_files(const PlannedJob& job) {
+  try {
+    check_files(job.spec.dataset);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
+  try {
+    if (job.validation) check_files(job.validation->set);
+  } catch (const SpecError& error) {
+    throw with_validation_positions(error, job.spec);
+  }
+}
+
 void require_sound_samples(const PlannedJob& job) {
   std::vector<CheckedSet> sets = {{job.spec.dataset, job.spec.seed, "dataset"}};
   if (has_own_samples(job)) sets.push_back({job.validation->set, job.spec.seed, "validation.dataset"});

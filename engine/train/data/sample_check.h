@@ -5,6 +5,10 @@
 
 namespace trainctl {
 
+/// Reads the files with checksums of the training set and the validation set to their end (check_files). SpecError if
+/// one is damaged.
+void require_intact_files(const PlannedJob& job);
+
 /// Throws a SpecError with an entry for each of:
 ///  - a tensor of the training or the validation set with an integer that is out of range where the network uses it as
 ///    an index (a class, a token). Reads the labels of the set, and its samples only where they are indices;

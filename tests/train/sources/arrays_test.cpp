@@ -4,11 +4,11 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include "engine/train/data/sources/cifar.h"
-#include "engine/train/data/sources/zip_directory.h"
+#include "engine/train/data/sources/zip_file.h"
 #include "engine/train/files/safetensors.h"
+#include "tests/train/sources/npz_files.h"
 #include "tests/train/sources/read_source.h"
 
 using namespace trainctl;
@@ -20,17 +20,6 @@ std::string raw(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-/// A file of one array, with this header.
-std::string npy_of(const std::string& header, const std::string& data) {
-  std::string file("\x93NUMPY\x01\x00", 8);
-  file += static_cast<char>(header.size() & 255);
-  file += static_cast<char>(header.size() >> 8);
-  return file + header + data;
-}
-std::string npy(const std::string& descr, const std::string& shape, const std::string& data) {
-  return npy_of("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + ",), }\n", data);
-}
-
 std::unique_ptr<Source> open_arrays(const ScratchFolder& folder, const std::string& file) {
   return open_npy({.fields = {{"x", {folder.write("x.npy", to_bytes(file))}}}});
 }
@@ -39,42 +28,6 @@ std::string error_of_npy(const std::string& file) {
   const ScratchFolder folder;
   const std::string error = error_of([&] { open_arrays(folder, file); });
   return error.starts_with(folder.path()) ? error.substr(folder.path().size() + 1) : error;
-}
-
-struct Member {
-  std::string name, data;
-  bool deflated = false;
-};
-
-std::string number(uint64_t value, int bytes) { return {reinterpret_cast<const char*>(&value), size_t(bytes)}; }
-
-std::string deflate_raw(const std::string& data) {
-  z_stream stream{};
-  deflateInit2(&stream, 9, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&stream, data.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data.data()));
-  stream.avail_in = uInt(data.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = uInt(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
-std::string zip_of(const std::vector<Member>& members) {
-  std::string file, directory;
-  for (const Member& m : members) {
-    const std::string packed = m.deflated ? deflate_raw(m.data) : m.data;
-    const auto crc = crc32(0, reinterpret_cast<const Bytef*>(m.data.data()), uInt(m.data.size()));
-    const std::string common = number(20, 2) + number(0, 2) + number(m.deflated ? 8 : 0, 2) + number(0, 4) +
-                               number(crc, 4) + number(packed.size(), 4) + number(m.data.size(), 4) +
-                               number(m.name.size(), 2) + number(0, 2);
-    directory += "PK\1\2" + number(20, 2) + common + std::string(10, '\0') + number(file.size(), 4) + m.name;
-    file += "PK\3\4" + common + m.name + packed;
-  }
-  return file + directory + "PK\5\6" + number(0, 4) + number(members.size(), 2) + number(members.size(), 2) +
-         number(directory.size(), 4) + number(file.size(), 4) + number(0, 2);
 }
 
 const std::string kLabels = npy("<i8", "3", raw<int64_t>({5, 6, 7}));
@@ -152,27 +105,30 @@ TEST_CASE("what is wrong with an npy file is said with its byte") {
 }
 
 TEST_CASE("a deflated member that would inflate to far more than it has is refused before memory is taken for it") {
-  const std::vector<uint8_t> packed(size_t{2} << 20);
-  const ZipEntry entry{"x.npy", true, 0, std::ssize(packed), int64_t{1024} * std::ssize(packed), 0};
-  CHECK_THROWS_WITH_AS(inflate_zip_entry(packed, entry, "f.npz"),
-                       "f.npz: 'x.npy': 2,097,152 bytes would inflate to 2.0 GiB, more than 100 times as much, which "
-                       "indicates a damaged or malicious file; if the file is valid, store it uncompressed, as "
-                       "np.savez does",
-                       EnvError);
+  const ScratchFolder folder;
+  std::string file = zip_of({{"x.npy", std::string(size_t{2} << 20, 'x')}});
+  const size_t directory = file.rfind("PK\1\2");
+  file[directory + 10] = 8;  // deflated
+  file.replace(directory + 24, 4, number(uint64_t{2} << 30, 4));
+  const std::string path = folder.write("f.npz", to_bytes(file));
+  CHECK(error_of([&] { open_npz({.paths = {path}}); }) ==
+        path +
+            ": 'x.npy': 2,097,152 bytes would inflate to 2.0 GiB, more than 100 times as much, which indicates a "
+            "damaged or malicious file; if the file is valid, store it uncompressed, as np.savez does");
 }
 
 // Each of them was within the limit.
 TEST_CASE("deflated members of a file are limited together, whether or not they share their data") {
   constexpr int64_t kPacked = int64_t{250} << 10, kInflated = int64_t{250} << 20;
-  std::vector<ZipEntry> entries;
-  for (int i = 0; i < 12; ++i) entries.push_back({"x" + std::to_string(i) + ".npy", true, 0, kPacked, kInflated, 0});
-  require_may_inflate(std::span(entries).first(1), kPacked, "f.npz");
+  std::vector<ZipMember> members;
+  for (int i = 0; i < 12; ++i) members.push_back({"x" + std::to_string(i) + ".npy", true, kPacked, kInflated, 0});
+  require_may_inflate(std::span(members).first(1), kPacked, "f.npz");
   const char* expected = "f.npz: 'x0.npy' and 11 more: 3,072,000 bytes would inflate to 2.9 GiB";
-  CHECK_THROWS_WITH_AS(require_may_inflate(entries, 12 * kPacked, "f.npz"), doctest::Contains(expected), EnvError);
-  CHECK_THROWS_WITH_AS(require_may_inflate(entries, kPacked, "f.npz"), doctest::Contains(": 256,000 bytes would"),
+  CHECK_THROWS_WITH_AS(require_may_inflate(members, 12 * kPacked, "f.npz"), doctest::Contains(expected), EnvError);
+  CHECK_THROWS_WITH_AS(require_may_inflate(members, kPacked, "f.npz"), doctest::Contains(": 256,000 bytes would"),
                        EnvError);
-  for (ZipEntry& entry : entries) entry.is_deflated = false;
-  require_may_inflate(entries, 12 * kPacked, "f.npz");
+  for (ZipMember& member : members) member.is_deflated = false;
+  require_may_inflate(members, 12 * kPacked, "f.npz");
 }
 
 TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {
@@ -197,7 +153,7 @@ TEST_CASE("members of an npz are read where they are, and deflated ones are held
                  "dataset.fields.z: " + folder.path() + "/d.npz has no array 'z'"));
 }
 
-TEST_CASE("what is wrong with an npz file is said with its byte or member") {
+TEST_CASE("an error of an npz file names the file, and the member that is damaged") {
   const ScratchFolder folder;
   const auto error = [&](const std::string& file) {
     const std::string path = folder.write("t.npz", to_bytes(file));
@@ -205,21 +161,33 @@ TEST_CASE("what is wrong with an npz file is said with its byte or member") {
   };
   const std::string good = zip_of({{"y.npy", kLabels, true}});
   CHECK(error(good) == "no error");
-  for (size_t bytes = 0; bytes < good.size(); bytes += 7) CHECK(contains(error(good.substr(0, bytes)), "t.npz: byte "));
+  for (size_t bytes = 0; bytes < good.size(); bytes += 7)
+    CHECK(contains(error(good.substr(0, bytes)), "t.npz: cannot be read as a zip file: "));
   const size_t directory = good.find("PK\1\2");
   const auto changed = [&](size_t at, char to) {
     std::string file = good;
     file[at] = to;
     return file;
   };
-  CHECK(contains(error(changed(directory + 8, 1)), "'y.npy' is encrypted"));
-  CHECK(contains(error(changed(directory + 10, 12)), "'y.npy' is compressed with method 12"));
-  CHECK(contains(error(changed(directory + 16, char(good[directory + 16] + 1))), "'y.npy': the checksum is "));
-  CHECK(contains(error(changed(directory + 24, 9)), "'y.npy': expected 9 bytes from"));
-  CHECK(contains(error(changed(directory + 27, 127)), "'y.npy': 2,13"));  // 2 GB from 100 bytes cannot be
-  CHECK(contains(error(changed(directory + 42, 3)), "t.npz: byte 3: expected the header of 'y.npy'"));
-  CHECK(contains(error(changed(35 + 5 + 4, 'x')), "'y.npy': expected"));
-  CHECK(contains(error(good + "x"), "the end of a zip file is missing"));
+  CHECK(contains(error(changed(directory + 8, 1)), "'y.npy': is encrypted"));
+  CHECK(contains(error(changed(directory + 10, 12)), "'y.npy': is compressed with method 12"));
+  CHECK(contains(error(changed(directory + 16, char(good[directory + 16] + 1))),
+                 "'y.npy': its content does not match its checksum; download the file again"));
+  CHECK(contains(error(changed(directory + 24, 9)), "'y.npy': has more than 9 bytes"));
+  CHECK(contains(error(changed(directory + 25, 9)), "t.npz: 'y.npy': "));  // shorter than the directory says
+  CHECK(contains(error(changed(directory + 27, 127)), "'y.npy': 2,13"));   // 2 GB from 100 bytes cannot be
+  CHECK(contains(error(changed(directory + 42, 3)), "t.npz: 'y.npy': "));  // no header there
+  CHECK(contains(error(changed(35 + 5 + 4, 'x')), "t.npz: 'y.npy': "));    // damaged data
+  CHECK(error(good + "x") == "no error");                                  // as zip programs and NumPy accept it
+}
+
+TEST_CASE("a stored member of an npz that does not lie within the file is an error when the file is opened") {
+  const ScratchFolder folder;
+  std::string file = zip_of({{"x.npy", kImages}});
+  const size_t directory = file.find("PK\1\2");
+  for (const size_t size : {directory + 20, directory + 24}) file.replace(size, 4, number(file.size(), 4));
+  const std::string path = folder.write("t.npz", to_bytes(file));
+  CHECK(contains(error_of([&] { open_npz({.paths = {path}}); }), "t.npz: 'x.npy': extends beyond the end of the file"));
 }
 
 TEST_CASE("tensors of a safetensors file are fields, their first dim counts samples") {
@@ -292,7 +260,8 @@ TEST_CASE("the checksums of stored members of an npz are checked, also those of 
     file[file.find("abcdef") + 3] ^= 1;
     folder.write("a.npz", to_bytes(file));
     CHECK_NOTHROW(open_npz(options));
-    CHECK(contains(error_of([&] { check_npz(options); }), "a.npz: 'data.npy': the checksum is "));
+    CHECK(
+        contains(error_of([&] { check_npz(options); }), "a.npz: 'data.npy': its content does not match its checksum"));
     CHECK_NOTHROW(check_npz({.paths = options.paths, .fields = {{"label", "label"}}}));
   }
 }

@@ -2,7 +2,6 @@
 #include "engine/train/data/sources/arrays.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <optional>
@@ -14,7 +13,7 @@
 #include "engine/train/data/sources/array_source.h"
 #include "engine/train/data/sources/file_list.h"
 #include "engine/train/data/sources/npy_header.h"
-#include "engine/train/data/sources/zip_directory.h"
+#include "engine/train/data/sources/zip_file.h"
 #include "engine/train/files/input_file.h"
 #include "engine/train/files/safetensors.h"
 
@@ -70,64 +69,43 @@ bool has_suffix(const std::string& name, const std::string& wanted) {
 }
 
 /// The members of one file that hold the wanted arrays; all of them if `wanted` is empty.
-std::vector<ZipEntry> npz_entries(const InputFile& file, const std::vector<ArrayField>& wanted) {
-  const std::vector<uint8_t> tail =
-      read_part(file, std::max<int64_t>(0, file.bytes() - kZipTailBytes), std::min(file.bytes(), kZipTailBytes));
-  const ZipDirectory directory = find_zip_directory(tail, file.bytes(), file.path());
-  std::vector<ZipEntry> entries =
-      parse_zip_directory(read_part(file, directory.at, directory.bytes), directory, file.path());
-  std::erase_if(entries, [&](const ZipEntry& entry) {
+std::vector<ZipMember> npz_members(const ZipFile& zip, const std::vector<ArrayField>& wanted, const std::string& file) {
+  std::vector<ZipMember> members = zip.members();
+  std::erase_if(members, [&](const ZipMember& member) {
     return !wanted.empty() && std::none_of(wanted.begin(), wanted.end(), [&](const ArrayField& field) {
-      return has_suffix(entry.name, field.array);
+      return has_suffix(member.name, field.array);
     });
   });
   std::set<std::string> names;
-  for (const ZipEntry& entry : entries)
-    if (!names.insert(entry.name).second)
+  for (const ZipMember& member : members)
+    if (!names.insert(member.name).second)
       throw EnvError(
-          fmt::format("{}: contains '{}' twice; write the file again", file.path(), printable(shortened(entry.name))));
-  return entries;
+          fmt::format("{}: contains '{}' twice; write the file again", file, printable(shortened(member.name))));
+  return members;
 }
 
-int64_t member_data_at(const InputFile& file, const ZipEntry& entry) {
-  const auto local = read_part(file, entry.local_at, std::min(kZipLocalBytes, file.bytes() - entry.local_at));
-  return zip_data_at(local, entry, file.bytes(), file.path());
-}
-
-void check_stored(const InputFile& file, const ZipEntry& entry) {
-  constexpr int64_t kAtOnce = int64_t{4} << 20;
-  const int64_t at = member_data_at(file, entry);
-  uLong crc = 0;
-  for (int64_t done = 0; done < entry.bytes; done += kAtOnce) {
-    const std::vector<uint8_t> part = read_part(file, at + done, std::min(kAtOnce, entry.bytes - done));
-    crc = crc32_z(crc, part.data(), part.size());
-  }
-  require_zip_checksum(entry, static_cast<uint32_t>(crc), file.path());
+/// The .npy that a deflated member contains.
+WholeArray npy_in_memory(std::vector<uint8_t> bytes, const std::string& shown) {
+  const auto start = std::span(bytes).first(std::min(bytes.size(), static_cast<size_t>(kNpyHeaderBytes)));
+  NpyHeader header = parse_npy_header(start, static_cast<int64_t>(bytes.size()), shown);
+  return {{},
+          header.stored,
+          std::move(header.shape),
+          header.data_at,
+          std::make_shared<const std::vector<uint8_t>>(std::move(bytes))};
 }
 
 /// The wanted arrays of one file.
 std::vector<WholeArray> npz_arrays(const InputFile& file, const std::vector<ArrayField>& wanted) {
+  ZipFile zip(file);
+  const std::vector<ZipMember> members = npz_members(zip, wanted, file.path());
+  require_may_inflate(members, file.bytes(), file.path());
   std::vector<WholeArray> arrays;
-  const std::vector<ZipEntry> entries = npz_entries(file, wanted);
-  require_may_inflate(entries, file.bytes(), file.path());
-  for (const ZipEntry& entry : entries) {
-    const std::string shown = file.path() + ": " + entry.name;
-    const int64_t data_at = member_data_at(file, entry);
-    WholeArray array;
-    if (entry.is_deflated) {
-      const std::vector<uint8_t> packed = read_part(file, data_at, entry.packed_bytes);
-      array.bytes = std::make_shared<const std::vector<uint8_t>>(inflate_zip_entry(packed, entry, file.path()));
-      const auto start =
-          std::span(*array.bytes).first(std::min(array.bytes->size(), static_cast<size_t>(kNpyHeaderBytes)));
-      NpyHeader header = parse_npy_header(start, entry.bytes, shown);
-      array.stored = header.stored;
-      array.shape = std::move(header.shape);
-      array.data_at = header.data_at;
-    } else {
-      array = npy_at(file, data_at, entry.bytes, shown);
-    }
-    array.name = entry.name.ends_with(".npy") ? entry.name.substr(0, entry.name.size() - 4) : entry.name;
-    arrays.push_back(std::move(array));
+  for (const ZipMember& member : members) {
+    const std::string shown = file.path() + ": " + member.name;
+    arrays.push_back(member.is_deflated ? npy_in_memory(zip.read(member), shown)
+                                        : npy_at(file, zip.data_at(member), member.bytes, shown));
+    arrays.back().name = member.name.ends_with(".npy") ? member.name.substr(0, member.name.size() - 4) : member.name;
   }
   return arrays;
 }
@@ -231,8 +209,9 @@ std::unique_ptr<Source> open_npz(const ArrayFileOptions& options) { return open_
 void check_npz(const ArrayFileOptions& options) {
   for (const std::string& path : list_files(options.paths, "dataset.path")) {
     const InputFile file(path);
-    for (const ZipEntry& entry : npz_entries(file, options.fields))
-      if (!entry.is_deflated) check_stored(file, entry);
+    ZipFile zip(file);
+    for (const ZipMember& member : npz_members(zip, options.fields, path))
+      if (!member.is_deflated) zip.verify(member);
   }
 }
 
