@@ -12,6 +12,7 @@
 #include "cli/run/launch/metrics_file.h"
 #include "cli/run/worker/metrics_log.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/spec/parse.h"
 #include "engine/train/files/npy_file.h"
@@ -67,6 +68,7 @@ Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio
       transport_(transport ? std::move(transport) : hosts::transport_of(spec().launch)),
       cluster_(cluster_of(spec())),
       directory_(RunDirectory::create(spec().launch.log_dir, spec().launch.ranks, spec().servers())),
+      folder_(directory_),
       lock_(directory_),
       log_(open_log(background, directory_)),
       pids_(static_cast<size_t>(cluster_.num_ranks())),
@@ -77,6 +79,29 @@ Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio
 }
 
 int Run::operator()() {
+  try {
+    return supervise_ranks();
+  } catch (const std::exception& error) {
+    const std::optional<std::string> refusal = machine_refusal();
+    const bool is_env = refusal || dynamic_cast<const EnvError*>(&error) != nullptr;
+    if (folder_.is_kept()) record_failure(refusal.value_or(error.what()), is_env ? kExitEnv : kExitBug);
+    throw;
+  }
+}
+
+/// The launcher itself has failed while its ranks ran.
+void Run::record_failure(const std::string& what, int exit_code) const {
+  const nlohmann::ordered_json failure = {{"exit_code", exit_code}, {"report", what + "\n"}};
+  const std::string outcome = nlohmann::json{{"exit_code", exit_code}, {"seconds", seconds()}}.dump() + "\n";
+  try {
+    directory_.write("error.json", failure.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    directory_.write_outcome(outcome, outcome);
+  } catch (const EnvError&) {
+    // The failure itself is reported on the terminal.
+  }
+}
+
+int Run::supervise_ranks() {
   write_job();
   workload_->prepare(0, directory_);
   view_->begin(spec().name, processes_text(), directory_, workload_->device());
@@ -378,6 +403,7 @@ Launch Run::launch() {
   workload_->connect(launch);
   launch.on_rank_started = [this, told = launch.on_rank_started](int rank, int pid) {
     ++started_;
+    folder_.keep();
     pids_[static_cast<size_t>(rank)] = spec().launch.has_hosts() ? 0 : std::max(pid, 0);
     if (told) told(rank, pid);
   };
@@ -470,6 +496,7 @@ int Run::finish(Outcome outcome) {
   RunResult result = workload_->result();
   if (outcome.cause.kind != Cause::Kind::none) result.unsaved.clear();  // the failure explains it
   if (outcome.exit_code == kExitDone && !result.unsaved.empty()) outcome.exit_code = kExitEnv;
+  folder_.keep();
   const std::string report = failure_report(outcome, cluster_, directory_);
   const std::string trouble = write_outcome(outcome, report, result);
   if (!trouble.empty()) view_->failure(trouble);  // does not change how the ranks ended

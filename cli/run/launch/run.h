@@ -53,6 +53,8 @@ class Run {
  private:
   using Clock = std::chrono::steady_clock;
 
+  int supervise_ranks();
+  void record_failure(const std::string& what, int exit_code) const;
   JobSpec resolved_job() const;
   JobSpec job_on_hosts() const;
   void write_job() const;
@@ -90,6 +92,7 @@ class Run {
   const std::shared_ptr<const hosts::Transport> transport_;
   Cluster cluster_;
   const RunDirectory directory_;
+  NewRunFolder folder_;  ///< kept once a rank has started
   const RunLock lock_;
   const std::unique_ptr<LauncherLog> log_;  ///< log of a detached run; null otherwise
   std::vector<int> pids_;                   ///< by rank, as in LiveStatus
