@@ -86,8 +86,8 @@ std::string describe(const std::string& path, TokenType without_header) {
   const auto start = bytes.first(static_cast<size_t>(std::min(size, kTokenHeaderBytes)));
   const TokenFormat format = parse_token_header(start, size, without_header, path);
   const auto body = bytes.subspan(static_cast<size_t>(format.header_bytes()));
-  std::string text = fmt::format("{}: {} {} tokens, {}", printable(path), with_commas(format.count), to_string(format.type),
-                                 format.has_header ? "llm.c header" : "no header");
+  std::string text = fmt::format("{}: {} {} tokens, {}", printable(path), with_commas(format.count),
+                                 to_string(format.type), format.has_header ? "llm.c header" : "no header");
   if (const auto [least, most] = range_of(body, format.type); least <= most)
     text += fmt::format(", from {} to {}", with_commas(least), with_commas(most));
   return text + "\n";

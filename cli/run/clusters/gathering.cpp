@@ -144,7 +144,7 @@ ListenerExchange meet(const StartedBy& by) {
   std::string mine = "{}";
   if (by.local_index == 0 && by.index > 0) {
     exchanged.listener = clusters::listen_at(0);
-    mine = to_json({host_name(), clusters::own_addresses(), clusters::port_of(exchanged.listener)});
+    mine = clusters::to_json({host_name(), clusters::own_addresses(), clusters::port_of(exchanged.listener)});
   }
   exchange->put(kListenerKey, mine);
   if (by.index == 0) exchange->put(kTokenKey, store::random_token());

@@ -84,7 +84,10 @@ int Run::operator()() {
   } catch (const std::exception& error) {
     const std::optional<std::string> refusal = machine_refusal();
     const bool is_env = refusal || dynamic_cast<const EnvError*>(&error) != nullptr;
-    if (folder_.is_kept()) record_failure(refusal.value_or(error.what()), is_env ? kExitEnv : kExitBug);
+    if (folder_.is_kept())
+      record_failure(refusal.value_or(error.what()), is_env ? kExitEnv : kExitBug);
+    else
+      workload_.reset();  // closes its files: at the limit of open files, the folder cannot be deleted otherwise
     throw;
   }
 }
