@@ -35,7 +35,7 @@ void print_spec_error(const SpecError& error) {
 
 /// `what` may quote a file, a host or another program.
 int print(const char* kind, const char* what, int exit_code) {
-  std::cerr << paint(2, Paint::red, kind) << terminal_text(what) << "\n";
+  std::cerr << paint(2, Paint::red, kind) << printable_lines(what) << "\n";
   return exit_code;
 }
 

@@ -76,13 +76,13 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     // CLI11 reports an unknown command as a missing one.
     const std::string unknown = words.unknown.empty() ? unknown_command(words) : "";
-    std::cerr << terminal_text(unknown.empty()
-                                   ? usage_error(words, error)
-                                   : unknown + "\n  " + full_name(*words.command) + " --help shows examples\n");
+    std::cerr << printable_lines(unknown.empty()
+                                     ? usage_error(words, error)
+                                     : unknown + "\n  " + full_name(*words.command) + " --help shows examples\n");
     return kExitSpec;
   }
   if (const std::string message = empty_value_error(words); !message.empty()) {
-    std::cerr << terminal_text(message);
+    std::cerr << printable_lines(message);
     return kExitSpec;
   }
   try {

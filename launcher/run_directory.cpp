@@ -97,8 +97,10 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
                      "; set launch.log_dir to a writable folder");
     }
     directory.names_ = {workers};
+    NewRunFolder folder(directory);
     for (int rank = 0; rank < workers + servers; ++rank) make_directory(directory.rank_path(rank));
     sync_names(log_dir);
+    folder.keep();
     return directory;
   }
 }
@@ -130,6 +132,11 @@ std::vector<int> RunDirectory::ranks() const {
   std::vector<int> all = numbered_folders(path(), "rank.");
   for (const int server : numbered_folders(path(), "server.")) all.push_back(names_.workers + server);
   return all;
+}
+
+NewRunFolder::~NewRunFolder() {
+  std::error_code ignored;
+  if (!is_kept_) fs::remove_all(path_, ignored);
 }
 
 int64_t start_ns(const RunDirectory& directory) {

@@ -31,7 +31,7 @@ class RunDirectory {
   RunDirectory(std::string log_dir, int run);
 
   /// Takes the next free number by mkdir, so launchers that start at the same moment get different ones. Creates the
-  /// folders of all ranks, workers and servers. Throws EnvError.
+  /// folders of all ranks, workers and servers. Throws EnvError, and leaves no folder then.
   static RunDirectory create(const std::string& log_dir, int workers, int servers = 0);
 
   int run() const { return run_; }
@@ -57,6 +57,22 @@ class RunDirectory {
   std::string log_dir_;
   int run_;
   RankNames names_;
+};
+
+/// Deletes a new run's folder unless keep() is called: a launcher that fails before its ranks start leaves nothing.
+class NewRunFolder {
+ public:
+  explicit NewRunFolder(const RunDirectory& directory) : path_(directory.path()) {}
+  NewRunFolder(const NewRunFolder&) = delete;
+  NewRunFolder& operator=(const NewRunFolder&) = delete;
+  ~NewRunFolder();
+
+  void keep() { is_kept_ = true; }
+  bool is_kept() const { return is_kept_; }
+
+ private:
+  std::string path_;
+  bool is_kept_ = false;
 };
 
 /// Start time in nanoseconds since 1970: the time at which job.yaml was written. 0: unknown.

@@ -36,6 +36,7 @@ def campaigns(build, seed):
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)
+    yield "damaged runs", python("fuzz/damaged_runs.py", *trainctl, "--folders", 1000, "--seed", seed)
     yield "unauthenticated peers", python("fuzz/unauthenticated_peers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
     for sanitizer in ["address", "thread"]:
         yield f"fuzzers {sanitizer}", python("fuzz/fuzz.py", *trainctl, "--sanitizer", sanitizer, "--seconds", 240)

@@ -14,6 +14,7 @@
 
 #include "cli/commands/commands.h"
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/train/data/mapped_file.h"
 #include "engine/train/data/token_file.h"
@@ -73,7 +74,7 @@ int write_tokens(const DataArguments& options) {
   }
   if (writer.count() == 0) throw EnvError("the input is empty; " + options.output + " was not written");
   writer.finish();
-  std::cout << options.output << ": " << with_commas(writer.count()) << " uint16 tokens, "
+  std::cout << printable(options.output) << ": " << with_commas(writer.count()) << " uint16 tokens, "
             << (options.format == "llm.c" ? "llm.c header" : "no header") << "\n";
   return kExitDone;
 }
@@ -85,8 +86,8 @@ std::string describe(const std::string& path, TokenType without_header) {
   const auto start = bytes.first(static_cast<size_t>(std::min(size, kTokenHeaderBytes)));
   const TokenFormat format = parse_token_header(start, size, without_header, path);
   const auto body = bytes.subspan(static_cast<size_t>(format.header_bytes()));
-  std::string text = fmt::format("{}: {} {} tokens, {}", path, with_commas(format.count), to_string(format.type),
-                                 format.has_header ? "llm.c header" : "no header");
+  std::string text = fmt::format("{}: {} {} tokens, {}", printable(path), with_commas(format.count),
+                                 to_string(format.type), format.has_header ? "llm.c header" : "no header");
   if (const auto [least, most] = range_of(body, format.type); least <= most)
     text += fmt::format(", from {} to {}", with_commas(least), with_commas(most));
   return text + "\n";

@@ -120,7 +120,7 @@ void print_report(const Source& source, const SourceReport& report, const std::s
   }
   for (const BrokenSample& broken : report.first_broken) {
     const bool is_named = broken.error.find(broken.where) != std::string::npos;  // decoders do not know the file name
-    std::cout << "  broken: " << terminal_text((is_named ? "" : broken.where) + broken.error) << "\n";
+    std::cout << "  broken: " << printable((is_named ? "" : broken.where) + broken.error) << "\n";
   }
   const auto listed = static_cast<int64_t>(report.first_broken.size());
   if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
@@ -194,7 +194,7 @@ std::string values_text(const SampleField& field, const Source* source, const st
     load_field(field, bytes.data(), DType::f32, values.data());
     for (int64_t i = 0; i < count; ++i) texts.push_back(fmt::format("{:.4g}", values[static_cast<size_t>(i)]));
   }
-  return field.name + " " + join(texts) + (field.elements() > kMost ? ", …" : "");
+  return printable(field.name) + " " + join(texts) + (field.elements() > kMost ? ", …" : "");
 }
 
 int show_samples(const ShowOptions& options) {
@@ -241,13 +241,13 @@ int show_samples(const ShowOptions& options) {
     const auto at = static_cast<size_t>(picture - fields.begin());
     load_field(*picture, bytes[at].data(), DType::f32, values.data());
     sheet.draw(i, values);
-    std::cout << fmt::format("{:4}  {}", i + 1, set->where(batch[row]));
+    std::cout << fmt::format("{:4}  {}", i + 1, printable(set->where(batch[row])));
     for (size_t f = 0; f < fields.size(); ++f)
       if (f != at && !is_picture(fields[f].shape)) std::cout << "  " << values_text(fields[f], source.get(), bytes[f]);
     std::cout << "\n";
   }
   write_png(options.output, sheet.image());
-  std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", options.output, count, picture->name,
+  std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", printable(options.output), count, printable(picture->name),
                            to_string(picture->shape), sheet.columns());
   return kExitDone;
 }
@@ -256,7 +256,7 @@ int write_indexes(const std::vector<std::string>& shards) {
   for (const std::string& shard : shards) {
     const std::string index = tar_index_path(shard);
     const int64_t samples = write_tar_index(shard, index);
-    std::cout << index << ": " << with_commas(samples) << " samples\n";
+    std::cout << printable(index) << ": " << with_commas(samples) << " samples\n";
   }
   return kExitDone;
 }

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_field.h"
+#include "engine/base/printable.h"
 
 namespace trainctl {
 namespace {
@@ -20,7 +21,7 @@ bool is_of(RowKind kind, const Json& line) {
   return line.contains("step") && line.contains("run_step") && !line.contains("kind");
 }
 
-std::string cell(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string cell(const Json& value) { return printable(value.is_string() ? value.get<std::string>() : value.dump()); }
 
 std::string quoted(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
@@ -63,8 +64,9 @@ MetricRows read_metric_rows(const RunDirectory& run, RowKind kind) {
     if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is not a JSON object");
     if (!is_of(kind, line)) continue;
     std::vector<std::string> row(found.columns.size());
-    for (const auto& [name, value] : line.items()) {
-      if (name == "kind" || name == "not_finite") continue;
+    for (const auto& [key, value] : line.items()) {
+      if (key == "kind" || key == "not_finite") continue;
+      const std::string name = printable(key);
       auto column = std::find(found.columns.begin(), found.columns.end(), name);
       if (column == found.columns.end()) {
         found.columns.push_back(name);

@@ -70,7 +70,8 @@ class MetricsReader {
   static void add_to(Curves& curves, const Json& line, int64_t step) {
     static const std::set<std::string> kNoCurves = {"epoch", "step",      "run_step", "not_finite",
                                                     "kind",  "epoch_end", "steps",    "last_step"};
-    for (const auto& [name, value] : line.items()) {
+    for (const auto& [key, value] : line.items()) {
+      const std::string& name = key;  // clang 14 captures no structured binding
       if (kNoCurves.contains(name) || !(value.is_number() || value.is_null())) continue;
       auto curve = std::find_if(curves.begin(), curves.end(), [&](const auto& known) { return known.first == name; });
       if (curve == curves.end()) curve = curves.insert(curves.end(), {name, Curve{}});

@@ -2,13 +2,16 @@
 // for a field of another type.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace trainctl {
 
-/// `fallback` if the object has no such field, or one of another type. A number with a fraction is no integer.
+/// `fallback` if the object has no such field, or one of another type. A number with a fraction is no integer, and
+/// neither is one that T cannot hold.
 template <class Json, class T>
 T field_or(const Json& object, const char* name, T fallback) {
   const auto found = object.find(name);
@@ -17,7 +20,9 @@ T field_or(const Json& object, const char* name, T fallback) {
   if constexpr (std::is_same_v<T, bool>) {
     fits = found->is_boolean();
   } else if constexpr (std::is_integral_v<T>) {
-    fits = found->is_number_integer();
+    fits = found->is_number_unsigned()  ? std::in_range<T>(found->template get<uint64_t>())
+           : found->is_number_integer() ? std::in_range<T>(found->template get<int64_t>())
+                                        : false;
   } else if constexpr (std::is_floating_point_v<T>) {
     fits = found->is_number();
   } else {

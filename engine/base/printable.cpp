@@ -46,6 +46,18 @@ std::string_view last_overwriting(std::string_view line) {
   return at == std::string_view::npos ? line : line.substr(at + 1);
 }
 
+template <class Show>
+std::string each_line(std::string_view text, const Show& show) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    result += show(text.substr(0, end));
+    if (end < text.size()) result += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return result;
+}
+
 }  // namespace
 
 size_t utf8_length(std::string_view text) {
@@ -127,15 +139,10 @@ std::string terminal_line(std::string_view line, bool keeps_colors) {
   return has_colors ? result + "\x1b[0m" : result;
 }
 
+std::string printable_lines(std::string_view text) { return each_line(text, printable); }
+
 std::string terminal_text(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    result += terminal_line(text.substr(0, end));
-    if (end < text.size()) result += '\n';
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return result;
+  return each_line(text, [](std::string_view line) { return terminal_line(line); });
 }
 
 }  // namespace trainctl

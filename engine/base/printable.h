@@ -19,6 +19,8 @@ bool is_control(std::string_view utf8_character);
 size_t find_unprintable(std::string_view text);
 /// `text` with "\x1b" in place of each byte of such characters, so that it can be shown on a terminal as one line.
 std::string printable(std::string_view text);
+/// The same for each line of a text, for messages that quote names and values.
+std::string printable_lines(std::string_view text);
 
 /// A line that a rank wrote, as a terminal may show it. Escape sequences are left out, with `keeps_colors` all but those
 /// of colours, whose effect then ends with the line. So is what a carriage return overwrites: a progress bar shows its last

@@ -76,8 +76,10 @@ void layers_are_read(Warnings& w) {
 }
 
 /// Whether two files or patterns may refer to the same file: each path component of one equals or matches that of the
-/// other.
+/// other, or they are links to one file.
 bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code is_missing;
+  if (std::filesystem::equivalent(a, b, is_missing)) return true;
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& part, const auto& other) {
     return part == other || glob_match(part.string(), other.string()) || glob_match(other.string(), part.string());
   });

@@ -21,10 +21,12 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/open_files.h"
 #include "engine/base/tls_stream.h"
@@ -237,6 +239,23 @@ class ListenerTransport : public hosts::Transport {
 };
 
 }  // namespace
+
+std::string to_json(const ListenerAddress& address) {
+  return nlohmann::json{{"host", address.name}, {"addresses", address.addresses}, {"port", address.port}}.dump();
+}
+
+std::optional<ListenerAddress> parse_listener(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("addresses") || !json["addresses"].is_array()) return std::nullopt;
+  ListenerAddress address{field_or(json, "host", ""), {}, field_or(json, "port", 0)};
+  for (const auto& one : json["addresses"]) {
+    if (!one.is_string()) return std::nullopt;
+    address.addresses.push_back(one.get<std::string>());
+  }
+  constexpr int kMostPort = 65'535;
+  if (address.port <= 0 || address.port > kMostPort) return std::nullopt;
+  return address;
+}
 
 int listen_at(int port) {
   const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,11 @@ struct ListenerAddress {
   std::vector<std::string> addresses;  ///< tried in order; names are resolved at each try
   int port = 0;
 };
+
+/// The address as JSON, which processes of mpirun exchange.
+std::string to_json(const ListenerAddress& address);
+/// nullopt if the text is not the address of a listener.
+std::optional<ListenerAddress> parse_listener(const std::string& json);
 
 /// Opens a listening socket. `port` 0: any free port. Throws EnvError.
 int listen_at(int port);

@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 
 namespace trainctl::hosts {
+namespace {
 
 using Json = nlohmann::json;
+
+}  // namespace
 
 std::string report_json(const RankReport& report, double now) {
   Json json = {{"signaled", report.end.signaled},

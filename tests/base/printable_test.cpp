@@ -61,6 +61,11 @@ TEST_CASE("a line that a rank wrote commands no terminal") {
   CHECK(terminal_text("a\x1b[31m\nb\n\n\x1b[H") == "a\nb\n\n");
 }
 
+TEST_CASE("a message keeps its lines, and control characters in them are shown escaped") {
+  CHECK(printable_lines("a\x1b[31m\n\tb\n") == "a\\x1b[31m\n\\x09b\n");
+  CHECK(printable_lines("") == "");
+}
+
 TEST_CASE("colours of a line may stay, alone, and end with it") {
   CHECK(terminal_line("a\x1b[1;31mb\x1b[2Jc", true) == "a\x1b[1;31mbc\x1b[0m");
   CHECK(terminal_line("a\x1b[38:5:1mb\x1b[>4;1mc", true) == "a\x1b[38:5:1mbc\x1b[0m");

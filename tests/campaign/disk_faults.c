@@ -5,8 +5,8 @@
 //   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes are
 //   FAULT_AT      number of the call, from 1; 0: none
 //   FAULT         of that call alone: kill (this process) | parent (its parent) | group (and its parent) | short (half of a
-//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer | hang,
-//                 full (ENOSPC) and fails:errno, all three until there is FAULT_LOG.go
+//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer |
+//                 slow (50 ms per call) | hang, full (ENOSPC) and fails:errno, all three until there is FAULT_LOG.go
 //   FAULT_CALL    fails:errno only at these calls: create | write | fsync | mkdir | rename | unlink | rmdir
 //   FAULT_LAG     seconds for which listings lack new names
 #define _GNU_SOURCE
@@ -94,6 +94,7 @@ static int strike(const char* call) {
   const char* what = getenv("FAULT");
   if (at == NULL || what == NULL || count < atoi(at)) return 0;
   if (strcmp(what, "killer") == 0 && is_writer()) kill(getpid(), SIGKILL);
+  if (strcmp(what, "slow") == 0 && is_writer()) usleep(50000);
   if (strcmp(what, "full") == 0 && is_writer() && !may_go()) return ENOSPC;
   const char* which = getenv("FAULT_CALL");
   if (strncmp(what, "fails:", 6) == 0) {

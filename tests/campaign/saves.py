@@ -134,6 +134,17 @@ def hung(options, folder):
     run.verify(options)
 
 
+def slow(options, folder):
+    """Saves take longer than an epoch: each epoch's checkpoint has begun before its validation, so it is of the epoch's last step."""
+    os.mkdir(folder + "/validation")
+    write_samples(folder + "/validation")
+    run = Run(options, folder, "validation={dataset: {path: validation}}", save="every_epochs: 1, keep: 9", steps=48,
+              faults={"FAULT": "slow", "FAULT_AT": "1"})
+    run.ends(0)
+    assert run.published() == [f"step_{step:08}" for step in range(8, 49, 8)], run.published()
+    run.verify(options)
+
+
 def full(options, folder):
     """The disk is full: training goes on, the user is told, and the save is tried again."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "full", "FAULT_AT": "40"})
@@ -264,7 +275,7 @@ def retained(options, folder):
         assert done.returncode == 0, done.stdout
 
 
-CASES = [many, hung, full, unsaved, refused, refused_once, given_up, impatient, lagging, retained]
+CASES = [many, hung, slow, full, unsaved, refused, refused_once, given_up, impatient, lagging, retained]
 
 
 def main():

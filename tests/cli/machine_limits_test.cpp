@@ -6,7 +6,9 @@
 #include <fstream>
 
 #include "engine/base/error.h"
+#include "launcher/run_directory.h"
 #include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 #include "tests/skip.h"
 
@@ -27,6 +29,16 @@ void check_is_no_bug(const CommandResult& result) {
   CHECK(!contains(result.err, "bug"));
 }
 
+/// A run that fails before its ranks start leaves no folder; another one's folder says how it ended.
+void check_is_recorded_or_nothing(const Scratch& scratch) {
+  for (const int run : list_runs(scratch.path() + "/log_output")) {
+    const RunDirectory directory(scratch.path() + "/log_output", run);
+    CAPTURE(directory.path());
+    CHECK(state_of(directory) != RunState::lost);
+    CHECK((state_of(directory) == RunState::done || !slurp(directory.file("error.json")).empty()));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a limit of processes (ulimit -u) is named, at whichever process or thread a run meets it") {
@@ -43,6 +55,7 @@ TEST_CASE("a limit of processes (ulimit -u) is named, at whichever process or th
         finish_trainctl(scratch.path(), start_words(scratch.path(), {"setpriv", "--reuid=12347", "--regid=12347",
                                                                      "--clear-groups", "bash", "-c", script}));
     check_is_no_bug(result);
+    check_is_recorded_or_nothing(scratch);
     if (result.exit_code == kExitEnv) named += contains(result.err, "ulimit -u") ? 1 : 0;
   }
   CHECK(named > 0);
@@ -54,6 +67,7 @@ TEST_CASE("a limit of file sizes (ulimit -f) is an error of the machine for ever
   const CommandResult run = shell(scratch, "ulimit -f 1", "run job.yaml");
   CHECK(run.exit_code == kExitEnv);
   CHECK(contains(run.err, "ulimit -f"));
+  CHECK(list_runs(scratch.path() + "/log_output").empty());
   const CommandResult init = shell(scratch, "ulimit -f 1", "init mlp -o init.yaml");
   CHECK(init.exit_code == kExitEnv);
   CHECK(contains(init.err, "ulimit -f"));
@@ -71,6 +85,7 @@ TEST_CASE("a limit of open files (ulimit -n) is an error of the machine") {
     CAPTURE(limit);
     const CommandResult result = shell(scratch, "ulimit -n " + std::to_string(limit), "run job.yaml");
     if (!contains(result.err, "error while loading shared libraries")) check_is_no_bug(result);  // main() has begun
+    check_is_recorded_or_nothing(scratch);
   }
 }
 

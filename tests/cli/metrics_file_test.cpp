@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/run/worker/rank_output.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
@@ -65,4 +66,21 @@ TEST_CASE("lines that rank 0's host took with it come from another host's rank, 
   gather_metrics(s.run);
   CHECK(s.text() == all + step_line(4, "1"));
   CHECK_FALSE(fs::exists(s.run.file("rank.1/metrics.jsonl")));
+}
+
+TEST_CASE("traffic.json of a rank counts if it is whole, and is ignored otherwise") {
+  const MetricsScratch s;
+  CHECK_FALSE(read_traffic(s.run, 0));
+  s.write("rank.0/traffic.json", "{\"steps\": 3, \"within\": 40, \"between\": 5}\n");
+  const auto traffic = read_traffic(s.run, 0);
+  REQUIRE(traffic);
+  CHECK(traffic->steps == 3);
+  CHECK(traffic->within == 40);
+  CHECK(traffic->between == 5);
+  for (const char* damaged : {"[3]", "{\"steps\": \"3\", \"within\": 40, \"between\": 5}", "{\"steps\": 3, \"within\": null}",
+                              "{\"steps\": 0, \"within\": 1, \"between\": 1}", "{\"steps\": 3, \"within\": 40, \"bet"}) {
+    CAPTURE(damaged);
+    s.write("rank.0/traffic.json", damaged);
+    CHECK_FALSE(read_traffic(s.run, 0));
+  }
 }

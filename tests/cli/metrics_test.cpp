@@ -53,6 +53,12 @@ TEST_CASE("a line whose kind is no text is no row of any kind") {
     CHECK(read_metric_rows(run, kind).rows.empty());
 }
 
+TEST_CASE("control characters of cells and names are shown escaped") {
+  const Scratch scratch;
+  const RunDirectory run = run_with(scratch, "{\"step\":1,\"run_step\":1,\"a\\u001b[2J\":\"b\\u001b[31m\"}\n");
+  CHECK(read_metric_rows(run, RowKind::steps).csv() == "step,run_step,a\\x1b[2J\n1,1,b\\x1b[31m\n");
+}
+
 TEST_CASE("cells of a CSV with commas and quotes are quoted") {
   const MetricRows rows{{"a,b", "c"}, {{"say \"x\"", "2"}}};
   CHECK(rows.csv() == "\"a,b\",c\n\"say \"\"x\"\"\",2\n");

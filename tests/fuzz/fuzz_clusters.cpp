@@ -1,5 +1,5 @@
-// Any text as Slurm's list of nodes, and any bytes as mpiexec's answers to a process that speaks PMI: names and values, or
-// an EnvError.
+// Any text as Slurm's list of nodes, as a hostfile, and as the address of a listener, and any bytes as mpiexec's answers to
+// a process that speaks PMI: names and values, or the error that its reader documents.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,8 +10,10 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/spec/hosts.h"
 #include "launcher/clusters/node_list.h"
 #include "launcher/clusters/pmi.h"
+#include "launcher/clusters/remote_listener.h"
 
 namespace {
 
@@ -45,11 +47,31 @@ void expand(std::string_view list) {
   if (clusters::expand_nodes(joined) != names) std::abort();
 }
 
+void place(std::string_view text) {
+  std::string fault;
+  const auto hosts = parse_hostfile(text, fault);
+  if (!hosts) return fault.empty() ? std::abort() : void();
+  const Placement placement = place_ranks(*hosts, 8);
+  int ranks = 0;
+  for (const HostRanks& host : placement.hosts) ranks += host.ranks;
+  if (placement.fault.empty() && ranks != 8) std::abort();
+}
+
+void reach(const std::string& text) {
+  if (const auto address = clusters::parse_listener(text))
+    if (clusters::to_json(*clusters::parse_listener(clusters::to_json(*address))) != clusters::to_json(*address)) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  data[0] % 2 == 0 ? expand(text) : ask(text.substr(0, kMostAnswers));
+  switch (data[0] % 4) {
+    case 0: expand(text); break;
+    case 1: ask(text.substr(0, kMostAnswers)); break;
+    case 2: place(text); break;
+    default: reach(std::string(text));
+  }
   return 0;
 }

@@ -1,4 +1,4 @@
-// Any bytes as a file of a run directory or of the registry, or as a measured machine: an answer, or the error that its
+// Any bytes as a file of a run directory or of the registry, as a part of a printed tensor, or as a measured machine: an answer, or the error that its
 // reader documents. What is read is written and read again as the same text. The first byte chooses the file.
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,11 +11,15 @@
 #include <string>
 #include <string_view>
 
+#include "cli/render/metric_rows.h"
 #include "cli/report/metrics_data.h"
 #include "cli/run/launch/metrics_file.h"
+#include "cli/run/launch/run_end.h"
 #include "cli/run/worker/metrics_log.h"
+#include "cli/text/start_up_report.h"
 #include "engine/base/error.h"
 #include "engine/machine/machine_text.h"
+#include "engine/train/files/npy_file.h"
 #include "launcher/live_status.h"
 #include "launcher/rank_error.h"
 #include "launcher/run_directory.h"
@@ -79,6 +83,17 @@ void read_metrics(std::string_view text) {
   } catch (const SpecError&) {
     // A line is no JSON object.
   }
+  try {
+    for (const RowKind kind : {RowKind::steps, RowKind::epochs, RowKind::validations}) {
+      MetricRows rows = read_metric_rows(directory, kind);
+      for (const auto& row : rows.rows) require(row.size() == rows.columns.size());
+      rows.keep_last(1);
+      (void)rows.csv();
+    }
+  } catch (const SpecError&) {
+    // A line is no JSON object.
+  }
+  gather_metrics(directory);
   keep_metrics(directory, 5);
 }
 
@@ -86,6 +101,30 @@ void read_outcome(std::string_view text) {
   const RunDirectory directory(folder(), 1);
   put(directory.file("outcome.json"), text);
   (void)state_of(directory);
+  put(directory.file("error.json"), text.substr(text.size() / 2));
+  if (const auto end = read_run_end(directory)) require(!end->ending.empty());
+}
+
+void read_start_up(std::string_view text) {
+  const RunDirectory directory(folder(), 1);
+  put(directory.rank_file(0, "start_up.json"), text);
+  (void)start_up_line(read_start_ups(directory, 1), 0);
+}
+
+/// The text is a file's name, NUL, and what is in the file: a part of a printed tensor.
+void join_parts(std::string_view text) {
+  const std::string tensors = folder() + "/tensors";
+  const size_t end = text.find('\0');
+  const std::string name(text.substr(0, end));
+  if (end == std::string_view::npos || name.size() > 200 || name.find('/') != std::string::npos) return;
+  std::filesystem::create_directory(tensors);
+  put(tensors + "/" + name, text.substr(end + 1));
+  try {
+    join_npy_shards(tensors);
+  } catch (const EnvError&) {
+    // The whole tensor is too large for a file.
+  }
+  std::filesystem::remove_all(tensors);
 }
 
 }  // namespace
@@ -93,11 +132,13 @@ void read_outcome(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 7) {
     case 0: read_status(text); break;
     case 1: read_errors(text); break;
     case 2: read_machine(text); break;
     case 3: read_metrics(text); break;
+    case 4: read_start_up(text); break;
+    case 5: join_parts(text); break;
     default: read_outcome(text);
   }
   return 0;

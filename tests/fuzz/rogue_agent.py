@@ -6,16 +6,26 @@ import json
 import os
 import struct
 import sys
+import threading
 import time
 
 NAMES = ["rank.1/mine", "rank.0/stdout", "rank.0/forged", "rank.1/../rank.0/forged", "rank.01/forged", "job.yaml", "plan.json", "outcome.json", "error.json",
          "launcher.log", "checkpoints/step_00000009/checkpoint.json", "metrics.jsonl", "../escaped", "/tmp/escaped", "rank.1", "server.0/forged", "notes"]
 number, confirmed = 0, 0
+whole_frames = threading.Lock()
 
 
 def write(body):
-    sys.stdout.buffer.write(struct.pack("<I", len(body)) + body)
-    sys.stdout.buffer.flush()
+    with whole_frames:
+        sys.stdout.buffer.write(struct.pack("<I", len(body)) + body)
+        sys.stdout.buffer.flush()
+
+
+def stay_alive():
+    """Twice a second, as an agent: on a busy machine the launcher would connect again otherwise."""
+    while True:
+        time.sleep(0.5)
+        write(b"A" + struct.pack("<Q", confirmed))
 
 
 def send(kind, rank=-1, value=0, name="", text=b"", attempt=0):
@@ -25,6 +35,7 @@ def send(kind, rank=-1, value=0, name="", text=b"", attempt=0):
 
 
 def main():
+    global confirmed
     mode = os.environ["ROGUE"]
     sys.stdout.buffer.write(b"trainctl-agent\n")
     sys.stdout.buffer.flush()
@@ -37,10 +48,11 @@ def main():
         if body[:1] == b"J":
             version, = struct.unpack("<I", body[1:5])
             write(b"W" + struct.pack("<IQ", version, 0))
+            threading.Thread(target=stay_alive, daemon=True).start()
         if body[:1] != b"M":
             continue
-        at, = struct.unpack("<Q", body[1:9])
-        write(b"A" + struct.pack("<Q", at))
+        confirmed, = struct.unpack("<Q", body[1:9])
+        write(b"A" + struct.pack("<Q", confirmed))
         kind, rank = body[9:10], struct.unpack("<i", body[14:18])[0]
         if kind == b"P":
             ready = {"address": "127.0.0.1", "port": 0, "link_port": 0, "cores": 1, "lacks_files": False, "lacks_copies": []}

@@ -79,6 +79,21 @@ std::string dialled(const ListenerAddress& address, const std::string& script, c
 
 }  // namespace
 
+TEST_CASE("what processes of mpirun exchange is the address of a listener, or refused") {
+  const auto same = parse_listener(to_json({"b", {"10.0.0.2", "::1"}, 4242}));
+  REQUIRE(same);
+  CHECK(same->name == "b");
+  CHECK(same->addresses == std::vector<std::string>{"10.0.0.2", "::1"});
+  CHECK(same->port == 4242);
+  for (const char* text : {"", "{}", "[]", "{\"port\": 1}", "{\"addresses\": [\"a\"]}", "{\"addresses\": [], \"port\": 0}",
+                           "{\"addresses\": [1], \"port\": 1}", "{\"addresses\": \"a\", \"port\": 1}",
+                           "{\"addresses\": [], \"port\": \"1\"}", "{\"addresses\": [], \"port\": 65536}",
+                           "{\"addresses\": [], \"port\": 4294967318}", "{\"addresses\": [], \"port\": 18446744073709551615}"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_listener(text));
+  }
+}
+
 TEST_CASE("a script behind a door reads and writes as here, to the end of its input") {
   RemoteListener listener;
   CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");

@@ -30,6 +30,22 @@ TEST_CASE("runs count 1, 2, 3 and never reuse a number") {
   CHECK(RunDirectory(scratch.path(), 3).ranks() == std::vector<int>{0, 1});
 }
 
+TEST_CASE("the folder of a run that fails before its ranks start is deleted, and its number is free again") {
+  const Scratch scratch;
+  {
+    const RunDirectory directory = RunDirectory::create(scratch.path(), 2);
+    const NewRunFolder folder(directory);
+    directory.write("job.yaml", "name: early\n");
+  }
+  CHECK(list_runs(scratch.path()).empty());
+  {
+    const RunDirectory directory = RunDirectory::create(scratch.path(), 2);
+    NewRunFolder folder(directory);
+    folder.keep();
+  }
+  CHECK(list_runs(scratch.path()) == std::vector<int>{1});
+}
+
 TEST_CASE("folders that are not runs are ignored") {
   const Scratch scratch;
   fs::create_directories(scratch.path() + "/notes");

@@ -3,8 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "engine/spec/parse.h"
 #include "tests/jobs/jobs.h"
+#include "tests/launcher/scratch.h"
 
 using namespace trainctl;
 
@@ -87,4 +91,12 @@ TEST_CASE("a validation that names the files of the training is a warning") {
   CHECK(!warned(job("{dataset: {path: '?.csv'}}")).empty());
   CHECK(warned(job("{dataset: {path: v-1.csv}}", "'t-*.csv'")).empty());
   CHECK(warned(job("{dataset: {path: t/v.csv}}", "'*.csv'")).empty());
+
+  const Scratch scratch;
+  const std::string training = scratch.path() + "/t.csv";
+  std::ofstream(training) << "a,y\n1,0\n";
+  std::filesystem::create_symlink("t.csv", scratch.path() + "/symbolic.csv");
+  std::filesystem::create_hard_link(training, scratch.path() + "/hard.csv");
+  for (const char* link : {"/symbolic.csv", "/hard.csv"})
+    CHECK(!warned(job("{dataset: {path: " + scratch.path() + link + "}}", training)).empty());
 }

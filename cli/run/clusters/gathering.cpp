@@ -141,21 +141,18 @@ std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
 ListenerExchange meet(const StartedBy& by) {
   const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
   ListenerExchange exchanged;
-  nlohmann::json mine = nlohmann::json::object();
+  std::string mine = "{}";
   if (by.local_index == 0 && by.index > 0) {
     exchanged.listener = clusters::listen_at(0);
-    mine = {{"host", host_name()},
-            {"addresses", clusters::own_addresses()},
-            {"port", clusters::port_of(exchanged.listener)}};
+    mine = clusters::to_json({host_name(), clusters::own_addresses(), clusters::port_of(exchanged.listener)});
   }
-  exchange->put(kListenerKey, mine.dump());
+  exchange->put(kListenerKey, mine);
   if (by.index == 0) exchange->put(kTokenKey, store::random_token());
   exchange->fence();
   exchanged.token = exchange->get(0, kTokenKey);
   for (int index = 1; by.index == 0 && index < by.count; ++index) {
-    const nlohmann::json listener = nlohmann::json::parse(exchange->get(index, kListenerKey), nullptr, false);
-    if (!listener.is_object() || !listener.contains("port")) continue;
-    exchanged.listeners.push_back({listener.value("host", ""), listener["addresses"], listener.value("port", 0)});
+    if (auto listener = clusters::parse_listener(exchange->get(index, kListenerKey)))
+      exchanged.listeners.push_back(std::move(*listener));
   }
   exchange->fence();  // each process stores the values that it has put
   return exchanged;

@@ -199,12 +199,11 @@ nlohmann::ordered_json NetworkOnHosts::traffic() const {
   const nlohmann::ordered_json planned = launch_report(job_.spec, classes_).value("traffic", nlohmann::ordered_json());
   int64_t steps = -1, within = 0, between = 0;
   for (int rank = 0; planned.is_object() && rank < classes_.num_ranks(); ++rank) {
-    std::ifstream file(directory_->rank_file(rank, kTrafficFile));
-    const auto json = nlohmann::json::parse(file, nullptr, false);
-    if (!json.is_object() || json.value("steps", int64_t{0}) <= 0) return record;  // it did not finish
-    steps = json.value("steps", int64_t{0});
-    within += json.value("within", int64_t{0});
-    between += json.value("between", int64_t{0});
+    const std::optional<RankTraffic> traffic = read_traffic(*directory_, rank);
+    if (!traffic) return record;
+    steps = traffic->steps;
+    within += traffic->within;
+    between += traffic->between;
   }
   if (steps > 0)
     record["traffic"] = {{"steps", steps},

@@ -12,6 +12,7 @@
 #include "cli/run/launch/run_end.h"
 #include "cli/run/launch/run_files.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/failure_report.h"
 #include "launcher/signals.h"
 
@@ -43,6 +44,7 @@ Run::Run(std::unique_ptr<Workload> workload, RunDisplayOptions display, boost::a
       loop_(loop),
       cluster_(cluster_of(spec())),
       directory_(RunDirectory::create(spec().launch.log_dir, spec().launch.ranks, spec().servers())),
+      folder_(directory_),
       lock_(directory_),
       display_(directory_, std::move(display)),
       signals_(loop),
@@ -52,6 +54,20 @@ Run::Run(std::unique_ptr<Workload> workload, RunDisplayOptions display, boost::a
 }
 
 int Run::operator()() {
+  try {
+    return supervise_ranks();
+  } catch (const std::exception& error) {
+    const std::optional<std::string> refusal = machine_refusal();
+    const bool is_env = refusal || dynamic_cast<const EnvError*>(&error) != nullptr;
+    if (folder_.is_kept())
+      write_failure(directory_, refusal.value_or(error.what()), is_env ? kExitEnv : kExitBug, seconds());
+    else
+      workload_.reset();  // closes its files: at the limit of open files, the folder cannot be deleted otherwise
+    throw;
+  }
+}
+
+int Run::supervise_ranks() {
   write_job(directory_, *workload_);
   workload_->prepare(0, directory_);
   display_.begin(spec(), workload_->device(), cluster_.num_ranks());
@@ -92,6 +108,7 @@ void Run::replace(std::unique_ptr<Workload> workload) {
 
 void Run::on_rank_started(int rank, int pid) {
   ++started_;
+  folder_.keep();
   pids_[static_cast<size_t>(rank)] = std::max(pid, 0);
 }
 
@@ -141,6 +158,7 @@ int Run::finish(Outcome outcome) {
   RunResult result = reports().result();
   if (outcome.cause.kind != Cause::Kind::none) result.unsaved.clear();  // the failure explains it
   if (outcome.exit_code == kExitDone && !result.unsaved.empty()) outcome.exit_code = kExitEnv;
+  folder_.keep();
   const std::string report = failure_report(outcome, cluster_, directory_);
   const std::string trouble = write_outcome(directory_, {outcome, cluster_, result, report}, [this] {
     nlohmann::ordered_json more = changes();

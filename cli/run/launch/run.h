@@ -78,6 +78,7 @@ class Run : public LaunchObserver {
  private:
   using Clock = std::chrono::steady_clock;
 
+  int supervise_ranks();
   void watch_signals();
   void report_news();
   LiveStatus status();
@@ -92,6 +93,7 @@ class Run : public LaunchObserver {
   boost::asio::io_context& loop_;
   Cluster cluster_;
   const RunDirectory directory_;
+  NewRunFolder folder_;  ///< kept once a rank has started
   const RunLock lock_;
   RunDisplay display_;
   boost::asio::signal_set signals_;

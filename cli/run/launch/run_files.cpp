@@ -89,4 +89,15 @@ std::string write_outcome(const RunDirectory& directory, const RunOutcome& run,
                           " is not responding: cannot write outcome.json, so trainctl ps will list this run as lost\n");
 }
 
+void write_failure(const RunDirectory& directory, const std::string& what, int exit_code, double seconds) {
+  const nlohmann::ordered_json failure = {{"exit_code", exit_code}, {"report", what + "\n"}};
+  const std::string outcome = nlohmann::json{{"exit_code", exit_code}, {"seconds", seconds}}.dump() + "\n";
+  try {
+    directory.write("error.json", failure.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    directory.write_outcome(outcome, outcome);
+  } catch (const EnvError&) {
+    // The failure itself is reported on the terminal.
+  }
+}
+
 }  // namespace trainctl

@@ -38,4 +38,8 @@ struct RunOutcome {
 std::string write_outcome(const RunDirectory& directory, const RunOutcome& run,
                           const std::function<nlohmann::ordered_json()>& more);
 
+/// Writes error.json and outcome.json of a run whose launcher itself failed while its ranks ran. Does not throw: the
+/// failure is reported on the terminal.
+void write_failure(const RunDirectory& directory, const std::string& what, int exit_code, double seconds);
+
 }  // namespace trainctl

@@ -113,8 +113,9 @@ void Saver::save_last(const TrainPosition& position, Executor& executor) {
   at_end(position.step, executor);
 }
 
-/// A save that is due by step count, or at the end, begins before the validation of its state, which may fail. All
-/// ranks must agree without communication, so saves that are due by time or by the validation itself begin after it.
+/// A save that is due by step count, or at the end, begins before the validation of its state, which may fail; the
+/// validation waits for the save before it. All ranks must agree without communication, so saves that are due by time
+/// or by the validation itself begin after it.
 void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
   if (step == first_step_) return;
   const int64_t last = board_.last_step();  // equal to `step` if another rank has decided
@@ -122,8 +123,12 @@ void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
   if (!is_end && last != step && !is_due_by_steps) return;
   prepare(executor);
   look(executor, true);
-  if (is_end) make_room_for(step);
-  // A slow disk delays the save until after the validation. A rank that decides otherwise waits for no other rank.
+  if (is_end)
+    make_room_for(step);
+  else if (begun_ != step)
+    await_begun();
+  // A disk that refuses the save before this one, or hangs, delays this one until after the validation. A rank that
+  // decides otherwise waits for no other rank.
   if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
   if (board_.saves_before(step, [&](int64_t saved) { return saved != step; })) begin(step, executor);
   look(executor, true);

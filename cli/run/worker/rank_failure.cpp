@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/base/printable.h"
 #include "engine/runtime/communicator.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/trainer/trainer.h"
@@ -55,6 +56,7 @@ RankError current_rank_error(const RankStatus* status, const Program* program) {
   RankError error;
   error.time = wall_seconds();
   describe_current_exception(error);
+  error.what = printable_lines(error.what);
   if (status == nullptr || program == nullptr || error.kind == ErrorKind::loss) return error;
   error.step = status->step.load();
   if (const Instruction* instruction = instruction_at(*status, *program)) {

@@ -11,6 +11,8 @@
 #include "cli/text/tensor_text.h"
 #include "cli/text/workers_report.h"
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/report.h"
 #include "engine/train/files/npy_file.h"
@@ -137,7 +139,7 @@ void RankOutput::on_loading(int64_t step, const LoadSetting& setting, const std:
 /// {"kind":"skipped","run_step":24,"samples":3,"first":"photos/cat/7.jpg: …"}: samples of this rank.
 void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
   write_line("data loading: " + std::to_string(skipped.count) + (skipped.count == 1 ? " sample" : " samples") +
-             " skipped up to step " + std::to_string(step) + "; first: " + skipped.first);
+             " skipped up to step " + std::to_string(step) + "; first: " + printable(skipped.first));
   metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
@@ -174,6 +176,16 @@ void RankOutput::note_stop(const TrainResult& result) {
 void RankOutput::write_traffic(const HostTraffic& traffic, int64_t steps) const {
   const nlohmann::ordered_json json = {{"steps", steps}, {"within", traffic.within}, {"between", traffic.between}};
   std::ofstream(directory_.rank_file(program_.rank, kTrafficFile)) << json.dump() << '\n';
+}
+
+std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank) {
+  std::ifstream file(directory.rank_file(rank, kTrafficFile));
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const RankTraffic traffic{field_or(json, "steps", int64_t{0}), field_or(json, "within", int64_t{-1}),
+                            field_or(json, "between", int64_t{-1})};
+  if (traffic.steps <= 0 || traffic.within < 0 || traffic.between < 0) return std::nullopt;
+  return traffic;
 }
 
 void RankOutput::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {

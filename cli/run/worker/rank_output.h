@@ -87,6 +87,13 @@ class RankOutput : public TrainObserver {
 /// File that write_traffic writes for a rank.
 inline constexpr const char* kTrafficFile = "traffic.json";
 
+/// Bytes that a rank has sent in its steps, within its host and to other hosts.
+struct RankTraffic {
+  int64_t steps = 0, within = 0, between = 0;
+};
+/// nullopt if the rank has not finished, or its file is damaged.
+std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank);
+
 /// Writes evaluation.json to the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
 void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);
 

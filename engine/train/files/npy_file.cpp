@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 
@@ -69,8 +70,12 @@ std::optional<PartName> parse_part_name(const std::string& name) {
   }
   if (part.tensor.empty() || rest != "npy" || part.first.size() != part.whole.size()) return {};
   if (part.shape.size() != part.whole.size()) return {};
-  for (size_t d = 0; d < part.whole.size(); ++d)
+  int64_t elements = 1;
+  for (size_t d = 0; d < part.whole.size(); ++d) {
     if (part.first[d] + part.shape[d] > part.whole[d]) return {};
+    elements = capped_product(elements, std::max<int64_t>(part.whole[d], 1));
+  }
+  if (elements > kCapped / kElementBytes) return {};
   return part;
 }
 
@@ -155,7 +160,8 @@ void join_npy_shards(const std::string& folder) {
   std::error_code not_there;
   std::vector<std::pair<fs::file_time_type, fs::path>> parts;
   for (const auto& entry : fs::recursive_directory_iterator(folder, not_there))
-    if (parse_part_name(entry.path().filename().string())) parts.emplace_back(entry.last_write_time(), entry.path());
+    if (parse_part_name(entry.path().filename().string()))
+      parts.emplace_back(entry.last_write_time(not_there), entry.path());
   std::sort(parts.begin(), parts.end());
   for (const auto& [time, path] : parts) {
     const PartName part = *parse_part_name(path.filename().string());

@@ -16,6 +16,7 @@
 #include "engine/train/data/sources/csv_text.h"
 #include "engine/train/data/sources/field_bytes.h"
 #include "engine/train/data/sources/file_list.h"
+#include "engine/train/data/sources/names_hint.h"
 #include "engine/train/data/sources/open_files.h"
 
 namespace trainctl {
@@ -177,7 +178,7 @@ class CsvSet : public Source {
     throw SpecError({}, "dataset.fields." + field,
                     fmt::format("{} has no column '{}'", files_.path(0), printable(shortened(column))),
                     names_.empty() ? fmt::format("the columns are 1 to {}", row_values_)
-                                   : "columns: " + printable(join(names_)) + "; " + did_you_mean(column, names_));
+                                   : names_hint("columns", names_, column));
   }
 
   void add_words(const std::string& file, int64_t line, const std::vector<std::string_view>& values,

@@ -18,6 +18,7 @@
 #include "engine/train/data/sources/field_bytes.h"
 #include "engine/train/data/sources/file_list.h"
 #include "engine/train/data/sources/image_names.h"
+#include "engine/train/data/sources/names_hint.h"
 #include "engine/train/files/input_file.h"
 
 namespace trainctl {
@@ -105,7 +106,7 @@ int32_t class_number(const std::vector<std::string>& classes, const std::string&
   if (found == classes.end())
     fail_spec(
         fmt::format("'{}' has the class '{}', which is not one of the {} known classes", path, name, classes.size()),
-        "classes: " + join(classes) + "; " + did_you_mean(name, classes));
+        names_hint("classes", classes, name));
   return static_cast<int32_t>(found - classes.begin());
 }
 

@@ -1,4 +1,5 @@
 // See the header.
+#include "engine/train/data/sources/names_hint.h"
 #include "engine/train/data/sources/split.h"
 
 #include <fmt/format.h>
@@ -47,7 +48,7 @@ Share share_of(const SplitOptions& options) {
                   "and add up to 1");
   if (std::find(names.begin(), names.end(), options.part) == names.end())
     fail_in_split(fmt::format("there is no part '{}'", options.part),
-                  "parts: " + join(names) + "; " + did_you_mean(options.part, names));
+                  names_hint("parts", names, options.part));
   if (found.size() == 0)
     fail_in_split(fmt::format("the fraction of '{}' is too small", options.part), "use at least 0.0001");
   return found;
