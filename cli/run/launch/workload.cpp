@@ -13,6 +13,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/read_and_plan.h"
+#include "engine/train/data/sample_check.h"
 #include "engine/train/trainer/prediction.h"
 
 namespace trainctl {
