@@ -24,7 +24,8 @@ THREADED = ["fuzz_agent_orders", "fuzz_rank_links", "fuzz_report_server", "fuzz_
 SKIPPED = 77
 MOST_SECONDS = 120  # of one input, on a busy machine
 # The agent forks while it has threads.
-ENVIRONMENT = {**os.environ, "TSAN_OPTIONS": "die_after_fork=0:halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+ENVIRONMENT = {**os.environ, "TSAN_OPTIONS": f"die_after_fork=0:halt_on_error=1:suppressions={HERE}/thread_sanitizer.txt",
+               "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
 def build(preset, names):

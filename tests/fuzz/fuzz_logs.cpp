@@ -20,15 +20,20 @@ namespace {
 using namespace trainctl;
 
 /// A folder per process, in memory if possible.
-const std::string& folder() {
-  static const std::string path = [] {
+struct LogFolder {
+  LogFolder() {
     const bool in_memory = std::filesystem::is_directory("/dev/shm");
-    std::string name = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-logs-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) std::abort();
-    std::filesystem::create_directory(name + "/times");
-    return name;
-  }();
-  return path;
+    path = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-logs-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) std::abort();
+    std::filesystem::create_directory(path + "/times");
+  }
+  ~LogFolder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+const std::string& folder() {
+  static const LogFolder one;
+  return one.path;
 }
 
 void require(bool holds) {

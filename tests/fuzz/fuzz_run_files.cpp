@@ -34,16 +34,20 @@ void require(bool holds) {
 }
 
 /// A folder per process, in memory if possible, with run 1 of one rank.
-const std::string& folder() {
-  static const std::string path = [] {
+struct RunFolder {
+  RunFolder() {
     const bool in_memory = std::filesystem::is_directory("/dev/shm");
-    std::string name = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-run-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) std::abort();
-    RunDirectory::create(name, 1);
-    std::atexit([] { std::filesystem::remove_all(folder()); });
-    return name;
-  }();
-  return path;
+    path = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-run-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) std::abort();
+    RunDirectory::create(path, 1);
+  }
+  ~RunFolder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+const std::string& folder() {
+  static const RunFolder one;
+  return one.path;
 }
 
 void put(const std::string& path, std::string_view bytes) {

@@ -367,7 +367,7 @@ INJURIES = [kill_rank, kill_agent, kill_launcher, kill_connections, cut(1), cut(
             save_and_interrupt, lose_host, lose_agent, restart_rank, two_jobs, cut(10), freezer(2), freezer(0), starved_agent, wrong_clock,
             without_libraries, changed_key, full_disk, two_jobs_one_hurt, kill_sshd]
 FIELDS = {"lose_host": "parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2", "lose_agent": "parallel.mode=data_parallel launch.elastic=2",
-          "restart_rank": "launch.max_restarts=1", "cut_10_s": "launch.reconnect=15s"}
+          "restart_rank": "launch.max_restarts=1", "cut_3_s": "launch.reconnect=15s", "cut_10_s": "launch.reconnect=15s"}
 
 
 def judge_steps(scene, expected):
