@@ -82,6 +82,7 @@ RunDirectory::RunDirectory(std::string log_dir, int run) : log_dir_(std::move(lo
 }
 
 RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int servers) {
+  auto spare = std::make_unique<SpareFiles>();
   std::vector<fs::path> is_missing;
   std::error_code ignored;
   for (fs::path path = fs::absolute(log_dir).lexically_normal(); !fs::exists(path, ignored); path = path.parent_path())
@@ -97,7 +98,7 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
                      "; set launch.log_dir to a writable folder");
     }
     directory.names_ = {workers};
-    NewRunFolder folder(directory);
+    NewRunFolder folder(directory, std::move(spare));
     for (int rank = 0; rank < workers + servers; ++rank) make_directory(directory.rank_path(rank));
     sync_names(log_dir);
     folder.keep();
@@ -134,7 +135,24 @@ std::vector<int> RunDirectory::ranks() const {
   return all;
 }
 
+SpareFiles::SpareFiles() {
+  files_.fill(-1);
+  for (int& file : files_) {
+    file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) continue;
+    const int error = errno;
+    release();
+    throw EnvError("cannot create the folder of a run: " + describe_errno(error));
+  }
+}
+
+void SpareFiles::release() {
+  for (int& file : files_)
+    if (file >= 0) close(std::exchange(file, -1));
+}
+
 NewRunFolder::~NewRunFolder() {
+  files_.reset();
   std::error_code ignored;
   if (!is_kept_) fs::remove_all(path_, ignored);
 }

@@ -15,9 +15,12 @@
 //                    server.<N>/   the same for a server of parameter_server
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/output_file.h"
@@ -59,19 +62,39 @@ class RunDirectory {
   RankNames names_;
 };
 
+/// File descriptors held in reserve, so that a folder can still be deleted where all others are in use.
+class SpareFiles {
+ public:
+  /// Throws EnvError if there are not enough.
+  SpareFiles();
+  SpareFiles(const SpareFiles&) = delete;
+  SpareFiles& operator=(const SpareFiles&) = delete;
+  ~SpareFiles() { release(); }
+  void release();
+
+ private:
+  std::array<int, 3> files_;  ///< a folder, one within it, and one to spare
+};
+
 /// Deletes a new run's folder unless keep() is called: a launcher that fails before its ranks start leaves nothing.
 class NewRunFolder {
  public:
-  explicit NewRunFolder(const RunDirectory& directory) : path_(directory.path()) {}
+  /// `files`: what deleting it needs.
+  explicit NewRunFolder(const RunDirectory& directory, std::unique_ptr<SpareFiles> files = std::make_unique<SpareFiles>())
+      : path_(directory.path()), files_(std::move(files)) {}
   NewRunFolder(const NewRunFolder&) = delete;
   NewRunFolder& operator=(const NewRunFolder&) = delete;
   ~NewRunFolder();
 
-  void keep() { is_kept_ = true; }
+  void keep() {
+    is_kept_ = true;
+    files_.reset();
+  }
   bool is_kept() const { return is_kept_; }
 
  private:
   std::string path_;
+  std::unique_ptr<SpareFiles> files_;
   bool is_kept_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include "cli/command_words.h"
 #include "cli/measure/collective_bench.h"
 #include "cli/measure/op_request.h"
+#include "cli/measure/public_models.h"
 #include "cli/text/job_templates.h"
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
@@ -81,6 +82,12 @@ std::vector<Candidate> ops() {
   return found;
 }
 
+std::vector<Candidate> models() {
+  std::vector<Candidate> found = {{"all", "every model"}};
+  for (const PublicModel& model : public_models()) found.push_back({std::string(model.name), std::string(model.title)});
+  return found;
+}
+
 std::vector<Candidate> words(const Words& names) {
   std::vector<Candidate> found;
   for (const std::string& name : names) found.push_back({name, ""});
@@ -145,6 +152,7 @@ std::vector<Candidate> value_of(const CommandWords& typed, const CLI::Option& ar
   }
   if (name == "command") return commands_to_explain(typed);
   if (name == "OP") return ops();
+  if (name == "MODEL") return models();
   if (name == "KIND") {
     Words kinds = collective_names();
     kinds.push_back("all");

@@ -29,6 +29,8 @@ namespace {
 constexpr double kNoTime = std::numeric_limits<double>::infinity();
 /// A plan that people know is tried unless its sum is this many times the best.
 constexpr double kKnownDoubt = 3;
+/// Number of well-known plans that save memory in the same way, at each level of optimizer_shard.
+constexpr size_t kKnownSavers = 2;
 /// Sizes of buckets are tried if less waiting for them may save this part of the step.
 constexpr double kBucketsMatter = 0.02;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
@@ -98,6 +100,7 @@ class PlanSearch {
     if (tried_.is_short_of_memory()) {
       weighed_.weigh_more_micro_batches();
       weighed_.sort(memory_scale());
+      try_known_savers();
     }
     if (!tried_.fastest()) {
       try_least_memory();
@@ -224,6 +227,25 @@ class PlanSearch {
       const std::optional<size_t> best = tried_.fastest();
       if (other != all.end() && !(best && other->expected.seconds > kKnownDoubt * tried_[*best].expected))
         try_one(*other, true);
+    }
+  }
+
+  /// Data parallel plans as people know them where memory is short: at each level of optimizer_shard, the fastest that
+  /// recompute, and that only divide the batch, among those that are expected to fit.
+  void try_known_savers() {
+    std::map<std::pair<int, bool>, size_t> tried;  // by level, and whether they recompute
+    for (size_t i = 0; i < tried_.size(); ++i) {
+      const Considered& one = sources_[i];
+      if (one.cuts->known_as != KnownAs::data_parallel || !is_plain(one) || !tried_[i].trial.fits(memory_)) continue;
+      for (const bool recomputes : {false, true}) tried[{one.shard.level, recomputes}] = kKnownSavers;  // it needs none
+    }
+    const double scale = memory_scale();
+    const std::vector<Considered> all = weighed_.all();
+    for (const Considered& one : all) {
+      const bool is_known = one.stages == 1 && one.cuts->known_as == KnownAs::data_parallel && !is_plain(one);
+      if (!is_known || !weighed_.fits(one, scale) || is_too_slow(one, 0, doubts_.first)) continue;
+      size_t& alike = tried[{one.shard.level, one.recompute != 0}];
+      if (alike < kKnownSavers && try_one(one, true) != nullptr) ++alike;
     }
   }
 

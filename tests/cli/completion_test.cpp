@@ -89,16 +89,17 @@ TEST_CASE("completion knows the numbers of runs") {
 
 TEST_CASE("completion knows the words of nested commands, ops, collectives and the values of options") {
   const Scratch scratch;
-  CHECK(offered(scratch, {"bench", ""}) == Words{"collective", "data", "op"});
+  CHECK(offered(scratch, {"bench", ""}) == Words{"collective", "data", "model", "op"});
   CHECK(has(offered(scratch, {"bench", "op", "m"}), "matmul"));
   CHECK(has(offered(scratch, {"bench", "op", "relu", "sof"}), "softmax"));
+  CHECK(has(offered(scratch, {"bench", "model", "qw"}), "qwen3-8b"));
   CHECK(offered(scratch, {"bench", "op", "--sh"}) == Words{"--shape"});
   CHECK(offered(scratch, {"bench", "op", "matmul", "--device", ""}) == Words{"cpu", "cuda"});
   CHECK(offered(scratch, {"bench", "op", "matmul", "--device=c"}) == Words{"--device=cpu", "--device=cuda"});
   CHECK(offered(scratch, {"bench", "op", "--dtype", ""}) == Words{"bf16", "f32", "tf32"});
   CHECK(offered(scratch, {"bench", "collective", "all_"}) == Words{"all_gather", "all_reduce", "all_to_all"});
   CHECK(offered(scratch, {"help", "b"}) == Words{"bench"});
-  CHECK(offered(scratch, {"help", "bench", ""}) == Words{"collective", "data", "op"});
+  CHECK(offered(scratch, {"help", "bench", ""}) == Words{"collective", "data", "model", "op"});
   CHECK(offered(scratch, {"help", "run", ""}).empty());
   CHECK(offered(scratch, {"run", "--show", "a"}) == Words{"all"});
 }

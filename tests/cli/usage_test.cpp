@@ -136,9 +136,9 @@ TEST_CASE("words in the wrong place are answered with the right one") {
   CHECK(contains(refusal(scratch, "version"), "did you mean '--version'?"));
   CHECK(contains(refusal(scratch, "--json plan job.yaml"), "write options after it: trainctl plan --json"));
   CHECK(
-      contains(refusal(scratch, "bench"), "trainctl bench: missing command; available commands: op, data, collective"));
+      contains(refusal(scratch, "bench"), "trainctl bench: missing command; available commands: op, model, data, collective"));
   CHECK(contains(refusal(scratch, "bench colective"),
-                 "trainctl bench: unknown command 'colective'; available commands: op, data, collective"));
+                 "trainctl bench: unknown command 'colective'; available commands: op, model, data, collective"));
   CHECK(contains(refusal(scratch, "bench collective"), "trainctl bench collective: KIND is missing"));
   CHECK(contains(refusal(scratch, "bench op matmul --shap 1"), "did you mean '--shape'?"));
   CHECK(contains(refusal(scratch, "show job.yaml"), "trainctl show plan job.yaml"));

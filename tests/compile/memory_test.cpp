@@ -1,6 +1,8 @@
 // The contents of the arena, and what makes it smaller.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "engine/compile/verify/verify_programs.h"
 #include "tests/compile/sketch.h"
 

@@ -12,11 +12,13 @@
 #include "engine/plan/served.h"
 #include "engine/planning/compile_job.h"
 #include "engine/planning/memory_limit.h"
+#include "engine/planning/plan_job.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/data/sample_check.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "launcher/own_program.h"
+#include "launcher/protocol.h"
 
 namespace trainctl {
 namespace {

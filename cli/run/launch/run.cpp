@@ -61,8 +61,6 @@ int Run::operator()() {
     const bool is_env = refusal || dynamic_cast<const EnvError*>(&error) != nullptr;
     if (folder_.is_kept())
       write_failure(directory_, refusal.value_or(error.what()), is_env ? kExitEnv : kExitBug, seconds());
-    else
-      workload_.reset();  // closes its files: at the limit of open files, the folder cannot be deleted otherwise
     throw;
   }
 }

@@ -112,22 +112,35 @@ std::vector<int64_t> OpenChoices::bucket_sizes() const {
 std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks) {
   const std::shared_ptr<const Network> network = networks.of(job.parallel.micro_batches);
   const Repeats& repeats = networks.repeats();
-  std::set<std::string> products;
+  std::set<std::string> costly;  // patterns of layers with products or attention
   for (const Node& node : network->graph.nodes)
-    if (node.phase == Phase::forward && get_op(node.op).kernel.is_product)
-      products.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
-  Recompute cheap, attention, blocks;
-  for (size_t l = 0; l < job.network.size(); ++l) {
-    const BlockPlace& place = repeats.places[l];
-    const bool leaves = l + 1 == job.network.size() || repeats.places[l + 1].block != place.block ||
-                        repeats.places[l + 1].run != place.run;
-    if (place.run < 0 || leaves) continue;  // what leaves a block is kept
-    add_rule(blocks, place.pattern);
-    if (job.network[l].type == "attention") add_rule(attention, place.pattern);
-    if (!products.contains(place.pattern)) add_rule(cheap, place.pattern);
+    if (node.phase == Phase::forward && (get_op(node.op).kernel.is_product || node.op == "attention"))
+      costly.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
+  const auto last_attention = [&](size_t begin, size_t end) {
+    size_t last = begin;
+    for (size_t l = begin; l < end; ++l)
+      if (job.network[l].type == "attention") last = l;
+    return last;
+  };
+  Recompute cheap, inputs, attention, blocks;
+  for (size_t begin = 0, end = 0; begin < job.network.size(); begin = end) {
+    const BlockPlace& block = repeats.places[begin];
+    for (end = begin + 1; end < job.network.size() && repeats.places[end].block == block.block &&
+                          repeats.places[end].run == block.run;)
+      ++end;
+    if (block.run < 0) continue;
+    const size_t of_attention = last_attention(begin, end);
+    for (size_t l = begin; l + 1 < end; ++l) {  // what leaves a block is kept
+      const std::string& pattern = repeats.places[l].pattern;
+      const bool is_cheap = !costly.contains(pattern);
+      if (is_cheap) add_rule(cheap, pattern);
+      if (of_attention > begin && (is_cheap || l < of_attention)) add_rule(inputs, pattern);
+      if (of_attention > begin && (is_cheap || l <= of_attention)) add_rule(attention, pattern);
+      add_rule(blocks, pattern);
+    }
   }
   std::vector<Recompute> ways = {{}};
-  for (Recompute* way : {&cheap, &attention, &blocks})
+  for (Recompute* way : {&cheap, &inputs, &attention, &blocks})
     if (!way->empty()) ways.push_back(std::move(*way));
   return ways;
 }
