@@ -138,7 +138,7 @@ TEST_CASE("words in the wrong place are answered with the right one") {
   CHECK(
       contains(refusal(scratch, "bench"), "trainctl bench: missing command; available commands: op, model, data, collective"));
   CHECK(contains(refusal(scratch, "bench colective"),
-                 "trainctl bench: unknown command 'colective'; available commands: op, model, data, collective"));
+                 "trainctl bench: unknown command 'colective'; did you mean 'collective'?"));
   CHECK(contains(refusal(scratch, "bench collective"), "trainctl bench collective: KIND is missing"));
   CHECK(contains(refusal(scratch, "bench op matmul --shap 1"), "did you mean '--shape'?"));
   CHECK(contains(refusal(scratch, "show job.yaml"), "trainctl show plan job.yaml"));
