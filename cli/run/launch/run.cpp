@@ -171,6 +171,7 @@ int Run::finish(Outcome outcome) {
 /// Waits for the workload's background work, until the user's second signal. Returns lines for the user.
 std::vector<std::string> Run::finish_workload() {
   report_news();       // a run may be shorter than a tick
+  view().tick();       // shows the last lines before the wait for a disk
   block_interrupts();  // from here on they are counted
   int signals_left = 2 - stop_signals_;
   return reports().finish([&] { return (signals_left -= take_interrupts()) <= 0; });
