@@ -1,4 +1,5 @@
-// Interfaces between the launcher and its caller: what the ranks run, and who follows the launch.
+// The launcher calls these interfaces of its caller: RankProgram is the program of the ranks, and a LaunchObserver
+// follows the launch.
 #pragma once
 
 #include <cstdint>

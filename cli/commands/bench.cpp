@@ -1,5 +1,8 @@
 // trainctl bench: times kernels and collectives against the limits of this machine, and the loading of samples.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -149,17 +152,16 @@ int bench_op(const BenchArguments& options) {
   return kExitDone;
 }
 
-std::vector<const PublicModel*> models_of(const BenchArguments& options) {
-  std::vector<const PublicModel*> models;
-  std::vector<std::string> known;
-  for (const PublicModel& model : public_models()) known.emplace_back(model.name);
-  for (const std::string& name : options.names == std::vector<std::string>{"all"} ? known : options.names) {
-    models.push_back(find_public_model(name));
-    if (models.back() != nullptr) continue;
+/// The given names, or all that are known. Throws SpecError for one that is not; `hint`: if it resembles none.
+std::vector<std::string> chosen_names(const BenchArguments& options, const std::vector<std::string>& known,
+                                      const char* argument, const char* what, const std::string& hint) {
+  if (options.names == std::vector<std::string>{"all"}) return known;
+  for (const std::string& name : options.names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string near = did_you_mean(name, known);
-    throw SpecError({}, "MODEL", "unknown model '" + name + "'", near.empty() ? "trainctl bench model lists all models" : near);
+    throw SpecError({}, argument, fmt::format("unknown {} '{}'", what, name), near.empty() ? hint : near);
   }
-  return models;
+  return options.names;
 }
 
 int bench_models(const BenchArguments& options) {
@@ -168,13 +170,16 @@ int bench_models(const BenchArguments& options) {
     return kExitDone;
   }
   require_counts(options);
-  const std::vector<const PublicModel*> models = models_of(options);
+  std::vector<std::string> known;
+  for (const PublicModel& model : public_models()) known.emplace_back(model.name);
+  const std::vector<std::string> names =
+      chosen_names(options, known, "MODEL", "model", "trainctl bench model lists all models");
   const BenchType type = type_of(options);
   const std::unique_ptr<KernelTimer> timer = timer_of(options);
   OpBench bench(*timer, {.samples = options.repeat});
   std::vector<ModelResult> results;
-  for (const PublicModel* model : models)
-    results.push_back(bench_model(*model, options.samples, options.length, type, bench));
+  for (const std::string& name : names)
+    results.push_back(bench_model(*find_public_model(name), options.samples, options.length, type, bench));
   std::cout << (options.json ? models_json(results, timer->device()).dump(2) + "\n"
                              : render_models(results, timer->device()));
   return kExitDone;
@@ -187,16 +192,10 @@ int bench_collective(const BenchArguments& options) {
   request.ranks = options.ranks;
   request.samples = options.repeat;
   request.bytes = parse_sizes(options.bytes);
-  const std::vector<std::string> names = collective_names();
-  for (const std::string& name : options.names == std::vector<std::string>{"all"} ? names : options.names) {
-    const std::optional<Collective> kind = find_collective(name);
-    if (!kind) {
-      const std::string near = did_you_mean(name, names);
-      throw SpecError({}, "KIND", "unknown collective '" + name + "'",
-                      near.empty() ? "one of " + join(names) + ", or all" : near);
-    }
-    request.kinds.push_back(*kind);
-  }
+  const std::vector<std::string> known = collective_names();
+  for (const std::string& name :
+       chosen_names(options, known, "KIND", "collective", "one of " + join(known) + ", or all"))
+    request.kinds.push_back(*find_collective(name));
   if (request.device == Device::cuda) {
     require_gpus(request.ranks);
   } else {

@@ -48,7 +48,7 @@ struct LogsArguments {
     return !run.empty() || !ranks.empty() || tail || !since.empty() || !grep.empty() || follow || no_prefix ||
            !bundle.empty();
   }
-  /// Whether the last line, on stderr, reports how the run ended. It is for users who read the whole output.
+  /// True if a last line on stderr reports how the run ended, for users who read the whole output.
   bool wants_summary() const { return grep.empty() && since.empty() && !json && !no_prefix; }
 };
 

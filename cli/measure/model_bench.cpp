@@ -11,7 +11,8 @@ double ModelResult::seconds() const {
   return all;
 }
 
-ModelResult bench_model(const PublicModel& model, int64_t samples, int64_t length, const BenchType& type, OpBench& bench) {
+ModelResult bench_model(const PublicModel& model, int64_t samples, int64_t length, const BenchType& type,
+                        OpBench& bench) {
   ModelResult result{&model, samples, length, {}};
   for (ModelOp& op : model_ops(model, samples, length)) {
     ModelOpResult one{std::move(op), std::nullopt, ""};

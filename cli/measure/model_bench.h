@@ -30,8 +30,9 @@ struct ModelResult {
 /// A kernel below this share of its limit is worth a look.
 inline constexpr double kGoodShare = 0.85;
 
-/// An op that the engine or the device does not support becomes a row that says so. Throws EnvError if there is too little
-/// memory.
-ModelResult bench_model(const PublicModel& model, int64_t samples, int64_t length, const BenchType& type, OpBench& bench);
+/// An op that the engine or the device does not support becomes a row that says so. Throws EnvError if there is too
+/// little memory.
+ModelResult bench_model(const PublicModel& model, int64_t samples, int64_t length, const BenchType& type,
+                        OpBench& bench);
 
 }  // namespace trainctl

@@ -8,7 +8,8 @@
 namespace trainctl {
 namespace {
 
-// Sources: config.json of each model's repository on the Hugging Face hub; GPT-2's vocabulary is padded to a multiple of 64.
+// GPT-2's vocabulary is padded to a multiple of 64. A test compares the sums of the others with published parameter
+// counts.
 constexpr PublicModel kPublicModels[] = {
     {"gpt2-124m", "GPT-2 124M", 12, 768, 12, 12, 64, 64, 3072, 50304, false},
     {"gpt2-1558m", "GPT-2 1558M", 48, 1600, 25, 25, 64, 64, 6400, 50304, false},
@@ -34,7 +35,8 @@ class ModelStep {
       : m_(model), samples_(samples), length_(length), rows_(samples * length) {}
 
   std::vector<ModelOp> ops() {
-    const int64_t queries = m_.heads * m_.key_size, keys = m_.kv_heads * m_.key_size, values = m_.kv_heads * m_.value_size;
+    const int64_t queries = m_.heads * m_.key_size, keys = m_.kv_heads * m_.key_size,
+                  values = m_.kv_heads * m_.value_size;
     product("q, k, v", m_.width, queries + keys + values, m_.layers);
     product("attention output", m_.heads * m_.value_size, m_.width, m_.layers);
     product(m_.is_gated ? "gate, up" : "up", m_.width, m_.hidden, m_.is_gated ? 2 * m_.layers : m_.layers);
@@ -42,8 +44,8 @@ class ModelStep {
     product("head", m_.width, m_.vocab, 1);
     attention(queries, keys, values);
     norms();
-    add("loss", "loss and its gradient", "softmax_cross_entropy_with_grad", fmt::format("{}x{},{}", rows_, m_.vocab, rows_),
-        "", 1);
+    add("loss", "loss and its gradient", "softmax_cross_entropy_with_grad",
+        fmt::format("{}x{},{}", rows_, m_.vocab, rows_), "", 1);
     return std::move(ops_);
   }
 
@@ -55,7 +57,8 @@ class ModelStep {
   /// y[rows, out] = x[rows, in] W[out, in]^T, and its two gradients.
   void product(const std::string& what, int64_t in, int64_t out, int calls) {
     add("products", what, "matmul", fmt::format("{}x{},{}x{}", rows_, in, out, in), "transpose_b=true", calls);
-    add("products", what + ": gradient of the input", "matmul", fmt::format("{}x{},{}x{}", rows_, out, out, in), "", calls);
+    add("products", what + ": gradient of the input", "matmul", fmt::format("{}x{},{}x{}", rows_, out, out, in), "",
+        calls);
     add("products", what + ": gradient of the weights", "matmul_weight_grad",
         fmt::format("{}x{},{}x{}", rows_, in, rows_, out), "", calls);
   }
@@ -68,11 +71,13 @@ class ModelStep {
     const std::string out = of(m_.heads * m_.value_size), logs = fmt::format("{}x{}x1x{}", samples_, m_.heads, length_);
     const std::string attrs = fmt::format("causal=true,group={},head_dim={}", m_.heads / m_.kv_heads, m_.key_size);
     add("attention", "attention", "attention", inputs, attrs, m_.layers);
-    add("attention", "attention: gradient", "attention_grad", out + "," + inputs + "," + out + "," + logs, attrs, m_.layers);
+    add("attention", "attention: gradient", "attention_grad", out + "," + inputs + "," + out + "," + logs, attrs,
+        m_.layers);
   }
 
   void norms() {
-    const std::string x = fmt::format("{}x{}", rows_, m_.width), row = std::to_string(rows_), width = std::to_string(m_.width);
+    const std::string x = fmt::format("{}x{}", rows_, m_.width), row = std::to_string(rows_),
+                      width = std::to_string(m_.width);
     const int calls = 2 * m_.layers + 1;
     if (m_.is_gated) {
       add("norms", "norm", "rms_norm", x + "," + width, "", calls);

@@ -13,12 +13,12 @@ struct PublicModel {
   std::string_view name;  ///< "llama-8b"
   std::string_view title;
   int layers = 0;
-  int64_t width = 0;                      ///< features of a position between layers
-  int64_t heads = 0, kv_heads = 0;        ///< heads of attention, and the key and value heads that they share
-  int64_t key_size = 0, value_size = 0;   ///< features of a head in queries and keys, and in values
-  int64_t hidden = 0;                     ///< features inside the feed-forward part
+  int64_t width = 0;                     ///< features of a position between layers
+  int64_t heads = 0, kv_heads = 0;       ///< heads of attention, and the key and value heads that they share
+  int64_t key_size = 0, value_size = 0;  ///< features of a head in queries and keys, and in values
+  int64_t hidden = 0;                    ///< features inside the feed-forward part
   int64_t vocab = 0;
-  bool is_gated = true;                   ///< rms_norm, and a feed-forward part of three products; false: as GPT-2
+  bool is_gated = true;  ///< rms_norm, and a feed-forward part of three products; false: as GPT-2
 };
 
 std::span<const PublicModel> public_models();

@@ -65,7 +65,8 @@ std::string model_text(const ModelResult& model) {
   std::vector<const ModelOpResult*> ops;
   for (const ModelOpResult& op : model.ops) ops.push_back(&op);
   std::stable_sort(ops.begin(), ops.end(), [](const auto* a, const auto* b) { return excess(*a) > excess(*b); });
-  const bool tera = std::any_of(ops.begin(), ops.end(), [](const auto* op) { return op->result && op->result->peak_flops >= 1e12; });
+  const bool tera =
+      std::any_of(ops.begin(), ops.end(), [](const auto* op) { return op->result && op->result->peak_flops >= 1e12; });
   Table table({"part", "kernel", ">calls", ">time", ">per step", ">share", tera ? ">TFLOP/s" : ">GFLOP/s", ">GB/s",
                ">of limit", ""});
   for (const ModelOpResult* op : ops) {
@@ -77,8 +78,9 @@ std::string model_text(const ModelResult& model) {
     const double part = r.of_limit();
     table.add({op->op.part, op->op.what, std::to_string(op->op.calls), duration_text(r.seconds.median),
                duration_text(op->seconds()), fmt::format("{:.1f}%", 100 * op->seconds() / model.seconds()),
-               r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "", figure(r.bytes_per_second() / 1e9),
-               part > 0 ? fmt::format("{:.0f}%", 100 * part) : "", part > 0 && part < kGoodShare ? "slow" : ""});
+               r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "",
+               figure(r.bytes_per_second() / 1e9), part > 0 ? fmt::format("{:.0f}%", 100 * part) : "",
+               part > 0 && part < kGoodShare ? "slow" : ""});
   }
   return fmt::format("{}: {} x {} tokens, {} per step in these kernels\n{}", model.model->title, model.samples,
                      with_commas(model.length), duration_text(model.seconds()), table.str());
@@ -160,8 +162,8 @@ Json models_json(const std::vector<ModelResult>& results, const std::string& dev
 std::string render_model_list() {
   Table table({"model", "", ">layers", ">width", ">heads", ">kv heads", ">head size", ">hidden", ">vocab"});
   for (const PublicModel& m : public_models()) {
-    const std::string size = m.key_size == m.value_size ? std::to_string(m.key_size)
-                                                        : fmt::format("{} / {}", m.key_size, m.value_size);
+    const std::string size =
+        m.key_size == m.value_size ? std::to_string(m.key_size) : fmt::format("{} / {}", m.key_size, m.value_size);
     table.add({std::string(m.name), std::string(m.title), std::to_string(m.layers), with_commas(m.width),
                std::to_string(m.heads), std::to_string(m.kv_heads), size, with_commas(m.hidden), with_commas(m.vocab)});
   }

@@ -5,17 +5,21 @@
 #include <nlohmann/json.hpp>
 
 namespace trainctl {
-std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine) {
-  if (machine.memory.value <= 0 || programs.empty()) return std::nullopt;
-  const auto most = std::max_element(programs.begin(), programs.end(), [](const Program& a, const Program& b) {
+const Program& largest_program(const std::vector<Program>& programs) {
+  return *std::max_element(programs.begin(), programs.end(), [](const Program& a, const Program& b) {
     return a.memory.total() < b.memory.total();
   });
+}
+
+std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine) {
+  if (machine.memory.value <= 0 || programs.empty()) return std::nullopt;
+  const Program& most = largest_program(programs);
   const auto has = [&](auto... opcodes) {
-    return std::any_of(most->instructions.begin(), most->instructions.end(),
+    return std::any_of(most.instructions.begin(), most.instructions.end(),
                        [&](const Instruction& now) { return (... || (now.opcode == opcodes)); });
   };
   const Bytes reserved = machine.reserved_memory(has(Opcode::collective), has(Opcode::send, Opcode::recv));
-  return DeviceNeed{most->rank, most->memory.total(), static_cast<int64_t>(reserved.value),
+  return DeviceNeed{most.rank, most.memory.total(), static_cast<int64_t>(reserved.value),
                     static_cast<int64_t>(machine.memory.value)};
 }
 

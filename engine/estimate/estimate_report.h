@@ -9,6 +9,9 @@
 
 namespace trainctl {
 
+/// The program of the rank that needs most memory.
+const Program& largest_program(const std::vector<Program>& programs);
+
 /// Memory of the device of the rank that needs most.
 struct DeviceNeed {
   int rank = 0;

@@ -19,11 +19,6 @@
 namespace trainctl {
 namespace {
 
-const Program& largest(const std::vector<Program>& programs) {
-  return *std::max_element(programs.begin(), programs.end(),
-                           [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
-}
-
 /// The memory and time of a variant of a job.
 struct Variant {
   int64_t bytes = 0;   ///< the most that a rank needs
@@ -102,7 +97,8 @@ class MemoryAdvice {
   std::string costs(const Variant& variant) const {
     const double slower = variant.seconds - now_.seconds;
     if (std::abs(slower) < kSameTime * now_.seconds) return format_bytes(variant.bytes);
-    return format_bytes(variant.bytes) + ", " + format_duration(std::abs(slower)) + (slower > 0 ? " slower" : " faster");
+    return format_bytes(variant.bytes) + ", " + format_duration(std::abs(slower)) +
+           (slower > 0 ? " slower" : " faster");
   }
 
   void offer_shards() {
@@ -117,7 +113,8 @@ class MemoryAdvice {
     if (!job_.graph.trains()) return;
     Networks networks(job_.spec, job_.data.shapes, job_.cost);
     for (const Recompute& way : recompute_ways(job_.spec, networks))
-      if (!way.empty() && offer("parallel.recompute: " + patterns_text(way), [&](JobSpec& s) { s.parallel.recompute = way; }))
+      if (!way.empty() &&
+          offer("parallel.recompute: " + patterns_text(way), [&](JobSpec& s) { s.parallel.recompute = way; }))
         return;
   }
 
@@ -156,7 +153,7 @@ class MemoryAdvice {
 
 std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
                                           const MemoryHolder& holder) {
-  const Program& most = largest(programs);
+  const Program& most = largest_program(programs);
   const Memory& m = most.memory;
   if (m.total() <= holder.bytes) return std::nullopt;
   return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", " + holder.name + " " +
@@ -173,10 +170,11 @@ std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::v
 void require_machine_memory(const PlannedJob& job, const std::vector<Program>& programs) {
   const std::optional<DeviceNeed> need = device_need(programs, job.cost.machine());
   if (!need || need->fits()) return;
-  const std::string message =
-      fmt::format("rank {} needs {}, and a device of {} has {} less {} for the driver and libraries", need->rank,
-                  format_bytes(need->bytes), job.cost.machine().name, format_bytes(need->device), format_bytes(need->reserved));
-  throw SpecError(job.spec.position("launch.machine"), "launch.machine", message, MemoryAdvice(job, need->usable()).text());
+  const std::string message = fmt::format(
+      "rank {} needs {}, and a device of {} has {} less {} for the driver and libraries", need->rank,
+      format_bytes(need->bytes), job.cost.machine().name, format_bytes(need->device), format_bytes(need->reserved));
+  throw SpecError(job.spec.position("launch.machine"), "launch.machine", message,
+                  MemoryAdvice(job, need->usable()).text());
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {

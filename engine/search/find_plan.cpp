@@ -240,8 +240,7 @@ class PlanSearch {
       for (const bool recomputes : {false, true}) tried[{one.shard.level, recomputes}] = kKnownSavers;  // it needs none
     }
     const double scale = memory_scale();
-    const std::vector<Considered> all = weighed_.all();
-    for (const Considered& one : all) {
+    for (const Considered& one : weighed_.all()) {
       const bool is_known = one.stages == 1 && one.cuts->known_as == KnownAs::data_parallel && !is_plain(one);
       if (!is_known || !weighed_.fits(one, scale) || is_too_slow(one, 0, doubts_.first)) continue;
       size_t& alike = tried[{one.shard.level, one.recompute != 0}];

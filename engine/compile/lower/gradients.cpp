@@ -289,7 +289,8 @@ View gathered_weights(Lowering& l, int bucket) {
   if (l.c.buckets[bucket].rounded_by_gathers) {
     check(b.pieces == 1, "at level 3 a bucket is gathered in one piece");
     const View rounded = own_shard(l, bucket, b.piece(0), l.gathered[bucket], name, dtype);
-    l.emit_kernel("round " + name, copy_slice_kernel, copy_of(b.shard_elements()), {shard}, {rounded}, Purpose::weights);
+    l.emit_kernel("round " + name, copy_slice_kernel, copy_of(b.shard_elements()), {shard}, {rounded},
+                  Purpose::weights);
     shard = rounded;
   }
   l.emit_collective("all_gather " + name, Collective::all_gather, b.shard_group, shard, whole, Purpose::weights);

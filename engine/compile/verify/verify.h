@@ -18,6 +18,11 @@ struct Region {
   bool holds_from_start = false;  ///< has a value before the first instruction of a step
 };
 
+/// Bytes at Bucket::gradients_offset.
+inline int64_t gradient_bytes(const Bucket& b) {
+  return (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
+}
+
 /// Sorted by offset.
 std::vector<Region> persistent_regions(const Program& program);
 

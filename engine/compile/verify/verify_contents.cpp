@@ -92,8 +92,8 @@ class Contents {
 
   void note_step_gradients(const Bucket& b) {
     std::vector<Region>& regions = step_gradients_[name_id("grad." + b.name)];
-    const int64_t kept = (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
-    if (b.gradients_offset >= 0) regions.push_back({b.name, b.gradients_offset, b.gradients_offset + kept});
+    if (b.gradients_offset >= 0)
+      regions.push_back({b.name, b.gradients_offset, b.gradients_offset + gradient_bytes(b)});
     if (b.sums_offset >= 0) regions.push_back({b.name, b.sums_offset, b.sums_offset + b.elements * kContentFloat});
   }
 
@@ -106,9 +106,9 @@ class Contents {
   /// True if a value of this name at this place is made of all micro-batches of a step.
   bool adds_up(int name, int64_t at) const {
     const auto found = step_gradients_.find(name);
-    return found != step_gradients_.end() && std::any_of(found->second.begin(), found->second.end(), [at](const Region& r) {
-             return r.begin <= at && at < r.end;
-           });
+    if (found == step_gradients_.end()) return false;
+    return std::any_of(found->second.begin(), found->second.end(),
+                       [at](const Region& r) { return r.begin <= at && at < r.end; });
   }
 
   void read(int i, const Instruction& code, const Access& access) {

@@ -185,9 +185,10 @@ std::vector<Region> persistent_regions(const Program& program) {
     add((b.has_compute_copy() ? "master." : "weights.") + b.name, b.weights_offset, b.weights_are_cut() ? shard : whole,
         !pulled);
     add("weights." + b.name, b.compute_offset, read, !pulled);
-    const int64_t kept = (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
-    if (!b.gradients_share_memory) add("grad." + b.name, b.gradients_offset, kept, false);
-    if (!b.gradients_share_memory) add("sums of grad." + b.name, b.sums_offset, whole, false);
+    if (!b.gradients_share_memory) {
+      add("grad." + b.name, b.gradients_offset, gradient_bytes(b), false);
+      add("sums of grad." + b.name, b.sums_offset, whole, false);
+    }
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {

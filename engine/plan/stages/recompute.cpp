@@ -56,7 +56,8 @@ RecomputedLayers recomputed_layers(const Graph& graph, const std::vector<LayerFa
 std::string note_on_kept_outputs(const Graph& graph, const RecomputedLayers& layers) {
   if (layers.kept.empty()) return "";
   const std::string& first = graph.layers[static_cast<size_t>(layers.kept.front())].name;
-  const std::string others = layers.kept.size() == 1 ? "" : fmt::format(" and of {} more layers", layers.kept.size() - 1);
+  const std::string others =
+      layers.kept.size() == 1 ? "" : fmt::format(" and of {} more layers", layers.kept.size() - 1);
   return fmt::format("recompute keeps the outputs of blocks: the output of {}{} is stored", first, others);
 }
 

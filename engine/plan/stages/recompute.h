@@ -1,4 +1,4 @@
-// Which layers the backward pass computes again (parallel.recompute).
+// Chooses the layers that the backward pass computes again (parallel.recompute).
 #pragma once
 
 #include <string>

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 
 #include "engine/ops/op_def.h"
@@ -116,26 +117,21 @@ std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks) {
   for (const Node& node : network->graph.nodes)
     if (node.phase == Phase::forward && (get_op(node.op).kernel.is_product || node.op == "attention"))
       costly.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
-  const auto last_attention = [&](size_t begin, size_t end) {
-    size_t last = begin;
-    for (size_t l = begin; l < end; ++l)
-      if (job.network[l].type == "attention") last = l;
-    return last;
-  };
   Recompute cheap, inputs, attention, blocks;
   for (size_t begin = 0, end = 0; begin < job.network.size(); begin = end) {
     const BlockPlace& block = repeats.places[begin];
-    for (end = begin + 1; end < job.network.size() && repeats.places[end].block == block.block &&
-                          repeats.places[end].run == block.run;)
-      ++end;
+    std::optional<size_t> of_attention;  // the last of the block
+    for (end = begin;
+         end < job.network.size() && repeats.places[end].block == block.block && repeats.places[end].run == block.run;
+         ++end)
+      if (job.network[end].type == "attention") of_attention = end;
     if (block.run < 0) continue;
-    const size_t of_attention = last_attention(begin, end);
     for (size_t l = begin; l + 1 < end; ++l) {  // what leaves a block is kept
       const std::string& pattern = repeats.places[l].pattern;
       const bool is_cheap = !costly.contains(pattern);
       if (is_cheap) add_rule(cheap, pattern);
-      if (of_attention > begin && (is_cheap || l < of_attention)) add_rule(inputs, pattern);
-      if (of_attention > begin && (is_cheap || l <= of_attention)) add_rule(attention, pattern);
+      if (of_attention && (is_cheap || l < *of_attention)) add_rule(inputs, pattern);
+      if (of_attention && (is_cheap || l <= *of_attention)) add_rule(attention, pattern);
       add_rule(blocks, pattern);
     }
   }

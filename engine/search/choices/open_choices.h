@@ -10,7 +10,8 @@
 
 namespace trainctl {
 
-/// A way to recompute: nothing; norms, activations and sums; these and the inputs of attention; these and attention; blocks.
+/// A way to recompute: nothing; norms, activations and sums; these and the inputs of attention; these and attention;
+/// blocks.
 using Recompute = std::vector<RecomputeRule>;
 
 /// The ways to recompute that a search tries, from nothing to whole blocks. Only layers of repeated blocks.

@@ -186,7 +186,8 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
   const auto [known, fresh] = shares_.try_emplace({shard.level, shard.within_host});
   Shares& shares = known->second;
   if (!fresh) return shares;
-  for (std::vector<double>* each : {&shares.update_bytes, &shares.memory, &shares.gradients, &shares.summed, &shares.gathered})
+  for (std::vector<double>* each :
+       {&shares.update_bytes, &shares.memory, &shares.gradients, &shares.summed, &shares.gathered})
     each->reserve(loads_.size());
   const double kept = bytes_.master > 0 ? bytes_.master : bytes_.weight;
   for (const LayerLoad& load : loads_) {

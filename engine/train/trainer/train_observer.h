@@ -31,7 +31,7 @@ class TrainObserver {
   /// dataset.autotune has changed the number of workers, before the step that follows `step`.
   virtual void on_loading(int64_t /*step*/, const LoadSetting&, const std::string& /*reason*/) {}
   /// dataset.on_error: skip has left out samples of the first `step` steps, or of steps that are read ahead. Called for
-  /// the first one, and when there are twice as many as at the last call.
+  /// the first sample, and each time the number of samples has doubled since the last call.
   virtual void on_skipped(int64_t /*step*/, const SkippedSamples&) {}
 };
 

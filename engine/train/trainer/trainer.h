@@ -143,7 +143,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 
-/// Runs all steps of the job, or as many as options.may_start allows.
+/// Runs the steps of the job until its end, or until options.may_start refuses a step.
 TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, TrainObservers observers = {},
                   const TrainOptions& options = {});
 
