@@ -17,7 +17,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITES = ["cli", "launcher", "campaign", "hosts", "clusters", "servers", "resumes", "report"]  # of --busy: how names of tests begin
 SKIPPED = 77
-LONG_EMULATED = ("cuda: a chain of layers*,cuda: large weight gradients in tiles*,cuda: products by tiles*,a CUDA kernel takes operands*,"
+LONG_EMULATED = ("cuda: large weight gradients in tiles*,cuda: products by tiles*,a CUDA kernel takes operands*,"
                  "large and odd sizes*,train.sink_steps*,a captured step*")
 
 
@@ -26,12 +26,12 @@ def campaigns(build, seed):
     binaries = build / "bin"
     trainctl = ["--trainctl", binaries / "trainctl"]
     python = lambda script, *words: [sys.executable, ROOT / "tests" / script, *words]
-    yield "hurt runs", python("campaign/campaign.py", *trainctl, "--injuries", 200, "--ranks", "4,8", "--seed", seed)
-    yield "hurt servers", python("campaign/servers.py", *trainctl, "--injuries", 100, "--seed", seed)
-    yield "hurt saves", python("campaign/resumes.py", *trainctl, "--shim", build / "tests/libdisk_faults.so", "--kills", 200, "--power", 200,
+    yield "injured runs", python("campaign/campaign.py", *trainctl, "--injuries", 200, "--ranks", "4,8", "--seed", seed)
+    yield "injured servers", python("campaign/servers.py", *trainctl, "--injuries", 100, "--seed", seed)
+    yield "injured saves", python("campaign/resumes.py", *trainctl, "--shim", build / "tests/libdisk_faults.so", "--kills", 200, "--power", 200,
                                "--seed", seed)
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
-    yield "hurt files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
+    yield "injured files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
@@ -40,7 +40,7 @@ def campaigns(build, seed):
     yield "unauthenticated peers", python("fuzz/unauthenticated_peers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
     for sanitizer in ["address", "thread"]:
         yield f"fuzzers {sanitizer}", python("fuzz/fuzz.py", *trainctl, "--sanitizer", sanitizer, "--seconds", 240)
-    yield "hurt hosts", python("hosts/injuries.py", binaries / "trainctl", "--runs", 50, "--seed", seed)
+    yield "injured hosts", python("hosts/injuries.py", binaries / "trainctl", "--runs", 50, "--seed", seed)
     yield "plans on hosts", python("hosts/equivalence.py", binaries / "trainctl", binaries / "test_equivalence", "--every", 8, "--seed", seed)
     yield "calibration", [binaries / "trainctl", "calibrate", "--fresh", "--name", "soak"]
     if (binaries / "test_cuda_emulated").exists():

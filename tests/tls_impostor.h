@@ -1,4 +1,4 @@
-// A server of TLS without the job's token, on loopback: it has a certificate that it has signed itself, and goes on with
+// A server of TLS without the job's token, on loopback: it has a certificate that it has signed itself, and continues with
 // any client that accepts it.
 #pragma once
 

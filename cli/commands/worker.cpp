@@ -152,17 +152,12 @@ class Worker {
         servers::restore_rows(*reader, program_->server, job_->plan.servers, rows);
       };
     }
-    ServerHooks hooks = output.hooks();
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
     if (options_.tables_fd >= 0) tables.emplace(options_.tables_fd, program_->server, !job_->spec.train.saves_state());
-    if (options_.image_fd >= 0) {
+    if (options_.image_fd >= 0)
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, server_options.from, options_.failures);
-      hooks.saves_before = [&](int64_t step) { return saver->saves_before(step); };
-      hooks.save = [&](const TrainPosition& position, Executor& executor) { saver->save(position, executor); };
-      hooks.at_end = [&](const TrainPosition& position, Executor& executor) { saver->save_last(position, executor); };
-    }
-    AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
+    AsyncServer server(*job_, *program_, *memory_, comm, output, saver ? &*saver : nullptr, server_options);
     if (saver && job_->spec.train.saves_state()) saver->prepare(server.executor());
     if (saver && tables) saver->copies_too([&](bool follows_save) { tables->write(server.tables(), follows_save); });
     status.state = RankState::training;

@@ -52,7 +52,7 @@ unsigned server_key(SSL* ssl, const char* identity, unsigned char* key, unsigned
   return std::strcmp(identity, kIdentity) == 0 ? put_key(ssl, key, most) : 0;
 }
 
-/// A server without the key may offer a certificate instead, and OpenSSL's clients would go on with it.
+/// A server without the key may offer a certificate instead, and OpenSSL's clients would continue with it.
 int refuse_certificate(X509_STORE_CTX* store, void*) {
   X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REJECTED);
   return 0;

@@ -57,7 +57,7 @@ struct RowOperands {
 };
 
 /// A kernel's role in a launch that several small kernels share (engine/ops/small_step).
-enum class LaunchRole : uint8_t { none, product, loss, weight_grad };
+enum class LaunchRole : uint8_t { none, product, weight_grad };
 
 /// A representative call: `trainctl bench op NAME` runs it if no shapes are given, and checks given ones against
 /// it.

@@ -172,7 +172,7 @@ def slow(trainctl, folder, args):
 
 
 def resume(trainctl, folder, args):
-    """10^9 samples of 10^10 are trained on, and the run goes on from its checkpoint."""
+    """10^9 samples of 10^10 are trained on, and the run resumes from its checkpoint."""
     job, once = folder / "large.yaml", folder / "once.yaml"
     job.write_text(f"""dataset: {{type: random, shape: [1], label_shape: [1], label_dtype: f32, samples: 10000000000, batch: 1000000, workers: 1}}
 network: [{{type: dense, units: 1}}]
@@ -187,7 +187,7 @@ launch: {{ranks: 1, log_dir: {folder}/log_large}}
     for _ in range(3):
         run = Process([trainctl, "run", job, "train.steps=1001", "--resume"])
         again.append(run.seconds)
-    print(f"10^10 samples: a run of one step takes {sorted(first)[1]:.2f} s, one that goes on at sample 10^9 {sorted(again)[1]:.2f} s "
+    print(f"10^10 samples: a run of one step takes {sorted(first)[1]:.2f} s, one that resumes at sample 10^9 {sorted(again)[1]:.2f} s "
           f"(10^9 samples took {whole.seconds:.0f} s)", flush=True)
 
 

@@ -1,4 +1,4 @@
-// Preloaded into runs by resumes.py: counts the calls by which checkpoints reach the disk, logs them, and hurts the run
+// Preloaded into runs by resumes.py: counts the calls by which checkpoints reach the disk, logs them, and injures the run
 // at one of them.
 //
 //   FAULT_FOLDER  calls on paths that contain this count
@@ -27,7 +27,7 @@
 
 static char paths[1024][512];  // of descriptors; empty: not of the folder
 
-// In FAULT_LOG.count: a writer that follows one that was killed goes on counting.
+// In FAULT_LOG.count: a writer that follows one that was killed continues counting.
 static struct {
   int calls;
   long data_at;  // bytes of FAULT_LOG.data

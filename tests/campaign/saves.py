@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Saves that are many, slow, or without a disk, in runs that go on meanwhile.
+"""Saves that are many, slow, or without a disk, in runs that continue meanwhile.
 
   python3 tests/campaign/saves.py --trainctl build/release/bin/trainctl --shim libdisk_faults.so [--only hung]
 """
@@ -122,7 +122,7 @@ def many(options, folder):
 
 
 def hung(options, folder):
-    """Writes block: training goes on, the user is told, and when the disk answers the save is finished."""
+    """Writes block: training continues, the user is told, and when the disk answers the save is finished."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "hang", "FAULT_AT": "40"})
     run.wait_for("the notice", lambda: "waiting for the disk" in run.said())
     saves = run.saves()
@@ -146,7 +146,7 @@ def slow(options, folder):
 
 
 def full(options, folder):
-    """The disk is full: training goes on, the user is told, and the save is tried again."""
+    """The disk is full: training continues, the user is told, and the save is tried again."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "full", "FAULT_AT": "40"})
     run.wait_for("the notice", lambda: "No space left on device; retrying" in run.said())
     saves = run.saves()

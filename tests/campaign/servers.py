@@ -4,7 +4,7 @@
   python3 tests/campaign/servers.py --trainctl build/release/bin/trainctl --injuries 100
 
 Workers that are killed, stopped or restarted must not end the run: it makes all of its steps. A server that is killed
-ends it, with its name as the first cause, and with checkpoints --resume goes on. Nothing may be left behind. Prints a row
+ends it, with its name as the first cause, and with checkpoints --resume continues. Nothing may be left behind. Prints a row
 per injury; exits with 1 if one went wrong. The same seed gives the same injuries."""
 
 import argparse
@@ -93,7 +93,7 @@ def alive(pid):
 
 
 class Over(Exception):
-    """The run was over, or nearly, before it was hurt: the machine held up this test. The same injury hurts a longer run."""
+    """The run was over, or nearly, before it was injured: the machine held up this test. The same injury injures a longer run."""
 
 
 class Run:
@@ -125,7 +125,7 @@ class Run:
         if len(self.pids) < self.workers + self.servers:
             raise Over
 
-    def hurt(self, victim, number):
+    def injure(self, victim, number):
         try:
             os.kill(self.pids[victim], number)
         except ProcessLookupError:
@@ -161,7 +161,7 @@ def injure(run, rng):
     if kind == "interrupted":
         run.launcher.send_signal(signal.SIGINT)
     for victim in victims if kind != "interrupted" else []:
-        run.hurt(victim, signal.SIGSTOP if kind == "worker stopped" else signal.SIGKILL)
+        run.injure(victim, signal.SIGSTOP if kind == "worker stopped" else signal.SIGKILL)
     if steps_of(run.log, run.workers) > 0.9 * run.steps:
         raise Over
     code = run.finish()

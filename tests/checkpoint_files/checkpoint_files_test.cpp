@@ -1,4 +1,4 @@
-// Checkpoints of earlier versions (make.py) are read for ever: the same numbers, and training goes on from them.
+// Checkpoints of earlier versions (make.py) are read for ever: the same numbers, and training resumes from them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <zlib.h>
@@ -68,7 +68,7 @@ TEST_CASE("checkpoints of every format so far are whole and have the numbers tha
   }
 }
 
-TEST_CASE("a job of a checkpoint of every format so far goes on with the losses of the run that wrote it") {
+TEST_CASE("a job of a checkpoint of every format so far continues with the losses of the run that wrote it") {
   for (const OldCheckpoint& old : old_checkpoints()) {
     CAPTURE(old.path);
     PlannedJob job = plan_job(load_job(old.path + "/job.yaml"));

@@ -158,7 +158,7 @@ TEST_CASE("data check counts samples and classes and names what is broken, with 
   CHECK(contains(bad.out, "photos/left/3.png"));
 }
 
-TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it is counted and the run goes on") {
+TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it is counted and the run continues") {
   const Scratch scratch;
   write_photos(scratch, 20);
   fs::resize_file(scratch.path() + "/photos/right/7.png", 60);

@@ -87,7 +87,7 @@ TEST_CASE("a run whose loss becomes nan or infinite ends with 5 and says so once
   check_that_it_stops("small", {"launch.ranks=2", "parallel.mode=hybrid_parallel"});
 }
 
-TEST_CASE("with on_nan: warn a run goes on to its end, after one line about the loss") {
+TEST_CASE("with on_nan: warn a run continues to its end, after one line about the loss") {
   const Diverging run("small", {"launch.ranks=2", "parallel.mode=data_parallel", "train.on_nan=warn", "train.steps=12",
                                 "train.log_every=5"});
   INFO(run.result.out << run.result.err);

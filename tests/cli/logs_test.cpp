@@ -165,7 +165,7 @@ TEST_CASE("the last state of a progress bar is shown, and a pattern matches line
         1000004 + std::string("rank 0 | ").size());
 }
 
-TEST_CASE("--follow shows lines while the run goes on, and ends with it") {
+TEST_CASE("--follow shows lines while the run continues, and ends with it") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml") << "name: slow\ncommand: [sh, script.sh]\nlaunch: {ranks: 2}\n";
   std::ofstream(scratch.path() + "/script.sh") << "echo begun; while [ ! -e go ]; do sleep 0.01; done; echo ended\n";

@@ -122,7 +122,7 @@ TEST_CASE("a server that is killed ends a run with parameter servers and is its 
   CHECK_FALSE(left);
 }
 
-TEST_CASE("a run with parameter servers is saved by its servers and goes on under data_parallel") {
+TEST_CASE("a run with parameter servers is saved by its servers and continues under data_parallel") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult saved = trainctl_command(
@@ -172,7 +172,7 @@ std::string loss_lines(const Scratch& scratch, int run, int first) {
 
 }  // namespace
 
-TEST_CASE("a run with tables goes on from its checkpoint on another number of servers as if nothing had been") {
+TEST_CASE("a run with tables resumes from its checkpoint on another number of servers as if nothing had been") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml") << kClicks;
   const CommandResult whole = trainctl_command(scratch.path(), {"run", "job.yaml"});
@@ -197,7 +197,7 @@ TEST_CASE("a run with tables goes on from its checkpoint on another number of se
                  "ids.1"));
 }
 
-TEST_CASE("a save of changed rows alone has a link to all rows, and a run goes on from it as if nothing had been") {
+TEST_CASE("a save of changed rows alone has a link to all rows, and a run resumes from it as if nothing had been") {
   const Scratch scratch;
   std::string job = kClicks;
   // Few of many ids are met between two saves; 96 samples of 4 ids are 384 at most.
@@ -261,7 +261,7 @@ TEST_CASE("rows of tables are taken by a job without servers, which has the whol
     }
 }
 
-TEST_CASE("workers in step save what they have and servers their rows, and a run goes on from that under other plans") {
+TEST_CASE("workers in step save what they have and servers their rows, and a run resumes from that under other plans") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml") << kClicks << "validation: {dataset: {samples: 64}}\n";
   const std::vector<std::string> in_step = {"parallel.sync=true", "parallel.staleness=0",

@@ -1,4 +1,4 @@
-// Bytes that changed on the disk: what `run --resume` goes on from.
+// Bytes that changed on the disk: what `run --resume` resumes from.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ int64_t with_each_byte_flipped(const std::string& path, const Check& check) {
 }  // namespace
 
 TEST_CASE(
-    "a flipped byte anywhere in a checkpoint: it is named with the file, and a run goes on from the one before it") {
+    "a flipped byte anywhere in a checkpoint: it is named with the file, and a run resumes from the one before it") {
   const TwoCheckpoints saved;
   std::vector<std::string> none;
   REQUIRE(saved.resumed(none) == saved.last);

@@ -67,7 +67,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   return names;
 }
 
-/// The loss lines of run `run`, which went on after `step`, are those of a run that nothing stopped.
+/// The loss lines of run `run`, which continued after `step`, are those of a run that nothing stopped.
 void check_like_uninterrupted(const Scratch& scratch, int run, int64_t step, int64_t steps) {
   const Scratch whole;
   small_job(whole.path());
@@ -118,7 +118,7 @@ constexpr int64_t kEndless = 1'000'000'000;
 }  // namespace
 
 TEST_CASE(
-    "SIGUSR1 saves and training goes on, SIGTERM saves and stops, and a resumed run has the lines of one that was "
+    "SIGUSR1 saves and training continues, SIGTERM saves and stops, and a resumed run has the lines of one that was "
     "not") {
   const Scratch scratch;
   small_job(scratch.path());
@@ -271,7 +271,7 @@ TEST_CASE("a changed network is an error that lists what differs, and --partial 
   CHECK(contains(taken.out, "resuming after step 5 "));
 }
 
-TEST_CASE("the best validation, and how many followed it, go on across a resume") {
+TEST_CASE("the best validation, and how many followed it, continue across a resume") {
   const Scratch scratch;
   small_job(scratch.path(), "validation: {dataset: {samples: 16}, every_steps: 1}\n");
   // Nothing is learnt, so the first validation stays the best.
@@ -297,7 +297,7 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
   CHECK(contains(run(20, 9, {"--resume"}), "stopped after step 10: "));
 }
 
-TEST_CASE("a run goes on under another plan, on the samples that were next") {
+TEST_CASE("a run continues under another plan, on the samples that were next") {
   const Scratch scratch;
   small_job(scratch.path());
   REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(11, "every_steps: 5")})).exit_code ==
@@ -320,7 +320,7 @@ TEST_CASE("a run goes on under another plan, on the samples that were next") {
   CHECK(lines > 13);
 }
 
-TEST_CASE("configs/mnist_mlp.yaml goes on after a failure, on its plan and on another, and its weights leave") {
+TEST_CASE("configs/mnist_mlp.yaml continues after a failure, on its plan and on another, and its weights leave") {
   const std::string job = TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml";
   const Scratch whole, same, other;
   const CommandResult uninterrupted = trainctl_command(whole.path(), {"run", job});

@@ -154,7 +154,7 @@ def alone(scene):
 
 
 def lost_first(scene):
-    """A pod 0 that takes the place of a lost one goes on from the newest checkpoint by itself, with the other pod as it is."""
+    """A pod 0 that takes the place of a lost one resumes from the newest checkpoint by itself, with the other pod as it is."""
     from network import eventually
     scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=10s", "train.checkpoint={every_steps: 25, async: false}")
     scene.start(0)

@@ -131,7 +131,7 @@ def cancelled(scene):
 
 
 def time_limit(scene):
-    """Before its limit a job saves and is queued again; the second start goes on from the first one's checkpoint."""
+    """Before its limit a job saves and is queued again; the second start resumes from the first one's checkpoint."""
     job = scene.submit(f"launch.ranks=2 {PLAIN} {LONG} train.checkpoint={{every_steps: 1000000}} launch.slurm.time=2".replace(
         "{every_steps: 1000000}", "'{every_steps: 1000000}'"))
     begin = time.monotonic()
@@ -147,11 +147,11 @@ def time_limit(scene):
     scene.command(f"stop --slurm {job}")
     scene.end(job)
     scene.require_nothing_left()
-    return f"stopped after step {last}, went on with {first}; {took:.0f} s"
+    return f"stopped after step {last}, continued with {first}; {took:.0f} s"
 
 
 def node_down(scene):
-    """A node that goes down: Slurm queues the job again, and it goes on from its newest checkpoint on another node."""
+    """A node that goes down: Slurm queues the job again, and it resumes from its newest checkpoint on another node."""
     job = scene.submit(f"launch.ranks=2 {PLAIN} {LONG} 'train.checkpoint={{every_steps: 50}}'")
     scene.begun(job, steps=120)
     node = scene.slurm.job(job)["NodeList"]
@@ -172,7 +172,7 @@ def node_down(scene):
         scene.slurm.start_node(node)
         scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=RESUME")
         eventually(lambda: scene.slurm.state(node).startswith("IDLE"))
-    return f"{node} died after step {last}, {other} went on with {first}"
+    return f"{node} died after step {last}, {other} continued with {first}"
 
 
 def dry_run(scene):
@@ -253,7 +253,7 @@ def by_pmix(scene):
 
 
 def elastic(scene):
-    """--no-kill with launch.elastic: a node goes down, and the job goes on at once on the one that is left, in the same allocation."""
+    """--no-kill with launch.elastic: a node goes down, and the job resumes at once on the one that is left, in the same allocation."""
     job = scene.submit(f"launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG} 'train.checkpoint={{every_steps: 25}}' "
                        "'launch.elastic={min_ranks: 1}' launch.reconnect=10s launch.slurm.requeue=false")
     scene.begun(job, steps=60)

@@ -36,7 +36,7 @@ bool follow_each_other(const PlanCase& a, const PlanCase& b) {
 
 }  // namespace
 
-TEST_CASE("a run that is resumed goes on with the same bits on its plan, and within rounding on another") {
+TEST_CASE("a run that is resumed continues with the same bits on its plan, and within rounding on another") {
   const std::vector<PlanCase>& cases = plan_cases();
   for (size_t c = 0; c < cases.size(); c += 1) {
     const PlanCase& plan = cases[c];

@@ -1,4 +1,4 @@
-// A run whose state is saved, as workers and writer do it, and runs that go on from there.
+// A run whose state is saved, as workers and writer do it, and runs that resume from there.
 #pragma once
 
 #include <string>

@@ -56,7 +56,7 @@ bool is_run(const PlanCase& plan) {
 
 }  // namespace
 
-TEST_CASE("a validation has the numbers of one rank under every plan, and training goes on with the same bits") {
+TEST_CASE("a validation has the numbers of one rank under every plan, and training continues with the same bits") {
   for (const PlanCase& plan : plan_cases()) {
     if (!is_run(plan)) continue;
     SUBCASE(plan.name) {

@@ -316,7 +316,7 @@ def listeners_of(pid):
 
 
 class Training:
-    """How far a run that goes on meanwhile has come. `said`: returns what it has printed."""
+    """How far a run that continues meanwhile has come. `said`: returns what it has printed."""
 
     def __init__(self, run, logs, said):
         self.run, self.metrics, self.said = run, logs / "1/metrics.jsonl", said
@@ -328,7 +328,7 @@ class Training:
         end = time.monotonic() + ANSWER_SECONDS
         while self.step() < least and time.monotonic() < end and self.run.poll() is None:
             time.sleep(0.05)
-        require(self.step() >= least, f"the run goes on: step {self.step()}, {self.run.poll() is None or self.said()}")
+        require(self.step() >= least, f"the run continues: step {self.step()}, {self.run.poll() is None or self.said()}")
 
 
 def await_(holds, what):

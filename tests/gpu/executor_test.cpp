@@ -59,16 +59,16 @@ Operand matrix(int64_t offset, int64_t rows, int64_t cols) {
 }
 
 constexpr int64_t kRows = 20, kTensors = 1024;  ///< rows; start of the tensors
+constexpr int64_t kGrads = 6144;                ///< start of the gradients of launch_of_four
 
-/// Two layers, the loss and the backward product, marked as one launch; rows of 6 are not whole packs.
-Program thin_network() {
+/// A layer, the loss and the gradients of two weights, marked as one launch; rows of 6 are not whole packs.
+Program launch_of_four() {
   Program p;
   p.arena_bytes = 8192;
   p.scalars_offset = 0;
   p.loss_offset = 7168;
-  const Operand x = matrix(kTensors, kRows, 6), w1 = matrix(2048, 8, 6), h = matrix(2560, kRows, 8);
-  const Operand w2 = matrix(3584, 1, 8), y = matrix(4096, kRows, 1), label = matrix(4608, kRows, 1);
-  const Operand dy = matrix(5120, kRows, 1), dh = matrix(5632, kRows, 8);
+  const Operand x = matrix(kTensors, kRows, 6), w = matrix(2048, 1, 6), other = matrix(2560, kRows, 8);
+  const Operand y = matrix(4096, kRows, 1), label = matrix(4608, kRows, 1), dy = matrix(5120, kRows, 1);
   const auto kernel = [&](const std::string& op, std::vector<Operand> in, std::vector<Operand> out,
                           const Attrs& attrs) {
     Instruction i = instruction(Opcode::kernel, op);
@@ -78,10 +78,10 @@ Program thin_network() {
     i.launch = 0;
     p.instructions.push_back(std::move(i));
   };
-  kernel("matmul", {x, w1}, {h}, {{"transpose_b", true}});
-  kernel("matmul", {h, w2}, {y}, {{"transpose_b", true}});
+  kernel("matmul", {x, w}, {y}, {{"transpose_b", true}});
   kernel("mse_with_grad", {y, label}, {floats(p.loss_offset, 1), dy}, {});
-  kernel("matmul", {dy, w2}, {dh}, {});
+  kernel("matmul_weight_grad", {x, dy}, {matrix(kGrads, 1, 6)}, {});
+  kernel("matmul_weight_grad", {other, dy}, {matrix(kGrads + 128, 1, 8)}, {});
   return p;
 }
 
@@ -216,10 +216,10 @@ TEST_CASE("the executor records what its start and its first steps spend time on
   CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
 }
 
-TEST_CASE("in a launch without a kernel of its own, the instructions of a head still run as one") {
+TEST_CASE("in a launch without a kernel of its own, weight gradients still run as one") {
   if (!have_gpus(1)) return;
   const SmallStepOn on;
-  const Program program = thin_network();
+  const Program program = launch_of_four();
   for (const bool with_graph : {false, true}) {
     CAPTURE(with_graph);
     OneRank rank(program);
@@ -232,9 +232,14 @@ TEST_CASE("in a launch without a kernel of its own, the instructions of a head s
     const HostBlock inputs = executor->allocate_inputs(input_layout(program).bytes);
     for (uint32_t step = 0; step < 2; ++step) {
       executor->start_step(inputs.get(), {.step = step});
-      CHECK(executor->finish_step() == kRows * 47 * 47);  // of 6 ones, 8 sums, which should be 1
+      CHECK(executor->finish_step() == kRows * 5 * 5);  // a sum of 6 ones, which should be 1
     }
-    CHECK(timeline.launched == std::map<int32_t, int32_t>{{0, 1}, {1, 3}, {2, 0}, {3, 0}});
+    CHECK(timeline.launched == std::map<int32_t, int32_t>{{0, 1}, {1, 1}, {2, 2}, {3, 0}});
+    float grad = 0;
+    for (const int64_t at : {kGrads, kGrads + 128}) {
+      executor->read(at, &grad, sizeof(grad));
+      CHECK(grad == kRows * 2 * 5);
+    }
   }
 }
 

@@ -52,7 +52,7 @@ def trained(scene, names, every, how, seconds, chance):
     while time.monotonic() - begin < seconds:
         until = begin + (failures + 1) * every if every else begin + seconds
         time.sleep(max(0.0, min(until, begin + seconds) - time.monotonic()))
-        require(process.poll() is None, "it goes on: " + scene.output.read_text()[-3000:])
+        require(process.poll() is None, "it continues: " + scene.output.read_text()[-3000:])
         if not every or time.monotonic() - begin >= seconds:
             break
         last = chance.choice([name for name in names if name != last])

@@ -183,7 +183,7 @@ def cut_cable(scene):
     time.sleep(1)
     scene.network.hosts["b"].mend()
     require(eventually(lambda: scene.step() > before + 20 or process.poll() is not None) and process.poll() is None,
-            "it goes on: " + scene.output.read_text())
+            "it continues: " + scene.output.read_text())
     stop(scene, process)
     return f"from step {before} to {scene.step()}"
 
@@ -249,7 +249,7 @@ def checkpoints(scene, run=1):
 
 
 def saved_and_resumed(scene):
-    """Checkpoints of two hosts are on the launcher, and another number of ranks goes on from them with the same losses."""
+    """Checkpoints of two hosts are on the launcher, and another number of ranks resumes from them with the same losses."""
     one = scene.run(f"{ONE_RANK} train.steps=40")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
@@ -273,13 +273,13 @@ def saved_and_resumed(scene):
 
 
 def saved_by_signal(scene):
-    """SIGUSR1 saves the state of all ranks of all hosts between two steps, and the run goes on."""
+    """SIGUSR1 saves the state of all ranks of all hosts between two steps, and the run continues."""
     process = scene.start("train.checkpoint.every_steps=1000000")
     pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
     os.kill(int(pid.stdout.split()[0]), signal.SIGUSR1)
     require(eventually(lambda: len(checkpoints(scene)) == 1), "it saves: " + scene.output.read_text())
     before = scene.step()
-    require(eventually(lambda: scene.step() > before + 20), "it goes on")
+    require(eventually(lambda: scene.step() > before + 20), "it continues")
     saved = checkpoints(scene)
     require(stop(scene, process) == 130, scene.output.read_text())
     require(len(checkpoints(scene)) == 2, f"the last state is saved too: {checkpoints(scene)}")
@@ -292,12 +292,12 @@ def restarted(scene):
     process = scene.start("launch.max_restarts=1 train.checkpoint.every_steps=20")
     require(eventually(lambda: checkpoints(scene)), "it saves: " + scene.output.read_text())
     os.kill(scene.rank(2)[1], signal.SIGKILL)
-    require(eventually(lambda: "resuming after step" in scene.output.read_text()), "it goes on: " + scene.output.read_text())
+    require(eventually(lambda: "resuming after step" in scene.output.read_text()), "it continues: " + scene.output.read_text())
     resumed = int(re.search(r"resuming after step (\d+)", scene.output.read_text()).group(1))
     require(eventually(lambda: scene.step() > resumed + 10), "it trains: " + scene.output.read_text())
     require(stop(scene, process) == 130, scene.output.read_text())
     scene.require_nothing_left()
-    return f"went on after step {resumed}"
+    return f"continued after step {resumed}"
 
 
 NOTICED_SECONDS, ON_SECONDS = 3, 10  # after a loss, on a quiet machine
@@ -330,7 +330,7 @@ def require_small_losses(scene, count):
 
 
 def elastic(scene):
-    """A lost host costs a step at most: the others go on from what they hold in memory, and it is used again when it is back."""
+    """A lost host costs a step at most: the others resume from what they hold in memory, and it is used again when it is back."""
     # Not the job's mae: its gradient jumps where a prediction meets its label, so rounding shows after 60 steps. At this rate it stays small.
     loss = "loss=mse optimizer.learning_rate=0.0001"
     one = scene.run(f"{ONE_RANK} {loss} train.steps=400")

@@ -1,4 +1,4 @@
-"""A campaign of injuries to runs on test hosts (network.py): seeded, each run hurt once, and the outcome judged.
+"""A campaign of injuries to runs on test hosts (network.py): seeded, each run injured once, and the outcome judged.
 
     python3 tests/hosts/injuries.py TRAINCTL [--seed 1] [--runs 40] [--only NAME]
 
@@ -30,7 +30,7 @@ SAVES = f"{LOSS} train.checkpoint.every_steps=15 launch.reconnect=5s"
 def goes_on(scene, process):
     before = scene.step()
     require(eventually(lambda: scene.step() > before + 15 or process.poll() is not None) and process.poll() is None,
-            "it goes on: " + scene.output.read_text()[-1500:])
+            "it continues: " + scene.output.read_text()[-1500:])
     require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
 
 
@@ -81,7 +81,7 @@ def kill_connections(scene, process, random):
 
 
 def cut(seconds):
-    def hurt(scene, process, random):
+    def injure(scene, process, random):
         host = random.choice(list(scene.network.hosts.values()))
         host.cut()
         try:
@@ -89,8 +89,8 @@ def cut(seconds):
         finally:
             host.mend()
         goes_on(scene, process)
-    hurt.__name__ = f"cut_{seconds}_s"
-    return hurt
+    injure.__name__ = f"cut_{seconds}_s"
+    return injure
 
 
 def cut_for_good(scene, process, random):
@@ -145,12 +145,12 @@ def save_and_interrupt(scene, process, random):
 
 
 def lose_host(scene, process, random):
-    """launch.elastic: the other host goes on, and takes it back."""
+    """launch.elastic: the other host continues, and takes it back."""
     host = scene.network.hosts["b"]
     host.cut()
     try:
         require(eventually(lambda: "2 ranks instead of 4" in scene.output.read_text() or process.poll() is not None) and process.poll() is None,
-                "it goes on: " + scene.output.read_text()[-1500:])
+                "it continues: " + scene.output.read_text()[-1500:])
     finally:
         host.mend()
     require(eventually(lambda: "4 ranks instead of 2" in scene.output.read_text() or process.poll() is not None) and process.poll() is None,
@@ -164,7 +164,7 @@ def lose_agent(scene, process, random):
     for pid in processes_of(host, "trainctl-agent"):
         os.kill(pid, signal.SIGKILL)
     require(eventually(lambda: "2 ranks instead of 4" in scene.output.read_text() or process.poll() is not None) and process.poll() is None,
-            "it goes on: " + scene.output.read_text()[-1500:])
+            "it continues: " + scene.output.read_text()[-1500:])
     goes_on(scene, process)
 
 
@@ -178,7 +178,7 @@ def restart_rank(scene, process, random):
 
 
 def two_jobs(scene, process, random):
-    """Another job on the same hosts is interrupted; this one goes on."""
+    """Another job on the same hosts is interrupted; this one continues."""
     other = Scene(scene.network, scene.trainctl)
     other.runs = scene.runs + 1000
     second = other.start("train.checkpoint=null")
@@ -188,7 +188,7 @@ def two_jobs(scene, process, random):
 
 def freezer(seconds):
     """The kernel's freezer takes a host's processes, the agent too: it neither hears nor answers nor can be killed meanwhile."""
-    def hurt(scene, process, random):
+    def injure(scene, process, random):
         host = random.choice(list(scene.network.hosts.values()))
         thaw = host.freeze()
         try:
@@ -200,8 +200,8 @@ def freezer(seconds):
             require(thaw(), "the freezer lets it go")
         if seconds:
             goes_on(scene, process)
-    hurt.__name__ = f"freezer_{seconds}_s" if seconds else "freezer_for_good"
-    return hurt
+    injure.__name__ = f"freezer_{seconds}_s" if seconds else "freezer_for_good"
+    return injure
 
 
 def starved_agent(scene, process, random):
@@ -304,7 +304,7 @@ def changed_key(scene, process, random):
 
 
 def full_disk(scene, process, random):
-    """Host b's disk fills up: before the start the run does not begin, and b is named; while it runs, it goes on, or ends and names b."""
+    """Host b's disk fills up: before the start the run does not begin, and b is named; while it runs, it continues, or ends and names b."""
     host = scene.network.hosts["b"]
     filler = host.tree / "root/filler"
     if random.random() < 0.5:
@@ -336,7 +336,7 @@ def fill(path):
 
 
 def two_jobs_one_hurt(scene, process, random):
-    """Of two jobs on the same hosts one loses its agent; the other goes on, and nothing of either is left."""
+    """Of two jobs on the same hosts one loses its agent; the other continues, and nothing of either is left."""
     other = Scene(scene.network, scene.trainctl)
     other.runs = scene.runs + 2000
     before = {pid for host in scene.network.hosts.values() for pid in processes_of(host, "trainctl-agent")}

@@ -134,7 +134,7 @@ def elastic(scene):
     require("1 rank instead of 2" in scene.said() or "replanned" in scene.said(), scene.said()[-2000:])
     went_on = int(re.search(r"resum(?:ed|ing) after step (\d+)", scene.said()).group(1))
     require(went_on >= 50, f"it resumed: {scene.said()[-2000:]}")
-    require(scene.steps() == list(range(1, 4001)), f"each step once: {len(scene.steps())} lines of 4000; went on after {went_on}")
+    require(scene.steps() == list(range(1, 4001)), f"each step once: {len(scene.steps())} lines of 4000; continued after {went_on}")
 
 
 def printed(scene):

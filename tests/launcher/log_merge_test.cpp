@@ -70,7 +70,7 @@ TEST_CASE("lines without a time come first, by rank") {
   CHECK(text == "1:line\n2:line\n0:line\n");
 }
 
-TEST_CASE("while a run goes on, its latest lines wait until no earlier one can arrive") {
+TEST_CASE("while a run continues, its latest lines wait until no earlier one can arrive") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 2);
   LogWriter a(stream_of(run, 0), {}, 0, 1), b(stream_of(run, 1), {}, 0, 1);

@@ -102,7 +102,7 @@ TEST_CASE("a script behind a door reads and writes as here, to the end of its in
   CHECK(dialled(listener.address, "cat", large) == large);
 }
 
-TEST_CASE("a client without the token is refused, and the door goes on") {
+TEST_CASE("a client without the token is refused, and the door continues") {
   RemoteListener listener;
   CHECK_THROWS_AS(await_listener(listener.address, "another token of at least 32 characters", 0), EnvError);
   CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");

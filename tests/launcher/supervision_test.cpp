@@ -307,7 +307,7 @@ SupervisionScene::Limits own_workers() {
   return limits;
 }
 
-TEST_CASE("of workers on their own the frozen one is killed, and those that wait because of it go on") {
+TEST_CASE("of workers on their own the frozen one is killed, and those that wait because of it continue") {
   SupervisionScene scene(own_workers());
   scene.frozen[1] = true;
   const auto look_until = [&](double end) {

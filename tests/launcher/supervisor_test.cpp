@@ -86,7 +86,7 @@ class LateRank : public RankRunner {
 
 }  // namespace
 
-TEST_CASE("when the ranks have ended, the loop that goes on calls nothing of their supervision") {
+TEST_CASE("when the ranks have ended, the loop that continues calls nothing of their supervision") {
   const Scratch scratch;
   boost::asio::io_context loop;
   LateRank rank(loop);
@@ -322,7 +322,7 @@ TEST_CASE("a rank that writes without end is not held by a disk that hangs, and 
   CHECK(log.ends_with("\nlast\n"));
 }
 
-TEST_CASE("if the process that writes the logs is killed, another one goes on, and the user is told") {
+TEST_CASE("if the process that writes the logs is killed, another one continues, and the user is told") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"echo first; echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});

@@ -247,7 +247,7 @@ TEST_CASE("plan and compile use no file, socket or clock") {
 TEST_CASE("only commands, rendering and the report write to the terminal") {
   // Exempt: output of ranks and of helper programs on remote hosts, which is a protocol or a log.
   static const std::regex exempt(
-      "engine/ops/cuda/say_once\\.cpp|engine/runtime/cuda/cuda_executor\\.cpp|"
+      "engine/ops/cuda/print_once\\.cpp|engine/runtime/cuda/cuda_executor\\.cpp|"
       "launcher/(clusters/remote_listener|hosts/(link_check|probe|relay|transport))\\.cpp");
   static const std::regex pattern(R"re(\bstd::(cout|cerr|clog) <<|\bstd::(puts|printf|fprintf|fputs)\b|\b[df]?printf\(|\bf?puts\()re");
   const fs::path root = TRAINCTL_SOURCE_DIR;

@@ -376,7 +376,7 @@ class Layers:
         return True
 
     def split(self):
-        """Cuts one dim; the network goes on from one of the parts, or from some of them joined again."""
+        """Cuts one dim; the network continues from one of the parts, or from some of them joined again."""
         dims = [d for d in range(1, len(self.shape)) if self.shape[d] > 1]
         if not dims:
             return False

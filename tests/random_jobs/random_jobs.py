@@ -5,7 +5,7 @@
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
 
 Fails if a legal job crashes, hangs, is not finite while the reference is, differs from the reference's losses by more than TOLERANCE,
-or has other bits when run again, or resumed from a checkpoint of a random step; if another plan that goes on from that checkpoint
+or has other bits when run again, or resumed from a checkpoint of a random step; if another plan that resumes from that checkpoint
 does not follow the reference (a third of the jobs are run again, and a third resumed; with --resume all are resumed); and if more than
 MOST_EXCUSED of the jobs are excused from that:
 
@@ -234,7 +234,7 @@ class Campaign:
             self.there_and_back(job, path, reference_path, f"{folder}.cpu", at, rng.randint(at + 1, last - 1), reference)
 
     def there_and_back(self, job, path, reference_path, folder, at, back, reference):
-        """The reference saves on a CPU after step `at`, the job goes on from there on GPUs, and the reference from what that saved after
+        """The reference saves on a CPU after step `at`, the job resumes from there on GPUs, and the reference from what that saved after
         step `back`."""
         one, on_gpus = job.reference_overrides(), f"{folder}.on_gpus"
         run_losses(self.options.trainctl, reference_path, [*one, f"train.checkpoint={{every_steps: {at}, keep: 1000, dir: {folder}}}"])

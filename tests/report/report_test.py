@@ -152,7 +152,7 @@ def followed(scene):
         assert url.startswith("http://127.0.0.1:"), url
         eventually(lambda: served_step(url) > 0, "the run has begun")
         first = served_step(url)
-        eventually(lambda: served_step(url) > first, f"the run goes on after step {first}")
+        eventually(lambda: served_step(url) > first, f"the run continues after step {first}")
         assert asked(url, Host="evil.example")[0] == 403 and asked(url + "etc/passwd")[0] == 404
         tab = scene.browser.page(url)
         assert len(tab.nodes().all("span", id="live")) == 1 and not tab.said, tab.said
@@ -249,7 +249,7 @@ def looks(scene, pages):
 
 
 def killed_and_restarted(scene):
-    """A rank that is lost: the run ends with it, or goes on from its checkpoint."""
+    """A rank that is lost: the run ends with it, or resumes from its checkpoint."""
     fault = dict(TRAINCTL_TEST_FAULT="2:9:exit3")
     run = scene.run(PIPELINE, "train.epochs=2", ok=(5,), **fault)
     root = check_page(scene, scene.page("killed")[0], [run], ["curves", "network"])

@@ -78,7 +78,7 @@ class Scene:
         return self.folder / "log_output" / str(self.runs)
 
     def start(self, job, *words):
-        """A run that goes on: its process, and its folder."""
+        """A run that continues: its process, and its folder."""
         (self.folder / "job.yaml").write_text(job)
         process = subprocess.Popen([self.program, "run", "job.yaml", *words], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.runs += 1

@@ -272,7 +272,8 @@ TEST_CASE("a push of which any message is missing changes nothing, and a whole o
     const auto of_server = make_shared_memory_communicator(memory, 1, 10, 1);
     ServerOptions options;
     options.arena = memory->arena(1);
-    AsyncServer server(job, program, *memory, *of_server, {}, options);
+    ServerObserver unobserved;
+    AsyncServer server(job, program, *memory, *of_server, unobserved, nullptr, options);
     const std::vector<Program> programs = {program};
     const auto before = gather_weights(programs, {&server.executor()});
     std::thread serving([&] { server.run(); });

@@ -43,7 +43,7 @@ TEST_CASE("each worker has every N-th batch, and the end is said once all are fi
   CHECK(board->finished_by(0) == 4);
 }
 
-TEST_CASE("a run that goes on at a step begins with its batch") {
+TEST_CASE("a run that resumes at a step begins with its batch") {
   const auto board = board_of(2, 9, false, 5);
   CHECK(claims(*board, 0) == std::vector<int64_t>{5, 7});
   CHECK(claims(*board, 1) == std::vector<int64_t>{6, 8});

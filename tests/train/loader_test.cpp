@@ -434,7 +434,7 @@ TEST_CASE("a slow sample within the time is no error") {
   CHECK(loader.skipped().count == 0);
 }
 
-TEST_CASE("a loader that goes on at sample 10^9 of 10^10 reads that batch alone, the same as without the start") {
+TEST_CASE("a loader that resumes at sample 10^9 of 10^10 reads that batch alone, the same as without the start") {
   DatasetSpec spec = spec_of(10);
   spec.shuffle = true;
   spec.workers = spec.prefetch = 1;

@@ -102,7 +102,7 @@ TEST_CASE("with a stride windows overlap, or leave tokens out") {
   CHECK(windows(set_of("tokens", {file}, 2, 5), 0) == std::vector<Window>{{0, 1}, {5, 6}});
 }
 
-TEST_CASE("windows of tokens stay in a file, and those of text go on in the next") {
+TEST_CASE("windows of tokens stay in a file, and those of text continue in the next") {
   const ScratchFolder folder;
   folder.write("b.bin", ascending(10, 5));
   folder.write("a.bin", ascending(0, 6));

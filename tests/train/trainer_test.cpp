@@ -239,7 +239,7 @@ TEST_CASE("with sink_steps a run ends with the first such loss among those read 
   CHECK(at == 2);
 }
 
-TEST_CASE("with on_nan: warn a run goes on, and names the first such loss once") {
+TEST_CASE("with on_nan: warn a run continues, and names the first such loss once") {
   int64_t at = 0;
   CHECK(diverging({"train.on_nan=warn"}, &at) == "srs!resrsre");
   CHECK(at == 0);

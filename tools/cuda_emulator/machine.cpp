@@ -84,10 +84,10 @@ void begin_block(Block& block, const Launch& launch) {
       const Group& g = warp.groups.front();
       const bool passed = g.wait == Group::Wait::block_barrier || g.wait == Group::Wait::named_barrier;
       const Instruction& in = cluster.launch->kernel->code[static_cast<size_t>(g.pc - (passed ? 1 : 0))];
-      trap(warp, in, __builtin_ctz(g.mask), "deadlock", "waits here, and no thread can go on");
+      trap(warp, in, __builtin_ctz(g.mask), "deadlock", "waits here, and no thread can continue");
     }
   }
-  throw Trap("no thread can go on");
+  throw Trap("no thread can continue");
 }
 
 void run_cluster(Cluster& cluster, Chance& chance) {

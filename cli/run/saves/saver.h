@@ -12,6 +12,7 @@
 #include "engine/planning/planned_job.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/train/checkpoint/state_image.h"
+#include "engine/train/servers/server_observer.h"
 #include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
@@ -36,7 +37,7 @@ class ImageMemory {
 /// Returns what a checkpoint records of the steps before `position`, which may have been validated.
 SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation);
 
-class Saver : public StateObserver {
+class Saver : public StateObserver, public ServerSaves {
  public:
   /// All arguments must outlive it. `from`: start of the run; `failures`: how often it has failed and was restarted. A
   /// job that saves only its final weights allocates their memory when it ends.
@@ -51,17 +52,15 @@ class Saver : public StateObserver {
   void on_validation(const ValidationReport& report) override;
   void on_position(const TrainPosition& position) override;
 
-  // The following functions are for an asynchronous server, which has no observers.
+  // The following functions are for an asynchronous server.
   /// `copy` is called in each save, before the state counts as copied, to copy state outside of the program.
   /// `follows_save`: this process's last save is on disk.
   void copies_too(std::function<void(bool follows_save)> copy) { copy_too_ = std::move(copy); }
   /// Call it before the first step, or before the final weights are saved.
   void prepare(Executor& executor);
-  /// Call it in order of steps: whether the state before that step is saved. The result is the same on every server.
-  bool saves_before(int64_t step);
-  /// Saves that state.
-  void save(const TrainPosition& position, Executor& executor);
-  void save_last(const TrainPosition& position, Executor& executor);
+  bool saves_before(int64_t step) override;
+  void save(const TrainPosition& position, Executor& executor) override;
+  void save_last(const TrainPosition& position, Executor& executor) override;
 
  private:
   using Clock = std::chrono::steady_clock;

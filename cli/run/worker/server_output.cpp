@@ -27,22 +27,20 @@ ServerOutput::ServerOutput(const PlannedJob& job, const Program& program, RankSt
                            const RunDirectory& directory)
     : job_(job), status_(status), start_up_path_(directory.rank_file(program.rank, "start_up.json")) {}
 
-ServerHooks ServerOutput::hooks() {
-  ServerHooks hooks;
-  hooks.on_first_update = [this](const StartUpClock& clock) {
-    std::ofstream(start_up_path_) << start_up_json(clock).dump() << '\n';
-    status_.epoch = 1;  // signals to the launcher that the file exists
-  };
-  hooks.on_update = [this](int64_t updates, int64_t staleness) {
-    status_.finished_steps = static_cast<uint64_t>(updates);
-    sum_ += staleness;
-    ++count_;
-    most_ = std::max(most_, staleness);
-  };
-  hooks.on_epoch = [](const EpochReport& report) {
-    if (report.has_loss) write_server_line(epoch_line(report));
-  };
-  return hooks;
+void ServerOutput::on_first_update(const StartUpClock& clock) {
+  std::ofstream(start_up_path_) << start_up_json(clock).dump() << '\n';
+  status_.epoch = 1;  // signals to the launcher that the file exists
+}
+
+void ServerOutput::on_update(int64_t updates, int64_t staleness) {
+  status_.finished_steps = static_cast<uint64_t>(updates);
+  sum_ += staleness;
+  ++count_;
+  most_ = std::max(most_, staleness);
+}
+
+void ServerOutput::on_epoch(const EpochReport& report) {
+  if (report.has_loss) write_server_line(epoch_line(report));
 }
 
 void ServerOutput::ended(const AsyncServer& server) const {

@@ -10,17 +10,17 @@
 
 namespace trainctl {
 
-class ServerOutput {
+class ServerOutput : public ServerObserver {
  public:
   /// All must outlive it.
   ServerOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory);
   ServerOutput(const ServerOutput&) = delete;
   ServerOutput& operator=(const ServerOutput&) = delete;
 
-  /// The hooks refer to this object.
-  ServerHooks hooks();
-  /// Writes "630 updates; staleness of gradients: 1.8 updates on average, 7 at most".
-  /// and, for each table, "table.deep: 512,345 rows, 140.1 MiB; 8,401,122 read, 8,399,040 updated".
+  void on_update(int64_t updates, int64_t staleness) override;
+  void on_first_update(const StartUpClock& clock) override;
+  void on_epoch(const EpochReport& report) override;
+  /// Writes "630 updates; staleness of gradients: 1.8 updates on average, 7 at most" and, for each table, "table.deep: 512,345 rows, 140.1 MiB; 8,401,122 read, 8,399,040 updated".
   void ended(const AsyncServer& server) const;
 
  private:

@@ -7,7 +7,7 @@
 #include "engine/ops/attention/key_parts_cuda.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 #include "engine/ops/cuda/launch_cuda.h"
-#include "engine/ops/cuda/say_once.h"
+#include "engine/ops/cuda/print_once.h"
 
 namespace trainctl {
 namespace {
@@ -37,7 +37,7 @@ std::string sizes(const AttentionCall& a) {
 
 /// Reports once that a bf16 run does not use cuDNN, and why.
 CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward) {
-  say_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
+  print_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
            " uses the built-in kernels, which are slower: " + why);
   return nullptr;
 }

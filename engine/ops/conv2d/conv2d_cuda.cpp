@@ -4,7 +4,7 @@
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
-#include "engine/ops/cuda/say_once.h"
+#include "engine/ops/cuda/print_once.h"
 #include "engine/ops/fused_kernels.h"
 
 namespace trainctl {
@@ -38,13 +38,13 @@ CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
 CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   problem.tf32 = call.tf32 || call.attrs.flag("tf32");
   if (const std::string& fault = cuda::cudnn_fault(); !fault.empty()) {
-    say_once("convolutions use the built-in kernels, which are many times slower: " + fault);
+    print_once("convolutions use the built-in kernels, which are many times slower: " + fault);
     return by_own_kernel(problem, call.scratch);
   }
   std::string tried;
   if (CudaKernel by_library = library_convolution(problem, call.scratch, tried)) return by_library;
   const ConvTensors& t = problem.tensors;
-  say_once("conv2d: cuDNN has no deterministic engine for " + std::string(name_of(problem.kind)) + " of images " +
+  print_once("conv2d: cuDNN has no deterministic engine for " + std::string(name_of(problem.kind)) + " of images " +
            to_string(t.x.shape) + (problem.shape.channels_last ? " (channels last)" : "") + ", weights " +
            to_string(t.w.shape) + " in " + std::string(to_string(t.x.dtype)) +
            "; it uses the built-in kernel, which is many times slower. Tried: " + tried);

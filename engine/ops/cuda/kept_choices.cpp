@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "engine/base/error.h"
-#include "engine/ops/cuda/say_once.h"
+#include "engine/ops/cuda/print_once.h"
 
 namespace trainctl {
 namespace {
@@ -43,7 +43,7 @@ std::map<std::string, std::string> read(const fs::path& file) {
     }
   }
   if (damaged > 0)
-    say_once(file.string() + ": " + std::to_string(damaged) + (damaged == 1 ? " line is" : " lines are") +
+    print_once(file.string() + ": " + std::to_string(damaged) + (damaged == 1 ? " line is" : " lines are") +
              " damaged, beginning with line " + std::to_string(first_damaged) +
              "; they are ignored, and their choices are measured again");
   return choices;

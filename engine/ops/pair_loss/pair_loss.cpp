@@ -49,7 +49,6 @@ constexpr KernelDef with_grad_of() {
               [](const Attrs&) {
                 return RowOperands{3, 2};
               },
-          .launch_role = LaunchRole::loss,
           .example =
               [] {
                 KernelExample shown = pair_loss_example("loss and gradient in one pass", kHasBeta<Loss>);

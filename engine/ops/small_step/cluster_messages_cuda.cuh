@@ -23,12 +23,6 @@ __device__ inline void note(float* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
-/// Called by each of those threads after it has issued its cp.async copies: notes when they have completed.
-__device__ inline void note_copies(float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
 /// Called by one thread, before others use the barrier: it is passed after `bytes` bytes and `notes` notes.
 __device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -36,17 +30,6 @@ __device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
       "mbarrier.init.shared::cta.b64 [%0], %2;\n"
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes), "r"(notes + 1)
-      : "memory");
-#endif
-}
-/// A note in the barrier of another block: this block will send it nothing.
-__device__ inline void send_note(int block, float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .b32 counter;\n"
-      "mapa.shared::cluster.u32 counter, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [counter];}" ::"r"(shared_address(barrier)),
-      "r"(block)
       : "memory");
 #endif
 }

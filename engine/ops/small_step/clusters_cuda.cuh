@@ -92,19 +92,4 @@ __device__ inline void wait_for_arrivals() {
 #endif
 }
 
-__device__ inline int cluster_index() {
-  unsigned index = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-#endif
-  return static_cast<int>(index);
-}
-__device__ inline int block_in_cluster() {
-  unsigned index = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(index));
-#endif
-  return static_cast<int>(index);
-}
-
 }  // namespace trainctl::cuda

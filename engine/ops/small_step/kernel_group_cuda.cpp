@@ -1,7 +1,6 @@
-// Tries the kinds of groups in order.
+// Checks that the kernels of a group may run at the same time.
 #include "engine/ops/small_step/kernel_group_cuda.h"
 
-#include "engine/ops/small_step/groups_cuda.h"
 #include "engine/ops/small_step/small_step.h"
 
 namespace trainctl {
@@ -32,8 +31,6 @@ bool written_apart(std::span<const GroupedKernel> kernels) {
 
 std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels) {
   if (!small_step_kernels() || !written_apart(kernels)) return std::nullopt;
-  if (std::optional<CudaKernel> chain = cuda::prepare_row_chain(kernels)) return chain;
-  if (std::optional<CudaKernel> head = cuda::prepare_head(kernels)) return head;
   return cuda::prepare_weight_grads(kernels);
 }
 

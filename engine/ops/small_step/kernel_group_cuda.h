@@ -19,4 +19,12 @@ struct GroupedKernel {
 /// caller then prepares each on its own.
 std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels);
 
+namespace cuda {
+
+/// Weight gradients, or SGD steps fused with them, that do not depend on one another. Null: the group is of another
+/// kind, or does not fit.
+std::optional<CudaKernel> prepare_weight_grads(std::span<const GroupedKernel> kernels);
+
+}  // namespace cuda
+
 }  // namespace trainctl

@@ -4,7 +4,7 @@
 // tile's operands on the way. A gradient that is a vector gets blocks of its own.
 #include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/grad_tile_cuda.cuh"
-#include "engine/ops/small_step/groups_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/ops/small_step/tile_choice_cuda.cuh"
 
 namespace trainctl::cuda {

@@ -34,7 +34,6 @@ extern const KernelDef soft_cross_entropy_with_grad_kernel = {
         [](const Attrs&) {
           return RowOperands{3, 2};
         },
-    .launch_role = LaunchRole::loss,
     .example =
         [] {
           KernelExample shown = soft_cross_entropy_example(

@@ -118,7 +118,6 @@ extern const KernelDef softmax_cross_entropy_with_grad_kernel = {
         [](const Attrs&) {
           return RowOperands{3, 2};
         },
-    .launch_role = LaunchRole::loss,
     .example =
         [] {
           using namespace example;

@@ -149,8 +149,7 @@ bool StepProgram::bind_as_one(size_t first, size_t end) {
   return true;
 }
 
-/// One kernel for a whole launch, else for as many consecutive instructions as have one: the end of a chain that this
-/// device does not take may still be a head.
+/// Prepares one kernel for a whole launch, else for as many consecutive instructions as have one.
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;
   for (size_t first = 0, end; first < code.size(); first = end) {

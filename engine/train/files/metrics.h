@@ -109,7 +109,7 @@ struct EpochSums {
 class EpochMeans {
  public:
   EpochMeans() = default;
-  /// Goes on from these sums; `of` as in MetricValues.
+  /// Continues from these sums; `of` as in MetricValues.
   EpochMeans(const EpochSums& sums, std::span<const ReportedMetric> of);
   void add(const StepReport& report);
   EpochSums sums() const { return {loss_, sums_.values, count_}; }

@@ -86,13 +86,14 @@ void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory)
 }
 
 AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
-                         ServerHooks hooks, const ServerOptions& options)
+                         ServerObserver& observer, ServerSaves* saves, const ServerOptions& options)
     : job_(job),
       program_(program),
       optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
       memory_(memory),
       comm_(comm),
-      hooks_(std::move(hooks)),
+      observer_(observer),
+      saves_(saves),
       start_up_(options.start_up),
       inbox_(comm),
       arena_(options.arena),
@@ -179,12 +180,12 @@ void AsyncServer::save_last() {
   if (std::exchange(has_saved_last_, true)) return;
   if (updates_ > first_update_ && job_.spec.train.on_nan != OnNan::warn)
     require_finite_state(program_, *executor_, position().step);
-  if (hooks_.at_end && saved_step_ != position().step) hooks_.at_end(position(), *executor_);
+  if (saves_ != nullptr && saved_step_ != position().step) saves_->save_last(position(), *executor_);
 }
 
 /// Workers in step may wait for a save before they ask for a batch.
 void AsyncServer::join_save() {
-  if (hooks_.saves_before && !job_.plan.is_asynchronous()) is_held(std::max(decided_, memory_.saves().saving()));
+  if (saves_ != nullptr && !job_.plan.is_asynchronous()) is_held(std::max(decided_, memory_.saves().saving()));
 }
 
 /// A worker that has exited may leave its batch to a worker that waits with a later one. If all remaining workers wait,
@@ -203,7 +204,7 @@ bool AsyncServer::free_one() {
   if (saved_at_ >= 0 && step_of(lowest->request.batch) >= saved_at_) {
     TrainPosition at = position();
     at.step = saved_at_;
-    hooks_.save(at, *executor_);
+    saves_->save(at, *executor_);
     saved_at_ = -1;
     return true;
   }
@@ -299,11 +300,11 @@ void AsyncServer::save_before_validation() {
 /// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for
 /// a batch decides for all steps up to it, so no batch from s on has started.
 bool AsyncServer::is_held(int64_t step) {
-  while (hooks_.saves_before && decided_ < step && saved_at_ < 0)
-    if (hooks_.saves_before(++decided_)) saved_at_ = decided_;
+  while (saves_ != nullptr && decided_ < step && saved_at_ < 0)
+    if (saves_->saves_before(++decided_)) saved_at_ = decided_;
   if (saved_at_ < 0 || step < saved_at_) return false;
   if (step_of(applied_.oldest()) < saved_at_) return true;
-  hooks_.save(position(), *executor_);
+  saves_->save(position(), *executor_);
   saved_step_ = std::exchange(saved_at_, -1);
   return is_held(step);
 }
@@ -441,7 +442,7 @@ void AsyncServer::count(const Report& report, int64_t batch) {
                      means.loss(),
                      0,
                      means.metrics()};
-    if (hooks_.on_epoch) hooks_.on_epoch(done);
+    observer_.on_epoch(done);
     epochs_.erase(epochs_.begin());
     if (epochs_.empty()) return;
   }
@@ -479,10 +480,10 @@ void AsyncServer::apply(Worker& worker) {
   if (updates_ == first_update_ + 1) {
     start_up_.met_others("step");
     start_up_.stop();
-    if (hooks_.on_first_update) hooks_.on_first_update(start_up_);
+    observer_.on_first_update(start_up_);
   }
   memory_.batches().count_staleness(staleness);
-  if (hooks_.on_update) hooks_.on_update(updates_, staleness);
+  observer_.on_update(updates_, staleness);
 }
 
 }  // namespace trainctl

@@ -18,25 +18,12 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/servers/push_inbox.h"
 #include "engine/train/servers/request.h"
+#include "engine/train/servers/server_observer.h"
 #include "engine/train/servers/staleness.h"
 #include "engine/train/servers/table_rows.h"
 #include "engine/train/trainer/trainer.h"
 
 namespace trainctl {
-
-struct ServerHooks {
-  /// After each update: how many there were in the whole run, and how many other updates it did not know of.
-  std::function<void(int64_t updates, int64_t staleness)> on_update;
-  std::function<void(const StartUpClock&)> on_first_update;
-  /// For each epoch whose batches are all applied; the same on every server.
-  std::function<void(const EpochReport&)> on_epoch;
-  /// Once for each step of the run, in order: whether the state before it is to be saved. The same on every server.
-  std::function<bool(int64_t step)> saves_before;
-  /// All batches before position.step are applied, and no other.
-  std::function<void(const TrainPosition& position, Executor&)> save;
-  /// The same at the end of the run.
-  std::function<void(const TrainPosition& position, Executor&)> at_end;
-};
 
 struct ServerOptions {
   int threads = 1;
@@ -55,9 +42,9 @@ void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory)
 
 class AsyncServer {
  public:
-  /// All must outlive it. `memory`'s BatchBoard is prepared.
+  /// All must outlive it. `memory`'s BatchBoard is prepared. `saves`: null if nothing is saved.
   AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
-              ServerHooks hooks = {}, const ServerOptions& options = {});
+              ServerObserver& observer, ServerSaves* saves = nullptr, const ServerOptions& options = {});
   ~AsyncServer();
 
   /// Serves until each worker has left or ended. Throws CommError if the host has lost a worker's memory.
@@ -109,7 +96,8 @@ class AsyncServer {
   const Optimizer optimizer_;
   const SharedMemory& memory_;
   Communicator& comm_;
-  ServerHooks hooks_;
+  ServerObserver& observer_;
+  ServerSaves* const saves_;
   StartUpClock start_up_;
   servers::PushInbox inbox_;
   std::unique_ptr<Executor> executor_;

@@ -3,7 +3,7 @@
 //   round(b) = b / N                a batch starts only when round(b) <= round(oldest batch that is not applied) + s
 //
 // So weights that a worker pulls lack at most the updates of the batches in those rounds, and the oldest batch may
-// always start: somebody can go on. Each server applies it to what it has applied itself.
+// always start: somebody can continue. Each server applies it to what it has applied itself.
 #pragma once
 
 #include <cstdint>

@@ -318,7 +318,7 @@ void Trainer::end_of_epoch(const StepReport& report) {
   epoch_start_ = last_;
   const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
                           epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
-  if (report.step == report.steps_per_epoch) epoch_means_ = {};  // else a resumed run may go on with it
+  if (report.step == report.steps_per_epoch) epoch_means_ = {};  // else a resumed run may continue with it
   for (TrainObserver* observer : observers_.all()) observer->on_epoch(epoch);
 }
 

@@ -85,7 +85,7 @@ def killed_rank():
     ok = until(process, lambda: max(losses(logs), default=0) > at + 100)
     process.send_signal(signal.SIGINT)
     code = process.wait(60)
-    return f"killed after step {at}, went on: {ok}; exit code {code} (130)"
+    return f"killed after step {at}, continued: {ok}; exit code {code} (130)"
 
 def elastic():
     process, logs = start("gpt", "train.steps=1000000", "train.epochs=1000000", "train.checkpoint={every_steps: 1000}", "launch.elastic=1", "parallel.mode=data_parallel", *HOSTS)
@@ -97,7 +97,7 @@ def elastic():
     process.send_signal(signal.SIGINT)
     code = process.wait(60)
     lines = [line for line in (folder / f"out.{number}").read_text().splitlines() if "ranks instead" in line or "rank instead" in line]
-    return f"lost after step {at}, went on: {ok}; exit code {code} (130); {lines} {'' if ok else (folder / f'out.{number}').read_text()[-2500:]}"
+    return f"lost after step {at}, continued: {ok}; exit code {code} (130); {lines} {'' if ok else (folder / f'out.{number}').read_text()[-2500:]}"
 
 case("data", plan("gpt", "parallel.mode=data_parallel"))
 case("shard", plan("gpt", "parallel.mode=data_parallel", "parallel.optimizer_shard=1"))

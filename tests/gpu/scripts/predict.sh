@@ -1,7 +1,7 @@
 #!/bin/bash
 # Predicted steps and memory beside measured ones, and the plan that auto_parallel takes beside its rivals. Packed by pack.sh.
 #
-#   predict.sh calibrate   up to 340 s   measures this machine into $OUT/lab.json; again: goes on where it stopped
+#   predict.sh calibrate   up to 340 s   measures this machine into $OUT/lab.json; again: continues where it stopped
 #   predict.sh one         up to 270 s   23 plans on one GPU: errors, order, intervals, memory (tests/bench/predictions.py --suite one)
 #   predict.sh two         up to 300 s   29 plans on two GPUs, two rounds, or ROUNDS
 #   predict.sh regret      up to 270 s   the chosen plan and about 90 rivals on two GPUs (tests/bench/regret.py); again: more rounds

@@ -131,5 +131,36 @@ TEST_CASE("cuda: gradients of several weights in one launch, and steps of descen
   check_group({200, {{100, 64}, {64, 36}}});
 }
 
+TEST_CASE("cuda: a NaN in a gradient of rows reaches the weights of its row alone") {
+  if (!gpu_is_here()) return;
+  const SmallStepOn weight_grads_small_step;
+  Tensors tensors(true);
+  const int x = tensors.add({8, 16}, 1.0f), dy = tensors.add({8, 16}, 1.0f);
+  const std::vector<int> weights{tensors.add({16, 16}, 0.0f), tensors.add({16, 16}, 0.0f)};
+  tensors.upload();
+  const uint32_t nan = 0x7fffffff;  // the one that a GPU makes
+  must(cudaMemcpy(tensors.arg(dy).as<float>() + 3, &nan, sizeof(nan), cudaMemcpyHostToDevice));
+  CudaScratch scratch;
+  std::vector<GroupedKernel> kernels;
+  for (const int weight : weights) {
+    CudaKernelCall call;
+    call.in = {tensors.arg(x), tensors.arg(dy)};
+    call.out = {tensors.arg(weight)};
+    call.scratch = &scratch;
+    kernels.push_back({&get_kernel("matmul_weight_grad"), call});
+  }
+  const std::optional<CudaKernel> all = prepare_group(kernels);
+  REQUIRE(all.has_value());
+  run(*all);
+  const std::vector<float> after = tensors.download();
+  for (const int weight : weights)
+    for (size_t i = 0; i < 16 * 16; ++i)
+      CHECK(std::isnan(after[static_cast<size_t>(tensors.first(weight)) + i]) == (i / 16 == 3));
+
+  CHECK_FALSE(prepare_group(std::span(kernels).first(1)).has_value());  // a single kernel is no group
+  kernels[1].call.in[0].data = kernels[0].call.out[0].data;             // what the first kernel writes at the same time
+  CHECK_FALSE(prepare_group(kernels).has_value());
+}
+
 }  // namespace
 }  // namespace trainctl

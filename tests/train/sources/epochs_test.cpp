@@ -97,7 +97,7 @@ TEST_CASE("8 ranks read one shard together: each sample once an epoch, in the or
 }
 
 TEST_CASE(
-    "a run that is resumed three times within an epoch, by other ranks, and goes on for three, misses and repeats no "
+    "a run that is resumed three times within an epoch, by other ranks, and continues for three, misses and repeats no "
     "sample") {
   const ScratchFolder folder;
   const DatasetSpec spec = one_shard(folder);

@@ -1,4 +1,4 @@
-#include "engine/ops/cuda/say_once.h"
+#include "engine/ops/cuda/print_once.h"
 
 #include <cstdio>
 #include <mutex>
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-void say_once(const std::string& line) {
+void print_once(const std::string& line) {
   static std::mutex mutex;
   static auto& logged = *new std::set<std::string>;
   const std::lock_guard lock(mutex);

@@ -6,6 +6,6 @@
 namespace trainctl {
 
 /// Writes a line to stderr, which is in the rank's log; not again in this process.
-void say_once(const std::string& line);
+void print_once(const std::string& line);
 
 }  // namespace trainctl
