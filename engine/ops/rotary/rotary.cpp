@@ -1,9 +1,9 @@
 // Rotates pairs of features by an angle that grows with the row: pair i of a head with d rotated features, of row p, by
 // p * base^(-2i / d), or as a scaling of rotary_angles.h says. The pairs are i and i + d/2 (Llama), or 2i and 2i + 1
 // (attr interleaved, GPT-J). Attr rotary_dim: only the first d features of a head are rotated.
-//   x [b, t, (units, heads, head_dim)] -> y, with the first attr `rotated` heads of each unit rotated, the others
-//   copied
-// The gradient is the inverse rotation of dy.
+//   x [b, t, (units, heads, head_dim)] -> y; the first attr `rotated` heads of each unit are rotated, the others copied
+// With a second input, documents [b, t], p is the row's position in its document, which begins at row documents[b,
+// row]. The gradient is the inverse rotation of dy.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -52,8 +52,8 @@ std::vector<FieldFault> faults(const Attrs& attrs) {
 extern const OpDef rotary_op = {
     .name = "rotary",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("rotary", in, 1, 1);
-      expect_floats("rotary", in);
+      expect_inputs("rotary", in, 1, 2);
+      expect_floats("rotary", in.first(1));
       if (in[0].shape.size() != 3)
         shape_error(fmt::format("rotary expects [batch, rows, features], but got {}", to_string(in[0])));
       const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1);
@@ -67,11 +67,14 @@ extern const OpDef rotary_op = {
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
         shape_error(
             fmt::format("rotary: the last dim of {} is not a multiple of {} heads of {}", to_string(in[0]), heads, d));
+      if (in.size() == 2) expect_shape("rotary", "the documents", in[1], {in[0].shape[0], in[0].shape[1]});
+      if (in.size() == 2 && in[1].dtype != DType::i32)
+        shape_error(fmt::format("rotary: the documents are {}, expected i32", to_string(in[1])));
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const int64_t together = attrs.integer("heads", 1) * attrs.integer("head_dim"), g = in[0].shape[2] / together;
-      return {.text = "bt(gd)->bt(gd)",
+      return {.text = in.size() == 2 ? "bt(gd),bt->bt(gd)" : "bt(gd)->bt(gd)",
               .uncuttable = "d",
               .why_not =
                   "rotary needs whole heads on one rank, and for a packed input the heads that attention needs "
@@ -80,7 +83,12 @@ extern const OpDef rotary_op = {
               .why_size =
                   fmt::format("only whole heads (or groups of packed heads) can be cut, and their number is {}", g)};
     },
-    .backward = [](GradBuilder& g) { g.set_in_grad(0, "rotary", {g.out_grad()}, inverse_of(g.attrs())); },
+    .backward =
+        [](GradBuilder& g) {
+          std::vector<TensorId> inputs = {g.out_grad()};
+          if (g.num_inputs() == 2) inputs.push_back(g.in(1));
+          g.set_in_grad(0, "rotary", std::move(inputs), inverse_of(g.attrs()));
+        },
     .kernel = {.name = "rotary",
                .in_place = InPlace::first_on_first,
                .cost = elementwise_cost<3>,
@@ -128,8 +136,11 @@ std::vector<Field> rotary_fields() {
 
 extern const LayerDef rotary_layer = {
     .name = "rotary",
-    .doc = "Rotary position embedding (RoPE): rotates pairs of features of each head by the position of the row.",
+    .doc =
+        "Rotary position embedding (RoPE): rotates pairs of features of each head by the position of the row. A second "
+        "input, documents, has the index of the first row of each row's document (i32); positions count from there.",
     .fields = rotary_fields(),
+    .max_inputs = 2,
     .faults = faults,
     .emit =
         [](LayerContext& layer) {

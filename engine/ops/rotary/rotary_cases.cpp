@@ -63,8 +63,10 @@ Outputs rotary(const Inputs& in, const Attrs& attrs) {
     const int64_t pair = interleaved ? e / 2 : e % (turned / 2);
     const bool second = interleaved ? e % 2 == 1 : e >= turned / 2;
     const int64_t apart = interleaved ? 1 : turned / 2;
-    const double angle = static_cast<double>(index[1]) * naive_frequency(attrs, pair, static_cast<double>(turned)) *
-                         (attrs.flag("inverse") ? -1 : 1);
+    double row = static_cast<double>(index[1]);
+    if (in.size() > 1) row -= std::min(row, in[1].values[index[0] * in[0].shape[1] + index[1]]);
+    const double angle =
+        row * naive_frequency(attrs, pair, static_cast<double>(turned)) * (attrs.flag("inverse") ? -1 : 1);
     const double other = at(in[0], {index[0], index[1], index[2] + (second ? -apart : apart)});
     return magnitude * (x * std::cos(angle) + (second ? other : -other) * std::sin(angle));
   })};
@@ -101,6 +103,8 @@ std::vector<OpCase> rotary_rows() {
       rotary_rows.push_back({"rotary", {{{2, 6, 60}}}, attrs, {{2, 6, 60}}});
     }
   }
+  rotary_rows.push_back({"rotary", {{{2, 12, 12}}, ids({2, 12}, 9)}, rotary_attrs(4), {{2, 12, 12}}});
+  rotary_rows.push_back({"rotary", {{{4, 6, 36}}, ids({4, 6}, 3)}, rotary_attrs(6, true, 3, 2), {{4, 6, 36}}});
   for (const Attrs& scaling :
        {scaled("linear", {}), scaled("llama3", {{"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}),
         scaled("yarn", {}), scaled("yarn", {{"beta_fast", 8.0}, {"beta_slow", 2.0}, {"rotary_dim", int64_t{8}}}),
@@ -117,8 +121,10 @@ std::vector<OpCase> rotary_rows() {
 extern const OpCases rotary_cases = {
     .rows = rotary_rows(),
     .references = {{"rotary", rotary}},
-    .rules = {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)}, "bt(gd)->bt(gd)", "d", {{2, 3, 12}}},
-              {{"rotary", {{{2, 3, 24}}}, rotary_attrs(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
+    .rules =
+        {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)}, "bt(gd)->bt(gd)", "d", {{2, 3, 12}}},
+         {{"rotary", {{{2, 3, 12}}, {{2, 3}, DType::i32}}, rotary_attrs(4)}, "bt(gd),bt->bt(gd)", "d", {{2, 3, 12}}},
+         {{"rotary", {{{2, 3, 24}}}, rotary_attrs(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
     .gradients = {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)},
                    {"rotary bt(gd)->bt(gd)"},
                    "element pairs of one head"}},

@@ -11,21 +11,22 @@
 namespace trainctl {
 namespace {
 
-/// Shape [t, pairs] each, multiplied by the magnitude.
+/// Shape [rows, pairs] each, multiplied by the magnitude.
 struct Turns {
   std::vector<float> cosines, sines;
 };
 
-std::shared_ptr<const Turns> turns_of(const RotaryCall& r) {
+/// Rows [first, first + count) of the whole.
+std::shared_ptr<const Turns> turns_of(const RotaryCall& r, int64_t first, int64_t count) {
   static thread_local std::map<std::tuple<std::vector<double>, double, int64_t, int64_t, bool>,
                                std::weak_ptr<const Turns>>
       all;
-  std::weak_ptr<const Turns>& known = all[{r.angles.rates, r.angles.magnitude, r.first_row, r.t, r.inverse}];
+  std::weak_ptr<const Turns>& known = all[{r.angles.rates, r.angles.magnitude, first, count, r.inverse}];
   if (auto turns = known.lock()) return turns;
   auto turns = std::make_shared<Turns>();
-  for (int64_t row = 0; row < r.t; ++row) {
+  for (int64_t row = first; row < first + count; ++row) {
     for (const double rate : r.angles.rates) {
-      const double angle = static_cast<double>(r.first_row + row) * (r.inverse ? -rate : rate);
+      const double angle = static_cast<double>(row) * (r.inverse ? -rate : rate);
       turns->cosines.push_back(static_cast<float>(r.angles.magnitude * std::cos(angle)));
       turns->sines.push_back(static_cast<float>(r.angles.magnitude * std::sin(angle)));
     }
@@ -53,11 +54,14 @@ void turn_neighbours(const float* x, float* y, const float* cosines, const float
 
 CpuKernel prepare_rotary(const KernelCall& call) {
   const RotaryCall r = rotary_of(call);
-  return [r, turns = turns_of(r), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
+  // With documents, a row may have the position of any earlier one.
+  const int64_t first = r.documents ? 0 : r.first_row, count = r.documents ? r.rows : r.t;
+  return [r, turns = turns_of(r, first, count), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
     const auto turn = r.interleaved ? turn_neighbours : turn_halves;
     const int64_t turned = r.rotated * r.head_dim, pairs = r.pairs();
     for (int64_t unit = 0; unit < r.b * r.t * r.units; ++unit) {
-      const int64_t row = unit / r.units % r.t;
+      int64_t row = unit / r.units % r.t;
+      if (r.documents != nullptr) row = position_in_document(r.first_row + row, r.documents[unit / r.units]);
       const float *x = x0 + unit * r.features, *cosines = turns->cosines.data() + row * pairs,
                   *sines = turns->sines.data() + row * pairs;
       float* y = y0 + unit * r.features;

@@ -16,6 +16,7 @@ struct Turning {
   int64_t rows, t, units, features, head_dim, rotated, rotary_dim, first_row;
   bool interleaved;
   float direction, magnitude;
+  const int32_t* documents;
 
   /// The index within a unit of its i-th feature that is copied: those of rotated heads come first.
   __device__ int64_t copied(int64_t i) const {
@@ -44,7 +45,9 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
     }
     return;
   }
-  const double turns = static_cast<double>(r.first_row + row % r.t) * r.rates[of_row];
+  const int64_t of_sample = r.first_row + row % r.t;
+  const int64_t position = r.documents ? position_in_document(of_sample, r.documents[row]) : of_sample;
+  const double turns = static_cast<double>(position) * r.rates[of_row];
   const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
   const float cosine = r.magnitude * cospif(half_turns), sine = r.magnitude * r.direction * sinpif(half_turns);
   const int64_t apart = r.interleaved ? 1 : pairs, feature = r.interleaved ? 2 * of_row : of_row;
@@ -71,6 +74,7 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
                   .interleaved = r.interleaved,
                   .direction = r.inverse ? -1.0f : 1.0f,
                   .magnitude = static_cast<float>(r.angles.magnitude),
+                  .documents = r.documents,
                   .rates = {}};
   for (size_t i = 0; i < r.angles.rates.size(); ++i) turning.rates.at(i) = r.angles.rates[i] / kTurn;
   // In place, the features that are not rotated already have their values.

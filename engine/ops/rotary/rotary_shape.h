@@ -1,6 +1,7 @@
 // The parameters that the kernels of rotary share.
 #pragma once
 
+#include "engine/ops/host_device.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/rotary/rotary_angles.h"
 
@@ -13,11 +14,18 @@ struct RotaryCall {
   int64_t head_dim = 0, rotated = 0;
   int64_t rotary_dim = 0;  ///< the first features of a head are rotated, the others copied
   int64_t first_row = 0;   ///< index in the whole
+  int64_t rows = 0;        ///< of the whole
   bool interleaved = false, inverse = false;
   RotaryAngles angles = {};
+  const int32_t* documents = nullptr;  ///< [b, t]: index of the first row of each row's document; null: 0
 
   int64_t pairs() const { return rotary_dim / 2; }
 };
+
+/// The position of a row, whose index is `row`, in the document that begins at row `first`.
+TRAINCTL_HOST_DEVICE inline int64_t position_in_document(int64_t row, int64_t first) {
+  return first <= 0 ? row : first < row ? row - first : 0;
+}
 
 inline RotaryCall rotary_of(const KernelCall& call) {
   const TensorArg& x = call.in[0];
@@ -27,6 +35,8 @@ inline RotaryCall rotary_of(const KernelCall& call) {
   r.rotated = call.attrs.integer("rotated", 1);
   r.rotary_dim = call.attrs.integer("rotary_dim", r.head_dim);
   r.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
+  r.rows = x.global_shape.size() == 3 ? x.global_shape[1] : r.t;
+  if (call.in.size() > 1) r.documents = call.in[1].as<int32_t>();
   r.interleaved = call.attrs.flag("interleaved");
   r.inverse = call.attrs.flag("inverse");
   r.angles = rotary_angles(call.attrs, r.rotary_dim);
