@@ -56,7 +56,7 @@ std::vector<TensorId> LayerContext::with_affine(std::vector<TensorId> tensors, i
         throw ShapeError("there is nothing to initialise: affine is false", field);
     return tensors;
   }
-  tensors.push_back(vector("weight", "init", {features}, constant_init(1)));
+  tensors.push_back(vector("weight", "init", {features}, constant_init(1 - attrs.number("offset", 0))));
   if (shifts) tensors.push_back(bias({features}, constant_init(0)));
   return tensors;
 }

@@ -93,7 +93,13 @@ double unary(const std::string& function, const Attrs& attrs, double x) {
       {"log", [](const Attrs&, double v) { return std::log(v); }},
       {"sqrt", [](const Attrs&, double v) { return std::sqrt(v); }},
       {"pow", [](const Attrs& a, double v) { return std::pow(v, a.number("exponent", 2)); }},
-      {"scale", [](const Attrs& a, double v) { return a.number("factor", 1) * v + a.number("shift", 0); }}};
+      {"scale", [](const Attrs& a, double v) { return a.number("factor", 1) * v + a.number("shift", 0); }},
+      {"softcap",
+       [](const Attrs& a, double v) {
+         const double cap = a.number("cap", 1);
+         return cap * std::tanh(v / cap);
+       }},
+      {"quick_gelu", [](const Attrs&, double v) { return v / (1 + std::exp(-1.702 * v)); }}};
   return of.at(function)(attrs, x);
 }
 

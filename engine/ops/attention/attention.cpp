@@ -2,9 +2,11 @@
 //   packed   x [b, t, (g, r + 2, d)]: for each of g kv heads the r query heads that use it, its key and its value;
 //            with attr packing: qkv, x [b, t, (all query heads, all keys, all values)]
 //   apart    q [b, t, (g, r, d)], k [b, s, (g, d)], v as k
-// and last, if given, a mask [b, s]: keys with 0 are left out. With attr causal row i of the queries sees keys 0 .. i.
-// Outputs: out [b, t, (g, r, d)], and for the backward pass the log of each row's sum of exponentials, [b, g, r, t].
-// A row that sees no key is 0, and so is its log.
+// and last, if given, a mask [b, s]: keys with 0 are left out; with attr mask: documents it has, for each row, the
+// index of the first row of its document, and a row sees only keys of its own. With attr causal row i of the queries
+// sees keys 0 .. i, with attr window: N only i - N + 1 .. i. With attr softcap a score x becomes softcap * tanh(x /
+// softcap). Outputs: out [b, t, (g, r, d)], and for the backward pass the log of each row's sum of exponentials, [b, g,
+// r, t]. A row that sees no key is 0, and so is its log.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -26,6 +28,7 @@ constexpr int64_t kMostHeadDim = 256;
 
 bool is_packed(Infos in) { return in.size() <= 2; }
 bool has_mask(Infos in) { return in.size() % 2 == 0; }
+bool reads_documents(const Attrs& attrs) { return attrs.text("mask") == "documents"; }
 bool side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads") == "qkv"; }
 
 /// Checks the inputs, and returns the sizes.
@@ -64,6 +67,8 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
     size.r = x[2] / in[1].shape[2];
   }
   if (has_mask(in)) expect_shape(op, "the mask", in.back(), {size.b, size.s});
+  if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
+    shape_error(fmt::format("{}: a window requires causal", op));
   return size;
 }
 
@@ -104,13 +109,20 @@ void attention_backward(GradBuilder& g) {
   g.set_in_grads(which, "attention_grad", std::move(inputs), g.attrs());
 }
 
+/// The part of all scores that rows see.
+double seen_part(const AttentionSize& size, const Attrs& attrs) {
+  if (!attrs.flag("causal")) return 1;
+  const double rows = static_cast<double>(size.s), window = static_cast<double>(attrs.integer("window", 0));
+  return window > 0 && window < rows ? (window - window * window / (2 * rows)) / rows : 0.5;
+}
+
 /// `products`: of rows by keys, or with them. `matrices` of rows by keys are computed element by element, and take as
 /// long as the exponential of each.
 Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, double products, double matrices) {
   const AttentionSize size = size_of("attention", in, attrs);
   Cost cost = traffic_cost(operands_in, out, 0);
   const double scores = static_cast<double>(size.b * size.g * size.r) * static_cast<double>(size.t * size.s);
-  const double seen = scores * (attrs.flag("causal") ? 0.5 : 1.0);
+  const double seen = scores * seen_part(size, attrs);
   cost.flops = seen * (2.0 * products * static_cast<double>(size.d) + 8.0);
   cost.exponentials = seen * matrices;
   return cost;
@@ -147,6 +159,7 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   return most;
 }
 
+Attrs optional_attrs() { return {{"packing", std::string("heads")}, {"window", int64_t{256}}, {"softcap", 50.0}}; }
 Attrs example_attrs() { return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}}; }
 
 }  // namespace
@@ -155,6 +168,9 @@ extern const OpDef attention_op = {
     .name = "attention",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       const AttentionSize a = size_of("attention", in, attrs);
+      if (reads_documents(attrs) && (!has_mask(in) || in.back().dtype != DType::i32 || a.t != a.s))
+        shape_error(fmt::format(
+            "attention: mask: documents needs as many queries as keys, and a last input i32 [{}, {}]", a.b, a.s));
       return {{{a.b, a.t, a.g * a.r * a.d}, in[0].dtype}, {{a.b, a.g, a.r, a.t}}};
     },
     .rule = attention_rule,
@@ -166,7 +182,7 @@ extern const OpDef attention_op = {
                      return KernelExample{.what = "out, log of sums; packed q, k and v, or three inputs(, mask)",
                                           .inputs = {{{4, 1024, 2304}}},
                                           .attrs = example_attrs(),
-                                          .optional = {{"packing", std::string("heads")}}};
+                                          .optional = optional_attrs()};
                    }},
 };
 
@@ -189,7 +205,7 @@ extern const OpDef attention_grad_op = {
                          .what = "dx, or dq, dk, dv; inputs dy, the inputs of attention, its output and logs",
                          .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
                          .attrs = example_attrs(),
-                         .optional = {{"packing", std::string("heads")}},
+                         .optional = optional_attrs(),
                          .expect = expect_grad};
                    }},
 };
@@ -197,8 +213,7 @@ extern const OpDef attention_grad_op = {
 extern const LayerDef attention_layer = {
     .name = "attention",
     .doc =
-        "Softmax attention of q, k and v, packed in one input or given as three; an additional last input masks "
-        "keys where it is 0.",
+        "Softmax attention of q, k and v, packed in one input or given as three; an additional last input is a mask.",
     .fields =
         {integer("heads", "Number of query heads.").required().at_least(1).at_most(kMaxSize),
          integer("kv_heads",
@@ -207,6 +222,20 @@ extern const LayerDef attention_layer = {
              .at_least(1)
              .at_most(kMaxSize),
          flag("causal", false, "Row i attends only to rows 0 to i."),
+         integer("window",
+                 "Sliding window: row i attends only to rows i - window + 1 to i; requires causal; 0: to all rows.")
+             .defaults(int64_t{0})
+             .at_least(0)
+             .at_most(kMaxSize),
+         number("softcap", "A score x becomes softcap * tanh(x / softcap), before the mask (Gemma 2); 0: no softcap.")
+             .defaults(0.0)
+             .at_least(0),
+         text(
+             "mask",
+             "Meaning of an additional last input. keys: keys where it is 0 are left out; documents: i32, the index of "
+             "the first row of each row's document, and rows attend only to rows of their document.")
+             .one_of({"keys", "documents"})
+             .defaults(std::string("keys")),
          number("scale", "Factor of the scores; default: 1 / sqrt(features per head).").above(0),
          text("packing",
               "Layout of a packed input. heads: for each kv head its query heads, k and v; can be cut by heads. qkv: "
@@ -217,8 +246,11 @@ extern const LayerDef attention_layer = {
     .max_inputs = 4,
     .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {
       const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
-      if (kv_heads < 1 || heads % kv_heads == 0) return {};
-      return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", kv_heads, heads), ""}};
+      if (kv_heads >= 1 && heads % kv_heads != 0)
+        return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", heads, kv_heads), ""}};
+      if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
+        return {{"window", "a window requires causal: true", "add causal: true, or remove window"}};
+      return {};
     },
     .emit =
         [](LayerContext& layer) {
@@ -238,6 +270,11 @@ extern const LayerDef attention_layer = {
           Attrs attrs{{"head_dim", head_dim},
                       {"causal", layer.attrs.flag("causal")},
                       {"scale", layer.attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(head_dim)))}};
+          // A window of all rows, and fields that have no effect, leave the op as it is without them.
+          const int64_t window = layer.attrs.integer("window");
+          if (window > 0 && layer.shape().size() == 3 && window < layer.shape()[1]) attrs.set("window", window);
+          if (layer.attrs.number("softcap") > 0) attrs.set("softcap", layer.attrs.number("softcap"));
+          if (reads_documents(layer.attrs)) attrs.set("mask", std::string("documents"));
           if (packed) {
             attrs.set("group", heads / kv_heads);
             attrs.set("packing", layer.attrs.text("packing"));

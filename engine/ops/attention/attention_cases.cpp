@@ -11,10 +11,13 @@ using namespace naive;
 struct NaiveHeads {
   const Inputs& in;
   int64_t t, s, g, r, d;
-  bool packed, side_by_side;
+  int64_t window;
+  bool packed, side_by_side, documents;
 
   NaiveHeads(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
     packed = in.size() <= 2;
+    documents = attrs.text("mask") == "documents";
+    window = attrs.integer("window", 0);
     side_by_side = attrs.text("packing", "heads") == "qkv";
     t = in[0].shape[1];
     s = packed ? t : in[1].shape[1];
@@ -30,6 +33,11 @@ struct NaiveHeads {
   double v(int64_t b, int64_t j, int64_t head, int64_t e) const { return key(2, b, j, head / r, e); }
   bool sees(int64_t b, int64_t i, int64_t j, bool causal) const {
     if (causal && j > i) return false;
+    if (window > 0 && i - j >= window) return false;
+    if (documents) {
+      const double own = in.back().values[b * s + i];
+      return in.back().values[b * s + j] == own && static_cast<double>(j) >= own;
+    }
     return in.size() % 2 == 1 || in.back().values[b * s + j] != 0;
   }
 
@@ -50,7 +58,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
   const NaiveHeads n(in, attrs);
   const int64_t batch = in[0].shape[0], heads = n.g * n.r;
   const bool causal = attrs.flag("causal");
-  const double scale = attrs.number("scale", 1.0);
+  const double scale = attrs.number("scale", 1.0), softcap = attrs.number("softcap", 0);
   Outputs out{zeros({batch, n.t, heads * n.d}), zeros({batch, n.g, n.r, n.t})};
   std::vector<double> p(n.s);
   for (int64_t b = 0; b < batch; ++b) {
@@ -60,6 +68,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
         for (int64_t j = 0; j < n.s; ++j) {
           p[j] = 0;
           for (int64_t e = 0; e < n.d; ++e) p[j] += scale * n.q(b, i, h, e) * n.k(b, j, h, e);
+          if (softcap > 0) p[j] = softcap * std::tanh(p[j] / softcap);
           if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
         }
         for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
@@ -116,8 +125,45 @@ OpCase apart(int64_t b, int64_t t, int64_t s, int64_t kv_heads, int64_t group, i
   return row;
 }
 
+OpCase windowed(OpCase row, int64_t window, double softcap = 0) {
+  if (window > 0) row.attrs.set("window", window);
+  if (softcap > 0) row.attrs.set("softcap", softcap);
+  return row;
+}
+
+/// Documents of random first rows; some rows see no key.
+OpCase with_documents(OpCase row) {
+  row.inputs.push_back(ids({row.inputs[0].shape[0], row.inputs[0].shape[1]}, 3));
+  row.attrs.set("mask", std::string("documents"));
+  return row;
+}
+
+/// Windows shorter than a tile of keys and longer, of one key, with cut rows; softcaps that scores reach; documents.
+void add_windows(std::vector<OpCase>& rows) {
+  rows.push_back(windowed(packed(1, 17, 2, 4, 1, true), 1));
+  rows.push_back(windowed(packed(2, 33, 1, 3, 2, true), 5));
+  rows.push_back(windowed(packed(1, 150, 1, 2, 1, true), 40));
+  rows.push_back(windowed(packed(1, 300, 1, 2, 1, true), 130));
+  rows.push_back(windowed(apart(2, 12, 12, 4, 1, 2, true), 4));
+  rows.push_back(windowed(apart(1, 12, 5, 2, 2, 3, true), 3));  // the last rows see no key
+  rows.push_back(windowed(packed(2, 12, 2, 8, 2, true), 3));
+  rows.push_back(windowed(apart(1, 12, 12, 2, 1, 8, true), 7));
+  rows.push_back(windowed(with_mask(packed(6, 5, 2, 2, 1, true)), 2));
+  for (const bool causal : {false, true}) {
+    rows.push_back(windowed(packed(2, 9, 2, 4, 2, causal), 0, 0.7));
+    rows.push_back(windowed(apart(2, 12, 7, 2, 2, 3, causal), 0, 2));
+    rows.push_back(windowed(with_mask(apart(2, 12, 10, 2, 1, 2, causal)), 0, 1.5));
+    rows.push_back(with_documents(packed(6, 7, 2, 2, 1, causal)));
+    rows.push_back(with_documents(packed(2, 150, 1, 2, 1, causal)));
+    rows.push_back(with_documents(apart(3, 12, 12, 2, 2, 2, causal)));
+  }
+  rows.push_back(windowed(packed(1, 150, 1, 2, 1, true), 50, 1.5));
+  rows.push_back(windowed(with_documents(packed(2, 40, 1, 2, 2, true)), 6, 2));
+}
+
 std::vector<OpCase> attention_rows() {
   std::vector<OpCase> attention_rows;
+  add_windows(attention_rows);
   for (const bool causal : {false, true}) {
     attention_rows.push_back(packed(1, 1, 1, 2, 1, causal));
     attention_rows.push_back(packed(4, 17, 3, 4, 1, causal));
@@ -221,12 +267,17 @@ extern const OpCases attention_cases = {
           "attention: the value tensor is [2, 4, 8], expected [2, 3, 8]"},
          {{"attention", {{{2, 3, 8}}, {{2, 3, 6}}, {{2, 3, 6}}}, of(2)},
           "attention: the queries are [2, 3, 8], expected a multiple of the 6 features of the keys"},
-         {{"attention", {{{2, 3, 6}}, {{2, 4}}}, of(2)}, "attention: the mask is [2, 4], expected [2, 3]"}},
+         {{"attention", {{{2, 3, 6}}, {{2, 4}}}, of(2)}, "attention: the mask is [2, 4], expected [2, 3]"},
+         {{"attention", {{{2, 3, 6}}}, windowed(packed(2, 3, 1, 2, 1, false), 2).attrs},
+          "attention: a window requires causal"},
+         {{"attention", {{{2, 3, 6}}}, with_documents(packed(2, 3, 1, 2, 1, true)).attrs},
+          "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"}},
     .kernels = attention_kernels(),
     .kernel_references = {{"attention", attention_call}, {"attention_grad", unseen_grad}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
                {"attention", ", heads: 2, kv_heads: 1, causal: true, scale: 0.1", {8, 3, 2}, false, {3, 4}},
                {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},
+               {"attention", ", heads: 1, causal: true, window: 2, softcap: 5", {8, 4, 1}, false, {4, 3}},
                {"attention", ", heads: 3, inputs: [shaped, shaped, shaped]", {8, 2, 6}, false, {2, 6}}},
 };
 

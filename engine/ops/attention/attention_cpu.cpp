@@ -2,6 +2,7 @@
 // block is vectors of queries and every product reads its matrices along their rows:
 //   S = K Q^T    P = e^(S - log)    out += P^T V
 //   backward: S and P again, R = V dy^T, G = scale * P * (R - sum dy * out); dv += P dy, dk += G q, dq += G^T k
+// With a softcap c, S is c * tanh(K Q^T / c), and G has the factor 1 - (S / c)^2.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,7 +18,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
-constexpr int64_t kAttentionLanes = 16;                 // of queries: what a loop keeps in registers
+constexpr int64_t kAttentionLanes = 16;        // of queries: what a loop keeps in registers
 /// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
 constexpr float kUnseen = -std::numeric_limits<float>::max();
 
@@ -31,6 +32,7 @@ struct Block {
 
 struct KeyBlock {
   int64_t first, count;
+  bool is_first;
 };
 
 /// The size of a product c[m,n] = a[m,k] b[k,n].
@@ -61,6 +63,7 @@ class AttentionKernel {
     check(mask.dtype != DType::bf16, "a CPU has no bf16");
     mask_ids_ = mask.dtype == DType::i32 ? mask.as<int32_t>() : nullptr;
     mask_floats_ = mask.dtype == DType::f32 ? mask.as<float>() : nullptr;
+    if (a_.documents) documents_ = std::exchange(mask_ids_, nullptr);
   }
 
  protected:
@@ -96,10 +99,12 @@ class AttentionKernel {
   }
 
   /// Calls f(keys) for the blocks of keys that some query of the block sees.
+  /// The first call has is_first; there is always one.
   template <class F>
   void for_each_keys(const Block& block, const F& f) const {
-    const int64_t end = a_.keys_of(block.first + block.count);
-    for (int64_t first = 0; first < end; first += kKeys) f(KeyBlock{first, std::min(kKeys, end - first)});
+    const int64_t end = a_.keys_of(block.first + block.count), begin = std::min(first_key(block), end - 1);
+    for (int64_t first = begin; first < end; first += kKeys)
+      f(KeyBlock{first, std::min(kKeys, end - first), first == begin});
   }
 
   /// to[d, width] = scale * rows^T, with zeros in the columns beyond the block.
@@ -121,16 +126,22 @@ class AttentionKernel {
     tiles_.run(p, buffers.product);
   }
 
-  /// scores[key, query] = k . (scale * q), or kUnseen.
+  /// scores[key, query] = k . (scale * q) with the softcap, or kUnseen.
   void score(const Block& block, const KeyBlock& keys, const Buffers& buffers) const {
     multiply(k_ + offset_of(a_.k, block.b, block.g, 0, keys.first), a_.k.row, false, buffers.queries, kQueries,
              buffers.scores, kQueries, {keys.count, block.width, n_.d}, false, buffers);
     const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
     for (int64_t j = 0; j < keys.count; ++j) {
-      const int64_t hidden = !sees(block.b, keys.first + j) ? block.width
-                             : a_.causal                    ? std::min(block.width, keys.first + j - row)
-                                                            : 0;
-      if (hidden > 0) std::fill_n(buffers.scores + j * kQueries, hidden, kUnseen);
+      const int64_t key = keys.first + j;
+      float* const scores = buffers.scores + j * kQueries;
+      if (a_.softcap > 0) {
+        for (int64_t c = 0; c < block.width; ++c) scores[c] = a_.softcap * cpu::tanh(scores[c] / a_.softcap);
+      }
+      const int64_t hidden = !sees(block.b, key) ? block.width : a_.causal ? std::min(block.width, key - row) : 0;
+      if (hidden > 0) std::fill_n(scores, hidden, kUnseen);
+      const int64_t beyond = a_.window > 0 ? std::max<int64_t>(0, key + a_.window - row) : block.width;
+      if (beyond < block.width) std::fill_n(scores + beyond, block.width - beyond, kUnseen);
+      if (documents_ != nullptr) hide_other_documents(block, key, scores);
     }
   }
 
@@ -138,6 +149,19 @@ class AttentionKernel {
   const AttentionCall a_;
 
  private:
+  int64_t first_key(const Block& block) const {
+    const int64_t by_window = a_.first_key_of(block.first);
+    if (documents_ == nullptr) return by_window;
+    const int32_t* const first = documents_ + block.b * n_.s + a_.first_row + block.first;
+    return std::max<int64_t>(by_window, *std::min_element(first, first + block.count));
+  }
+
+  void hide_other_documents(const Block& block, int64_t key, float* scores) const {
+    const int32_t *all = documents_ + block.b * n_.s, *rows = all + a_.first_row + block.first;
+    for (int64_t c = 0; c < block.count; ++c)
+      if (rows[c] != all[key] || key < rows[c]) scores[c] = kUnseen;
+  }
+
   bool sees(int64_t b, int64_t key) const {
     if (mask_ids_ != nullptr) return mask_ids_[b * n_.s + key] != 0;
     return mask_floats_ == nullptr || mask_floats_[b * n_.s + key] != 0.0f;
@@ -157,7 +181,7 @@ class AttentionKernel {
 
   const cpu::Tiles& tiles_;
   std::shared_ptr<cpu::Scratch> scratch_;
-  const int32_t* mask_ids_ = nullptr;
+  const int32_t *mask_ids_ = nullptr, *documents_ = nullptr;
   const float* mask_floats_ = nullptr;
   int64_t tasks_ = 0, product_floats_ = 0, floats_ = 0;
   int parts_ = 1;
@@ -190,9 +214,9 @@ class AttentionForward : public AttentionKernel {
     for_each_keys(block, [&](const KeyBlock& keys) {
       score(block, keys, buffers);
       for (int64_t c = 0; c < block.width; c += kAttentionLanes) exponentials(keys.count, c, buffers);
-      if (keys.first > 0) scale_rows(out, block, buffers.factor);
+      if (!keys.is_first) scale_rows(out, block, buffers.factor);
       multiply(buffers.scores, kQueries, true, v_ + offset_of(a_.v, block.b, block.g, 0, keys.first), a_.v.row, out,
-               a_.out.row, {block.count, n_.d, keys.count}, keys.first > 0, buffers);
+               a_.out.row, {block.count, n_.d, keys.count}, !keys.is_first, buffers);
     });
     float* const logs = logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first;
     for (int64_t c = 0; c < block.count; ++c) {
@@ -293,21 +317,24 @@ class AttentionBackward : public AttentionKernel {
       multiply(buffers.rates, kQueries, false, q_ + at_q, a_.q.row, dk_ + at_k, a_.k.row,
                {keys.count, n_.d, block.count}, true, buffers);
       multiply(buffers.rates, kQueries, true, k_ + at_k, a_.k.row, dq_ + at_q, a_.q.row,
-               {block.count, n_.d, keys.count}, keys.first > 0, buffers);
+               {block.count, n_.d, keys.count}, !keys.is_first, buffers);
     });
   }
 
   /// For kAttentionLanes queries: scores become P, rates become G.
   void slopes(int64_t count, int64_t column, const Buffers& buffers) const {
+    const float per_cap = a_.softcap > 0 ? 1.0f / a_.softcap : 0.0f;
     float log[kAttentionLanes], mean[kAttentionLanes];
     std::copy_n(buffers.top + column, kAttentionLanes, log);
     std::copy_n(buffers.total + column, kAttentionLanes, mean);
     for (int64_t j = 0; j < count; ++j) {
       float *p = buffers.scores + j * kQueries + column, *rate = buffers.rates + j * kQueries + column;
       for (int l = 0; l < kAttentionLanes; ++l) {
-        const float e = cpu::exp(p[l] - log[l]);
-        p[l] = p[l] == kUnseen ? 0.0f : e;
-        rate[l] = a_.scale * p[l] * (rate[l] - mean[l]);
+        const float e = cpu::exp(p[l] - log[l]), capped = p[l] * per_cap;
+        const bool unseen = p[l] == kUnseen;
+        p[l] = unseen ? 0.0f : e;
+        const float slope = a_.scale * e * (rate[l] - mean[l]) * (1.0f - capped * capped);
+        rate[l] = unseen ? 0.0f : slope;
       }
     }
   }

@@ -14,6 +14,7 @@ using namespace attention;
 
 MaskType mask_type(const KernelCall& call, const AttentionCall& a) {
   if (!a.masked) return MaskType::none;
+  if (a.documents) return MaskType::documents;
   switch (call.in[a.mask_at].dtype) {
     case DType::i32:
       return MaskType::ints;
@@ -37,8 +38,10 @@ Operands operands_of(const KernelCall& call, const AttentionCall& a) {
           a.masked ? call.in[a.mask_at].data : nullptr,
           mask_type(call, a),
           a.causal,
+          a.window,
           a.first_row,
-          a.scale};
+          a.scale,
+          a.softcap};
 }
 
 template <int N>

@@ -32,7 +32,8 @@ std::string sizes(const AttentionCall& a) {
   const AttentionSize& n = a.size;
   return std::to_string(n.b) + " samples of " + std::to_string(n.heads()) + " heads (" + std::to_string(n.g) +
          " key heads) of " + std::to_string(n.d) + " features, " + std::to_string(n.t) + " rows, " +
-         std::to_string(n.s) + " keys" + (a.causal ? ", causal" : "");
+         std::to_string(n.s) + " keys" + (a.causal ? ", causal" : "") +
+         (a.window > 0 ? ", a window of " + std::to_string(a.window) : "");
 }
 
 /// Reports once that a bf16 run does not use cuDNN, and why.
@@ -45,6 +46,7 @@ CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward
 /// Why the library cannot be asked; "" if it can.
 std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   if (a.masked) return "cuDNN's attention does not support a key mask";
+  if (a.softcap > 0) return "cuDNN's attention does not support a causal mask with a softcap";
   if (a.size.d % 8 != 0) return "cuDNN's attention supports only heads with a multiple of 8 features";
   if (a.causal && a.first_row + a.size.t > a.size.s) return "the last rows are beyond the last key";
   if (!is_aligned(call)) return "an operand is not aligned to 16 bytes";
@@ -67,6 +69,7 @@ CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice,
   signature.logs = {{slice.b, heads, n.t, 1}, {n.heads() * n.t, n.t, 1, 1}};
   if (slice.heads_as_samples) signature.logs = {{slice.g, n.r, n.t, 1}, {n.r * n.t, n.t, 1, 1}};
   signature.causal = a.causal;
+  signature.window = a.window;
   signature.scale = a.scale;
   signature.backward = backward;
   return signature;
@@ -154,6 +157,7 @@ CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& 
   signature.logs = {{slice.b, slice.g, n.t, 1}, {slice.g * n.t, n.t, 1, 1}};
   signature.dk = signature.dv = {{slice.b, slice.g, keys, n.d}, {slice.g * keys * n.d, keys * n.d, n.d, 1}};
   signature.causal = a.causal;
+  signature.window = a.window;
   signature.scale = a.scale;
   signature.backward = true;
   return signature;

@@ -32,15 +32,23 @@ struct AttentionCall {
   Heads q, k, v, out;                   ///< also the heads of dq, dk, dv and dy
   size_t q_at = 0, k_at = 0, v_at = 0;  ///< the inputs that hold them
   bool masked = false;
-  size_t mask_at = 0;  ///< [b, s], if masked
+  bool documents = false;  ///< the mask has the first row of the document of each row; i32
+  size_t mask_at = 0;      ///< [b, s], if masked
   bool causal = false;
+  int64_t window = 0;     ///< a row sees this many rows, itself the last; 0: all
   int64_t first_row = 0;  ///< index of the first row of queries in the whole
   float scale = 1;
+  float softcap = 0;  ///< a score x becomes softcap * tanh(x / softcap); 0: it does not
 
   /// Keys that rows before `end` (of this rank) see.
   int64_t keys_of(int64_t end) const {
     const int64_t seen = first_row + end;
     return causal && seen < size.s ? seen : size.s;
+  }
+  /// No row from `begin` on sees an earlier key.
+  int64_t first_key_of(int64_t begin) const {
+    const int64_t first = first_row + begin - window + 1;
+    return window > 0 && first > 0 ? first : 0;
   }
 };
 
@@ -80,9 +88,12 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   a.out = {0, n.t * features, features, n.r * n.d, n.d};
   a.masked = count % 2 == 0;
   a.mask_at = first + count - 1;
+  a.documents = a.masked && call.attrs.text("mask") == "documents";
   a.causal = call.attrs.flag("causal");
+  a.window = call.attrs.integer("window", 0);
   a.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
   a.scale = static_cast<float>(call.attrs.number("scale", 1.0));
+  a.softcap = static_cast<float>(call.attrs.number("softcap", 0.0));
   return a;
 }
 

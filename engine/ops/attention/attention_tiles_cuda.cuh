@@ -12,7 +12,7 @@ namespace trainctl::attention {
 
 inline constexpr int kSide = 16, kThreads = kSide * kSide;
 
-enum class MaskType : uint8_t { none, ints, floats, halves };
+enum class MaskType : uint8_t { none, ints, floats, halves, documents };
 
 /// The operands that all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are compiled
 /// once.
@@ -23,8 +23,8 @@ struct Operands {
   const void* mask;
   MaskType mask_type;
   bool causal;
-  int64_t first_row;
-  float scale;
+  int64_t window, first_row;
+  float scale, softcap;
 
   __device__ bool mask_at(int64_t b, int64_t key) const {
     const int64_t at = b * n.s + key;
@@ -36,12 +36,43 @@ struct Operands {
       case MaskType::halves:
         return to_f32(static_cast<const bf16*>(mask)[at]) != 0.0f;
       case MaskType::none:
+      case MaskType::documents:
         break;
     }
     return true;
   }
+  /// The index of the first row of the document that a row, or a key, belongs to.
+  __device__ int64_t document_at(int64_t b, int64_t row) const {
+    return static_cast<const int32_t*>(mask)[b * n.s + row];
+  }
   __device__ bool sees(int64_t b, int64_t row, int64_t key) const {
-    return row < n.t && key < n.s && (!causal || key <= first_row + row) && mask_at(b, key);
+    if (row >= n.t || key >= n.s || (causal && key > first_row + row)) return false;
+    if (window > 0 && key + window <= first_row + row) return false;
+    if (mask_type != MaskType::documents) return mask_at(b, key);
+    const int64_t document = document_at(b, first_row + row);
+    return key >= document && document == document_at(b, key);
+  }
+  /// No row from `begin` to `end` sees an earlier key.
+  __device__ int64_t first_key_of(int64_t b, int64_t begin, int64_t end) const {
+    int64_t first = window > 0 ? first_row + begin - window + 1 : 0;
+    if (mask_type == MaskType::documents) {
+      int64_t document = n.s;
+      for (int64_t row = begin; row < (end < n.t ? end : n.t); ++row) {
+        const int64_t its = document_at(b, first_row + row);
+        document = its < document ? its : document;
+      }
+      first = document > first ? document : first;
+    }
+    return first > 0 ? first : 0;
+  }
+  /// The score of q . k.
+  __device__ float score(float product) const {
+    return softcap > 0 ? softcap * tanhf(scale * product / softcap) : scale * product;
+  }
+  /// The factor of a score's gradient that is due to the softcap.
+  __device__ float slope_at(float score) const {
+    const float capped = softcap > 0 ? score / softcap : 0.0f;
+    return 1.0f - capped * capped;
   }
   /// The keys that rows before `end` see are before this one.
   __device__ int64_t keys_of(int64_t end) const {
@@ -186,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
 #pragma unroll
   for (int i = 0; i < kR; ++i) top[i] = -INFINITY;
   const int64_t end = a.keys_of(at.first + B);
-  for (int64_t first = 0; first < end; first += B) {
+  for (int64_t first = a.first_key_of(at.b, at.first, at.first + B); first < end; first += B) {
     __syncthreads();
     load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, first)), a.k.row, a.n.s - first, a.n.d);
     __syncthreads();
@@ -198,7 +229,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
 #pragma unroll
       for (int j = 0; j < kR; ++j) {
         const bool seen = a.sees(at.b, at.first + row_of(i), first + column_of(j));
-        score[i][j] = seen ? a.scale * score[i][j] : -INFINITY;
+        score[i][j] = seen ? a.score(score[i][j]) : -INFINITY;
         highest = fmaxf(highest, score[i][j]);
       }
       highest = row_max(highest);
@@ -266,8 +297,9 @@ __device__ void slopes(const Operands& a, const GradOperands& grad, const Place&
     const float log = grad.logs[at_log], mean = grad.means[at_log];
 #pragma unroll
     for (int j = 0; j < B / kSide; ++j) {
-      p[i][j] = a.sees(at.b, row, key0 + column_of(j)) ? expf(a.scale * p[i][j] - log) : 0.0f;
-      g[i][j] = a.scale * p[i][j] * (g[i][j] - mean);
+      const float score = a.score(p[i][j]);
+      p[i][j] = a.sees(at.b, row, key0 + column_of(j)) ? expf(score - log) : 0.0f;
+      g[i][j] = a.scale * p[i][j] * (g[i][j] - mean) * a.slope_at(score);
     }
   }
 }
@@ -293,6 +325,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t before = a.causal && key0 > a.first_row ? (key0 - a.first_row) / B * B : 0;
   for (at.r = 0; at.r < a.n.r; ++at.r) {
     for (int64_t row0 = before; row0 < a.n.t; row0 += B) {
+      if (a.first_key_of(at.b, row0, row0 + B) >= key0 + B) continue;  // a window or documents: no row sees the tile
       __syncthreads();
       load_tile<B, D>(queries, from(a.q_data, offset_of(a.q, at.b, at.g, at.r, row0)), a.q.row, a.n.t - row0, a.n.d);
       load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.d);
@@ -330,7 +363,7 @@ __global__ void __launch_bounds__(kThreads)
   load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.d);
   float to_q[kR][D / kSide] = {};
   const int64_t end = a.keys_of(row0 + B);
-  for (int64_t key0 = 0; key0 < end; key0 += B) {
+  for (int64_t key0 = a.first_key_of(at.b, row0, row0 + B); key0 < end; key0 += B) {
     __syncthreads();
     load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d);
     load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d);

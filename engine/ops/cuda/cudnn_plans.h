@@ -34,7 +34,8 @@ using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
 struct CudnnAttention {
   CudnnTensor q, k, v, out, logs = {};
   CudnnTensor dk = {}, dv = {};
-  bool causal = false;  ///< the last row sees all keys
+  bool causal = false;  ///< the last row sees all keys, or those of the window
+  int64_t window = 0;   ///< with causal: a row sees this many rows, itself the last; 0: all
   float scale = 1;
   bool backward = false;
 };

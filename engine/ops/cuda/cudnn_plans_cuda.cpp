@@ -145,6 +145,7 @@ void set_mask(Options& options, const CudnnAttention& a) {
   const bool square = a.q.dims[2] == a.k.dims[2];
   options.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT);
   options.set_diagonal_band_right_bound(0);
+  if (a.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a.window));  // key + window > row
 }
 
 CudnnPlanPtr make(const CudnnAttention& a) {
@@ -311,7 +312,7 @@ const std::string& cudnn_fault() {
 CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   std::ostringstream signature;
   signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
-            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << std::hexfloat << a.scale;
+            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << a.window << " " << std::hexfloat << a.scale;
   return shared(signature.str(), [&] { return make(a); });
 }
 

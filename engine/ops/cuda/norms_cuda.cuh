@@ -83,11 +83,11 @@ __device__ inline float mean_of_parts(const float* stats, int parts, const Rows&
 
 // Operands
 
-/// A parameter [n]; `otherwise` if it is absent.
+/// A parameter [n], plus `offset`; `otherwise` if it is absent.
 template <class T>
-RowSide<T> row_side(const TensorArg* arg, float otherwise, const Rows& rows, int pack) {
+RowSide<T> row_side(const TensorArg* arg, float otherwise, const Rows& rows, int pack, float offset = 0) {
   if (arg == nullptr) return {{}, otherwise};
-  return {ref<T>(*arg), 0, pack > 1 && rows.before == 0 && rows.n % pack == 0 && packs_are_aligned({arg})};
+  return {ref<T>(*arg), offset, pack > 1 && rows.before == 0 && rows.n % pack == 0 && packs_are_aligned({arg})};
 }
 
 /// Null if the call has fewer inputs.

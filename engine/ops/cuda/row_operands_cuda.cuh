@@ -247,11 +247,11 @@ class RowOperand {
   Raw<T, V>* stash_ = nullptr;
 };
 
-/// An operand [n] that all rows share, such as gamma; `otherwise` if it is absent.
+/// An operand [n] that all rows share, such as gamma, plus `base`; `base` alone if it is absent.
 template <class T>
 struct RowSide {
   Ref<T> p;
-  float otherwise = 0;
+  float base = 0;
   bool packs = false;  ///< its packs are aligned like the rows'
 };
 template <int V, class T>
@@ -267,6 +267,8 @@ class RowSideOperand {
     Pack<V> p;
     if (V > 1 && side_.packs) {
       load(side_.p, part.place(pack), p.v);
+#pragma unroll
+      for (int j = 0; j < V; ++j) p.v[j] += side_.base;
     } else {
 #pragma unroll
       for (int j = 0; j < V; ++j) p.v[j] = element(part.place(pack) + j);
@@ -276,7 +278,9 @@ class RowSideOperand {
   __device__ Pack<1> edge(const RowPart<V>& part) const { return {{element(part.edge)}}; }
 
  private:
-  __device__ float element(int place) const { return side_.p.p == nullptr ? side_.otherwise : value(side_.p, place); }
+  __device__ float element(int place) const {
+    return side_.p.p == nullptr ? side_.base : side_.base + value(side_.p, place);
+  }
 
   RowSide<T> side_;
 };

@@ -10,6 +10,7 @@ struct CudaMaths {
   __device__ static float log(float x) { return logf(x); }
   __device__ static float log1p(float x) { return log1pf(x); }
   __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+  __device__ static float tanh(float x) { return tanhf(x); }
   __device__ static float sqrt(float x) { return sqrtf(x); }
   __device__ static float abs(float x) { return fabsf(x); }
   __device__ static float pow(float x, float exponent) { return powf(x, exponent); }

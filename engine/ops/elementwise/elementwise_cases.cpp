@@ -64,10 +64,11 @@ Attrs attrs_of(const ElementwiseToken& token) {
   return attrs;
 }
 
-/// The functions whose gradient reads y are exp and sqrt.
+/// The functions whose gradient reads y are exp, sqrt and softcap.
 double unary_grad(const ElementwiseToken& token, double dy, double at) {
   if (token.function == Unary::exp) return dy * at;
   if (token.function == Unary::sqrt) return dy / (2 * at);
+  if (token.function == Unary::softcap) return dy * (1 - std::pow(at / token.parameters.a, 2));
   return dy * naive::unary_slope(unary_def(token.function).name, attrs_of(token), at);
 }
 
@@ -156,6 +157,7 @@ std::vector<KernelCase> elementwise_kernels() {
       add({x, x, x}, {out}, "x0 relu x1 clip(-0.5,0.5) x2 leaky_relu(0.2) where x0 relu masked_fill(0.25,1) =0",
           tolerance);
       add({x, x}, {out}, "x0 softplus(2,20) sqrt x1 abs scale(-1.5,0.125) + pow(2) scale(1,0.5) log =0", tolerance);
+      add({x, x}, {out}, "x0 quick_gelu x1 quick_gelu_grad x1 softcap(2) softcap_grad(2) softcap(0.5) =0", tolerance);
       add({x, x}, {out}, "x0 x1 silu_grad x1 softplus_grad(1,20) x1 exp exp_grad x1 abs_grad =0", tolerance);
       add({x, x}, {out},
           "x0 x1 clip_grad(-inf,0.3) x1 pow_grad(3) x1 exp log_grad x1 exp sqrt_grad x1 leaky_relu_grad(0.1) =0",

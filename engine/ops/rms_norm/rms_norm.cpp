@@ -1,7 +1,8 @@
-// y = x * rstd (* gamma), rstd = 1 / sqrt(mean(x^2) + eps) over the last dim (Zhang and Sennrich 2019).
-// x [.., d] -> y, rstd [..]
-// If d is cut, ranks exchange one number per row: the sum x^2 of their part, and in the backward pass sum g * xhat,
-// g = dy * gamma.
+// y = x * rstd (* gamma), rstd = 1 / sqrt(mean(x^2) + eps) over the last dim (Zhang and Sennrich 2019). With attr
+// offset gamma is the parameter plus that number (Gemma: 1). x [.., d] -> y, rstd [..] If d is cut, ranks exchange one
+// number per row: the sum x^2 of their part, and in the backward pass sum g * xhat, g = dy * gamma.
+#include <fmt/format.h>
+
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -34,6 +35,28 @@ Shape rms_stats_shape(Infos in, const Attrs&) {
 std::vector<TensorInfo> rms_stats_of(Infos in, const Attrs& attrs, DType) {
   expect_ndim("rms_norm", in[0], 1);
   return {{rms_stats_shape(in, attrs)}};
+}
+
+/// The attrs that the gradient shares with the forward op.
+Attrs scale_attrs(const Attrs& attrs) {
+  Attrs shared;
+  if (const Value* offset = attrs.find("offset")) shared.set("offset", *offset);
+  return shared;
+}
+
+/// Emits it on heads of equal size with a shared weight, between two views.
+TensorId emit_by_heads(LayerContext& layer, int64_t heads, const Attrs& attrs) {
+  const Shape whole = layer.shape();
+  if (whole.back() % heads != 0)
+    throw ShapeError(fmt::format("rms_norm: the {} features of {} cannot be divided into {} heads of the same size",
+                                 whole.back(), to_string(whole), heads),
+                     "heads");
+  Shape parts = whole;
+  parts.back() = heads;
+  parts.push_back(whole.back() / heads);
+  const TensorId x = layer.builder.emit("reshape", {layer.inputs[0]}, {{"shape", parts}}, "heads")[0];
+  const TensorId y = layer.builder.emit("rms_norm", layer.with_affine({x}, parts.back(), false), attrs, "norm")[0];
+  return layer.builder.emit("reshape", {y}, {{"shape", whole}})[0];
 }
 
 const int64_t kRmsNormParts = 4;  // of an example's row
@@ -115,15 +138,17 @@ extern const OpDef rms_norm_op = {
           std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.out(1)};
           if (g.num_inputs() == 2) g.set_in_grad(1, "rms_norm_param_grad", inputs);
           if (g.num_inputs() == 2) inputs.push_back(g.in(1));
-          g.set_in_grad(0, "rms_norm_grad", inputs);
+          g.set_in_grad(0, "rms_norm_grad", inputs, scale_attrs(g.attrs()));
         },
     .kernel = {.name = "rms_norm",
                .cost = elementwise_cost<4>,
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "inputs x(, gamma)", .inputs = {{kMatrix}, {kRow}}, .attrs = {{"eps", 1e-5}}};
+                     return KernelExample{.what = "inputs x(, gamma)",
+                                          .inputs = {{kMatrix}, {kRow}},
+                                          .attrs = {{"eps", 1e-5}},
+                                          .optional = {{"offset", 1.0}}};
                    }},
     .inner_sum = InnerSum{&rms_norm_stats_kernel, rms_stats_shape, &rms_norm_apply_kernel, 1},
 };
@@ -170,11 +195,27 @@ extern const OpDef rms_norm_param_grad_op = {
 extern const LayerDef rms_norm_layer = {
     .name = "rms_norm",
     .doc = "Divides by the root mean square over the last dim.",
-    .fields = {eps_field(), flag("affine", true, "Train a scale."), scale_init_field()},
+    .fields =
+        {eps_field(), flag("affine", true, "Train a scale."), scale_init_field(),
+         integer("heads",
+                 "Normalise each of this many heads of the last dim; they share one scale (Qwen3's q and k norms).")
+             .defaults(int64_t{1})
+             .at_least(1)
+             .at_most(kMaxSize),
+         number("offset", "Added to the trained scale, whose initial values are 1 - offset (Gemma: 1).").defaults(0.0)},
+    .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {
+      if (attrs.flag("affine", true) || attrs.number("offset", 0) == 0) return {};
+      return {{"offset", "there is no scale to add an offset to: affine is false", "remove offset"}};
+    },
     .emit =
         [](LayerContext& layer) {
+          Attrs attrs{{"eps", layer.attrs.number("eps")}};
+          const double offset = layer.attrs.number("offset");
+          if (offset != 0) attrs.set("offset", offset);
+          const int64_t heads = layer.attrs.integer("heads");
+          if (heads > 1) return emit_by_heads(layer, heads, attrs);
           return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back(), false),
-                                    {{"eps", layer.attrs.number("eps")}})[0];
+                                    std::move(attrs))[0];
         },
 };
 

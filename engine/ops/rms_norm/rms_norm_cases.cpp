@@ -7,6 +7,11 @@ namespace {
 
 using namespace naive;
 
+/// The factor of element i: `at` is the index of gamma among the inputs, if it is there.
+double scale_of(const Inputs& in, bool given, size_t at, int64_t i, const Attrs& attrs) {
+  return given ? in[at].values[i] + attrs.number("offset", 0) : 1.0;
+}
+
 Outputs rms_norm(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), rows = num_elements(in[0].shape) / n;
   Outputs out{in[0], zeros(Shape(in[0].shape.begin(), in[0].shape.end() - 1))};
@@ -16,7 +21,7 @@ Outputs rms_norm(const Inputs& in, const Attrs& attrs) {
     const double rstd = out[1].values[r] =
         1.0 / std::sqrt(squares / static_cast<double>(n) + attrs.number("eps", 1e-5));
     for (int64_t i = 0; i < n; ++i)
-      out[0].values[r * n + i] = in[0].values[r * n + i] * rstd * (in.size() > 1 ? in[1].values[i] : 1.0);
+      out[0].values[r * n + i] = in[0].values[r * n + i] * rstd * scale_of(in, in.size() > 1, 1, i, attrs);
   }
   return out;
 }
@@ -47,21 +52,22 @@ Outputs rms_norm_apply(const NaiveCall& call) {
   Outputs out{x, zeros(Shape(x.shape.begin(), x.shape.end() - 1))};
   for (int64_t i = 0; i < num_elements(x.shape); ++i) {
     out[1].values[i / n] = 1.0 / std::sqrt(mean_of_parts(call.in.back(), i / n, n) + call.attrs.number("eps"));
-    out[0].values[i] *= out[1].values[i / n] * (call.in.size() > 2 ? call.in[1].values[i % n] : 1.0);
+    out[0].values[i] *= out[1].values[i / n] * scale_of(call.in, call.in.size() > 2, 1, i % n, call.attrs);
   }
   return out;
 }
 
 /// dy * gamma of element i: in is dy, x, rstd(, gamma).
-double g_of(const Inputs& in, size_t with_gamma, int64_t i) {
-  return in[0].values[i] * (in.size() >= with_gamma ? in[3].values[i % in[0].shape.back()] : 1.0);
+double g_of(const NaiveCall& call, size_t with_gamma, int64_t i) {
+  const Inputs& in = call.in;
+  return in[0].values[i] * scale_of(in, in.size() >= with_gamma, 3, i % in[0].shape.back(), call.attrs);
 }
 
 Outputs rms_norm_grad_stats(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   Tensor64 out = zeros(one_per_row(call.in[0].shape));
   for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i)
-    out.values[i / n] += g_of(call.in, 4, i) * call.in[1].values[i] * call.in[2].values[i / n];
+    out.values[i / n] += g_of(call, 4, i) * call.in[1].values[i] * call.in[2].values[i / n];
   return {out};
 }
 
@@ -70,7 +76,7 @@ Outputs rms_norm_grad_apply(const NaiveCall& call) {
   Tensor64 dx = call.in[0];
   for (int64_t i = 0; i < num_elements(dx.shape); ++i) {
     const double rstd = call.in[2].values[i / n], xhat = call.in[1].values[i] * rstd;
-    dx.values[i] = rstd * (g_of(call.in, 5, i) - xhat * mean_of_parts(call.in.back(), i / n, n));
+    dx.values[i] = rstd * (g_of(call, 5, i) - xhat * mean_of_parts(call.in.back(), i / n, n));
   }
   return {dx};
 }
@@ -81,7 +87,7 @@ Outputs rms_norm_grad(const NaiveCall& call) {
   Inputs in = call.in;
   if (epilogue.residual) in.pop_back();
   const int64_t n = in[0].shape.back();
-  const auto g = [&](int64_t i) { return in[0].values[i] * (in.size() > 3 ? in[3].values[i % n] : 1.0); };
+  const auto g = [&](int64_t i) { return in[0].values[i] * scale_of(in, in.size() > 3, 3, i % n, call.attrs); };
   const auto xhat = [&](int64_t i) { return in[1].values[i] * in[2].values[i / n]; };
   Tensor64 dx = in[0], dgamma = zeros({n});
   std::vector<double> along(in[2].values.size());
@@ -109,6 +115,7 @@ void rms_norm_add_gradients(std::vector<KernelCase>& calls) {
           const Shape rows(shape.begin(), shape.end() - 1);
           const CaseOperand x{.shape = shape, .dtype = type}, row{rows, Fill::positive};
           KernelCase call{"rms_norm_grad", {x, x, row}, {unwritten(shape, type)}, {{"eps", 1e-5}}};
+          if (affine && epilogue.residual) call.attrs.set("offset", 1.0);
           if (affine) call.in.push_back({.shape = {shape.back()}, .dtype = type});
           if (epilogue.residual) call.in.push_back(x);
           if (epilogue.parameter_grads) {
@@ -141,8 +148,10 @@ std::vector<KernelCase> rms_norm_kernels() {
         operand.shape.insert(operand.shape.begin(), parts);
         return operand;
       };
+      double offset = 0;
       const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
-        calls.push_back({kernel, std::move(in), std::move(out), {{"eps", 1e-2}}, bf16 ? 1e-2 : 5e-6});
+        calls.push_back(
+            {kernel, std::move(in), std::move(out), {{"eps", 1e-2}, {"offset", offset}}, bf16 ? 1e-2 : 5e-6});
         calls.back().f32_on_cpu = bf16;
       };
       add("rms_norm_stats", {x}, {unwritten(one_per_row(shape))});
@@ -151,6 +160,10 @@ std::vector<KernelCase> rms_norm_kernels() {
       add("rms_norm_grad_stats", {x, x, row}, {unwritten(one_per_row(shape))});
       add("rms_norm_grad_stats", {x, x, row, gamma}, {unwritten(one_per_row(shape))});
       add("rms_norm_grad_apply", {x, x, row, stats_of(2)}, {y});
+      add("rms_norm_grad_apply", {x, x, row, gamma, stats_of(3)}, {y});
+      offset = 1;
+      add("rms_norm_apply", {x, gamma, stats_of(3)}, {y, unwritten(rows)});
+      add("rms_norm_grad_stats", {x, x, row, gamma}, {unwritten(one_per_row(shape))});
       add("rms_norm_grad_apply", {x, x, row, gamma, stats_of(3)}, {y});
     }
   }
@@ -166,7 +179,9 @@ extern const OpCases rms_norm_cases = {
              {"rms_norm", {{{3, 1}}, {{1}}}, {{"eps", 1e-2}}, {{3, 1}, {3}}, 5e-6},
              {"rms_norm", {{{1, 130}}, {{130}}}, {{"eps", 1e-5}}, {{1, 130}, {1}}, 5e-6},
              {"rms_norm", {{{12, 8}}}, {{"eps", 1e-3}}, {{12, 8}, {12}}, 5e-6},
-             {"rms_norm", {{{2, 3, 36}}, {{36}}}, {{"eps", 1e-5}}, {{2, 3, 36}, {2, 3}}, 5e-6}},
+             {"rms_norm", {{{2, 3, 36}}, {{36}}}, {{"eps", 1e-5}}, {{2, 3, 36}, {2, 3}}, 5e-6},
+             {"rms_norm", {{{6, 7}}, {{7}}}, {{"eps", 1e-5}, {"offset", 1.0}}, {{6, 7}, {6}}, 5e-6},
+             {"rms_norm", {{{2, 3, 36}}, {{36}}}, {{"eps", 1e-6}, {"offset", 1.0}}, {{2, 3, 36}, {2, 3}}, 5e-6}},
     .references = {{"rms_norm", rms_norm}},
     .rules = {{{"rms_norm", {{{2, 3, 4}}}}, "abd->abd,ab", "", {{2, 3, 4}, {2, 3}}, "d"},
               {{"rms_norm", {{{2, 4}}, {{4}}}}, "ad,d->ad,a", "", {{2, 4}, {2}}, "d"}},
@@ -183,7 +198,10 @@ extern const OpCases rms_norm_cases = {
                           {"rms_norm_apply", rms_norm_apply},
                           {"rms_norm_grad_stats", rms_norm_grad_stats},
                           {"rms_norm_grad_apply", rms_norm_grad_apply}},
-    .layers = {{"rms_norm", "", {8, 12}}, {"rms_norm", ", affine: false, eps: 1e-6", {8, 12}}},
+    .layers = {{"rms_norm", "", {8, 12}},
+               {"rms_norm", ", affine: false, eps: 1e-6", {8, 12}},
+               {"rms_norm", ", heads: 4, offset: 1", {8, 12}},
+               {"rms_norm", ", heads: 3, affine: false", {8, 2, 6}, false, {2, 6}}},
 };
 
 }  // namespace trainctl

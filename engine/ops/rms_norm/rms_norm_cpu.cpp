@@ -1,4 +1,5 @@
-// Divides each row (the last dim, n) by its root mean square: y = xhat * gamma, xhat = x * rstd.
+// Divides each row (the last dim, n) by its root mean square: y = xhat * gamma, xhat = x * rstd. gamma has the attr
+// offset added to it.
 //   g = dy * gamma    dx = rstd * (g - xhat * mean(g * xhat))    dgamma = sum dy * xhat
 #include <algorithm>
 #include <cmath>
@@ -15,6 +16,8 @@ extern const OpDef rms_norm_param_grad_op;
 namespace {
 
 constexpr int64_t kLeastRmsElements = 32768;  ///< that are worth waking a thread for
+
+float offset_of_scale(const KernelCall& call) { return static_cast<float>(call.attrs.number("offset", 0)); }
 
 struct RmsRows {
   int64_t count, n;
@@ -34,14 +37,14 @@ struct RmsRows {
 CpuKernel prepare_rms_norm(const KernelCall& call) {
   return [rows = RmsRows(call, call.in[0]), x0 = call.in[0].as<float>(),
           gamma = call.in.size() > 1 ? call.in[1].as<float>() : nullptr, y0 = call.out[0].as<float>(),
-          rstds = call.out[1].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
+          rstds = call.out[1].as<float>(), eps = call.attrs.number("eps", 1e-5), offset = offset_of_scale(call)] {
     rows.each([&](int64_t r) {
       const float* x = x0 + r * rows.n;
       float* y = y0 + r * rows.n;
       const double squares = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]} * x[i]; });
       const auto rstd = rstds[r] = static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(rows.n) + eps));
       if (gamma != nullptr) {
-        for (int64_t i = 0; i < rows.n; ++i) y[i] = x[i] * rstd * gamma[i];
+        for (int64_t i = 0; i < rows.n; ++i) y[i] = x[i] * rstd * (gamma[i] + offset);
       } else {
         for (int64_t i = 0; i < rows.n; ++i) y[i] = x[i] * rstd;
       }
@@ -52,7 +55,7 @@ CpuKernel prepare_rms_norm(const KernelCall& call) {
 CpuKernel prepare_plain_rms_norm_grad(const KernelCall& call) {
   return [rows = RmsRows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 3 ? call.in[3].as<float>() : nullptr,
-          dx0 = call.out[0].as<float>()] {
+          dx0 = call.out[0].as<float>(), offset = offset_of_scale(call)] {
     rows.each([&](int64_t r) {
       const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
       float* dx = dx0 + r * rows.n;
@@ -63,7 +66,7 @@ CpuKernel prepare_plain_rms_norm_grad(const KernelCall& call) {
         for (int64_t i = 0; i < rows.n; ++i) dx[i] = rstd * (g(i) - x[i] * rstd * mean);
       };
       if (gamma != nullptr) {
-        divide([=](int64_t i) { return dy[i] * gamma[i]; });
+        divide([=](int64_t i) { return dy[i] * (gamma[i] + offset); });
       } else {
         divide([=](int64_t i) { return dy[i]; });
       }
@@ -92,14 +95,14 @@ CpuKernel prepare_rms_norm_apply(const KernelCall& call) {
   return [rows = RmsRows(call, call.in[0]), x0 = call.in[0].as<float>(),
           gamma = call.in.size() > 2 ? call.in[1].as<float>() : nullptr, stats = call.in.back().as<float>(),
           parts = call.in.back().shape[0], y0 = call.out[0].as<float>(), rstds = call.out[1].as<float>(),
-          eps = call.attrs.number("eps", 1e-5)] {
+          eps = call.attrs.number("eps", 1e-5), offset = offset_of_scale(call)] {
     rows.each([&](int64_t r) {
       const float* x = x0 + r * rows.n;
       float* y = y0 + r * rows.n;
       const double mean = sum_of_parts(stats, parts, rows.count, r) / static_cast<double>(parts * rows.n);
       const auto rstd = rstds[r] = static_cast<float>(1.0 / std::sqrt(mean + eps));
       if (gamma != nullptr) {
-        for (int64_t i = 0; i < rows.n; ++i) y[i] = x[i] * rstd * gamma[i];
+        for (int64_t i = 0; i < rows.n; ++i) y[i] = x[i] * rstd * (gamma[i] + offset);
       } else {
         for (int64_t i = 0; i < rows.n; ++i) y[i] = x[i] * rstd;
       }
@@ -110,15 +113,15 @@ CpuKernel prepare_rms_norm_apply(const KernelCall& call) {
 CpuKernel prepare_rms_norm_grad_stats(const KernelCall& call) {
   return [rows = RmsRows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 3 ? call.in[3].as<float>() : nullptr,
-          stats = call.out[0].as<float>()] {
+          stats = call.out[0].as<float>(), offset = offset_of_scale(call)] {
     rows.each([&](int64_t r) {
       const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
       const float rstd = rstds[r];
       const auto sum = [&](auto g) {
         return static_cast<float>(cpu::sum(rows.n, [&](int64_t i) { return double{g(i)} * (x[i] * rstd); }));
       };
-      stats[r] =
-          gamma != nullptr ? sum([=](int64_t i) { return dy[i] * gamma[i]; }) : sum([=](int64_t i) { return dy[i]; });
+      stats[r] = gamma != nullptr ? sum([=](int64_t i) { return dy[i] * (gamma[i] + offset); })
+                                  : sum([=](int64_t i) { return dy[i]; });
     });
   };
 }
@@ -126,7 +129,8 @@ CpuKernel prepare_rms_norm_grad_stats(const KernelCall& call) {
 CpuKernel prepare_rms_norm_grad_apply(const KernelCall& call) {
   return [rows = RmsRows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 4 ? call.in[3].as<float>() : nullptr,
-          stats = call.in.back().as<float>(), parts = call.in.back().shape[0], dx0 = call.out[0].as<float>()] {
+          stats = call.in.back().as<float>(), parts = call.in.back().shape[0], dx0 = call.out[0].as<float>(),
+          offset = offset_of_scale(call)] {
     rows.each([&](int64_t r) {
       const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
       float* dx = dx0 + r * rows.n;
@@ -134,7 +138,7 @@ CpuKernel prepare_rms_norm_grad_apply(const KernelCall& call) {
       const auto mean =
           static_cast<float>(sum_of_parts(stats, parts, rows.count, r) / static_cast<double>(parts * rows.n));
       if (gamma != nullptr) {
-        for (int64_t i = 0; i < rows.n; ++i) dx[i] = rstd * (dy[i] * gamma[i] - x[i] * rstd * mean);
+        for (int64_t i = 0; i < rows.n; ++i) dx[i] = rstd * (dy[i] * (gamma[i] + offset) - x[i] * rstd * mean);
       } else {
         for (int64_t i = 0; i < rows.n; ++i) dx[i] = rstd * (dy[i] - x[i] * rstd * mean);
       }

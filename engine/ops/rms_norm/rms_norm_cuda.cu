@@ -1,4 +1,5 @@
-// Divides each row (the last dim, n) by its root mean square: y = xhat * gamma, xhat = x * rstd.
+// Divides each row (the last dim, n) by its root mean square: y = xhat * gamma, xhat = x * rstd. gamma has the attr
+// offset added to it.
 //   g = dy * gamma    dx = rstd * (g - xhat * mean(g * xhat))    dgamma = sum dy * xhat
 #include "engine/ops/cuda/norm_grads_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
@@ -205,11 +206,17 @@ struct RmsNormTerm {
 
 // Launchers
 
+/// gamma + the attr offset, or ones.
+template <class T>
+RowSide<T> scale_of(const CudaKernelCall& call, const TensorArg* gamma, const Rows& rows, int pack) {
+  return row_side<T>(gamma, 1.0f, rows, pack, static_cast<float>(call.attrs.number("offset", 0)));
+}
+
 CudaKernel prepare_rms_norm(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], *gamma = optional_input(call, 1);
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
     return launch_rows(rms_norm_kernel<pack, in_registers, T>, how, "rms_norm", how.rows, ref<T>(x),
-                       row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(y), statistic(call.out[1]),
+                       scale_of<T>(call, gamma, how.rows, pack), ref<T>(y), statistic(call.out[1]),
                        static_cast<float>(call.attrs.number("eps", 1e-5)));
   };
   return with_rows({&x, &y, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 1, {&x, &y}, 1, prepare);
@@ -219,7 +226,7 @@ CudaKernel prepare_plain_rms_norm_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 3);
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
     return launch_rows(rms_norm_grad_kernel<pack, in_registers, T>, how, "rms_norm_grad", how.rows, ref<T>(dy),
-                       ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
+                       ref<T>(x), statistic(call.in[2]), scale_of<T>(call, gamma, how.rows, pack), ref<T>(dx));
   };
   return with_rows({&dy, &x, &dx, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
 }
@@ -239,7 +246,7 @@ CudaKernel prepare_rms_norm_apply(const CudaKernelCall& call) {
   const float* const stats = statistic(of_parts).p;
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
     return launch_rows(rms_norm_apply_kernel<pack, in_registers, T>, how, "rms_norm_apply", how.rows, ref<T>(x),
-                       row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts_of(of_parts), ref<T>(y),
+                       scale_of<T>(call, gamma, how.rows, pack), stats, parts_of(of_parts), ref<T>(y),
                        statistic(call.out[1]), static_cast<float>(call.attrs.number("eps", 1e-5)));
   };
   return with_rows({&x, &y, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 1, {&x, &y}, 1, prepare);
@@ -250,7 +257,7 @@ CudaKernel prepare_rms_norm_grad_stats(const CudaKernelCall& call) {
   float* const stats = statistic(call.out[0]).p;
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
     return launch_rows(rms_norm_grad_stats_kernel<pack, in_registers, T>, how, "rms_norm_grad_stats", how.rows,
-                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), stats);
+                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), scale_of<T>(call, gamma, how.rows, pack), stats);
   };
   return with_rows({&dy, &x, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 2, {&dy, &x}, 1, prepare);
 }
@@ -261,7 +268,7 @@ CudaKernel prepare_rms_norm_grad_apply(const CudaKernelCall& call) {
   const float* const stats = statistic(of_parts).p;
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
     return launch_rows(rms_norm_grad_apply_kernel<pack, in_registers, T>, how, "rms_norm_grad_apply", how.rows,
-                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), stats,
+                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), scale_of<T>(call, gamma, how.rows, pack), stats,
                        parts_of(of_parts), ref<T>(dx));
   };
   return with_rows({&dy, &x, &dx, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);

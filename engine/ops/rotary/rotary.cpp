@@ -1,7 +1,9 @@
-// Rotates pairs of features by an angle that grows with the row: pair i of a head with d features, of row p, by
-// p * base^(-2i / d). The pairs are i and i + d/2 (Llama), or 2i and 2i + 1 (attr interleaved, GPT-J).
-//   x [b, t, (units, heads, d)] -> y, with the first attr `rotated` heads of each unit turned, the others copied
-// The gradient is the inverse rotation of dy.
+// Rotates pairs of features by an angle that grows with the row: pair i of a head with d rotated features, of row p, by
+// p * base^(-2i / d), or as a scaling of rotary_angles.h says. The pairs are i and i + d/2 (Llama), or 2i and 2i + 1
+// (attr interleaved, GPT-J). Attr rotary_dim: only the first d features of a head are rotated.
+//   x [b, t, (units, heads, head_dim)] -> y; the first attr `rotated` heads of each unit are rotated, the others copied
+// With a second input, documents [b, t], p is the row's position in its document, which begins at row documents[b,
+// row]. The gradient is the inverse rotation of dy.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -39,8 +41,10 @@ std::vector<FieldFault> faults(const Attrs& attrs) {
   if (attrs.has("kv_heads") && attrs.text("packing", "none") == "none")
     return {{"kv_heads", "kv_heads requires an input that packs q, k and v", "set packing, or remove kv_heads"}};
   if (kv_heads >= 1 && heads % kv_heads != 0)
-    return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", kv_heads, heads), ""}};
-  return {};
+    return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", heads, kv_heads), ""}};
+  if (attrs.integer("rotary_dim", 2) % 2 != 0)
+    return {{"rotary_dim", "rotary_dim must be even, because pairs of features are rotated", ""}};
+  return rotary_scaling_faults(attrs);
 }
 
 }  // namespace
@@ -48,22 +52,29 @@ std::vector<FieldFault> faults(const Attrs& attrs) {
 extern const OpDef rotary_op = {
     .name = "rotary",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("rotary", in, 1, 1);
-      expect_floats("rotary", in);
+      expect_inputs("rotary", in, 1, 2);
+      expect_floats("rotary", in.first(1));
       if (in[0].shape.size() != 3)
         shape_error(fmt::format("rotary expects [batch, rows, features], but got {}", to_string(in[0])));
       const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1);
       if (d < 2 || d % 2 != 0) shape_error(fmt::format("rotary needs an even number of features per head, not {}", d));
       if (d > 2 * kMostRotaryPairs)
         shape_error(fmt::format("rotary: the heads have {} features, expected at most {}", d, 2 * kMostRotaryPairs));
+      const int64_t turned = attrs.integer("rotary_dim", d);
+      if (turned < 2 || turned % 2 != 0 || turned > d)
+        shape_error(fmt::format(
+            "rotary: rotary_dim is {}, expected an even number of at most {}, the features per head", turned, d));
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
         shape_error(
             fmt::format("rotary: the last dim of {} is not a multiple of {} heads of {}", to_string(in[0]), heads, d));
+      if (in.size() == 2) expect_shape("rotary", "the documents", in[1], {in[0].shape[0], in[0].shape[1]});
+      if (in.size() == 2 && in[1].dtype != DType::i32)
+        shape_error(fmt::format("rotary: the documents are {}, expected i32", to_string(in[1])));
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const int64_t together = attrs.integer("heads", 1) * attrs.integer("head_dim"), g = in[0].shape[2] / together;
-      return {.text = "bt(gd)->bt(gd)",
+      return {.text = in.size() == 2 ? "bt(gd),bt->bt(gd)" : "bt(gd)->bt(gd)",
               .uncuttable = "d",
               .why_not =
                   "rotary needs whole heads on one rank, and for a packed input the heads that attention needs "
@@ -72,40 +83,64 @@ extern const OpDef rotary_op = {
               .why_size =
                   fmt::format("only whole heads (or groups of packed heads) can be cut, and their number is {}", g)};
     },
-    .backward = [](GradBuilder& g) { g.set_in_grad(0, "rotary", {g.out_grad()}, inverse_of(g.attrs())); },
+    .backward =
+        [](GradBuilder& g) {
+          std::vector<TensorId> inputs = {g.out_grad()};
+          if (g.num_inputs() == 2) inputs.push_back(g.in(1));
+          g.set_in_grad(0, "rotary", std::move(inputs), inverse_of(g.attrs()));
+        },
     .kernel = {.name = "rotary",
                .in_place = InPlace::first_on_first,
                .cost = elementwise_cost<3>,
                .example =
                    [] {
-                     return KernelExample{
-                         .what = "pairs of features, rotated by the position of the row",
-                         .inputs = {{{4, 1024, 1024}}},
-                         .attrs = {{"head_dim", int64_t{64}}, {"base", 10000.0}},
-                         .optional = {
-                             {"heads", int64_t{3}}, {"rotated", int64_t{2}}, {"interleaved", true}, {"inverse", true}}};
+                     return KernelExample{.what = "pairs of features, rotated by the position of the row",
+                                          .inputs = {{{4, 1024, 1024}}},
+                                          .attrs = {{"head_dim", int64_t{64}}, {"base", 10000.0}},
+                                          .optional = {{"heads", int64_t{3}},
+                                                       {"rotated", int64_t{2}},
+                                                       {"rotary_dim", int64_t{32}},
+                                                       {"interleaved", true},
+                                                       {"inverse", true}}};
                    }},
 };
 
+namespace {
+
+std::vector<Field> rotary_fields() {
+  std::vector<Field> fields = {
+      integer("heads", "Number of heads; for a packed input, number of query heads.")
+          .required()
+          .at_least(1)
+          .at_most(kMaxSize),
+      integer("kv_heads", "For a packed input: number of key and value heads; default: heads.")
+          .at_least(1)
+          .at_most(kMaxSize),
+      text("packing", "heads or qkv: the input is packed as for attention, and v is not rotated.")
+          .one_of({"none", "heads", "qkv"})
+          .defaults(std::string("none")),
+      number("base", "Base of the rotation angles.").defaults(10000.0).above(0),
+      text("pairs",
+           "Which features form a pair. half: i and i + d/2, as in Llama; interleaved: 2i and 2i + 1, as "
+           "in GPT-J.")
+          .one_of({"half", "interleaved"})
+          .defaults(std::string("half")),
+      integer("rotary_dim", "Number of features of each head that are rotated, the first ones; default: all.")
+          .at_least(2)
+          .at_most(kMaxSize)};
+  for (Field& field : rotary_scaling_fields()) fields.push_back(std::move(field));
+  return fields;
+}
+
+}  // namespace
+
 extern const LayerDef rotary_layer = {
     .name = "rotary",
-    .doc = "Rotary position embedding (RoPE): rotates pairs of features of each head by the position of the row.",
-    .fields = {integer("heads", "Number of heads; for a packed input, number of query heads.")
-                   .required()
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               integer("kv_heads", "For a packed input: number of key and value heads; default: heads.")
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               text("packing", "heads or qkv: the input is packed as for attention, and v is not rotated.")
-                   .one_of({"none", "heads", "qkv"})
-                   .defaults(std::string("none")),
-               number("base", "Base of the rotation angles.").defaults(10000.0).above(0),
-               text("pairs",
-                    "Which features form a pair. half: i and i + d/2, as in Llama; interleaved: 2i and 2i + 1, as "
-                    "in GPT-J.")
-                   .one_of({"half", "interleaved"})
-                   .defaults(std::string("half"))},
+    .doc =
+        "Rotary position embedding (RoPE): rotates pairs of features of each head by the position of the row. A second "
+        "input, documents, has the index of the first row of each row's document (i32); positions count from there.",
+    .fields = rotary_fields(),
+    .max_inputs = 2,
     .faults = faults,
     .emit =
         [](LayerContext& layer) {
@@ -118,11 +153,17 @@ extern const LayerDef rotary_layer = {
                                          "size",
                                          shape[2], to_string(shape), units.count * units.heads),
                              "heads");
-          return layer.emit("rotary", {{"head_dim", shape[2] / (units.count * units.heads)},
-                                       {"heads", units.heads},
-                                       {"rotated", units.rotated},
-                                       {"base", layer.attrs.number("base")},
-                                       {"interleaved", layer.attrs.text("pairs") == "interleaved"}});
+          const int64_t head_dim = shape[2] / (units.count * units.heads);
+          Attrs attrs{{"head_dim", head_dim},
+                      {"heads", units.heads},
+                      {"rotated", units.rotated},
+                      {"base", layer.attrs.number("base")},
+                      {"interleaved", layer.attrs.text("pairs") == "interleaved"}};
+          const int64_t rotary_dim = layer.attrs.integer("rotary_dim", head_dim);
+          if (rotary_dim != head_dim) attrs.set("rotary_dim", rotary_dim);
+          for (const auto& [name, value] : rotary_scaling_attrs(layer.attrs, rotary_dim, shape[1]))
+            attrs.set(name, value);
+          return layer.emit("rotary", std::move(attrs));
         },
 };
 

@@ -1,4 +1,4 @@
-// The sines of all rows are made once, and shared by the layers that turn by the same angles.
+// The sines of all rows are computed once, and shared by the layers that rotate by the same angles.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,21 +11,24 @@
 namespace trainctl {
 namespace {
 
-/// [t, pairs] each.
+/// Shape [rows, pairs] each, multiplied by the magnitude.
 struct Turns {
   std::vector<float> cosines, sines;
 };
 
-std::shared_ptr<const Turns> turns_of(const RotaryCall& r) {
-  static thread_local std::map<std::tuple<std::vector<double>, int64_t, int64_t, bool>, std::weak_ptr<const Turns>> all;
-  std::weak_ptr<const Turns>& known = all[{r.rates, r.first_row, r.t, r.inverse}];
+/// Rows [first, first + count) of the whole.
+std::shared_ptr<const Turns> turns_of(const RotaryCall& r, int64_t first, int64_t count) {
+  static thread_local std::map<std::tuple<std::vector<double>, double, int64_t, int64_t, bool>,
+                               std::weak_ptr<const Turns>>
+      all;
+  std::weak_ptr<const Turns>& known = all[{r.angles.rates, r.angles.magnitude, first, count, r.inverse}];
   if (auto turns = known.lock()) return turns;
   auto turns = std::make_shared<Turns>();
-  for (int64_t row = 0; row < r.t; ++row) {
-    for (const double rate : r.rates) {
-      const double angle = static_cast<double>(r.first_row + row) * rate;
-      turns->cosines.push_back(static_cast<float>(std::cos(angle)));
-      turns->sines.push_back(static_cast<float>(r.inverse ? -std::sin(angle) : std::sin(angle)));
+  for (int64_t row = first; row < first + count; ++row) {
+    for (const double rate : r.angles.rates) {
+      const double angle = static_cast<double>(row) * (r.inverse ? -rate : rate);
+      turns->cosines.push_back(static_cast<float>(r.angles.magnitude * std::cos(angle)));
+      turns->sines.push_back(static_cast<float>(r.angles.magnitude * std::sin(angle)));
     }
   }
   known = turns;
@@ -51,15 +54,21 @@ void turn_neighbours(const float* x, float* y, const float* cosines, const float
 
 CpuKernel prepare_rotary(const KernelCall& call) {
   const RotaryCall r = rotary_of(call);
-  return [r, turns = turns_of(r), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
+  // With documents, a row may have the position of any earlier one.
+  const int64_t first = r.documents ? 0 : r.first_row, count = r.documents ? r.rows : r.t;
+  return [r, turns = turns_of(r, first, count), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
     const auto turn = r.interleaved ? turn_neighbours : turn_halves;
     const int64_t turned = r.rotated * r.head_dim, pairs = r.pairs();
     for (int64_t unit = 0; unit < r.b * r.t * r.units; ++unit) {
-      const int64_t row = unit / r.units % r.t;
+      int64_t row = unit / r.units % r.t;
+      if (r.documents != nullptr) row = position_in_document(r.first_row + row, r.documents[unit / r.units]);
       const float *x = x0 + unit * r.features, *cosines = turns->cosines.data() + row * pairs,
                   *sines = turns->sines.data() + row * pairs;
       float* y = y0 + unit * r.features;
-      for (int64_t at = 0; at < turned; at += r.head_dim) turn(x + at, y + at, cosines, sines, pairs);
+      for (int64_t at = 0; at < turned; at += r.head_dim) {
+        turn(x + at, y + at, cosines, sines, pairs);
+        if (x != y) std::copy(x + at + r.rotary_dim, x + at + r.head_dim, y + at + r.rotary_dim);
+      }
       if (x != y) std::copy(x + turned, x + r.features, y + turned);
     }
   };

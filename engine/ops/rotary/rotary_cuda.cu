@@ -1,5 +1,5 @@
-// A thread turns one pair of features of all heads of a row: its angle is computed once. Angles are exact to f32 for
-// any row, for they are reduced to half a turn in double.
+// A thread rotates one pair of features of all heads of a row: its angle is computed once. Angles are exact to f32 for
+// any row, because they are reduced to half a turn in double.
 #include <array>
 
 #include "engine/ops/cuda/cuda_kernel.h"
@@ -13,9 +13,18 @@ constexpr int kRotaryThreads = 256;
 constexpr double kTurn = 6.283185307179586;
 
 struct Turning {
-  int64_t rows, t, units, features, head_dim, rotated, first_row;
+  int64_t rows, t, units, features, head_dim, rotated, rotary_dim, first_row;
   bool interleaved;
-  float direction;
+  float direction, magnitude;
+  const int32_t* documents;
+
+  /// The index within a unit of its i-th feature that is copied: those of rotated heads come first.
+  __device__ int64_t copied(int64_t i) const {
+    const int64_t of_head = head_dim - rotary_dim;
+    if (i < rotated * of_head) return i / of_head * head_dim + rotary_dim + i % of_head;
+    return i + rotated * rotary_dim;
+  }
+
   std::array<double, kMostRotaryPairs> rates;  ///< turns a row, of each pair
 };
 
@@ -25,20 +34,22 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRotaryThreads + threadIdx.x;
-  const int64_t row = thread / row_threads, of_row = thread % row_threads, pairs = r.head_dim / 2;
+  const int64_t row = thread / row_threads, of_row = thread % row_threads, pairs = r.rotary_dim / 2;
   if (row >= r.rows) return;
   const int64_t start = row * r.units * r.features;
   if (of_row >= pairs) {
-    const int64_t feature = r.rotated * r.head_dim + of_row - pairs;
+    const int64_t feature = r.copied(of_row - pairs);
     for (int64_t unit = 0; unit < r.units; ++unit) {
       const int64_t at = start + unit * r.features + feature;
       y[at] = x[at];
     }
     return;
   }
-  const double turns = static_cast<double>(r.first_row + row % r.t) * r.rates[of_row];
+  const int64_t of_sample = r.first_row + row % r.t;
+  const int64_t position = r.documents ? position_in_document(of_sample, r.documents[row]) : of_sample;
+  const double turns = static_cast<double>(position) * r.rates[of_row];
   const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
-  const float cosine = cospif(half_turns), sine = r.direction * sinpif(half_turns);
+  const float cosine = r.magnitude * cospif(half_turns), sine = r.magnitude * r.direction * sinpif(half_turns);
   const int64_t apart = r.interleaved ? 1 : pairs, feature = r.interleaved ? 2 * of_row : of_row;
   for (int64_t unit = 0; unit < r.units; ++unit) {
     for (int64_t head = 0; head < r.rotated; ++head) {
@@ -52,13 +63,23 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
 
 CudaKernel prepare_rotary(const CudaKernelCall& call) {
   const RotaryCall r = rotary_of(call);
-  Turning turning{
-      r.b * r.t, r.t, r.units, r.features, r.head_dim, r.rotated, r.first_row, r.interleaved, r.inverse ? -1.0f : 1.0f,
-      {}};
-  for (size_t i = 0; i < r.rates.size(); ++i) turning.rates.at(i) = r.rates[i] / kTurn;
-  // In place, the features that are not turned are there already.
+  Turning turning{.rows = r.b * r.t,
+                  .t = r.t,
+                  .units = r.units,
+                  .features = r.features,
+                  .head_dim = r.head_dim,
+                  .rotated = r.rotated,
+                  .rotary_dim = r.rotary_dim,
+                  .first_row = r.first_row,
+                  .interleaved = r.interleaved,
+                  .direction = r.inverse ? -1.0f : 1.0f,
+                  .magnitude = static_cast<float>(r.angles.magnitude),
+                  .documents = r.documents,
+                  .rates = {}};
+  for (size_t i = 0; i < r.angles.rates.size(); ++i) turning.rates.at(i) = r.angles.rates[i] / kTurn;
+  // In place, the features that are not rotated already have their values.
   const bool in_place = call.in[0].data == call.out[0].data;
-  const int64_t copied = in_place ? 0 : r.features - r.rotated * r.head_dim, row_threads = r.pairs() + copied;
+  const int64_t copied = in_place ? 0 : r.features - r.rotated * r.rotary_dim, row_threads = r.pairs() + copied;
   const int64_t threads = turning.rows * row_threads;
   return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);

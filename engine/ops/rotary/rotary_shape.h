@@ -1,10 +1,9 @@
 // The parameters that the kernels of rotary share.
 #pragma once
 
-#include <cmath>
-#include <vector>
-
+#include "engine/ops/host_device.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/rotary/rotary_angles.h"
 
 namespace trainctl {
 
@@ -13,15 +12,20 @@ inline constexpr int64_t kMostRotaryPairs = 128;
 struct RotaryCall {
   int64_t b = 0, t = 0, units = 0, features = 0;  ///< features: per unit
   int64_t head_dim = 0, rotated = 0;
-  int64_t first_row = 0;  ///< index in the whole
+  int64_t rotary_dim = 0;  ///< the first features of a head are rotated, the others copied
+  int64_t first_row = 0;   ///< index in the whole
+  int64_t rows = 0;        ///< of the whole
   bool interleaved = false, inverse = false;
-  std::vector<double> rates = {};  ///< by pair: radians per row
+  RotaryAngles angles = {};
+  const int32_t* documents = nullptr;  ///< [b, t]: index of the first row of each row's document; null: 0
 
-  int64_t pairs() const { return head_dim / 2; }
-  /// The features of pair i in a head: these two are this far apart.
-  int64_t first_of(int64_t pair) const { return interleaved ? 2 * pair : pair; }
-  int64_t apart() const { return interleaved ? 1 : pairs(); }
+  int64_t pairs() const { return rotary_dim / 2; }
 };
+
+/// The position of a row, whose index is `row`, in the document that begins at row `first`.
+TRAINCTL_HOST_DEVICE inline int64_t position_in_document(int64_t row, int64_t first) {
+  return first <= 0 ? row : first < row ? row - first : 0;
+}
 
 inline RotaryCall rotary_of(const KernelCall& call) {
   const TensorArg& x = call.in[0];
@@ -29,12 +33,13 @@ inline RotaryCall rotary_of(const KernelCall& call) {
   r.features = call.attrs.integer("heads", 1) * r.head_dim;
   r.units = x.shape[2] / r.features;
   r.rotated = call.attrs.integer("rotated", 1);
+  r.rotary_dim = call.attrs.integer("rotary_dim", r.head_dim);
   r.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
+  r.rows = x.global_shape.size() == 3 ? x.global_shape[1] : r.t;
+  if (call.in.size() > 1) r.documents = call.in[1].as<int32_t>();
   r.interleaved = call.attrs.flag("interleaved");
   r.inverse = call.attrs.flag("inverse");
-  for (int64_t i = 0; i < r.pairs(); ++i)
-    r.rates.push_back(
-        std::pow(call.attrs.number("base", 10000.0), -2.0 * static_cast<double>(i) / static_cast<double>(r.head_dim)));
+  r.angles = rotary_angles(call.attrs, r.rotary_dim);
   return r;
 }
 

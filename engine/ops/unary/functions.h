@@ -1,5 +1,5 @@
 // The element-wise functions of one number, and the gradient of each, written once for CPUs and GPUs. `Maths` has the
-// device's exp, log, log1p, sigmoid, sqrt, abs and pow in single precision.
+// device's exp, log, log1p, sigmoid, tanh, sqrt, abs and pow in single precision.
 //
 //   value(x, p)       f(x)
 //   grad(dy, at, p)   dy * f'(x); `at` is x, or f(x) if kUnary says of_result
@@ -118,6 +118,26 @@ template <class Maths>
 struct UnaryFunction<Unary::scale, Maths> {
   TRAINCTL_DEVICE static float value(float x, UnaryParameters p) { return p.a * x + p.b; }
   TRAINCTL_DEVICE static float grad(float dy, float, UnaryParameters p) { return p.a * dy; }
+};
+
+/// a tanh(x / a)
+template <class Maths>
+struct UnaryFunction<Unary::softcap, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters p) { return p.a * Maths::tanh(x / p.a); }
+  TRAINCTL_DEVICE static float grad(float dy, float y, UnaryParameters p) {
+    const float capped = y / p.a;
+    return dy * (1.0f - capped * capped);
+  }
+};
+
+/// x sigmoid(1.702 x)
+template <class Maths>
+struct UnaryFunction<Unary::quick_gelu, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) { return x * Maths::sigmoid(1.702f * x); }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) {
+    const float s = Maths::sigmoid(1.702f * x);
+    return dy * (s * (1.0f + 1.702f * x * (1.0f - s)));
+  }
 };
 
 template <class Use, size_t... kIndices>

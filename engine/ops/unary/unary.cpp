@@ -1,5 +1,6 @@
-// The element-wise functions of one number: silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale. A row of
-// kUnary (unary.h) and the formulas of functions.h give the ops, their kernels and their tokens.
+// The element-wise functions of one number: silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale,
+// softcap, quick_gelu. A row of kUnary (unary.h) and the formulas of functions.h give the ops, their kernels and their
+// tokens.
 #include "engine/ops/unary/unary.h"
 
 #include "engine/ops/elementwise.h"
@@ -88,6 +89,8 @@ extern const OpDef log_op = op_of<Unary::log>(), log_grad_op = unary_grad<Unary:
 extern const OpDef sqrt_op = op_of<Unary::sqrt>(), sqrt_grad_op = unary_grad<Unary::sqrt>();
 extern const OpDef pow_op = op_of<Unary::pow>(), pow_grad_op = unary_grad<Unary::pow>();
 extern const OpDef scale_op = op_of<Unary::scale>();
+extern const OpDef softcap_op = op_of<Unary::softcap>(), softcap_grad_op = unary_grad<Unary::softcap>();
+extern const OpDef quick_gelu_op = op_of<Unary::quick_gelu>(), quick_gelu_grad_op = unary_grad<Unary::quick_gelu>();
 
 extern const LayerDef silu_layer = {
     .name = "silu", .doc = "Computes x * sigmoid(x) (swish).", .emit = emit<Unary::silu>};
@@ -135,11 +138,44 @@ extern const LayerDef scale_layer = {
     .emit = emit<Unary::scale>,
 };
 
+extern const LayerDef softcap_layer = {
+    .name = "softcap",
+    .doc = "Computes cap * tanh(x / cap), which limits x softly to [-cap, cap] (Gemma 2's logits).",
+    .fields = {number("cap", "The limit.").required().above(0)},
+    .emit = emit<Unary::softcap>,
+};
+
+extern const LayerDef quick_gelu_layer = {
+    .name = "quick_gelu",
+    .doc = "Computes x * sigmoid(1.702 * x), an approximation of gelu (CLIP).",
+    .emit = emit<Unary::quick_gelu>,
+};
+
 extern const OpFamily unary_family = {
-    .ops = {&silu_op, &silu_grad_op, &leaky_relu_op, &leaky_relu_grad_op, &softplus_op, &softplus_grad_op, &clip_op,
-            &clip_grad_op, &abs_op, &abs_grad_op, &exp_op, &exp_grad_op, &log_op, &log_grad_op, &sqrt_op, &sqrt_grad_op,
-            &pow_op, &pow_grad_op, &scale_op},
+    .ops = {&silu_op,
+            &silu_grad_op,
+            &leaky_relu_op,
+            &leaky_relu_grad_op,
+            &softplus_op,
+            &softplus_grad_op,
+            &clip_op,
+            &clip_grad_op,
+            &abs_op,
+            &abs_grad_op,
+            &exp_op,
+            &exp_grad_op,
+            &log_op,
+            &log_grad_op,
+            &sqrt_op,
+            &sqrt_grad_op,
+            &pow_op,
+            &pow_grad_op,
+            &scale_op,
+            &softcap_op,
+            &softcap_grad_op,
+            &quick_gelu_op,
+            &quick_gelu_grad_op},
     .layers = {&silu_layer, &leaky_relu_layer, &softplus_layer, &clip_layer, &abs_layer, &exp_layer, &log_layer,
-               &sqrt_layer, &pow_layer, &scale_layer}};
+               &sqrt_layer, &pow_layer, &scale_layer, &softcap_layer, &quick_gelu_layer}};
 
 }  // namespace trainctl

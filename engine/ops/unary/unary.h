@@ -12,7 +12,7 @@
 namespace trainctl {
 
 /// In the order of kUnary.
-enum class Unary : uint8_t { silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale };
+enum class Unary : uint8_t { silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale, softcap, quick_gelu };
 
 /// Values of kUnary's attrs, in that order.
 struct UnaryParameters {
@@ -47,6 +47,8 @@ inline constexpr UnaryDef kUnary[] = {
     {"sqrt", "sqrt_grad", "y = the square root of x", {}, true, 2},
     {"pow", "pow_grad", "y = x^exponent", {{"exponent", 2, 2}}, false, 20},
     {"scale", "scale", "y = factor x + shift", {{"factor", 1, 2}, {"shift", 0, 1}}},
+    {"softcap", "softcap_grad", "y = cap tanh(x / cap)", {{"cap", 1, 30}}, true, 12},
+    {"quick_gelu", "quick_gelu_grad", "y = x sigmoid(1.702 x)", {}, false, 13},
 };
 
 constexpr const UnaryDef& unary_def(Unary function) { return kUnary[static_cast<size_t>(function)]; }

@@ -19,6 +19,8 @@ std::vector<OpCase> unary_rows() {
                                                                 {"clip", {{"max", 0.251}}},
                                                                 {"abs", {}},
                                                                 {"exp", {}},
+                                                                {"softcap", {{"cap", 0.8}}},
+                                                                {"quick_gelu", {}},
                                                                 {"scale", {{"factor", -2.5}, {"shift", 0.5}}}};
   std::vector<OpCase> unary_rows;
   for (const Shape& shape : {Shape{1}, Shape{6, 7}, Shape{4, 3, 31}}) {
@@ -37,7 +39,8 @@ std::vector<Reference> references() {
           {"softplus", reference<Unary::softplus>}, {"clip", reference<Unary::clip>},
           {"abs", reference<Unary::abs>},           {"exp", reference<Unary::exp>},
           {"log", reference<Unary::log>},           {"sqrt", reference<Unary::sqrt>},
-          {"pow", reference<Unary::pow>},           {"scale", reference<Unary::scale>}};
+          {"pow", reference<Unary::pow>},           {"scale", reference<Unary::scale>},
+          {"softcap", reference<Unary::softcap>},   {"quick_gelu", reference<Unary::quick_gelu>}};
 }
 
 std::vector<RuleCase> unary_rules() {
@@ -75,7 +78,9 @@ extern const OpCases unary_cases = {
                {"log", "", {8, 12}},
                {"sqrt", "", {8, 12}},
                {"pow", ", exponent: 2", {8, 12}},
-               {"scale", ", factor: 0.125", {8, 12}}},
+               {"scale", ", factor: 0.125", {8, 12}},
+               {"softcap", ", cap: 30", {8, 12}},
+               {"quick_gelu", "", {8, 12}}},
 };
 
 }  // namespace trainctl

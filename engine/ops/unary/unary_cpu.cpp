@@ -14,6 +14,7 @@ struct CpuMaths {
   static float log(float x) { return cpu::log(x); }
   static float log1p(float x) { return cpu::log1p(x); }
   static float sigmoid(float x) { return cpu::sigmoid(x); }
+  static float tanh(float x) { return cpu::tanh(x); }
   static float sqrt(float x) { return std::sqrt(x); }
   static float abs(float x) { return std::fabs(x); }
   static float pow(float x, float exponent) { return std::pow(x, exponent); }
@@ -69,6 +70,10 @@ extern const CpuKernels unary_cpu = {{"silu", prepare_unary<Unary::silu>},
                                      {"sqrt_grad", prepare_unary_grad<Unary::sqrt>},
                                      {"pow", prepare_unary<Unary::pow>},
                                      {"pow_grad", prepare_unary_grad<Unary::pow>},
-                                     {"scale", prepare_unary<Unary::scale>}};
+                                     {"scale", prepare_unary<Unary::scale>},
+                                     {"softcap", prepare_unary<Unary::softcap>},
+                                     {"softcap_grad", prepare_unary_grad<Unary::softcap>},
+                                     {"quick_gelu", prepare_unary<Unary::quick_gelu>},
+                                     {"quick_gelu_grad", prepare_unary_grad<Unary::quick_gelu>}};
 
 }  // namespace trainctl

@@ -37,6 +37,10 @@ extern const CudaKernels unary_cuda = {{"silu", prepare_unary<Unary::silu>},
                                        {"sqrt_grad", prepare_unary_grad<Unary::sqrt>},
                                        {"pow", prepare_unary<Unary::pow>},
                                        {"pow_grad", prepare_unary_grad<Unary::pow>},
-                                       {"scale", prepare_unary<Unary::scale>}};
+                                       {"scale", prepare_unary<Unary::scale>},
+                                       {"softcap", prepare_unary<Unary::softcap>},
+                                       {"softcap_grad", prepare_unary_grad<Unary::softcap>},
+                                       {"quick_gelu", prepare_unary<Unary::quick_gelu>},
+                                       {"quick_gelu_grad", prepare_unary_grad<Unary::quick_gelu>}};
 
 }  // namespace trainctl

@@ -127,6 +127,12 @@ def split_heads(x, attrs):
     return units[:, :, :, :-2].reshape(*x.shape[:2], heads, -1), units[:, :, :, -2], units[:, :, :, -1]
 
 
+def same_document(first_rows):
+    """[b, 1, t, t]: whether a row sees a key, from the first row of each row's document."""
+    rows = first_rows[:, :, None]
+    return ((rows == first_rows[:, None, :]) & (jnp.arange(first_rows.shape[1]) >= rows))[:, None]
+
+
 def attention(inputs, attrs):
     heads, kv_heads = attrs["heads"], attrs.get("kv_heads") or attrs["heads"]
     if len(inputs) <= 2:
@@ -135,18 +141,53 @@ def attention(inputs, attrs):
         q, k, v = (x.reshape(*x.shape[:2], count, -1) for x, count in zip(inputs, (heads, kv_heads, kv_heads)))
     k, v = (jnp.repeat(x, heads // kv_heads, 2) for x in (k, v))
     score = jnp.einsum("bthd,bshd->bhts", q, k) * attrs.get("scale", q.shape[-1] ** -0.5)
+    if attrs["softcap"] > 0:
+        score = attrs["softcap"] * jnp.tanh(score / attrs["softcap"])
     seen = jnp.tril(jnp.ones(score.shape[-2:], bool)) if attrs["causal"] else jnp.ones(score.shape[-2:], bool)
+    if attrs["window"] > 0:
+        seen = seen & ~jnp.tril(jnp.ones(score.shape[-2:], bool), -attrs["window"])
     if len(inputs) % 2 == 0:
-        seen = seen & (inputs[-1] != 0)[:, None, None]
+        seen = seen & (same_document(inputs[-1]) if attrs["mask"] == "documents" else (inputs[-1] != 0)[:, None, None])
     p = jax.nn.softmax(jnp.where(seen, score, -1e30)) * seen.any(-1, keepdims=True)
     return jnp.einsum("bhts,bshd->bthd", p, v).reshape(*inputs[0].shape[:2], -1)
 
 
-def turned(x, attrs):
-    """Rotary positions of x [b, t, heads, d]."""
-    half = x.shape[-1] // 2
-    angle = jnp.arange(x.shape[1])[:, None] * attrs["base"] ** (-jnp.arange(half) / half)
-    cosine, sine = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
+def rotary_frequencies(attrs, features, rows):
+    """By pair, and the factor of the rotated features: the formulas of transformers (modeling_rope_utils.py)."""
+    pairs, scaling, factor = np.arange(features // 2), attrs["scaling"], attrs.get("factor", 1)
+    frequency, length = attrs["base"] ** (-2 * pairs / features), attrs.get("original_max_position_embeddings")
+    if scaling == "none":
+        return frequency, 1
+    if scaling == "linear":
+        return frequency / factor, 1
+    if scaling == "llama3":
+        low, high = attrs["low_freq_factor"], attrs["high_freq_factor"]
+        smooth = np.clip((length * frequency / (2 * math.pi) - low) / (high - low), 0, 1)
+        return (1 - smooth) * frequency / factor + smooth * frequency, 1
+    if scaling == "yarn":
+        ends = [features * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(attrs["base"]))
+                for turns in (attrs.get("beta_fast", 32), attrs.get("beta_slow", 1))]
+        low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), features - 1)
+        ramp = np.clip((pairs - low) / (high - low or 0.001), 0, 1)
+        of = [0.1 * attrs.get(name, 1) * math.log(factor) + 1 if factor > 1 else 1 for name in ("mscale", "mscale_all_dim")]
+        magnitude = of[0] / of[1] if attrs.get("mscale") and attrs.get("mscale_all_dim") else 0.1 * math.log(max(factor, 1)) + 1
+        return frequency / factor * ramp + frequency * (1 - ramp), attrs.get("attention_factor", magnitude)
+    divisors = np.array(attrs["long_factor" if rows > length else "short_factor"])
+    return frequency / divisors, attrs.get("attention_factor", math.sqrt(1 + math.log(max(factor, 1)) / math.log(length)))
+
+
+def turned(x, attrs, documents):
+    """Rotary positions of x [b, t, heads, d]; `documents`: None, or the first row of each row's document."""
+    features = attrs.get("rotary_dim") or x.shape[-1]
+    half, rows = features // 2, jnp.arange(x.shape[1])[None]
+    if documents is not None:
+        rows = rows - jnp.minimum(rows, documents)
+    frequencies, magnitude = rotary_frequencies(attrs, features, x.shape[1])
+    angle = rows[:, :, None, None] * frequencies
+    cosine, sine = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
+    if features < x.shape[-1]:
+        part = turned(x[..., :features], {**attrs, "rotary_dim": features}, documents)
+        return jnp.concatenate([part, x[..., features:]], -1)
     if attrs["pairs"] == "half":
         a, b = x[..., :half], x[..., half:]
         return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
@@ -154,11 +195,11 @@ def turned(x, attrs):
     return jnp.stack([a * cosine - b * sine, b * cosine + a * sine], -1).reshape(x.shape)
 
 
-def rotary(x, attrs):
+def rotary(x, attrs, documents=None):
     if attrs["packing"] == "none":
-        return turned(x.reshape(*x.shape[:2], attrs["heads"], -1), attrs).reshape(x.shape)
+        return turned(x.reshape(*x.shape[:2], attrs["heads"], -1), attrs, documents).reshape(x.shape)
     q, k, v = split_heads(x, attrs)
-    q, k = turned(q, attrs), turned(k, attrs)
+    q, k = turned(q, attrs, documents), turned(k, attrs, documents)
     if attrs["packing"] == "qkv":
         return jnp.concatenate([q, k, v], 2).reshape(x.shape)
     units = q.reshape(*k.shape[:3], -1, q.shape[-1])
@@ -235,7 +276,9 @@ class Network:
         if kind == "position_embedding":
             return x + weight[:x.shape[-2]]
         if kind == "rms_norm":
-            return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + attrs["eps"]) * (1 if weight is None else weight)
+            parts = x.reshape(*x.shape[:-1], attrs["heads"], -1)
+            scale = 1 if weight is None else attrs["offset"] + weight
+            return (parts / jnp.sqrt((parts * parts).mean(-1, keepdims=True) + attrs["eps"]) * scale).reshape(x.shape)
         if kind == "group_norm":
             grouped = x.reshape(len(x), attrs["groups"], -1)
             centred = normalized(grouped, (2,), attrs["eps"], None, None, None).reshape(x.shape)
@@ -255,7 +298,7 @@ class Network:
         if kind == "attention":
             return attention(inputs, attrs)
         if kind == "rotary":
-            return rotary(x, attrs)
+            return rotary(*inputs[:1], attrs, *inputs[1:])
         if kind == "embedding":
             return weight[x.astype(int)]
         if kind == "gelu":
@@ -288,6 +331,10 @@ class Network:
             return x ** int(attrs["exponent"]) if attrs["exponent"] == int(attrs["exponent"]) else x ** attrs["exponent"]
         if kind == "scale":
             return attrs["factor"] * x + attrs["shift"]
+        if kind == "softcap":
+            return attrs["cap"] * jnp.tanh(x / attrs["cap"])
+        if kind == "quick_gelu":
+            return x * jax.nn.sigmoid(1.702 * x)
         return {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh, "silu": jax.nn.silu, "abs": jnp.abs, "exp": jnp.exp,
                 "log": jnp.log, "sqrt": jnp.sqrt}[kind](x)
 
