@@ -151,7 +151,7 @@ class Layers:
 
     # Functions in orders that stay within their domains, and do not grow.
     FUNCTIONS = [[("silu", {})], [("leaky_relu", {})], [("leaky_relu", {"negative_slope": 0.3})], [("softplus", {})],
-                 [("softplus", {"beta": 3, "threshold": 2})], [("clip", {"min": -1.5, "max": 2})], [("clip", {"max": 0.5})], [("abs", {})],
+                 [("softplus", {"beta": 3, "threshold": 2})], [("clip", {"min": -1.5, "max": 2})], [("clip", {"max": 0.5})], [("abs", {})], [("softcap", {"cap": 1.5})], [("quick_gelu", {})],
                  [("scale", {"factor": -0.7, "shift": 0.1})], [("tanh", {}), ("exp", {})],
                  [("softplus", {}), ("scale", {"shift": 0.5}), ("log", {})], [("sigmoid", {}), ("scale", {"shift": 0.2}), ("sqrt", {})],
                  [("tanh", {}), ("pow", {"exponent": 3})], [("clip", {"min": -2, "max": 2}), ("pow", {"exponent": 2})],
@@ -185,12 +185,20 @@ class Layers:
         return True
 
     def rms_norm(self):
+        """Normalises whole rows, or heads, by which the last dim can be cut."""
         if len(self.shape) < 2 or self.shape[-1] < 3:
             return False
-        row = self.letters(self.shape[:-1], "d")
-        affine = self.rng.random() < 0.7
-        self.put("rms_norm", self.shape, ([row + "d"] + (["d"] if affine else []), ""),
-                 eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
+        rng, row, affine = self.rng, self.letters(self.shape[:-1], "dw"), self.rng.random() < 0.7
+        fields = {"eps": rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False})}
+        if affine and rng.random() < 0.2:
+            fields["offset"] = 1
+        heads = [h for h in range(2, self.shape[-1] // 3 + 1) if self.shape[-1] % h == 0]
+        if heads and rng.random() < 0.3:
+            fields["heads"] = rng.choice(heads)
+            rule = ([row + "d"] + (["w"] if affine else []), "w", {"d": fields["heads"]})
+        else:
+            rule = ([row + "d"] + (["d"] if affine else []), "")
+        self.put("rms_norm", self.shape, rule, **fields)
         return True
 
     def group_norm(self):

@@ -65,7 +65,14 @@ class Network(Layers):
             return False
         fields = {"heads": heads, **({"kv_heads": kv_heads} if group > 1 else {})}
         turn = {"pairs": rng.choice(["half", "interleaved"]), "base": rng.choice([100, 10000])} if width % 2 == 0 and rng.random() < 0.4 else None
+        if turn and rng.random() < 0.3:
+            turn |= rng.choice([{"rotary_dim": 2}, {"scaling": "linear", "factor": 3.0},
+                                {"scaling": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}])
         options = {"causal": rng.random() < 0.6, **({"scale": 0.3} if rng.random() < 0.2 else {})}
+        if options["causal"] and rng.random() < 0.3:
+            options["window"] = rng.choice([1, 2, 3, 7])
+        if rng.random() < 0.2:
+            options["softcap"] = rng.choice([0.5, 2.0])
         out = (rows, length, heads * width)
         if rng.random() < 0.5:
             packing = rng.choice(["heads", "heads", "qkv"])

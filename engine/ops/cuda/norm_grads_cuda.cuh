@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(kThreads, kThreads == kNormGradThreads ? 2 : 1
   const int place = lane * V;
   const bool has_columns = place < shape.n;
   const float share = 1.0f / static_cast<float>(shape.n);
-  float scale[V];
-#pragma unroll
-  for (int j = 0; j < V; ++j) scale[j] = with.gamma.otherwise;
+  float scale[V] = {};
   if (has_columns && with.gamma.p.p != nullptr) load(with.gamma.p, place, scale);
+#pragma unroll
+  for (int j = 0; j < V; ++j) scale[j] += with.gamma.base;
   float of_gamma[V] = {}, of_beta[V] = {};
   const int64_t step = static_cast<int64_t>(gridDim.x) * shape.teams * R;
   int turn = 0;
@@ -189,7 +189,7 @@ NormGradOperands<T> norm_grad_operands(const NormGradCall<CudaKernelCall>& grad,
   with.x = ref<T>(in[1]);
   with.rstds = statistic(in[kCentred ? 3 : 2]);
   if (kCentred) with.means = statistic(in[2]);
-  with.gamma.otherwise = 1.0f;
+  with.gamma.base = gamma != nullptr ? static_cast<float>(grad.plain.attrs.number("offset", 0)) : 1.0f;
   if (gamma != nullptr) with.gamma.p = ref<T>(*gamma);
   if (grad.residual != nullptr) with.residual = ref<T>(*grad.residual);
   with.dx = ref<T>(grad.plain.out[0]);
