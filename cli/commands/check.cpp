@@ -8,6 +8,7 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
 #include "cli/run/launch/command_workload.h"
+#include "cli/run/saves/start_weights.h"
 #include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
 #include "engine/planning/compile_job.h"
@@ -23,7 +24,8 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
   job->add_to(*command);
   command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and checks that
-data files match their checksums and that labels and tokens are in the range of the network. For a job with a command, checks that its program and script exist.
+data files match their checksums and that labels and tokens are in the range of the network, and that weights to start
+from have the names and shapes of the network. For a job with a command, checks that its program and script exist.
 Probable mistakes are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.
 
 Examples:
@@ -44,6 +46,7 @@ Examples:
       const PlannedJob planned = plan_job(std::move(spec));
       require_intact_files(planned);
       require_sound_samples(planned);
+      require_start_weights(planned);
       RankClasses classes = compile_classes(planned);
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
       launch_report(planned.spec);

@@ -84,8 +84,10 @@ Ended run_evaluation(const JobArguments& arguments, const EvaluateOptions& evalu
   JobSpec spec = arguments.load();
   for_workload.evaluate = evaluate;
   require_possible(spec, for_workload);
-  const CheckpointPlace place = find_checkpoints(evaluate.checkpoint, spec.launch.log_dir);
-  for_workload.evaluate->checkpoint = place.checkpoint.empty() ? place.folder : place.checkpoint;
+  if (!evaluate.checkpoint.empty()) {
+    const CheckpointPlace place = find_checkpoints(evaluate.checkpoint, spec.launch.log_dir);
+    for_workload.evaluate->checkpoint = place.checkpoint.empty() ? place.folder : place.checkpoint;
+  }
   spec.launch.log_dir += kEvaluations;
   boost::asio::io_context loop;
   std::unique_ptr<Workload> workload;
@@ -97,6 +99,12 @@ Ended run_evaluation(const JobArguments& arguments, const EvaluateOptions& evalu
   const auto run = make_run(std::move(workload), std::move(display), loop);
   const int code = (*run)();
   return {code, run->directory()};
+}
+
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
+  command.add_option("--checkpoint", checkpoint,
+                     "Checkpoint to use; for a folder of checkpoints or a run (folder, number or latest), the newest "
+                     "one; default: the weights that the job starts from");
 }
 
 int evaluate(const EvaluateArguments& options) {
@@ -138,10 +146,7 @@ void add_evaluate_command(CLI::App& app, Action& chosen) {
   auto* command =
       app.add_subcommand("evaluate", "Compute loss and metrics of the validation set with a checkpoint's weights");
   options->job.add_to(*command);
-  command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "Checkpoint to use; for a folder of checkpoints or a run (folder, number or latest), the newest one")
-      ->required();
+  add_checkpoint_option(*command, options->checkpoint);
   command->add_flag("--json", options->json, "Print the results as JSON; other output goes to stderr");
   command->footer(
       R"(Runs only the forward pass: batch_norm uses its running statistics, and dropout is off. Each sample of the job's
@@ -161,10 +166,7 @@ void add_predict_command(CLI::App& app, Action& chosen) {
   auto* command =
       app.add_subcommand("predict", "Write a layer's output for the validation set with a checkpoint's weights");
   options->job.add_to(*command);
-  command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "Checkpoint to use; for a folder of checkpoints or a run (folder, number or latest), the newest one")
-      ->required();
+  add_checkpoint_option(*command, options->checkpoint);
   command->add_option("--layer", options->layer, "Layer whose output is written")->required();
   command->add_option("-o,--output", options->output, "File to write, .npy or .safetensors")->required();
   command->footer(

@@ -1,9 +1,11 @@
-// trainctl init: writes a commented job file to start from. The templates are embedded in the binary.
+// trainctl init: writes a commented job file to start from: a template, which is embedded in the binary, or the job of
+// a model folder.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -13,6 +15,7 @@
 #include "engine/base/machine_limits.h"
 #include "engine/base/put_all.h"
 #include "engine/base/text.h"
+#include "engine/model_folder/model_folder.h"
 
 namespace trainctl {
 namespace {
@@ -44,31 +47,50 @@ void write_file(const std::string& path, std::string_view text) {
   throw EnvError("cannot write " + path + ": " + describe_errno(error));
 }
 
+struct InitArguments {
+  std::string name = "mlp";
+  std::string from;  ///< a model folder; empty: the template
+  std::string file;  ///< empty: stdout
+};
+
+/// The path of the model folder as the job file names it, relative to its own folder unless the user gave an absolute
+/// one.
+std::string path_for_job(const InitArguments& options) {
+  namespace fs = std::filesystem;
+  if (fs::path(options.from).is_absolute()) return fs::path(options.from).lexically_normal().string();
+  const fs::path folder = options.file.empty() ? fs::current_path() : fs::absolute(options.file).parent_path();
+  return fs::absolute(options.from).lexically_normal().lexically_proximate(folder.lexically_normal()).string();
+}
+
+int init(const InitArguments& options) {
+  FolderJob made;
+  if (!options.from.empty()) made = job_of_folder(options.from, path_for_job(options));
+  const std::string_view text = options.from.empty() ? find_template(options.name) : std::string_view(made.text);
+  if (options.file.empty())
+    std::cout << text;
+  else
+    write_file(options.file, text);
+  for (const std::string& note : made.notes) std::cerr << "note: " << note << "\n";
+  if (!options.file.empty()) std::cout << options.file << ": written; next: trainctl plan " << options.file << "\n";
+  return kExitDone;
+}
+
 }  // namespace
 
 void add_init_command(CLI::App& app, Action& chosen) {
-  struct Options {
-    std::string name = "mlp";
-    std::string file;
-  };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InitArguments>();
   auto* command = app.add_subcommand("init", "Write a commented job file to start from");
-  command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
+  auto* name =
+      command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
+  command
+      ->add_option("--from", options->from,
+                   "Model folder in the format of Hugging Face (config.json, model.safetensors): the job of its model")
+      ->excludes(name);
   command->add_option("-o,--output", options->file, "File to write; default: stdout");
   command->footer(R"(Examples:
-  trainctl init mlp -o job.yaml && trainctl check job.yaml)");
-  command->callback([&chosen, options] {
-    chosen = [options] {
-      const std::string_view text = find_template(options->name);
-      if (options->file.empty()) {
-        std::cout << text;
-      } else {
-        write_file(options->file, text);
-        std::cout << options->file << ": written; next: trainctl plan " << options->file << "\n";
-      }
-      return kExitDone;
-    };
-  });
+  trainctl init mlp -o job.yaml && trainctl check job.yaml
+  trainctl init --from SmolLM2-135M -o smol.yaml && trainctl check smol.yaml)");
+  command->callback([&chosen, options] { chosen = [options] { return init(*options); }; });
 }
 
 }  // namespace trainctl

@@ -16,6 +16,7 @@
 #include "cli/render/terminal.h"
 #include "cli/run/launch/command_workload.h"
 #include "cli/run/launch/job_report.h"
+#include "cli/run/saves/start_weights.h"
 #include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
 #include "engine/base/output_file.h"
@@ -96,6 +97,7 @@ int plan(const PlanArguments& options) {
   print_warnings(spec);
   const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
+  require_start_weights(job);
   JobReport planned = report_of(job, !options.timeline.empty());
   nlohmann::ordered_json report = std::move(planned.json);
   if (report.contains("search")) report["search"] = top_of(report["search"], static_cast<size_t>(options.top));

@@ -14,6 +14,7 @@
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
 #include "cli/run/saves/saver.h"
+#include "cli/run/saves/start_weights.h"
 #include "cli/run/saves/state_snapshots.h"
 #include "cli/run/worker/crash.h"
 #include "cli/run/worker/fault.h"
@@ -59,7 +60,7 @@ struct WorkerArguments {
   int cache_fd = -1;            ///< sample cache shared by the ranks of this host; -1: none
   int failures = 0;             ///< number of failures of the run before this attempt
   std::string resume;           ///< the checkpoint to resume from; empty: none
-  bool evaluate = false;        ///< evaluates the validation set with the weights of `resume`
+  bool evaluate = false;        ///< evaluates the validation set with the weights of `resume`, or of the job
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
   std::string start_up;         ///< the launcher's StartUpClock, serialized
 };
@@ -129,6 +130,8 @@ class Worker {
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
       output.starts_at(train_options.from.step);
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+    } else if (job_->spec.weights) {
+      train_options.restore = [&](Executor& executor) { load_weights(*program_, start_weights(*job_), executor); };
     }
     train_with(train_options, output, profile, rendezvous);
     profile.ended();
@@ -151,6 +154,8 @@ class Worker {
       server_options.restore_table = [&](servers::TableRows& rows) {
         servers::restore_rows(*reader, program_->server, job_->plan.servers, rows);
       };
+    } else if (job_->spec.weights) {
+      server_options.restore = [&](Executor& executor) { load_weights(*program_, start_weights(*job_), executor); };
     }
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
@@ -199,17 +204,24 @@ class Worker {
       executor =
           make_cpu_executor(*program_, rendezvous.communicator(), executor_options, memory_->arena(options_.rank));
     }
-    PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
-    restore(*program_, reader, *executor);
+    int64_t step = 0;
+    if (options_.resume.empty()) {
+      load_weights(*program_, start_weights(*job_), *executor);
+    } else {
+      PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
+      restore(*program_, reader, *executor);
+      step = reader.manifest().step;
+    }
     status.state = RankState::training;
     Evaluator evaluator(*job_, *job_->validation, *program_, std::move(set), std::move(executor),
                         [this](const EnvError& error) { end_now(error); });
-    const ValidationReport report = evaluator.run(reader.manifest().step, [&](int64_t done, int64_t all) {
+    const ValidationReport report = evaluator.run(step, [&](int64_t done, int64_t all) {
       batch = done;
       status.validated_batches = static_cast<uint32_t>(done);
       status.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
     });
-    if (options_.rank == 0 && !file) write_evaluation(directory_, options_.resume, report);
+    if (options_.rank == 0 && !file)
+      write_evaluation(directory_, options_.resume.empty() ? job_->spec.weights->from : options_.resume, report);
     status.state = RankState::done;
   }
 

@@ -154,6 +154,10 @@ std::vector<std::string> LayerSpec::output_names() const {
   return full;
 }
 
+bool WeightsSpec::map_is_file() const {
+  return map.find('/') != std::string::npos || map.ends_with(".yaml") || map.ends_with(".yml");
+}
+
 bool ValidationSpec::reports(const std::string& metric) const {
   return metrics.empty() || std::find(metrics.begin(), metrics.end(), metric) != metrics.end();
 }

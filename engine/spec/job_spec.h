@@ -131,6 +131,15 @@ struct MetricSpec {
   std::string path;  ///< "metrics[1]", for positions
 };
 
+/// Weights of another tool's files, from which a run starts.
+struct WeightsSpec {
+  std::string from;          ///< a safetensors file, an index of several, or a model folder; absolute
+  std::string map = "auto";  ///< auto, the name of a map, or a file; a file is absolute
+  bool partial = false;      ///< tensors that the files lack keep their initial values
+
+  bool map_is_file() const;
+};
+
 /// Samples that are evaluated and not trained on.
 struct ValidationSpec {
   ValidationSpec() { dataset.split.clear(); }
@@ -306,6 +315,7 @@ struct JobSpec {
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
   std::string working_dir;                 ///< folder of a command; made absolute; the job file's folder if omitted
+  std::optional<WeightsSpec> weights;
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;

@@ -18,7 +18,7 @@ class NameMapReader {
  public:
   NameMapFile read(const YamlNode& root) {
     if (!is_map(root, "a name map")) problems_.throw_if_any();
-    demand_keys(root, "", {"prefix", "words", "tensors", "ignore", "tied", "constants"});
+    demand_keys(root, "", {"prefix", "words", "tensors", "ignore", "fused", "tied", "constants"});
     NameMapFile map;
     if (const YamlNode* node = root.find("prefix")) map.prefix = text(*node, "prefix");
     if (const YamlNode* node = root.find("words")) read_words(*node, map);
@@ -27,6 +27,7 @@ class NameMapReader {
     else
       problems_.add(root.pos, "tensors", "is missing", "tensors: {ours.weight: theirs.weight, …}");
     if (const YamlNode* node = root.find("ignore")) map.ignore = texts(*node, "ignore");
+    if (const YamlNode* node = root.find("fused")) read_fused(*node, map);
     if (const YamlNode* node = root.find("tied")) read_tied(*node, map);
     if (const YamlNode* node = root.find("constants")) read_constants(*node, map);
     problems_.throw_if_any();
@@ -98,6 +99,12 @@ class NameMapReader {
     if (!is_map(node, path)) return;
     for (const YamlNode::Entry& entry : node.entries)
       tensor.sizes.push_back({{entry.key, entry.key_pos}, texts(entry.value, at_key(path, entry.key))});
+  }
+
+  void read_fused(const YamlNode& node, NameMapFile& map) {
+    if (!is_map(node, "fused")) return;
+    for (const YamlNode::Entry& entry : node.entries)
+      map.fused.push_back({{entry.key, entry.key_pos}, texts(entry.value, at_key("fused", entry.key))});
   }
 
   void read_tied(const YamlNode& node, NameMapFile& map) {

@@ -10,6 +10,8 @@
 //       order: "(h p k) d = d (p h k)"        # dims, ours = theirs; in ( ) what a dim is made of
 //       sizes: {h: "h.{i}.attn.heads", p: 3}  # a number, or a field of a layer; of a list the first that is set
 //   ignore: ["transformer.h.{i}.attn.bias"]   # theirs that hold nothing
+//   fused:                                    # theirs: one tensor of the file has these, one after the other, along dim 0
+//     layers.{i}.gate_up.weight: [layers.{i}.gate.weight, layers.{i}.up.weight]
 //   tied: {lm_head.weight: transformer.wte.weight}      # theirs: one tensor under two names
 //   constants:                                # theirs that are written for each `with` of ours, and not read
 //     bn1.num_batches_tracked: {with: stem.bn.running_mean, dtype: I64, value: steps}   # or a number
@@ -46,6 +48,10 @@ struct NameMapFile {
     Text order;  ///< empty: the same
     std::vector<Size> sizes;
   };
+  struct Fused {
+    Text whole;               ///< in the file
+    std::vector<Text> parts;  ///< names that `tensors` uses
+  };
   struct Tied {
     Text name, same_as;
   };
@@ -59,6 +65,7 @@ struct NameMapFile {
   std::vector<Words> words;
   std::vector<Tensor> tensors;
   std::vector<Text> ignore;
+  std::vector<Fused> fused;
   std::vector<Tied> tied;
   std::vector<Constant> constants;
 };

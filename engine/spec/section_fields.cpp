@@ -76,6 +76,37 @@ Field validation_field() {
   return f;
 }
 
+const Section& weights_section() {
+  using W = WeightsSpec;
+  static const Section section{
+      "weights",
+      "Weights that a new run starts from. `run --resume` and `--resume-from` prefer their checkpoint. See weights.md.",
+      {
+          field<&W::from>("from",
+                          "A model folder in the format of Hugging Face, a safetensors file, or an index of several; "
+                          "relative to the job file. Each rank reads only its part.")
+              .required(),
+          field<&W::map>("map",
+                         "Name map of the tensors: auto (chosen by model_type in the config.json beside the weights), "
+                         "a map of `trainctl checkpoint maps`, or a YAML file."),
+          field<&W::partial>("partial",
+                             "Load the tensors that fit, and initialise the others, such as those of a new head."),
+      }};
+  return section;
+}
+
+Field weights_field() {
+  Field f = make_field("weights", FieldKind::section, "Weights that a new run starts from.").of(JobKind::network);
+  f.section = &weights_section();
+  f.stands_for = "from";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& weights = static_cast<JobSpec*>(enclosing)->weights;
+    if (make && !weights) weights.emplace();
+    return weights ? &*weights : nullptr;
+  };
+  return f;
+}
+
 Field reaches_field() {
   Field f = make_field("reaches", FieldKind::number,
                        "Stop when the metric reaches this value: loss at or below it, "
@@ -576,6 +607,7 @@ const Section& job_section() {
                                  "Working directory of the command, relative to the job file; the job file's folder "
                                  "if omitted.")
               .of(JobKind::command),
+          weights_field(),
           subsection<&J::dataset>("dataset", dataset_section(), "The training samples.")
               .required()
               .of(JobKind::network),

@@ -37,7 +37,8 @@ const Rooms kUpToData = with(kUpToFiles, {"engine/train/files"});
 const Rooms kUpToCheckpoint = with(kUpToData, {"engine/train/data"});
 const Rooms kUpToTrainer = with(kUpToCheckpoint, {"engine/train/checkpoint"});
 const Rooms kUpToServers = with(kUpToTrainer, {"engine/train/trainer"});
-const Rooms kUpToRun = with(kUpToServers, {"engine/train/servers", "engine/train/profile", "launcher", "cli/text"});
+const Rooms kUpToRun =
+    with(kUpToServers, {"engine/train/servers", "engine/train/profile", "engine/model_folder", "launcher", "cli/text"});
 
 const std::vector<Room> kRooms = {
     {"engine/base", {}},
@@ -46,6 +47,7 @@ const std::vector<Room> kRooms = {
     {"engine/ops", {"engine/base", "engine/graph"}},
     {"engine/solver", {"engine/base"}},
     {"engine/model", with(kCore, {"engine/spec"})},
+    {"engine/model_folder", {"engine/base", "engine/spec"}},
     {"engine/machine", kCore},
     {"engine/plan", with(kCore, {"engine/spec", "engine/machine"})},
     {"engine/search", kUpToSearch},
@@ -60,7 +62,8 @@ const std::vector<Room> kRooms = {
     {"engine/train/servers", kUpToServers},
     {"engine/train/profile", kUpToServers},
     {"launcher", {"engine/base", "engine/spec"}},
-    {"cli/text", with(kUpToServers, {"engine/train/servers", "engine/train/profile", "launcher"})},
+    {"cli/text",
+     with(kUpToServers, {"engine/train/servers", "engine/train/profile", "engine/model_folder", "launcher"})},
     {"cli/run", kUpToRun},
     {"cli/measure", kUpToRun},
     {"cli", with(kUpToRun, {"cli/run", "cli/measure"})},
@@ -249,7 +252,8 @@ TEST_CASE("only commands, rendering and the report write to the terminal") {
   static const std::regex exempt(
       "engine/ops/cuda/print_once\\.cpp|engine/runtime/cuda/cuda_executor\\.cpp|"
       "launcher/(clusters/remote_listener|hosts/(link_check|probe|relay|transport))\\.cpp");
-  static const std::regex pattern(R"re(\bstd::(cout|cerr|clog) <<|\bstd::(puts|printf|fprintf|fputs)\b|\b[df]?printf\(|\bf?puts\()re");
+  static const std::regex pattern(
+      R"re(\bstd::(cout|cerr|clog) <<|\bstd::(puts|printf|fprintf|fputs)\b|\b[df]?printf\(|\bf?puts\()re");
   const fs::path root = TRAINCTL_SOURCE_DIR;
   int files = 0;
   for (const char* top : {"engine", "launcher", "cli/text", "cli/run", "cli/measure"}) {

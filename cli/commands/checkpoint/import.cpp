@@ -10,8 +10,10 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/output_path.h"
 #include "cli/text/launch_report.h"
+#include "cli/text/name_maps.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/model_folder/model_folder.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/import_weights.h"
 #include "engine/train/data/read_and_plan.h"
@@ -33,23 +35,28 @@ std::string path_without_slash(std::string path) {
 }
 
 int read_import(const CheckpointImportArguments& options) {
-  NameMap map = choose_map(options.map);
+  NameMap map = choose_map(options.map, folder_of_weights(options.file));
   const std::string folder = path_without_slash(options.output);
   require_writable_folder(folder, "--output");
   JobSpec spec = options.job.load();
   if (spec.has_command()) throw SpecError({}, "--job", "the job runs a command and has no network", "");
   const PlannedJob job = plan_job(std::move(spec));
-  const WeightFiles files(options.file);
-  const ImportedWeights done =
-      import_weights(job, files, std::move(map), folder,
-                     {.version = TRAINCTL_VERSION, .job = to_yaml(without_env(job.spec)), .partial = options.partial});
-  std::cout << fmt::format("{}: {} tensors, {} of {}\n", folder, done.tensors, format_bytes(done.bytes), files.path())
-            << list_of("tied", done.tied) << list_of("ignored by the map", done.ignored)
-            << list_of("not in the file; the job's initializers apply", done.missing, true)
-            << list_of("not in the job", done.extra, true) << list_of("with a different shape", done.reshaped, true)
-            << list_of("patterns of the map that match no tensor", done.unused, true);
+  MappedWeights weights(job, WeightFiles(options.file), std::move(map));
+  weights.require_fit(options.partial,
+                      "--partial imports the tensors that fit; if tensors are missing, the run needs --partial too");
+  weights.require_equal_ties(options.partial);
+  import_weights(job, weights, folder, {.version = TRAINCTL_VERSION, .job = to_yaml(without_env(job.spec))});
+  const WeightMatch& match = weights.match();
+  std::cout << fmt::format("{}: {} tensors, {} of {}\n", folder, weights.variables().size(),
+                           format_bytes(weights.bytes()), weights.path())
+            << list_of("tied", match.tied) << list_of("ignored by the map", match.ignored)
+            << list_of("not in the file; the job's initializers apply", match.missing, true)
+            << list_of("not in the job", match.extra, true) << list_of("with a different shape", match.reshaped, true)
+            << (WeightsSpec{.from = "", .map = options.map}.map_is_file()
+                    ? list_of("patterns of the map that match no tensor", match.unused, true)
+                    : "");
   std::vector<std::string> next = {"trainctl", "run", options.job.file, "--resume-from", folder};
-  if (!done.missing.empty() || !done.reshaped.empty()) next.emplace_back("--partial");
+  if (!match.missing.empty() || !match.reshaped.empty()) next.emplace_back("--partial");
   next.insert(next.end(), options.job.overrides.begin(), options.job.overrides.end());
   std::cout << "next: " << shell_words(next) << "\n";
   return kExitDone;

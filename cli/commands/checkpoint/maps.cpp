@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cli/commands/checkpoint/checkpoint_commands.h"
-#include "cli/commands/checkpoint/choose_map.h"
+#include "cli/text/name_maps.h"
 #include "engine/base/error.h"
 
 namespace trainctl {

@@ -68,8 +68,7 @@ std::string tensors_of(const Manifest& m, const CheckpointShowArguments& options
     table.add({printable(tensor.name), printable(tensor.slot), std::string(to_string(stored_type(tensor.dtype))),
                to_string(tensor.shape), with_commas(bytes_of(tensor)), std::to_string(tensor.pieces.size())});
     if (!options.pieces) continue;
-    for (const StoredPiece& piece : tensor.pieces)
-      table.add_line(box_text(piece.box) + " in " + printable(piece.file));
+    for (const StoredPiece& piece : tensor.pieces) table.add_line(box_text(piece.box) + " in " + printable(piece.file));
   }
   if (table.empty())
     throw SpecError({}, "--tensors", "no tensor matches '" + options.tensors + "'", "use a pattern such as h.*.weight");

@@ -7,6 +7,7 @@
 #include "cli/run/launch/command_workload.h"
 #include "cli/run/launch/device_choice.h"
 #include "cli/run/launch/network_workload.h"
+#include "cli/run/saves/start_weights.h"
 #include "engine/base/error.h"
 #include "engine/planning/plan_job.h"
 #include "engine/spec/parse.h"
@@ -44,11 +45,18 @@ void require_possible_on_hosts(const JobSpec& spec, const WorkloadOptions& optio
 
 nlohmann::ordered_json WorkloadReports::record() const { return nlohmann::ordered_json::object(); }
 
+bool WorkloadOptions::loads_checkpoint() const {
+  return evaluate ? !evaluate->checkpoint.empty() : resume.resume || !resume.from.empty();
+}
+
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (options.evaluate && (spec.has_command() || !spec.validation))
     throw SpecError(
         spec.position("validation"), "validation", "the job has no validation data set",
         "set validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
+  if (options.evaluate && options.evaluate->checkpoint.empty() && !spec.weights)
+    throw SpecError({}, "--checkpoint", "is missing, and the job has no weights to start from",
+                    "name a checkpoint or a run, or set weights: {from: DIR}");
   if (spec.launch.has_hosts()) require_possible_on_hosts(spec, options);
   if (!spec.has_command()) return;
   if (options.profile) {
@@ -87,6 +95,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const PlannedJob* ahead = options.plans ? options.plans->find(spec) : nullptr;
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   require_intact_files(job);
+  if (job.spec.weights && !options.loads_checkpoint()) start_weights(job).require_equal_ties(job.spec.weights->partial);
   if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }

@@ -73,7 +73,7 @@ class Workload {
 
 /// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.
 struct EvaluateOptions {
-  std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run
+  std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run; empty: the weights of the job
   std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
   std::string output;      ///< absolute
 };
@@ -97,6 +97,9 @@ struct WorkloadOptions {
   bool record = false;                        ///< networks only: each rank writes the collectives of its first step
   std::optional<EvaluateOptions> evaluate;    ///< networks only: nothing is trained
   std::optional<ProfileOptions> profile;      ///< networks only: when each instruction of a few steps ran
+
+  /// Whether the ranks read a checkpoint, not the weights that the job starts from.
+  bool loads_checkpoint() const;
 };
 
 /// Throws SpecError for an option that a job of this kind cannot follow.

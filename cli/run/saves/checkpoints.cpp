@@ -133,7 +133,7 @@ ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options,
 
 Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use)
     : job_(job), options_(options), use_(use) {
-  const bool resumes = use == CheckpointUse::evaluate || options.resume || !options.from.empty();
+  const bool resumes = options.resume || !options.from.empty();
   if (resumes) point_ = find_resume_point(job.spec, options, notices_);
   if (const std::string dir = job.spec.train.saving().dir;
       are_saved() && !dir.empty() && !options.continues_run && !continues(dir)) {

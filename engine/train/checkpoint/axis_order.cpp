@@ -9,6 +9,7 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/runtime/stored_ranges.h"
 
 namespace trainctl {
 namespace {
@@ -76,6 +77,8 @@ std::vector<AxisOrder::Dim> AxisOrder::parse_dims(std::string_view text, bool is
     } else if (is_letter(c)) {
       if (!inside) dims.emplace_back();
       dims.back().push_back({c, {}});
+    } else if (c == '1' && !inside) {
+      dims.emplace_back();
     } else if (c == '[' && is_ours) {
       const size_t close = text.find(']', i);
       if (close == std::string_view::npos) throw OrderFault{"'[' is never closed"};
@@ -281,11 +284,87 @@ void AxisOrder::to_theirs(const Sizes& sizes, size_t part, const std::byte* ours
   copy_bytes(counts, from, to, ours + static_cast<size_t>(first) * width, theirs, width);
 }
 
-void AxisOrder::to_ours(const Sizes& sizes, size_t part, const std::byte* theirs, std::byte* ours, size_t width) const {
-  const auto [axes, first] = axes_of(sizes, part);
-  std::vector<int64_t> counts, from, to;
-  for (const Axis& axis : axes) counts.push_back(axis.size), from.push_back(axis.theirs), to.push_back(axis.ours);
-  copy_bytes(counts, from, to, theirs, ours + static_cast<size_t>(first) * width, width);
+bool AxisOrder::Block::is_contiguous() const {
+  int64_t step = 1;
+  for (size_t d = strides.size(); d-- > 0;) {
+    if (box.shape[d] != 1 && strides[d] != step) return false;
+    step *= box.shape[d];
+  }
+  return true;
+}
+
+void AxisOrder::Block::place(const float* elements, float* ours) const {
+  std::vector<int64_t> from(strides.size());
+  int64_t step = 1;
+  for (size_t d = strides.size(); d-- > 0;) {
+    from[d] = step;
+    step *= box.shape[d];
+  }
+  copy_axes(box.shape, from, strides, elements, ours + first);
+}
+
+Shape AxisOrder::factors_of(const Dim& dim, const Sizes& sizes) const {
+  Shape shape;
+  for (const Factor& factor : dim) shape.push_back(size_of(factor, sizes));
+  return shape;
+}
+
+std::optional<AxisOrder::Block> AxisOrder::block_of(const Sizes& sizes, size_t part, const Box& ours,
+                                                    const std::vector<Box>& factors) const {
+  struct Range {
+    int64_t first, count, stride;
+  };
+  std::map<char, Range> ranges;  // of the letters of theirs
+  Block block{.part = part};
+  int64_t row = 1;  // elements of one index of dim d, in the box of ours
+  for (size_t d = ours_.size(); d-- > 0;) {
+    int64_t stride = 1, first = 0;
+    for (size_t f = ours_[d].size(); f-- > 0;) {
+      const Factor& factor = ours_[d][f];
+      int64_t begin = factors[d].offset[f], end = begin + factors[d].shape[f], before = 0;
+      char letter = factor.letter;
+      if (letter == 0) {
+        const auto size_of_term = [&](char term) { return term == '1' ? int64_t{1} : sizes.at(term); };
+        for (size_t p = 0; p < part; ++p) before += size_of_term(factor.terms[p]);
+        letter = factor.terms[part];
+        begin = std::max(begin, before);
+        end = std::min(end, before + size_of_term(letter));
+        if (begin >= end) return {};
+      }
+      ranges[letter] = {begin - before, end - begin, stride * row};
+      first += begin * stride;
+      stride *= size_of(factor, sizes);
+    }
+    block.first += (first - ours.offset[d]) * row;
+    row *= ours.shape[d];
+  }
+  for (const Dim& dim : theirs_[part])
+    for (const Factor& factor : dim) {
+      const Range& range = ranges.at(factor.letter);
+      block.shape.push_back(sizes.at(factor.letter));
+      block.box.offset.push_back(range.first);
+      block.box.shape.push_back(range.count);
+      block.strides.push_back(range.stride);
+    }
+  return block;
+}
+
+std::vector<AxisOrder::Block> AxisOrder::blocks_of(const Sizes& sizes, const Box& ours) const {
+  std::vector<std::vector<Box>> factors = {{}};  // each: one box per dim
+  for (size_t d = 0; d < ours_.size(); ++d) {
+    std::vector<std::vector<Box>> longer;
+    for (const Box& box : boxes_of(factors_of(ours_[d], sizes), ours.offset[d], ours.shape[d]))
+      for (const std::vector<Box>& before : factors) {
+        longer.push_back(before);
+        longer.back().push_back(box);
+      }
+    factors = std::move(longer);
+  }
+  std::vector<Block> blocks;
+  for (const std::vector<Box>& each : factors)
+    for (size_t part = 0; part < theirs_.size(); ++part)
+      if (auto block = block_of(sizes, part, ours, each)) blocks.push_back(std::move(*block));
+  return blocks;
 }
 
 }  // namespace trainctl

@@ -1,12 +1,13 @@
-// How the elements of a tensor of ours lie in tensors of another tool: "ours = theirs", or several of theirs.
+// How the elements of a tensor of ours are ordered in tensors of another tool: "ours = theirs", or several of theirs.
 //
-//   order = dims "=" dims ("," dims)*
-//   dims  = (letter | "(" factor+ ")")*              a dim; in ( ) what it is made of, the slowest first
+//   order  = dims "=" dims ("," dims)*
+//   dims   = (letter | "1" | "(" factor+ ")")*       a dim; 1: a dim of size 1; in ( ) its factors, the slowest first
 //   factor = letter | "[" term ("+" term)+ "]"       [ ]: parts one after the other, of ours alone, one for each of
-//   theirs term  = letter | "1"
+//   theirs term   = letter | "1"
 //
 //   o i = i o                                        a transpose
 //   (h p k) d = d (p h k)                            [heads*3*size, in] from [in, 3*heads*size]
+//   p d = 1 p d                                      a dim of size 1 that ours lacks
 //   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, one of the second, of the
 //   third
 //
@@ -16,11 +17,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/graph/box.h"
 #include "engine/graph/shape.h"
 
 namespace trainctl {
@@ -50,9 +53,24 @@ class AxisOrder {
   Shape ours_shape(const Sizes& sizes) const;
   Shape theirs_shape(const Sizes& sizes, size_t part) const;
 
-  /// Copies one of theirs out of the whole of ours, or into it. Elements have `width` bytes.
+  /// Copies one of theirs out of the whole of ours. Elements have `width` bytes.
   void to_theirs(const Sizes& sizes, size_t part, const std::byte* ours, std::byte* theirs, size_t width) const;
-  void to_ours(const Sizes& sizes, size_t part, const std::byte* theirs, std::byte* ours, size_t width) const;
+
+  /// Elements of one of theirs that belong in a box of ours.
+  struct Block {
+    size_t part = 0;
+    Shape shape;                   ///< one of theirs, with one dim per letter
+    Box box;                       ///< in that shape
+    int64_t first = 0;             ///< its first element, in the box of ours
+    std::vector<int64_t> strides;  ///< of each dim, in the box of ours
+
+    /// Whether the elements are contiguous and in the same order in the box of ours.
+    bool is_contiguous() const;
+    /// Copies the contiguous elements of `box` to their places in the box of ours.
+    void place(const float* elements, float* ours) const;
+  };
+  /// The blocks that make up a box of ours.
+  std::vector<Block> blocks_of(const Sizes& sizes, const Box& ours) const;
 
  private:
   struct Factor {
@@ -67,6 +85,10 @@ class AxisOrder {
   static std::vector<Dim> parse_dims(std::string_view text, bool is_ours);
   int64_t size_of(const Factor& factor, const Sizes& sizes) const;
   Shape shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const;
+  Shape factors_of(const Dim& dim, const Sizes& sizes) const;
+  /// Empty if none of the elements is in that part. `factors`: a box of the factors of each dim of ours.
+  std::optional<Block> block_of(const Sizes& sizes, size_t part, const Box& ours,
+                                const std::vector<Box>& factors) const;
   Sizes solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
               const std::vector<Product>& known) const;
   /// The axes of one of theirs, the slowest of theirs first, and where it begins in ours.

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -20,13 +22,20 @@ namespace {
 
 constexpr int64_t kExportedBlockElements = int64_t{1} << 20;
 
-/// A tensor of the file: a part of one of ours, or a constant.
+/// A part of one of ours that is a tensor of a file, or consecutive rows of a fused one; or a constant.
 struct ExportedPart {
   const StoredTensor* tensor = nullptr;  ///< null: a constant
   const MappedTensor* mapped = nullptr;
   size_t index = 0;  ///< index in mapped->theirs
   AxisOrder::Sizes sizes;
   int64_t value = 0;  ///< value of a constant
+  Shape shape;
+};
+
+/// A tensor of a file.
+struct ExportedTensor {
+  SafetensorsEntry entry;
+  std::vector<ExportedPart> parts;  ///< one after the other along dim 0
 };
 
 class Exporter {
@@ -49,30 +58,54 @@ class Exporter {
                       "with --partial",
                       directory, result_.left_out.size(), result_.left_out.size() + mapped_.size(),
                       join(result_.left_out, "\n  ")));
-    if (parts_.empty()) throw EnvError(directory + ": the map has no pattern for any of its tensors");
+    if (tensors_.empty()) throw EnvError(directory + ": the map has no pattern for any of its tensors");
+    for (ExportedTensor& tensor : tensors_) complete(tensor);
   }
 
-  void write(const std::string& path, Disk& disk) {
+  /// The tensors of each file, so that none has more than shard_bytes unless a single tensor does.
+  std::vector<std::vector<size_t>> shards() const {
+    std::vector<std::vector<size_t>> shards = {{}};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const int64_t size = bytes_of(tensors_[i].entry);
+      if (options_.shard_bytes > 0 && bytes + size > options_.shard_bytes && !shards.back().empty()) {
+        shards.emplace_back();
+        bytes = 0;
+      }
+      shards.back().push_back(i);
+      bytes += size;
+    }
+    return shards;
+  }
+
+  void write(const std::vector<size_t>& shard, const std::string& path, Disk& disk) {
+    std::vector<SafetensorsEntry> entries;
+    for (const size_t i : shard) entries.push_back(tensors_[i].entry);
     // transformers opens only files that name a framework; the memory layout is that of PyTorch.
-    SafetensorsWriter writer(path, entries_,
+    SafetensorsWriter writer(path, entries,
                              {{"format", "pt"},
                               {"trainctl", manifest_.trainctl},
                               {"name", manifest_.name},
                               {"step", std::to_string(manifest_.step)}},
                              disk);
-    for (size_t i = 0; i < writer.header().entries.size(); ++i) {  // in the order of the file
-      const ExportedPart& part = parts_.at(writer.header().entries[i].name);
-      if (part.tensor == nullptr)
-        write_constant(writer, i, part);
-      else if (!part.mapped->order)
-        write_same(writer, i, part);
-      else
-        write_ordered(writer, i, part);
+    for (const SafetensorsEntry& entry : writer.header().entries) {  // in the order of the file
+      int64_t at = 0;
+      for (const ExportedPart& part : tensors_[by_name_.at(entry.name)].parts) {
+        write_part(writer, writer.index_of(entry.name), part, at);
+        at += num_elements(part.shape) * bits_of(entry.type) / 8;
+      }
     }
-    result_.tensors = static_cast<int64_t>(entries_.size());
-    result_.bytes = writer.finish().bytes;
+    result_.tensors += static_cast<int64_t>(entries.size());
+    result_.bytes += writer.finish().bytes;
   }
 
+  const std::string& name(size_t tensor) const { return tensors_[tensor].entry.name; }
+  static int64_t bytes_of(const SafetensorsEntry& entry) { return num_elements(entry.shape) * bits_of(entry.type) / 8; }
+  int64_t tensor_bytes() const {
+    int64_t bytes = 0;
+    for (const ExportedTensor& tensor : tensors_) bytes += bytes_of(tensor.entry);
+    return bytes;
+  }
   const ExportedWeights& result() const { return result_; }
 
  private:
@@ -97,19 +130,47 @@ class Exporter {
     }
     for (size_t i = 0; i < mapped.theirs.size(); ++i) {
       const Shape shape = mapped.order ? mapped.order->theirs_shape(sizes, i) : tensor.shape;
-      add_entry(mapped.theirs[i], stored_type(dtype_of(tensor)), shape, {&tensor, &mapped, i, sizes}, mapped);
+      add_part(mapped.theirs[i], stored_type(dtype_of(tensor)), {&tensor, &mapped, i, sizes, 0, shape}, mapped);
     }
     for (const MappedConstant& constant : map_.constants_with(tensor.name, manifest_.step))
-      add_entry(constant.name, constant.type, {}, {.value = constant.value}, mapped);
+      add_part(constant.name, constant.type, {.value = constant.value}, mapped);
   }
 
-  void add_entry(const std::string& name, StoredType type, const Shape& shape, ExportedPart part,
-                 const MappedTensor& mapped) {
-    const auto [at, is_new] = parts_.try_emplace(name, std::move(part));
-    if (!is_new)
+  void add_part(const std::string& name, StoredType type, ExportedPart part, const MappedTensor& mapped) {
+    const std::optional<FusedPart> fused = map_.fused_with(name);
+    const std::string& whole = fused ? fused->whole : name;
+    if (!names_.insert(name).second)
       throw SpecError(mapped.pos, "tensors." + mapped.pattern,
                       fmt::format("two tensors map to '{}', one of them {}", name, mapped.ours));
-    entries_.push_back({.name = name, .type = type, .shape = shape});
+    const auto [at, is_new] = by_name_.emplace(whole, tensors_.size());
+    if (is_new) tensors_.push_back({{.name = whole, .type = type}, {}});
+    std::vector<ExportedPart>& parts = tensors_[at->second].parts;
+    const size_t index = fused ? fused->index : 0;
+    if (is_new) parts.resize(fused ? fused->parts.size() : 1);
+    parts[index] = std::move(part);
+  }
+
+  /// The shape of a fused tensor, all of whose parts must be there.
+  void complete(ExportedTensor& tensor) const {
+    Shape& shape = tensor.entry.shape;
+    shape = tensor.parts[0].shape;
+    if (tensor.parts.size() == 1) return;
+    shape[0] = 0;
+    for (const ExportedPart& part : tensor.parts) {
+      if (part.tensor == nullptr)
+        throw EnvError(fmt::format("{} is a fused tensor in the map, but the checkpoint lacks some of its parts",
+                                   tensor.entry.name));
+      shape[0] += part.shape[0];
+    }
+  }
+
+  void write_part(SafetensorsWriter& writer, size_t entry, const ExportedPart& part, int64_t at) {
+    if (part.tensor == nullptr)
+      write_constant(writer, entry, part);
+    else if (!part.mapped->order)
+      write_same(writer, entry, part, at);
+    else
+      write_ordered(writer, entry, part, at);
   }
 
   static void write_constant(SafetensorsWriter& writer, size_t entry, const ExportedPart& part) {
@@ -118,17 +179,17 @@ class Exporter {
     writer.write(entry, 0, bytes);
   }
 
-  void write_same(SafetensorsWriter& writer, size_t entry, const ExportedPart& part) {
+  void write_same(SafetensorsWriter& writer, size_t entry, const ExportedPart& part, int64_t at) {
     const StoredTensor& tensor = *part.tensor;
     const int64_t width = byte_size(dtype_of(tensor));
     for_each_block(tensor.shape, kExportedBlockElements, [&](const Box& box, int64_t first) {
       std::vector<uint8_t> block(static_cast<size_t>(num_elements(box.shape) * width));
       reader_.read(tensor.name, tensor.slot, box, dtype_of(tensor), block.data());
-      writer.write(entry, first * width, block);
+      writer.write(entry, at + first * width, block);
     });
   }
 
-  void write_ordered(SafetensorsWriter& writer, size_t entry, const ExportedPart& part) {
+  void write_ordered(SafetensorsWriter& writer, size_t entry, const ExportedPart& part, int64_t at) {
     const StoredTensor& tensor = *part.tensor;
     const DType dtype = dtype_of(tensor);
     const auto width = static_cast<size_t>(byte_size(dtype));
@@ -137,9 +198,9 @@ class Exporter {
       reader_.read(tensor.name, tensor.slot, whole_box(tensor.shape), dtype, whole_.data());
       whole_of_ = &tensor;
     }
-    std::vector<std::byte> theirs(static_cast<size_t>(writer.header().entries[entry].bytes()));
+    std::vector<std::byte> theirs(static_cast<size_t>(num_elements(part.shape)) * width);
     part.mapped->order->to_theirs(part.sizes, part.index, whole_.data(), theirs.data(), width);
-    writer.write(entry, 0, {reinterpret_cast<const uint8_t*>(theirs.data()), theirs.size()});
+    writer.write(entry, at, {reinterpret_cast<const uint8_t*>(theirs.data()), theirs.size()});
   }
 
   const Manifest& manifest_;
@@ -148,12 +209,18 @@ class Exporter {
   const ExportOptions& options_;
   PieceReader reader_;
   std::map<std::string, MappedTensor> mapped_;  ///< by our names
-  std::map<std::string, ExportedPart> parts_;   ///< by their names
-  std::vector<SafetensorsEntry> entries_;
+  std::vector<ExportedTensor> tensors_;
+  std::map<std::string, size_t> by_name_;  ///< index in tensors_
+  std::set<std::string> names_;            ///< theirs, parts of fused tensors included
   std::vector<std::byte> whole_;
   const StoredTensor* whole_of_ = nullptr;
   ExportedWeights result_;
 };
+
+void rename_part(const std::string& path, Disk& disk) {
+  if (disk.rename(path + ".part", path) != 0)
+    throw EnvError(fmt::format("{0}.part: cannot be renamed to {0}: {1}", path, std::strerror(errno)));
+}
 
 }  // namespace
 
@@ -161,18 +228,40 @@ ExportedWeights export_weights(const Manifest& manifest, const std::string& dire
                                const LayerNumbers& layers, const std::string& path, const ExportOptions& options,
                                Disk& disk) {
   check(options.dtype != DType::i32, "weights are f32 or bf16");
+  check(options.shard_bytes == 0, "one file has no limit");
   Exporter exporter(manifest, directory, map, layers, options);
-  const std::string part = path + ".part";
   try {
-    exporter.write(part, disk);
-    if (disk.rename(part, path) != 0)
-      throw EnvError(fmt::format("{}: cannot be renamed to {}: {}", part, path, std::strerror(errno)));
+    exporter.write(exporter.shards()[0], path + ".part", disk);
+    rename_part(path, disk);
     const std::filesystem::path file = path;
     sync_directory(file.has_parent_path() ? file.parent_path().string() : ".", disk);
   } catch (...) {
-    disk.unlink(part);
+    disk.unlink(path + ".part");
     throw;
   }
+  return exporter.result();
+}
+
+ExportedWeights export_to_folder(const Manifest& manifest, const std::string& directory, const NameMap& map,
+                                 const LayerNumbers& layers, const std::string& folder, const ExportOptions& options,
+                                 Disk& disk) {
+  Exporter exporter(manifest, directory, map, layers, options);
+  const std::vector<std::vector<size_t>> shards = exporter.shards();
+  if (shards.size() == 1) {
+    exporter.write(shards[0], folder + "/model.safetensors", disk);
+    return exporter.result();
+  }
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", exporter.tensor_bytes()}}},
+                                  {"weight_map", nlohmann::ordered_json::object()}};
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    exporter.write(shards[i], folder + "/" + file, disk);
+    for (const size_t tensor : shards[i]) index["weight_map"][exporter.name(tensor)] = file;
+  }
+  const std::string text = index.dump(2) + "\n";
+  DiskFile file(folder + "/model.safetensors.index.json", disk);
+  file.write(0, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  file.sync_and_close();
   return exporter.result();
 }
 

@@ -1,4 +1,4 @@
-// A checkpoint's weights and running statistics as one file that other tools read.
+// A checkpoint's weights and running statistics as files that other tools read.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ namespace trainctl {
 struct ExportOptions {
   DType dtype = DType::f32;  ///< type in the file: f32 or bf16, rounded to nearest even
   bool partial = false;      ///< leave out what the map does not name, instead of failing
+  int64_t shard_bytes = 0;   ///< of a model folder: most bytes of tensors per file, if there are several tensors in it
 };
 
 struct ExportedWeights {
-  int64_t tensors = 0;  ///< number of tensors in the file
+  int64_t tensors = 0;  ///< number of tensors in the files
   int64_t bytes = 0;
   std::vector<std::string> left_out;  ///< ours that the map does not name
   std::vector<std::string> unused;    ///< patterns of the map that none of ours has
@@ -30,5 +31,11 @@ struct ExportedWeights {
 ExportedWeights export_weights(const Manifest& manifest, const std::string& directory, const NameMap& map,
                                const LayerNumbers& layers, const std::string& path, const ExportOptions& options = {},
                                Disk& disk = real_disk());
+
+/// Writes model.safetensors into a folder, or several files with model.safetensors.index.json, as transformers names
+/// them.
+ExportedWeights export_to_folder(const Manifest& manifest, const std::string& directory, const NameMap& map,
+                                 const LayerNumbers& layers, const std::string& folder, const ExportOptions& options,
+                                 Disk& disk = real_disk());
 
 }  // namespace trainctl

@@ -49,6 +49,11 @@ struct ConstantRule {
   bool is_steps;
 };
 
+struct FusedRule {
+  NamePattern whole;
+  std::vector<NamePattern> parts;
+};
+
 struct TiedRule {
   NamePattern name, same_as;
 };
@@ -78,6 +83,7 @@ struct NameMap::Patterns {
     };
     for (const NameMapFile::Tensor& t : file.tensors) attempt([&] { add(t); });
     for (const Text& text : file.ignore) attempt([&] { ignored.push_back(pattern(text, Side::theirs, "ignore")); });
+    for (const NameMapFile::Fused& f : file.fused) attempt([&] { add(f); });
     for (const NameMapFile::Tied& t : file.tied) attempt([&] { add(t); });
     for (const NameMapFile::Constant& c : file.constants) attempt([&] { add(c); });
     if (!wrong.empty()) throw SpecError(std::move(wrong));
@@ -136,6 +142,16 @@ struct NameMap::Patterns {
     return rule;
   }
 
+  void add(const NameMapFile::Fused& f) {
+    const std::string path = "fused." + f.whole.text;
+    FusedRule rule{pattern(f.whole, Side::theirs, path), {}};
+    for (const Text& part : f.parts) {
+      rule.parts.push_back(pattern(part, Side::theirs, path));
+      demand_same_holes(rule.whole, rule.parts.back(), path);
+    }
+    fused.push_back(std::move(rule));
+  }
+
   void add(const NameMapFile::Tied& t) {
     TiedRule rule{pattern(t.name, Side::theirs, "tied"), pattern(t.same_as, Side::theirs, "tied")};
     demand_same_holes(rule.name, rule.same_as, "tied." + t.name.text);
@@ -155,6 +171,7 @@ struct NameMap::Patterns {
   const NameMapFile file;  ///< the patterns point into its words
   std::vector<NameRule> tensors;
   std::vector<NamePattern> ignored;
+  std::vector<FusedRule> fused;
   std::vector<TiedRule> tied;
   std::vector<ConstantRule> constants;
 };
@@ -249,19 +266,24 @@ bool NameMap::ignores(const std::string& theirs) const {
                      [&](const ConstantRule& rule) { return fits(rule.name); });
 }
 
+std::optional<FusedPart> NameMap::fused_with(const std::string& theirs) const {
+  if (!patterns_) return {};
+  for (const FusedRule& rule : patterns_->fused)
+    for (size_t i = 0; i < rule.parts.size(); ++i) {
+      const auto holes = rule.parts[i].match(theirs);
+      if (!holes) continue;
+      FusedPart part{rule.whole.fill(*holes), {}, i};
+      for (const NamePattern& each : rule.parts) part.parts.push_back(each.fill(*holes));
+      return part;
+    }
+  return {};
+}
+
 std::optional<std::string> NameMap::tied_to(const std::string& theirs) const {
   if (!patterns_) return {};
   for (const TiedRule& rule : patterns_->tied)
     if (const auto holes = rule.name.match(theirs)) return rule.same_as.fill(*holes);
   return {};
-}
-
-bool NameMap::has_place_for(const std::string& theirs) const {
-  if (!patterns_) return true;
-  return std::any_of(patterns_->tensors.begin(), patterns_->tensors.end(), [&](const NameRule& rule) {
-    return std::any_of(rule.theirs.begin(), rule.theirs.end(),
-                       [&](const NamePattern& pattern) { return pattern.match(theirs).has_value(); });
-  });
 }
 
 bool NameMap::drop_prefix_unless_used(const std::vector<std::string>& names) {
@@ -273,6 +295,10 @@ bool NameMap::drop_prefix_unless_used(const std::vector<std::string>& names) {
     for (NamePattern& theirs : rule.theirs) theirs.drop_prefix(prefix);
   for (NamePattern& pattern : patterns_->ignored) pattern.drop_prefix(prefix);
   for (ConstantRule& rule : patterns_->constants) rule.name.drop_prefix(prefix);
+  for (FusedRule& rule : patterns_->fused) {
+    rule.whole.drop_prefix(prefix);
+    for (NamePattern& part : rule.parts) part.drop_prefix(prefix);
+  }
   for (TiedRule& rule : patterns_->tied) rule.name.drop_prefix(prefix), rule.same_as.drop_prefix(prefix);
   return true;
 }

@@ -35,6 +35,13 @@ struct MappedTensor {
   SourcePos pos;
 };
 
+/// A tensor of theirs that is a part of a tensor of the file.
+struct FusedPart {
+  std::string whole;               ///< tensor of the file
+  std::vector<std::string> parts;  ///< its parts, one after the other along dim 0
+  size_t index = 0;                ///< in `parts`
+};
+
 /// A tensor that is written beside those of ours.
 struct MappedConstant {
   std::string name;
@@ -61,10 +68,10 @@ class NameMap {
   std::vector<MappedConstant> constants_with(const std::string& ours, int64_t steps) const;
   /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.
   bool ignores(const std::string& theirs) const;
+  /// Empty if the file has the tensor under its own name.
+  std::optional<FusedPart> fused_with(const std::string& theirs) const;
   /// The other name of a tensor of theirs, if it is tied to one.
   std::optional<std::string> tied_to(const std::string& theirs) const;
-  /// Whether one of our tensors would be called so: for messages about what is left over.
-  bool has_place_for(const std::string& theirs) const;
 
   /// Reads files of the bare model from now on, if none of the names begins with `prefix`. Returns whether it is so.
   bool drop_prefix_unless_used(const std::vector<std::string>& names);

@@ -13,14 +13,10 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/graph/bf16.h"
+#include "engine/train/checkpoint/box_runs.h"
 #include "engine/train/files/safetensors.h"
 
 namespace trainctl {
-namespace {
-
-constexpr int64_t kBlockBytes = int64_t{4} << 20;
-constexpr int64_t kUsefulPerGap = 16;  ///< bytes asked for, to each byte that is read over between them
-constexpr size_t kMostOpenFiles = 256;
 
 std::optional<Box> intersection(const Box& a, const Box& b) {
   Box common = a;
@@ -34,34 +30,17 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
   return common;
 }
 
-/// Elements before the place in the row-major box.
 int64_t place_in(const Box& box, const Shape& place) {
   int64_t before = 0;
   for (size_t d = 0; d < place.size(); ++d) before = before * box.shape[d] + place[d] - box.offset[d];
   return before;
 }
 
-/// Calls visit(place in `from`, place in `to`, elements) for parts of `common` that are contiguous in both, in the
-/// order of both.
-template <class Visit>
-void for_each_run(const Box& common, const Box& from, const Box& to, const Visit& visit) {
-  size_t outer = common.shape.size();  // dims before this one are counted through
-  int64_t run = 1;
-  bool spans = true;
-  while (outer > 0 && spans) {
-    --outer;
-    run *= common.shape[outer];
-    spans = common.shape[outer] == from.shape[outer] && common.shape[outer] == to.shape[outer];
-  }
-  Shape at = common.offset;
-  for (int64_t left = num_elements(common.shape); left > 0; left -= run) {
-    visit(place_in(from, at), place_in(to, at), run);
-    for (size_t d = outer; d-- > 0;) {
-      if (++at[d] < common.offset[d] + common.shape[d]) break;
-      at[d] = common.offset[d];
-    }
-  }
-}
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{4} << 20;
+constexpr int64_t kUsefulPerGap = 16;  ///< bytes asked for, to each byte that is read over between them
+constexpr size_t kMostOpenFiles = 256;
 
 void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, int64_t count) {
   if (from == to) {
@@ -108,7 +87,8 @@ class RunReader {
       scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(bytes)));
       file_.read(entry_, begin * width, {scratch_.data(), static_cast<size_t>(bytes)});
       for (const Run& run : runs_)
-        convert_values(from_, scratch_.data() + (run.from - begin) * width, to_, out_ + run.to * byte_size(to_), run.elements);
+        convert_values(from_, scratch_.data() + (run.from - begin) * width, to_, out_ + run.to * byte_size(to_),
+                       run.elements);
     }
     runs_.clear();
     useful_ = gaps_ = 0;

@@ -1,0 +1,42 @@
+// Decoders of the Llama kind: rotary positions, rms_norm, gated MLPs. A family says in which of these details its
+// models differ.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/model_folder/model_config.h"
+#include "engine/model_folder/model_job.h"
+
+namespace trainctl {
+
+struct Decoder {
+  std::string title;
+  std::string map = "llama";
+  int64_t layers = 0, heads = 0, kv_heads = 0, head_dim = 0, width = 0, hidden = 0, vocab = 0, positions = 0;
+  double eps = 1e-6;
+  std::string activation = "silu";  ///< of the gate: a type of layer, and fields
+  bool qkv_bias = false, proj_bias = false, mlp_bias = false;
+  bool head_norms = false;       ///< the heads of q and k are normalized
+  bool norms_after = false;      ///< norms also follow attention and MLP
+  bool norms_from_zero = false;  ///< weights of norms are stored minus 1
+  bool is_tied = false;
+  double embedding_scale = 1;
+  double score_scale = 0;                       ///< 0: 1 / sqrt(head_dim)
+  double score_softcap = 0, logit_softcap = 0;  ///< 0: none
+  std::vector<int64_t> windows{};               ///< of each layer; 0: none
+  std::string rotary{};                         ///< fields of rotary: ", base: 10000.0"
+  std::string local_rotary{};                   ///< of layers with a window, if they differ
+};
+
+/// The fields that almost all of these families share. `config` also has those that only some have.
+Decoder read_decoder(const ModelConfig& config);
+/// The fields of rotary for rope_theta and rope_scaling, or for rope_parameters. `kind`: of layers, if they differ.
+std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::string& kind = "");
+/// The window of each layer, by layer_types, or else of those for which has_window(layer) is true.
+std::vector<int64_t> read_windows(const ModelConfig& config, int64_t layers, bool (*has_window)(int64_t layer));
+
+ModelJob decoder_job(const Decoder& decoder);
+
+}  // namespace trainctl

@@ -1,0 +1,139 @@
+// How families of decoders differ from each other: what their classes in transformers compute.
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "engine/base/entry_types.h"
+#include "engine/model_folder/decoder.h"
+#include "engine/model_folder/families.h"
+
+namespace trainctl {
+namespace {
+
+bool layer_has(std::string_view type, std::string_view field) {
+  const EntryType* layer = find_layer_type(type);
+  return layer != nullptr && (field.empty() || layer->has_field(field));
+}
+
+/// Refuses the field of config.json that needs a layer, or a field of one, that this program lacks.
+void require_layers(const ModelConfig& config, const Decoder& d) {
+  const auto demand = [&](bool needed, const char* type, const char* field, const char* of_config) {
+    if (needed && !layer_has(type, field)) config.refuse(config.has(of_config) ? of_config : "model_type");
+  };
+  const std::string rotary = d.rotary + d.local_rotary;
+  const char* rope = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  demand(rotary.find("scaling") != std::string::npos, "rotary", "scaling", rope);
+  demand(rotary.find("rotary_dim") != std::string::npos, "rotary", "rotary_dim", rope);
+  demand(std::any_of(d.windows.begin(), d.windows.end(), [](int64_t w) { return w > 0; }), "attention", "window",
+         "sliding_window");
+  demand(d.score_softcap > 0, "attention", "softcap", "attn_logit_softcapping");
+  demand(d.logit_softcap > 0, "softcap", "", "final_logit_softcapping");
+  demand(d.norms_from_zero, "rms_norm", "offset", "model_type");
+  demand(d.head_norms, "rms_norm", "heads", "model_type");
+}
+
+ModelJob job_of(const ModelConfig& config, const Decoder& d) {
+  require_layers(config, d);
+  return decoder_job(d);
+}
+
+/// Also SmolLM, and every model whose config.json has model_type llama.
+Decoder llama(const ModelConfig& config) {
+  Decoder d = read_decoder(config);
+  d.title = "Llama";
+  d.qkv_bias = d.proj_bias = config.flag("attention_bias", false);
+  d.mlp_bias = config.flag("mlp_bias", false);
+  d.rotary = read_rotary(config, d.head_dim);
+  return d;
+}
+
+/// The window of all layers with use_sliding_window, of those from max_window_layers on.
+void read_qwen_windows(const ModelConfig& config, Decoder& d) {
+  const bool used = config.flag("use_sliding_window", false);
+  const int64_t first = config.integer("max_window_layers", 0);
+  d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
+  for (int64_t i = 0; i < d.layers; ++i)
+    if (!used || (!config.has("layer_types") && i < first)) d.windows[static_cast<size_t>(i)] = 0;
+}
+
+Decoder gemma(const ModelConfig& config) {
+  Decoder d = read_decoder(config);
+  d.map = "gemma";
+  d.norms_after = d.norms_from_zero = true;
+  d.is_tied = config.flag("tie_word_embeddings", true);
+  d.qkv_bias = d.proj_bias = config.flag("attention_bias", false);
+  d.embedding_scale = std::sqrt(static_cast<float>(d.width));
+  d.score_scale = 1 / std::sqrt(config.number("query_pre_attn_scalar", static_cast<double>(d.head_dim)));
+  d.score_softcap = config.number("attn_logit_softcapping", 0);
+  d.logit_softcap = config.number("final_logit_softcapping", 0);
+  config.refuse_if_set({"use_bidirectional_attention"});
+  return d;
+}
+
+}  // namespace
+
+ModelJob llama_job(const ModelConfig& config) { return job_of(config, llama(config)); }
+
+ModelJob mistral_job(const ModelConfig& config) {
+  Decoder d = llama(config);
+  d.title = "Mistral";
+  d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
+  return job_of(config, d);
+}
+
+ModelJob qwen2_job(const ModelConfig& config) {
+  Decoder d = read_decoder(config);
+  d.title = "Qwen2";
+  d.qkv_bias = true;
+  d.rotary = read_rotary(config, d.head_dim);
+  read_qwen_windows(config, d);
+  return job_of(config, d);
+}
+
+ModelJob qwen3_job(const ModelConfig& config) {
+  Decoder d = llama(config);
+  d.title = "Qwen3";
+  d.head_norms = true;
+  read_qwen_windows(config, d);
+  return job_of(config, d);
+}
+
+ModelJob gemma2_job(const ModelConfig& config) {
+  Decoder d = gemma(config);
+  d.title = "Gemma 2";
+  d.rotary = read_rotary(config, d.head_dim);
+  d.windows = read_windows(config, d.layers, [](int64_t layer) { return layer % 2 == 0; });
+  return job_of(config, d);
+}
+
+ModelJob gemma3_job(const ModelConfig& config) {
+  Decoder d = gemma(config);
+  d.title = "Gemma 3";
+  d.head_norms = true;
+  config.ignore({"sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"});
+  if (const int64_t every = config.integer("sliding_window_pattern", 6); every != 6 && !config.has("layer_types"))
+    config.refuse("sliding_window_pattern");
+  d.windows = read_windows(config, d.layers, [](int64_t layer) { return (layer + 1) % 6 != 0; });
+  d.rotary = read_rotary(config, d.head_dim, "full_attention");
+  const std::string local = config.has("rope_parameters")
+                                ? read_rotary(config, d.head_dim, "sliding_attention")
+                                : LayerLine("", "").with("base", config.number("rope_local_base_freq", 10000.0)).text();
+  d.local_rotary = local.substr(local.find(", base"));
+  if (d.local_rotary.ends_with("}")) d.local_rotary.pop_back();
+  const bool all = std::all_of(d.windows.begin(), d.windows.end(), [&](int64_t w) { return w == d.windows.front(); });
+  if (all && d.windows.front() > 0) d.rotary = d.local_rotary;
+  if (all || d.local_rotary == d.rotary) d.local_rotary.clear();
+  return job_of(config, d);
+}
+
+ModelJob phi3_job(const ModelConfig& config) {
+  Decoder d = read_decoder(config);
+  d.title = "Phi-3";
+  d.map = "phi3";
+  d.rotary = read_rotary(config, d.head_dim);
+  d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
+  config.ignore({"original_max_position_embeddings", "auto_map"});
+  return job_of(config, d);
+}
+
+}  // namespace trainctl

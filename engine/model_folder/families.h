@@ -1,0 +1,33 @@
+// The families of models whose folders trainctl reads, by model_type of their config.json.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/model_folder/model_config.h"
+#include "engine/model_folder/model_job.h"
+
+namespace trainctl {
+
+struct ModelFamily {
+  std::string_view type;  ///< model_type
+  std::string_view map;   ///< name map of its tensors
+  ModelJob (*job)(const ModelConfig& config);
+};
+const std::vector<ModelFamily>& model_families();
+/// Throws SpecError, which lists the known families.
+const ModelFamily& find_family(const ModelConfig& config);
+
+ModelJob gpt2_job(const ModelConfig& config);
+ModelJob llama_job(const ModelConfig& config);
+ModelJob mistral_job(const ModelConfig& config);
+ModelJob qwen2_job(const ModelConfig& config);
+ModelJob qwen3_job(const ModelConfig& config);
+ModelJob gemma2_job(const ModelConfig& config);
+ModelJob gemma3_job(const ModelConfig& config);
+ModelJob phi3_job(const ModelConfig& config);
+ModelJob bert_job(const ModelConfig& config);
+ModelJob vit_job(const ModelConfig& config);
+
+}  // namespace trainctl

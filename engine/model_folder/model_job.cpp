@@ -1,0 +1,165 @@
+// See the header.
+#include "engine/model_folder/model_job.h"
+
+#include <fmt/format.h>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+/// A text in YAML's double quotes, in which ${ is not an expression.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"' || text[i] == '\\') result += '\\';
+    if (text[i] == '$' && text.compare(i, 2, "${") == 0) result += '$';
+    result += text[i];
+  }
+  return result + "\"";
+}
+
+constexpr std::string_view kHead = R"(# A trainctl job for the {title} model in {from}, made by `trainctl init --from`.
+#
+#   trainctl check FILE       validate it, and compare names and shapes of the weights
+#   trainctl plan  FILE       show how it would run
+#   trainctl run   FILE       train it
+#   trainctl checkpoint export latest --map auto -o DIR      write a model folder again
+#
+# Every field is described in docs/job.md, and model folders in docs/weights.md.
+)";
+
+constexpr std::string_view kTokens = R"(
+dataset:
+  type: random                     # for real text: {type: tokens, path: "data/*.bin", length: "${length}"}
+  shape: ["${length}"]
+  dtype: i32
+  label_shape: ["${length}"]
+  label_dtype: i32
+  classes: "${vocab}"
+  batch: 8
+)";
+
+constexpr std::string_view kTexts = R"(
+dataset:
+  type: random                     # for real text, use a data set with token ids of this tokenizer: docs/data.md
+  shape: ["${length}"]
+  dtype: i32
+  classes: "${vocab}"              # token ids
+  label_dtype: i32
+  batch: 8
+)";
+
+constexpr std::string_view kImages = R"(
+dataset:
+  type: random                     # for real images: {type: image_folder, path: "images"}, see docs/data.md
+  shape: ["${channels}", "${image}", "${image}"]
+  label_dtype: i32
+  classes: "${classes}"
+  batch: 8
+)";
+
+std::string_view dataset_text(ModelInput input) {
+  if (input == ModelInput::next_token) return kTokens;
+  return input == ModelInput::text_class ? kTexts : kImages;
+}
+
+constexpr std::string_view kOptimizer = R"(
+loss: softmax_cross_entropy
+optimizer:
+  type: adamw
+  learning_rate: {type: cosine, base: 0.00002, warmup_steps: 50}
+  betas: [0.9, 0.95]
+  weight_decay: 0.01
+  clip_norm: 1.0
+)";
+
+constexpr std::string_view kEnd = R"(
+train: {steps: 1000, log_every: 10, checkpoint: auto}
+
+parallel:
+  mode: semi_auto_parallel
+)";
+
+std::string quoted_list(const std::vector<std::string>& patterns) {
+  std::vector<std::string> all;
+  for (const std::string& pattern : patterns) all.push_back("'" + pattern + "'");
+  return "[" + join(all) + "]";
+}
+
+std::string vars_text(const ModelJob& job) {
+  std::vector<std::string> vars;
+  for (const auto& [name, value] : job.vars) vars.push_back(name + ": " + value);
+  return "vars: {" + join(vars) + "}\n";
+}
+
+std::string weights_text(const ModelJob& job, const std::string& from) {
+  std::string text =
+      "\nweights:                           # a new run starts from these; --resume from its checkpoints\n";
+  text += "  from: " + from + "\n  map: auto                        # the names in those files: ";
+  text += job.map + ", by model_type in config.json\n";
+  if (job.has_new_head)
+    text += "  partial: true                    # the last layer is new and starts with random weights\n";
+  return text;
+}
+
+std::string modules_text(const ModelJob& job) {
+  std::string text = "\nmodules:\n  block:\n", indent = "    ";
+  if (!job.block_args.empty()) {
+    text += "    args: {" + join(job.block_args) + "}\n    layers:\n";
+    indent = "      ";
+  }
+  for (const std::string& line : job.block) text += indent + "- " + line + "\n";
+  text += "\nnetwork:\n";
+  for (const std::string& line : job.network) text += "  - " + line + "\n";
+  return text;
+}
+
+}  // namespace
+
+LayerLine::LayerLine(std::string_view name, std::string_view type) {
+  if (!name.empty()) text_ = fmt::format("name: {}, ", name);
+  text_ += fmt::format("type: {}", type);
+}
+
+LayerLine& LayerLine::with(std::string_view key, std::string_view value) {
+  const bool is_expression = value.starts_with("${");
+  text_ += is_expression ? fmt::format(", {}: \"{}\"", key, value) : fmt::format(", {}: {}", key, value);
+  return *this;
+}
+
+LayerLine& LayerLine::with(std::string_view key, int64_t value) { return with(key, std::to_string(value)); }
+LayerLine& LayerLine::with(std::string_view key, double value) { return with(key, fmt::format("{}", value)); }
+
+LayerLine& LayerLine::with(std::string_view key, const std::vector<double>& values) {
+  std::vector<std::string> texts;
+  for (const double value : values) texts.push_back(fmt::format("{}", value));
+  return with(key, "[" + join(texts) + "]");
+}
+
+LayerLine& LayerLine::with_fields(const std::string& fields) {
+  text_ += fields;
+  return *this;
+}
+
+std::string job_text(const ModelJob& job, const std::string& from, const std::string& name) {
+  std::string text(kHead);
+  text.replace(text.find("{title}"), 7, job.title);
+  text.replace(text.find("{from}"), 6, from);
+  text += "name: " + name + "\nseed: 1\n";
+  text += "precision: bf16                    # weights and activations; masters, sums and statistics stay f32\n\n";
+  text += vars_text(job);
+  text += weights_text(job, quoted(from));
+  text += dataset_text(job.input);
+  text += modules_text(job);
+  text += kOptimizer;
+  if (!job.no_decay.empty())
+    text += "  groups:\n    - {parameters: " + quoted_list(job.no_decay) + ", weight_decay: 0}\n";
+  text += kEnd;
+  if (!job.recompute.empty())
+    text += "  recompute: " + quoted_list(job.recompute) + "     # cheap to recompute, and large\n";
+  text += "\nlaunch: {ranks: 1}\n";
+  return text;
+}
+
+}  // namespace trainctl

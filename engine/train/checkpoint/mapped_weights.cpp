@@ -1,0 +1,248 @@
+// See the header.
+#include "engine/train/checkpoint/mapped_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/graph/bf16.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/train/checkpoint/box_runs.h"
+#include "engine/train/checkpoint/tiling.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kComparedElements = int64_t{1} << 20;
+constexpr int64_t kLoadedElements = int64_t{4} << 20;  ///< so that no buffer is as large as a tensor
+
+}  // namespace
+
+MappedWeights::MappedWeights(const PlannedJob& job, WeightFiles files, NameMap map)
+    : files_(std::move(files)), map_(std::move(map)) {
+  map_.drop_prefix_unless_used(files_.names());
+  const LayerNumbers layers = numbers_of(job.spec);
+  std::vector<std::string> names;
+  for (const VariablePlan& variable : job.plan.variables) {
+    names.push_back(job.graph.tensors[variable.tensor].name);
+    expect(job.graph, variable, layers);
+  }
+  match_.unused = map_.unused(names);
+  // The place of a part of a fused tensor follows from the shapes of the parts before it, so all are known by now.
+  for (Source& source : std::exchange(sources_, {})) find(std::move(source));
+  for (size_t i = 0; i < sources_.size(); ++i) by_name_[sources_[i].name] = i;
+  for (const std::string& name : files_.names())
+    if (!used_.contains(name)) add_left_over(name);
+}
+
+/// Derives from a tensor of the job what the files should have.
+void MappedWeights::expect(const Graph& graph, const VariablePlan& variable, const LayerNumbers& layers) {
+  const Tensor& tensor = graph.tensors[variable.tensor];
+  std::optional<MappedTensor> mapped = map_.of_ours(tensor.name, layers);
+  if (!mapped) {
+    match_.missing.push_back(tensor.name + " (the map has no pattern for it)");
+    return;
+  }
+  require_own_sources(*mapped);
+  const Shape& shape = variable.global_shape;
+  AxisOrder order = mapped->order ? *mapped->order : AxisOrder::same(shape.size());
+  Source source{tensor.name, tensor.kind == TensorKind::parameter, shape, std::move(*mapped), std::move(order)};
+  try {
+    source.sizes = source.order.sizes_from_ours(shape, source.mapped.sizes);
+  } catch (const OrderFault& fault) {
+    throw SpecError(source.mapped.pos, "tensors." + source.mapped.pattern,
+                    fmt::format("the order does not fit {} {}: {}", source.name, to_string(shape), fault.message));
+  }
+  for (size_t part = 0; part < source.mapped.theirs.size(); ++part)
+    expected_[source.mapped.theirs[part]] = source.order.theirs_shape(source.sizes, part);
+  sources_.push_back(std::move(source));
+}
+
+/// As in an export, two of ours cannot become one of theirs. A tied tensor uses its twin, which is reported.
+void MappedWeights::require_own_sources(const MappedTensor& mapped) {
+  for (const std::string& name : mapped.theirs)
+    if (const auto [first, is_new] = takers_.emplace(name, mapped.ours); !is_new)
+      throw SpecError(mapped.pos, "tensors." + mapped.pattern,
+                      fmt::format("{} and {} both map to '{}'", first->second, mapped.ours, name),
+                      "if they are the same tensor in the file, give each its own name and tie the names: tied: {name: "
+                      "other name}");
+}
+
+void MappedWeights::find(Source source) {
+  if (!find_theirs(source)) return;
+  for (const Rows& rows : source.theirs) used_.insert(rows.name);
+  if (const std::string defect = shape_defect(source); !defect.empty())
+    match_.reshaped.push_back(defect);
+  else
+    sources_.push_back(std::move(source));
+}
+
+bool MappedWeights::find_theirs(Source& source) {
+  std::vector<std::string> absent;
+  for (const std::string& name : source.mapped.theirs) {
+    const std::optional<std::string> twin = map_.tied_to(name);
+    const std::optional<FusedPart> fused = map_.fused_with(name);
+    if (files_.find(name) != nullptr) {
+      source.theirs.push_back({name});
+    } else if (fused && files_.find(fused->whole) != nullptr) {
+      Rows rows{.name = fused->whole, .is_part = true};
+      for (size_t before = 0; before < fused->index; ++before) {
+        const auto sibling = expected_.find(fused->parts[before]);
+        if (sibling != expected_.end()) rows.first += sibling->second[0];
+      }
+      source.theirs.push_back(std::move(rows));
+    } else if (twin && files_.find(*twin) != nullptr) {
+      source.theirs.push_back({*twin});
+      match_.tied.push_back(
+          fmt::format("{} uses {}: the file has no {}, which is tied to it", source.name, *twin, name));
+    } else {
+      absent.push_back(fused ? fused->whole : name);
+    }
+  }
+  if (!absent.empty())
+    match_.missing.push_back(absent == std::vector{source.name} ? source.name
+                                                                : fmt::format("{} ({})", join(absent), source.name));
+  return absent.empty();
+}
+
+/// "" if the file's tensors make up ours.
+std::string MappedWeights::shape_defect(const Source& source) const {
+  std::vector<std::string> found, expected;
+  bool fits = true;
+  for (size_t part = 0; part < source.theirs.size(); ++part) {
+    const Rows& rows = source.theirs[part];
+    const Shape& shape = files_.find(rows.name)->shape;
+    Shape needed = expected_.at(source.mapped.theirs[part]);
+    if (rows.is_part) {
+      needed[0] = 0;
+      for (const std::string& each : map_.fused_with(source.mapped.theirs[part])->parts)
+        if (const auto sibling = expected_.find(each); sibling != expected_.end()) needed[0] += sibling->second[0];
+    }
+    fits = fits && shape == needed;
+    found.push_back(fmt::format("{} {}", rows.name, to_string(shape)));
+    expected.push_back(to_string(needed));
+  }
+  if (fits) return "";
+  const std::string what =
+      fmt::format("{} is {} in the job, but {} in the file", source.name, to_string(source.shape), join(found));
+  return source.mapped.order ? fmt::format("{}, expected {}", what, join(expected)) : what;
+}
+
+void MappedWeights::add_left_over(const std::string& name) {
+  const std::optional<std::string> twin = map_.tied_to(name);
+  if (map_.ignores(name)) {
+    match_.ignored.push_back(name);
+  } else if (twin && used_.contains(*twin)) {
+    match_.tied.push_back(fmt::format("{} is {}", name, *twin));
+    doubled_.emplace_back(name, *twin);
+  } else {
+    match_.extra.push_back(name);
+  }
+}
+
+bool MappedWeights::are_equal(const std::string& a, const std::string& b) const {
+  const Shape& shape = files_.find(a)->shape;
+  if (shape != files_.find(b)->shape) return false;
+  std::vector<float> of_a, of_b;
+  const int64_t count = num_elements(shape);
+  for (int64_t first = 0; first < count; first += kComparedElements) {
+    const int64_t size = std::min(kComparedElements, count - first);
+    of_a.resize(static_cast<size_t>(size));
+    of_b.resize(static_cast<size_t>(size));
+    files_.read_f32(a, first, size, of_a.data());
+    files_.read_f32(b, first, size, of_b.data());
+    if (std::memcmp(of_a.data(), of_b.data(), of_a.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+void MappedWeights::require_equal_ties(bool partial) {
+  for (const auto& [name, twin] : doubled_) {
+    if (are_equal(name, twin)) continue;
+    std::erase(match_.tied, fmt::format("{} is {}", name, twin));
+    match_.extra.push_back(fmt::format("{} (the job ties it to {}, but their values differ)", name, twin));
+  }
+  require_fit(partial, "");
+}
+
+void MappedWeights::require_fit(bool partial, const std::string& remedy) const {
+  if (sources_.empty()) throw EnvError(message() + "\nnone of its tensors fits this job");
+  if (!match_.fits() && !partial) throw EnvError(message() + (remedy.empty() ? "" : "\n" + remedy));
+}
+
+std::string MappedWeights::message() const {
+  std::string text = files_.path() + " does not match the network of this job, according to the map:";
+  for (const auto& [head, names] :
+       {std::pair{"missing in the file", &match_.missing}, std::pair{"missing in the job", &match_.extra},
+        std::pair{"different shape", &match_.reshaped}})
+    if (!names->empty()) text += fmt::format("\n  {}:\n    {}", head, join(*names, "\n    "));
+  return text;
+}
+
+std::vector<MappedWeights::Variable> MappedWeights::variables() const {
+  std::vector<Variable> variables;
+  for (const Source& source : sources_) variables.push_back({source.name, source.is_parameter, source.shape});
+  return variables;
+}
+
+int64_t MappedWeights::bytes() const {
+  int64_t bytes = 0;
+  for (const std::string& name : used_) bytes += files_.find(name)->bytes();
+  return bytes;
+}
+
+const MappedWeights::Source& MappedWeights::source_of(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  check(found != by_name_.end(), "the files have the tensor");
+  return sources_[found->second];
+}
+
+void MappedWeights::read_floats(const Source& source, const Box& box, float* to) const {
+  std::vector<float> elements;
+  for (const AxisOrder::Block& block : source.order.blocks_of(source.sizes, box)) {
+    const Rows& rows = source.theirs[block.part];
+    const Shape& shape = files_.find(rows.name)->shape;
+    const int64_t first = rows.first == 0 ? 0 : rows.first * (num_elements(shape) / shape[0]);
+    const bool in_place = block.is_contiguous();
+    if (!in_place) elements.resize(static_cast<size_t>(num_elements(block.box.shape)));
+    float* const out = in_place ? to + block.first : elements.data();
+    for_each_run(block.box, whole_box(block.shape), block.box, [&](int64_t from, int64_t at, int64_t count) {
+      files_.read_f32(rows.name, first + from, count, out + at);
+    });
+    if (!in_place) block.place(elements.data(), to);
+  }
+}
+
+void MappedWeights::read(std::string_view name, const Box& box, DType dtype, void* to) const {
+  check(dtype != DType::i32, "weights are f32 or bf16");
+  const Source& source = source_of(name);
+  if (dtype == DType::f32) return read_floats(source, box, static_cast<float*>(to));
+  std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
+  read_floats(source, box, values.data());
+  auto* const rounded = static_cast<uint16_t*>(to);
+  for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
+}
+
+void load_weights(const Program& program, const MappedWeights& weights, Executor& executor) {
+  std::vector<std::byte> buffer;
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (range.slot != kWeightSlot && range.slot != kStateSlot) continue;
+    if (range.count == 0 || !weights.has(range.variable->name)) continue;
+    const int64_t width = byte_size(range.dtype);
+    for (int64_t at = 0; at < range.count; at += kLoadedElements) {
+      const int64_t count = std::min(kLoadedElements, range.count - at);
+      buffer.resize(static_cast<size_t>(count * width));
+      std::byte* to = buffer.data();
+      for (const Box& box : boxes_of(*range.variable, range.first + at, count)) {
+        weights.read(range.variable->name, box, range.dtype, to);
+        to += num_elements(box.shape) * width;
+      }
+      executor.write(range.offset + at * width, buffer.data(), static_cast<int64_t>(buffer.size()));
+    }
+  }
+}
+
+}  // namespace trainctl

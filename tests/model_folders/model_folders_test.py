@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""model_folders_test.py TRAINCTL [FAMILY ...]: from a model folder to a job and back.
+
+For each family, transformers writes a small random model. `init --from` makes a job of it, and the logits of the job equal
+those of transformers. The job then trains a few steps under several plans, each of which exports a folder that
+transformers opens, with the logits of the job.
+
+Exits with 77 (Skipped) without PyTorch or transformers."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+
+try:
+    import numpy as np
+    import safetensors.torch
+    import torch
+    import transformers
+except ImportError as error:
+    for environment in ("build/peers/bin/python3",):
+        python = pathlib.Path(__file__).resolve().parents[2] / environment
+        if python.exists() and pathlib.Path(sys.executable) != python:
+            sys.exit(subprocess.run([python, *sys.argv], check=False).returncode)
+    print(f"SKIPPED: {sys.executable} has no {error.name}; ./bootstrap peers installs it")
+    sys.exit(SKIPPED)
+
+TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
+TOLERANCE = 1e-4
+BATCH, LENGTH, VOCAB, STEPS = 4, 32, 104, 3
+torch.manual_seed(1)
+torch.set_num_threads(2)
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+# Layers that this program may lack; init must name the field of config.json that needs them.
+PLANS = {
+    "one rank": ["launch.ranks=1"],
+    "optimizer sharding": ["launch.ranks=2", "parallel={mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}"],
+    "tensor and pipeline": ["launch.ranks=4", "parallel={mode: semi_auto_parallel, stages: 2, micro_batches: 2, strategies: STRATEGIES}"],
+}
+PACKED = "{'h.*.qkv': [[1, 1, 1], [2, 1]BIAS], 'h.*.proj': [[1, 1, 2], [1, 2]PROJ]}"
+APART = "{'h.*.q': [[1, 1, 1], [2, 1]BIAS], 'h.*.k': [[1, 1, 1], [2, 1]BIAS], 'h.*.v': [[1, 1, 1], [2, 1]BIAS]}"
+
+
+def run(*words, expect=0):
+    done = subprocess.run([TRAINCTL, *map(str, words)], capture_output=True, text=True, timeout=900)
+    assert done.returncode == expect, f"{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def compare(what, ours, theirs):
+    theirs = theirs.detach().float().numpy()
+    assert ours.shape == theirs.shape, (what, ours.shape, theirs.shape)
+    difference, largest = float(np.abs(ours - theirs).max()), float(np.abs(theirs).max())
+    print(f"  {what}: largest difference {difference:.2g}, largest value {largest:.2g}")
+    assert difference < TOLERANCE * max(1.0, largest), what
+
+
+class Case:
+    """A model folder and its job."""
+
+    def __init__(self, name, model, folder, last, shard="200KB"):
+        self.name, self.folder, self.last = name, folder, last
+        self.hf, self.job = folder / "hf", folder / "job.yaml"
+        self.make = type(model)
+        self.model = model.eval().float()
+        for parameter in self.model.parameters():  # rows of ones and zeros would hide a wrong order
+            torch.nn.init.normal_(parameter, std=0.2)
+        self.model.save_pretrained(self.hf, max_shard_size=shard)
+        assert len(list(self.hf.glob("*.safetensors"))) > 1
+        (self.hf / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        print(run("init", "--from", self.hf, "-o", self.job).strip())
+        self.fields = ["precision=fp32", "launch.device=cpu", f"launch.log_dir={folder / 'runs'}",
+                       "optimizer={type: adam, learning_rate: 0.001}", "train={steps: %d, checkpoint: auto}" % STEPS]
+
+    def tokens(self, vocab=VOCAB):
+        ids = np.random.default_rng(3).integers(0, vocab, BATCH * LENGTH + 1).astype(np.uint16)
+        ids.tofile(self.folder / "tokens.bin")
+        data = f"{{type: tokens, path: {self.folder / 'tokens.bin'}, length: {LENGTH}, batch: {BATCH}, shuffle: false}}"
+        self.fields += [f"dataset={data}", f"validation={{dataset: {{path: {self.folder / 'tokens.bin'}}}}}"]
+        self.input = torch.tensor(ids[:-1].astype(np.int64)).reshape(BATCH, LENGTH)
+
+    def predicted(self, *more):
+        file = self.folder / "predicted.npy"
+        file.unlink(missing_ok=True)
+        run("predict", self.job, "--layer", self.last, "-o", file, *more, *self.fields)
+        return np.load(file)
+
+    def logits(self, model):
+        with torch.no_grad():
+            return model(self.input).logits
+
+    def check(self, plans):
+        run("check", self.job, *self.fields)
+        compare("imported", self.predicted(), self.logits(self.model))
+        losses = {}
+        for plan, words in plans.items():
+            run("run", self.job, *self.fields, *words)
+            latest = max((self.folder / "runs").glob("[0-9]*"), key=lambda each: int(each.name))
+            rows = [json.loads(line) for line in (latest / "metrics.jsonl").read_text().splitlines()]
+            losses[plan] = [row["loss"] for row in rows if "kind" not in row and "loss" in row]
+            assert len(losses[plan]) == STEPS, losses
+            out = self.folder / f"out_{latest.name}"
+            run("checkpoint", "export", latest, "--map", "auto", "-o", f"{out}/", *([] if plan == "one rank" else ["--shard-size", "0.1"]))
+            assert (out / "tokenizer_config.json").exists()
+            assert len(list(out.glob("*.safetensors"))) > 1 or plan == "one rank"
+            again, report = self.make.from_pretrained(out, output_loading_info=True)
+            assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"], report
+            compare(f"{plan}: exported after {STEPS} steps", self.predicted("--checkpoint", latest), self.logits(again.eval()))
+            moved = float((self.logits(again) - self.logits(self.model)).abs().max())
+            assert moved > 1e-3, f"{STEPS} steps moved the logits by only {moved}"
+        first = next(iter(losses.values()))
+        for plan, each in losses.items():
+            assert np.allclose(each, first, rtol=1e-4), losses
+
+
+SIZES = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=6,
+             num_key_value_heads=2, max_position_embeddings=64)
+TOKENS = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def plans(strategies):
+    return {name: [word.replace("STRATEGIES", strategies) for word in words] for name, words in PLANS.items()}
+
+
+def decoder(make, config, folder, last="head", strategies=PACKED, bias="", proj=""):
+    case = Case(config.model_type, make(config), folder, last)
+    case.tokens()
+    case.check(plans(strategies.replace("BIAS", bias).replace("PROJ", proj)))
+
+
+def gpt2(folder):
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=48, n_layer=4, n_head=4, resid_pdrop=0,
+                                     embd_pdrop=0, attn_pdrop=0, **TOKENS)
+    decoder(transformers.GPT2LMHeadModel, config, folder, bias=", [2]", proj=", [1]")
+
+
+def llama(folder):
+    decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES, **TOKENS), folder)
+
+
+def smollm(folder):
+    decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES, **TOKENS, tie_word_embeddings=True, head_dim=16), folder)
+
+
+def llama3(folder):
+    scaling = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=16)
+    decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES, **TOKENS, rope_parameters=scaling), folder)
+
+
+def yarn(folder):
+    scaling = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
+    decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES, **TOKENS, rope_parameters=scaling), folder)
+
+
+def mistral(folder):
+    decoder(transformers.MistralForCausalLM, transformers.MistralConfig(**SIZES, **TOKENS, sliding_window=8), folder)
+
+
+def mistral_without_window(folder):
+    decoder(transformers.MistralForCausalLM, transformers.MistralConfig(**SIZES, **TOKENS, sliding_window=None), folder)
+
+
+def qwen2(folder):
+    decoder(transformers.Qwen2ForCausalLM, transformers.Qwen2Config(**SIZES, **TOKENS), folder, bias=", [2]")
+
+
+def qwen3(folder):
+    decoder(transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**SIZES, **TOKENS, head_dim=16), folder, strategies=APART)
+
+
+def gemma2(folder):
+    config = transformers.Gemma2Config(**SIZES, **TOKENS, head_dim=16, query_pre_attn_scalar=24, sliding_window=8)
+    decoder(transformers.Gemma2ForCausalLM, config, folder, "logits")
+
+
+def gemma3(folder):
+    config = transformers.Gemma3TextConfig(**SIZES, **TOKENS, head_dim=16, query_pre_attn_scalar=24, sliding_window=8,
+                                           layer_types=["sliding_attention", "full_attention"] * 2)
+    decoder(transformers.Gemma3ForCausalLM, config, folder, strategies=APART)
+
+
+def phi3(folder):
+    decoder(transformers.Phi3ForCausalLM, transformers.Phi3Config(**SIZES, **TOKENS), folder)
+
+
+FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, gemma2, gemma3, phi3)}
+
+
+def main():
+    for name in sys.argv[2:] or FAMILIES:
+        print(name, flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            FAMILIES[name](pathlib.Path(scratch))
+    print("the same logits in both directions")
+
+
+main()
