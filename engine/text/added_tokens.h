@@ -55,7 +55,7 @@ class AddedTokens {
   std::map<int32_t, AddedToken> by_id_;
   std::map<std::string, int32_t, std::less<>> by_text_;
   int64_t largest_given_ = -1;
-  std::array<TokenSet, 2> sets_;  ///< of the original text, of the normalized text
+  std::array<TokenSet, 2> sets_;  ///< tokens in the original text, in the normalized text
 };
 
 }  // namespace trainctl

@@ -8,6 +8,10 @@
 namespace trainctl {
 
 const std::string_view kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const std::string_view kLlama3Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+                                        R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string_view kQwen2Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+                                       R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -123,15 +127,10 @@ Cutter cut_at(End end_of) {
 }  // namespace
 
 std::optional<Cutter> find_known_pattern(std::string_view pattern) {
-  constexpr std::string_view kStart = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})";
-  constexpr std::string_view kEnd = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   if (pattern == kGpt2Pattern) return cut_at(gpt2_end);
-  if (!pattern.starts_with(kStart) || !pattern.ends_with(kEnd) || pattern.size() < kStart.size() + kEnd.size())
-    return {};
-  const std::string_view digits = pattern.substr(kStart.size(), pattern.size() - kStart.size() - kEnd.size());
-  if (digits != "" && digits != "{1,3}") return {};
-  const size_t most = digits.empty() ? 1 : 3;
-  return cut_at([most](const Scanner& text, size_t at) { return llama3_end(text, at, most); });
+  if (pattern != kLlama3Pattern && pattern != kQwen2Pattern) return {};
+  const size_t digits = pattern == kLlama3Pattern ? 3 : 1;
+  return cut_at([digits](const Scanner& text, size_t at) { return llama3_end(text, at, digits); });
 }
 
 }  // namespace trainctl

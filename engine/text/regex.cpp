@@ -81,7 +81,7 @@ class PatternRewriter {
   std::string_view in_;
   std::string out_;
   size_t at_ = 0, atom_ = 0;  ///< atom_: where the last atom begins in out_
-  int depth_ = 0;             ///< of brackets
+  int depth_ = 0;             ///< open brackets
 };
 
 pcre2_match_data* thread_match_data() {

@@ -145,6 +145,14 @@ void append_lower(std::string& to, char32_t value) {
     append_utf8(to, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(value))));
 }
 
+void append_upper(std::string& to, char32_t value) {
+  constexpr char32_t kSharpS = 0xDF;
+  if (value == kSharpS)
+    to += "SS";
+  else
+    append_utf8(to, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(value))));
+}
+
 std::string normal_form(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return std::string(text);
   utf8proc_uint8_t* result = nullptr;

@@ -36,6 +36,8 @@ bool is_nonspacing_mark(char32_t value);
 
 /// Appends the lower case of a character: two characters for U+0130.
 void append_lower(std::string& to, char32_t value);
+/// Appends the upper case of a character: SS for sharp s, and simple case mappings for all others.
+void append_upper(std::string& to, char32_t value);
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 std::string normal_form(std::string_view text, NormalForm form);

@@ -12,7 +12,7 @@ import tempfile
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(TREE / "tests"))
-from corpus import lines  # noqa: E402
+from corpus import SENTENCES, lines  # noqa: E402
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -45,6 +45,8 @@ def unigram(train, normalizer, pre, decoder, **options):
     tok = Tokenizer(models.Unigram())
     tok.normalizer = normalizer
     tok.pre_tokenizer = pre
+    common = set("".join(SENTENCES) + "".join(map(chr, range(32, 127))))  # the vocabulary has every character
+    train = [text for text in train if set(text) <= common]
     tok.train_from_iterator(train, trainers.UnigramTrainer(vocab_size=2500, show_progress=False, unk_token="<unk>",
                                                            special_tokens=["<s>", "</s>", "<unk>"], **options))
     tok.decoder = decoder
