@@ -142,6 +142,15 @@ class Lexer {
       ++end;
       digits();
     }
+    size_t exponent = end;
+    if (exponent < source_.size() && (source_[exponent] == 'e' || source_[exponent] == 'E')) {
+      if (++exponent < source_.size() && (source_[exponent] == '+' || source_[exponent] == '-')) ++exponent;
+      if (exponent < source_.size() && std::isdigit(static_cast<unsigned char>(source_[exponent]))) {
+        is_real = true;
+        end = exponent;
+        digits();
+      }
+    }
     std::string text = source_.substr(at_, end - at_);
     std::erase(text, '_');
     if (text.size() > 18) fail("the number " + text + " is too long");
