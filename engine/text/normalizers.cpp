@@ -108,6 +108,10 @@ Normalizer read_replace(const JsonPart& part) {
   return [=](NormalizedText& text) {
     std::vector<Stretch> stretches;
     cutter(text.text, stretches);
+    // Tokenizers counts the result of a match as beginning at the last character of the match.
+    if (!stretches.empty() && stretches[0].matches &&
+        (content.empty() || code_point(text.text, 0).bytes < stretches[0].end))
+      text.keeps_start = false;
     std::string result;
     for (const Stretch& s : stretches)
       s.matches ? result += content : result.append(text.text, s.begin, s.end - s.begin);

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int32_t kLargestToken = 1 << 24;
+constexpr int32_t kLargestToken = 1 << 21;
 
 class WordPiece final : public TokenModel {
  public:

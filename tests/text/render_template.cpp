@@ -1,5 +1,5 @@
-// render_template TEMPLATE: reads JSON objects of variables, one per line, and writes {"text", "generated"} or {"error"} for
-// each. For tests that compare with jinja2.
+// render_template TEMPLATE: reads JSON objects of variables, one per line, and writes {"text", "generated"} or
+// {"error"} for each. For tests that compare with jinja2.
 #include <exception>
 #include <fstream>
 #include <iostream>

@@ -1,5 +1,5 @@
-// tokenize_lines TOKENIZER: reads JSON texts, one per line, and writes {"ids", "plain", "text"} for each: the tokens with
-// and without special tokens, and the tokens decoded. For tests that compare with other tokenizers.
+// tokenize_lines TOKENIZER: reads JSON texts, one per line, and writes {"ids", "plain", "text"} for each: the tokens
+// with and without special tokens, and the tokens decoded. For tests that compare with other tokenizers.
 #include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -18,8 +18,10 @@ int main(int argc, char** argv) {
       std::vector<int32_t> ids, plain;
       tokenizer->encode(text, true, cache, ids);
       tokenizer->encode(text, false, cache, plain);
-      const nlohmann::json out = {
-          {"ids", ids}, {"plain", plain}, {"text", tokenizer->decode(ids, false)}, {"short", tokenizer->decode(ids, true)}};
+      const nlohmann::json out = {{"ids", ids},
+                                  {"plain", plain},
+                                  {"text", tokenizer->decode(ids, false)},
+                                  {"short", tokenizer->decode(ids, true)}};
       std::cout << out.dump() << "\n";
     }
   } catch (const std::exception& error) {

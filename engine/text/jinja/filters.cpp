@@ -83,6 +83,7 @@ Value join_filter(const Value& value, const Arguments& arguments) {
   bool is_first = true;
   for (const Value& element : elements(value)) {
     if (!std::exchange(is_first, false)) joined += separator;
+    require_text_fits(joined.size());
     joined += to_text(attribute != nullptr ? attribute_of(element, *attribute) : element);
   }
   return joined;

@@ -86,6 +86,7 @@ Value join_method(const std::string& text, const Arguments& arguments) {
   bool is_first = true;
   for (const Value& element : elements(*list)) {
     if (!element.is_text()) throw EnvError("join needs texts");
+    require_text_fits(joined.size());
     joined += (std::exchange(is_first, false) ? "" : text) + element.text();
   }
   return joined;

@@ -15,15 +15,15 @@
 namespace trainctl::jinja {
 namespace {
 
-constexpr size_t kMostText = size_t{256} << 20;
+constexpr int64_t kMostSteps = 20'000'000;
 constexpr int kDeepestCall = 100;
 
 struct Scope {
   std::shared_ptr<Scope> outer;
   std::map<std::string, Value, std::less<>> values = {};
 
-  const Value* find(const std::string& name) const {
-    for (const Scope* scope = this; scope != nullptr; scope = scope->outer.get())
+  Value* find(const std::string& name) {
+    for (Scope* scope = this; scope != nullptr; scope = scope->outer.get())
       if (const auto found = scope->values.find(name); found != scope->values.end()) return &found->second;
     return nullptr;
   }
@@ -48,7 +48,7 @@ class Renderer {
   }
 
   void write(const std::string& text) {
-    if (out_.text.size() + text.size() > kMostText) throw EnvError("the result of the template is larger than 256 MiB");
+    require_text_fits(out_.text.size() + text.size());
     out_.text += text;
   }
 
@@ -60,7 +60,14 @@ class Renderer {
     return Flow::next;
   }
 
+  /// Ends templates that would run nearly forever.
+  void count_steps(size_t steps) {
+    steps_ += static_cast<int64_t>(steps);
+    if (steps_ > kMostSteps) throw EnvError("the template needs more than 20,000,000 steps");
+  }
+
   Flow run_statement(const Statement& s, const ScopePtr& scope) {
+    count_steps(1);
     switch (s.kind) {
       case StatementKind::text:
         write(s.text);
@@ -107,7 +114,7 @@ class Renderer {
 
   void assign(const Statement& s, Value value, const ScopePtr& scope) {
     if (s.attribute.empty()) return bind(s.targets, std::move(value), *scope, s.line);
-    const Value* target = scope->find(s.text);
+    Value* target = scope->find(s.text);
     if (target == nullptr || !target->is_name_space())
       fail(s.line, "'" + s.text + "' is not a namespace, so '" + s.attribute + "' cannot be set");
     target->set(s.attribute, std::move(value));
@@ -206,6 +213,7 @@ class Renderer {
   }
 
   Value evaluate(const Expression& e, const ScopePtr& scope) {
+    count_steps(1);
     switch (e.kind) {
       case ExpressionKind::constant:
         return e.value;
@@ -319,9 +327,14 @@ class Renderer {
     if (e.text == "or") return left.truth() ? left : evaluate(*e.parts[1], scope);
     const Value right = evaluate(*e.parts[1], scope);
     return at_line(e.line, [&]() -> Value {
-      if (e.text == "~") return to_text(left) + to_text(right);
-      if (e.text == "+" && left.is_text() && right.is_text()) return left.text() + right.text();
+      if (e.text == "~" || (e.text == "+" && left.is_text() && right.is_text())) {
+        std::string both = to_text(left) + to_text(right);
+        require_text_fits(both.size());
+        count_steps(both.size() / 64);
+        return both;
+      }
       if (e.text == "+" && left.is_list() && right.is_list()) {
+        count_steps(left.list().size() + right.list().size());
         List both = left.list();
         both.insert(both.end(), right.list().begin(), right.list().end());
         return both;
@@ -376,6 +389,7 @@ class Renderer {
 
   Rendered out_;
   int captures_ = 0, calls_ = 0;
+  int64_t steps_ = 0;
 };
 
 bool has_generation_in(const Body& body) {

@@ -87,6 +87,7 @@ std::string replace_text(std::string_view text, std::string_view what, std::stri
   std::string result;
   size_t at = 0;
   for (; most != 0; --most) {
+    require_text_fits(result.size());
     if (what.empty()) {  // before each character, and at the end
       result += with;
       if (at == text.size()) break;

@@ -71,6 +71,7 @@ class JsonWriter {
   }
 
   void write(const Value& value, int depth) {
+    require_text_fits(out_.size());
     if (value.is_none())
       out_ += "null";
     else if (value.is<bool>())
@@ -126,6 +127,31 @@ class JsonWriter {
 
 }  // namespace
 
+void require_text_fits(size_t bytes) {
+  if (bytes > kMostText) throw EnvError("a text of the template is larger than 64 MiB");
+}
+
+Value::Value(List list) {
+  for (const Value& part : list) enclose(part);
+  ++depth_;
+  data_ = std::make_shared<List>(std::move(list));
+}
+
+Value::Value(Dict dict) {
+  for (const auto& [key, part] : dict) {
+    enclose(key);
+    enclose(part);
+  }
+  ++depth_;
+  data_ = std::make_shared<Dict>(std::move(dict));
+}
+
+void Value::enclose(const Value& part) {
+  if (part.is_name_space_) throw EnvError("a namespace inside of another value is not supported");
+  if (part.depth_ >= kDeepestValue) throw EnvError("values are nested more than 200 levels deep");
+  depth_ = std::max(depth_, part.depth_);
+}
+
 const Value* Arguments::find(size_t at, std::string_view name) const {
   if (at < values.size()) return &values[at];
   for (const auto& [key, value] : named)
@@ -173,7 +199,8 @@ const Value* Value::find(const Value& key) const {
   return nullptr;
 }
 
-void Value::set(const Value& key, Value value) const {
+void Value::set(const Value& key, Value value) {
+  enclose(value);
   Dict& entries = *std::get<std::shared_ptr<Dict>>(data_);
   for (auto& [known, old] : entries)
     if (known == key) {
@@ -215,24 +242,39 @@ std::string to_text(const Value& value) {
   return value.is_text() ? value.text() : representation(value);
 }
 
-std::string representation(const Value& value) {
-  if (value.is_none()) return "None";
-  if (value.is_undefined()) return "Undefined";
-  if (value.is<bool>()) return value.truth() ? "True" : "False";
-  if (value.is<double>()) return number_text(value.number());
-  if (value.is_number()) return std::to_string(value.integer());
-  if (value.is_text()) return quoted(value.text());
-  std::string result;
+static void append_representation(const Value& value, std::string& to) {
+  require_text_fits(to.size());
   if (value.is_list()) {
-    for (const Value& element : value.list()) result += (result.empty() ? "" : ", ") + representation(element);
-    return "[" + result + "]";
+    to += '[';
+    for (size_t i = 0; i < value.list().size(); ++i) {
+      if (i > 0) to += ", ";
+      append_representation(value.list()[i], to);
+    }
+    to += ']';
+  } else if (value.is_dict()) {
+    to += '{';
+    for (size_t i = 0; i < value.dict().size(); ++i) {
+      if (i > 0) to += ", ";
+      append_representation(value.dict()[i].first, to);
+      to += ": ";
+      append_representation(value.dict()[i].second, to);
+    }
+    to += '}';
+  } else if (value.is_text()) {
+    to += quoted(value.text());
+  } else if (value.is<bool>()) {
+    to += value.truth() ? "True" : "False";
+  } else if (value.is_number()) {
+    to += value.is<double>() ? number_text(value.number()) : std::to_string(value.integer());
+  } else {
+    to += value.is_none() ? "None" : value.is_undefined() ? "Undefined" : "<function>";
   }
-  if (value.is_dict()) {
-    for (const auto& [key, element] : value.dict())
-      result += (result.empty() ? "" : ", ") + representation(key) + ": " + representation(element);
-    return "{" + result + "}";
-  }
-  return "<function>";
+}
+
+std::string representation(const Value& value) {
+  std::string text;
+  append_representation(value, text);
+  return text;
 }
 
 std::string to_json(const Value& value, const JsonStyle& style) {

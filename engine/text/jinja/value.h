@@ -13,6 +13,11 @@
 
 namespace trainctl::jinja {
 
+inline constexpr int kDeepestValue = 200;
+inline constexpr size_t kMostText = size_t{64} << 20;  ///< bytes of a text
+/// EnvError if a text of so many bytes is too large.
+void require_text_fits(size_t bytes);
+
 class Value;
 using List = std::vector<Value>;
 using Dict = std::vector<std::pair<Value, Value>>;  ///< in the order of insertion
@@ -42,8 +47,9 @@ class Value {
   Value(double value) : data_(value) {}
   Value(std::string value) : data_(std::move(value)) {}
   Value(const char* value) : data_(std::string(value)) {}
-  Value(List list) : data_(std::make_shared<List>(std::move(list))) {}
-  Value(Dict dict) : data_(std::make_shared<Dict>(std::move(dict))) {}
+  /// EnvError if the values are nested more than kDeepestValue levels deep, or one is a namespace.
+  Value(List list);
+  Value(Dict dict);
   Value(Function function) : data_(std::make_shared<Function>(std::move(function))) {}
   static Value from(const nlohmann::ordered_json& json);
   /// A dict whose attributes templates may set.
@@ -76,7 +82,7 @@ class Value {
   /// The entry of a dict; null if there is none.
   const Value* find(const Value& key) const;
   /// Sets an entry of a dict, which all copies of the value share.
-  void set(const Value& key, Value value) const;
+  void set(const Value& key, Value value);
   /// "str", "int", …, for errors.
   std::string_view type_name() const;
 
@@ -84,7 +90,12 @@ class Value {
   std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>, std::shared_ptr<Dict>,
                std::shared_ptr<Function>>
       data_;
+  /// Levels of lists and dicts in a value.
+  int depth_ = 0;
   bool is_name_space_ = false;
+
+  /// Checks a value that becomes part of this one, and adds its depth.
+  void enclose(const Value& part);
 };
 
 bool operator==(const Value& a, const Value& b);
