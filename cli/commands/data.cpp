@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/commands/commands.h"
@@ -19,6 +20,7 @@
 #include "engine/train/data/mapped_file.h"
 #include "engine/train/data/token_file.h"
 #include "engine/train/data/token_writer.h"
+#include "engine/train/data/tokenize_files.h"
 
 namespace trainctl {
 namespace {
@@ -28,7 +30,8 @@ struct DataArguments {
   std::string output;
   std::string format = "llm.c";
   std::string dtype = "uint16";
-  bool force = false;
+  TokenizeOptions tokenize;
+  bool no_special = false, force = false;
 };
 
 /// A file that is open for reading; "-" is stdin.
@@ -63,10 +66,30 @@ class Input {
   int fd_;
 };
 
+int write_tokenized(const DataArguments& options) {
+  TokenizeOptions tokenize = options.tokenize;
+  tokenize.documents.files = options.files;
+  tokenize.output = options.output;
+  tokenize.header = options.format == "llm.c";
+  tokenize.replace = options.force;
+  tokenize.adds_special = !options.no_special;
+  if (tokenize.threads == 0) tokenize.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const TokenizeResult result = tokenize_files(tokenize);
+  std::cout << fmt::format("{}: {} {} tokens, {}, from {} document{} of {}\n", printable(options.output),
+                           with_commas(result.tokens), to_string(result.type),
+                           options.format == "llm.c" ? "llm.c header" : "no header", with_commas(result.documents),
+                           result.documents == 1 ? "" : "s", format_bytes(result.bytes));
+  return kExitDone;
+}
+
 int write_tokens(const DataArguments& options) {
   if (std::count(options.files.begin(), options.files.end(), "-") > 1)
     throw SpecError({}, "data tokens", "stdin can be read only once, but '-' is given several times");
-  TokenWriter writer(options.output, options.format == "llm.c", options.force);
+  if (!options.tokenize.tokenizer.empty()) return write_tokenized(options);
+  if (options.tokenize.documents.lines || !options.tokenize.end_token.empty() || options.no_special)
+    throw SpecError({}, "data tokens", "--lines, --end-token and --no-special need --tokenizer",
+                    "without it the bytes of the files are the tokens");
+  TokenWriter writer(options.output, TokenType::u16, options.format == "llm.c", options.force);
   std::vector<uint8_t> bytes(size_t{1} << 20);
   for (const std::string& file : options.files) {
     const Input input(file);
@@ -110,26 +133,37 @@ void add_data_command(CLI::App& app, Action& chosen) {
   trainctl data show job.yaml -n 16 -o samples.png
   trainctl data tokens book.txt -o book.bin
   trainctl data info book.bin
+  trainctl data train-tokenizer book.txt --vocab 4096 -o tokenizer
 
 To train on them: dataset: {type: tokens, path: book.bin, length: 128}. Plain text needs no token file:
 dataset: {type: text, path: book.txt, length: 128} reads the bytes of a text file as tokens.
 
 trainctl help data tokens describes one of these commands in detail.)");
 
-  auto* tokens = data->add_subcommand("tokens", "Write the bytes of files as tokens from 0 to 255");
+  auto* tokens = data->add_subcommand("tokens", "Write texts as tokens of a tokenizer, or their bytes as tokens");
   tokens->add_option("FILE", options->files, "Input files, in order; - is stdin")->required();
   tokens->add_option("-o,--output", options->output, "File to write")->required();
+  tokens->add_option("--tokenizer", options->tokenize.tokenizer,
+                     "A model's folder, tokenizer.json or a SentencePiece model; without it bytes are tokens");
+  tokens->add_option("--field", options->tokenize.documents.field, "Field of each line of *.jsonl and *.jsonl.gz")
+      ->capture_default_str();
+  tokens->add_flag("--lines", options->tokenize.documents.lines, "Each line of other files is a document");
+  tokens->add_option("--end-token", options->tokenize.end_token, "Token after each document, such as <|endoftext|>");
+  tokens->add_flag("--no-special", options->no_special, "Leave out the tokens that the tokenizer puts around a text");
+  tokens->add_option("--threads", options->tokenize.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
   tokens->add_option("--format", options->format, "llm.c | raw")
       ->check(CLI::IsMember({"llm.c", "raw"}))
       ->capture_default_str();
   tokens->add_flag("--force", options->force, "Replace the output file if it exists");
   tokens->footer(
-      R"(The file is written atomically. llm.c: a header of 1,024 bytes, then one uint16 per token; raw: only the tokens, as in
-nanoGPT. A job reads both.
+      R"(The file is written atomically. llm.c: a header of 1,024 bytes, then the tokens; raw: only the tokens, as in nanoGPT.
+A job reads both. Tokens are uint16, or int32 if the tokenizer has more than 65,536. A document is a file, a line of
+*.jsonl, or with --lines a line; files may be gzipped.
 
 Examples:
   trainctl data tokens book.txt -o book.bin
   trainctl data tokens a.txt b.txt -o both.bin --force
+  trainctl data tokens web.jsonl.gz --tokenizer Qwen3-8B --end-token '<|endoftext|>' -o web.bin
   zcat book.txt.gz | trainctl data tokens - -o book.bin --format raw)");
   tokens->callback([&chosen, options] { chosen = [options] { return write_tokens(*options); }; });
 
@@ -143,6 +177,7 @@ Examples:
 Examples:
   trainctl data info data/*.bin)");
   info->callback([&chosen, options] { chosen = [options] { return print_info(*options); }; });
+  add_train_tokenizer_command(*data, chosen);
   add_data_set_commands(*data, chosen);
 }
 

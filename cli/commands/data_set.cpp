@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/document_reports.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/render/terminal.h"
 #include "cli/text/table.h"
@@ -58,12 +59,12 @@ CheckedSets sets_to_check(const JobArguments& job) {
   }
   const JobSpec whole = job.load();
   const DatasetSpec& spec = whole.dataset;
-  if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
-    throw SpecError(
-        whole.position("dataset.type"), "dataset.type",
-        "a data set of type " + spec.type + " has no sample files to check",
-        "supported types: image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist; for token files, "
-        "use trainctl data info");
+  if (whole.has_command() || !(spec.has_source() || spec.has_documents() || spec.type == "mnist"))
+    throw SpecError(whole.position("dataset.type"), "dataset.type",
+                    "a data set of type " + spec.type + " has no sample files to check",
+                    "supported types: image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, mnist, chat, "
+                    "and text with a "
+                    "tokenizer; for token files, use trainctl data info");
   CheckedSets sets{whole, without_shares(spec)};
   if (whole.validation && !(whole.validation->dataset.paths.empty() && whole.validation->dataset.split.empty()))
     sets.validation = without_shares(whole.validation_set());
@@ -79,7 +80,8 @@ std::string images_text(const FieldReport& field) {
 std::string class_name(const Source& source, int64_t number) {
   const std::vector<std::string>& names = source.class_names();
   const bool has_name = number >= 0 && static_cast<size_t>(number) < names.size();
-  return has_name ? fmt::format("{} ({})", number, printable(names[static_cast<size_t>(number)])) : std::to_string(number);
+  return has_name ? fmt::format("{} ({})", number, printable(names[static_cast<size_t>(number)]))
+                  : std::to_string(number);
 }
 
 std::string classes_text(const Source& source, const FieldReport& field) {
@@ -128,6 +130,10 @@ void print_report(const Source& source, const SourceReport& report, const std::s
 
 /// Whether all samples of the set can be read and are finite. `title` is printed before the report.
 bool is_sound(const DatasetSpec& spec, const std::string& title) {
+  if (spec.has_documents()) {
+    report_documents(spec, title);
+    return true;
+  }
   const std::shared_ptr<const Source> source = open_source(spec, 0);  // the seed has no effect without shares
   check_files(spec);
   CheckOptions options;
@@ -174,7 +180,7 @@ struct ShowOptions {
   int64_t count = 16;
   std::string output = "samples.png";
   std::string field;
-  bool validation = false;
+  bool validation = false, tokens = false;
 };
 
 /// The values of each field that is not a picture: "label 3 (dog)".
@@ -197,6 +203,18 @@ std::string values_text(const SampleField& field, const Source* source, const st
   return printable(field.name) + " " + join(texts) + (field.elements() > kMost ? ", …" : "");
 }
 
+int show_token_rows(const JobSpec& job, const DatasetSpec& spec, int64_t count) {
+  if (!spec.has_documents())
+    throw SpecError(job.position("dataset.type"), "dataset.type", "has no rows of documents to show",
+                    "--tokens is for type: chat, and for type: text with a tokenizer");
+  try {
+    show_tokens(spec, job.seed, count);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job);
+  }
+  return kExitDone;
+}
+
 int show_samples(const ShowOptions& options) {
   const JobSpec job = options.job.load();
   if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no data set");
@@ -204,6 +222,7 @@ int show_samples(const ShowOptions& options) {
     throw SpecError({}, "--validation", "the job has no validation set", "omit --validation to show the training set");
   const auto watch = watch_files(job.launch.timeout_seconds);
   DatasetSpec spec = options.validation ? job.validation_set() : job.dataset;
+  if (options.tokens) return show_token_rows(job, spec, options.count);
   if (spec.has_source()) spec.cache = "none";
   std::shared_ptr<const Source> source;
   std::unique_ptr<Dataset> set;
@@ -247,8 +266,8 @@ int show_samples(const ShowOptions& options) {
     std::cout << "\n";
   }
   write_png(options.output, sheet.image());
-  std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", printable(options.output), count, printable(picture->name),
-                           to_string(picture->shape), sheet.columns());
+  std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", printable(options.output), count,
+                           printable(picture->name), to_string(picture->shape), sheet.columns());
   return kExitDone;
 }
 
@@ -279,20 +298,22 @@ Examples:
   check->callback([&chosen, checked] { chosen = [checked] { return check_sets(*checked); }; });
 
   auto shown = std::make_shared<ShowOptions>();
-  auto* show = data.add_subcommand("show", "Draw the first samples as the network sees them");
+  auto* show = data.add_subcommand("show", "Draw or print the first samples as the network sees them");
   shown->job.add_to(*show);
   show->add_option("-n,--samples", shown->count, "Number of samples")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   show->add_option("-o,--output", shown->output, "PNG file to write")->capture_default_str();
   show->add_option("--field", shown->field, "Field to draw; default: the first one that is a picture");
+  show->add_flag("--tokens", shown->tokens, "Print rows of chat and text: trained tokens, and borders of documents");
   show->add_flag("--validation", shown->validation, "Draw samples of the validation set");
   show->footer(
       R"(Draws the samples of the first steps of a run, after their transforms. The contrast of each picture is stretched to
 its smallest and largest value.
 
 Examples:
-  trainctl data show job.yaml -n 16 -o samples.png)");
+  trainctl data show job.yaml -n 16 -o samples.png
+  trainctl data show talks.yaml --tokens -n 2)");
   show->callback([&chosen, shown] { chosen = [shown] { return show_samples(*shown); }; });
 
   auto shards = std::make_shared<std::vector<std::string>>();

@@ -80,6 +80,11 @@ struct DatasetSpec {
   int64_t length = 0;                  ///< tokens per sample
   int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length
   std::string token_dtype = "uint16";  ///< uint16 | int32: type in files without a header
+  // chat, and text with a tokenizer: rows of documents
+  std::string tokenizer;         ///< folder or file, made absolute
+  std::string json_field;        ///< field of JSON Lines; empty: messages (chat) or text
+  std::string train_on = "all";  ///< all | assistant: tokens whose labels count
+  bool pack = false;             ///< several documents share a row
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< type of data: f32 | i32
@@ -95,6 +100,10 @@ struct DatasetSpec {
 
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
+  /// True if its samples are rows of documents (engine/train/data/document_set.h).
+  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty()); }
+  /// True if its samples are tokens and the tokens that follow them.
+  bool has_tokens() const { return type == "tokens" || type == "text" || type == "chat"; }
   /// True if it is read through a Source (engine/train/data/source.h).
   bool has_source() const;
   /// True if its files say which samples are for training and which for tests.

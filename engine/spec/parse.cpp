@@ -27,6 +27,7 @@ void resolve(const fs::path& folder, std::string& path) {
 
 void resolve_paths(JobSpec& job, const fs::path& folder) {
   for (std::string& path : job.dataset.paths) resolve(folder, path);
+  if (!job.dataset.tokenizer.empty()) resolve(folder, job.dataset.tokenizer);
   if (job.validation)
     for (std::string& path : job.validation->dataset.paths) resolve(folder, path);
   if (job.weights) resolve(folder, job.weights->from);

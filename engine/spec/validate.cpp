@@ -36,8 +36,6 @@ struct Rules {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
-bool reads_tokens(const DatasetSpec& set) { return set.type == "tokens" || set.type == "text"; }
-
 /// Whether `path` is one folder whose file names the type or `fields` determine.
 bool is_one_folder(const DatasetSpec& set) { return set.has_file_splits() || set.type == "npy"; }
 
@@ -343,7 +341,7 @@ void labels_suit_the_loss(Rules& r) {
     return;
   }
   const std::string wanted = loss.labels_are_classes ? "i32" : "f32";
-  if (reads_tokens(r.job.dataset)) {
+  if (r.job.dataset.has_tokens()) {
     if (wanted != "i32")
       r.wrong(
           "loss",
@@ -355,6 +353,31 @@ void labels_suit_the_loss(Rules& r) {
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
             "set dataset.label_dtype: " + wanted);
+}
+
+/// The label of positions that are not trained, which the loss has to ignore (document_set.h).
+constexpr int64_t kUntrained = -100;
+
+void documents_suit_the_job(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (!r.fine({"dataset", "loss", "network"})) return;
+  for (const char* field : {"field", "pack"})
+    if (set.type == "text" && set.tokenizer.empty() && r.job.positions.contains(std::string("dataset.") + field))
+      r.wrong(std::string("dataset.") + field,
+              "needs a tokenizer, because without one the bytes of the files are tokens", "add tokenizer: FOLDER");
+  if (!set.has_documents()) return;
+  if (set.stride != 0)
+    r.wrong("dataset.stride", "cannot be used for documents, each of which begins a row", "remove it");
+  if (r.job.loss && r.job.loss->attrs.integer("ignore_index", 0) != kUntrained)
+    r.wrong("loss", "has to ignore the label -100 of positions that are not trained",
+            "loss: {type: " + r.job.loss->type + ", ignore_index: -100}");
+  const auto reads_documents = [](const LayerSpec& layer) {
+    return std::find(layer.inputs.begin(), layer.inputs.end(), "documents") != layer.inputs.end();
+  };
+  if (set.pack && std::none_of(r.job.network.begin(), r.job.network.end(), reads_documents))
+    r.wrong("dataset.pack",
+            "puts several documents into a row, but no layer reads the field `documents`, so attention would mix them",
+            "add `documents` to the inputs of attention layers, or remove pack");
 }
 
 void metrics_have_classes(Rules& r) {
@@ -566,6 +589,7 @@ void validate(const JobSpec& job, Problems& problems) {
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);
+  documents_suit_the_job(r);
   metrics_have_classes(r);
   validation_fits(r);
   validation_has_samples_of_its_own(r);

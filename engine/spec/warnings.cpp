@@ -40,7 +40,7 @@ std::string label_field(const JobSpec& job) {
   const std::string& type = job.dataset.type;
   const std::vector<std::string> fields = job.dataset.field_names();
   const bool has_label = job.dataset.has_source() && std::find(fields.begin(), fields.end(), "label") != fields.end();
-  return type == "mnist" || type == "tokens" || type == "text" || has_label ? "dataset.type" : "";
+  return type == "mnist" || job.dataset.has_tokens() || has_label ? "dataset.type" : "";
 }
 
 /// Returns the first loss in the reference whose labels have the type of the data set's labels.

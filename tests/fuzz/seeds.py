@@ -74,13 +74,36 @@ def safetensors(folder, _):
             (folder / f"{number}_{zeros}").write_bytes(bytes([zeros]) + struct.pack("<Q", len(head)) + head)
 
 
+def tokenizer(folder, _):
+    """tokenizer.json, a zero byte, a text."""
+    models = ['{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"<0x0A>":3,"\\u2581":4,"<unk>":5},"merges":["a b"],"unk_token":"<unk>","fuse_unk":true,"byte_fallback":true}',
+              '{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1.5],["ab",-2],["\\u2581",-3]]}',
+              '{"type":"WordPiece","unk_token":"u","vocab":{"u":0,"a":1,"##b":2}}', '{"type":"WordLevel","unk_token":"u","vocab":{"u":0,"ab":1}}']
+    parts = ['"normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "},{"type":"BertNormalizer"}]}',
+             '"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"String":"b"},"behavior":"MergedWithNext"},{"type":"ByteLevel"}]}',
+             '"pre_tokenizer":{"type":"Metaspace","prepend_scheme":"first"},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}',
+             '"post_processor":{"type":"BertProcessing","sep":["b",1],"cls":["a",0]},"decoder":{"type":"WordPiece"},"pre_tokenizer":{"type":"Whitespace"}']
+    for m, model in enumerate(models):
+        for p, part in enumerate(parts):
+            added = '"added_tokens":[{"content":"<x>","lstrip":true,"single_word":true,"normalized":true}]'
+            (folder / f"{m}_{p}").write_bytes(f'{{"model":{model},{part},{added}}}\0ab <x> ba\nÄ'.encode())
+
+
+def template(folder, _):
+    for number, text in enumerate(["{% for m in messages if m.role != 'x' %}{{ loop.index ~ m['content'] | trim }}{% else %}-{% endfor %}",
+                                   "{%- set ns = namespace(a=1) -%}{% set ns.a = ns.a + 2 %}{{ ns.a // 2 if ns.a is odd else 'b'[::-1] }}",
+                                   "{% macro f(x, y='z') %}{{ x | tojson(indent=2) }}{% endmacro %}{{ f({'a': [1, 2.5, none]}) }}{# c #}",
+                                   "{% generation %}{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}{% endgeneration %}"]):
+        (folder / f"{number}").write_bytes(text.encode())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--trainctl", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    for make in [tar, npy, csv, idx, tokens, image, safetensors]:
+    for make in [tar, npy, csv, idx, tokens, image, safetensors, tokenizer, template]:
         folder = options.folder / f"fuzz_{make.__name__}"
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, options)

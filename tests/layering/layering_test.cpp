@@ -32,7 +32,7 @@ Rooms with(Rooms rooms, const Rooms& more) {
 const Rooms kUpToPlan = with(kCore, {"engine/spec", "engine/machine", "engine/plan"});
 const Rooms kUpToSearch = with(kUpToPlan, {"engine/model", "engine/solver"});
 const Rooms kUpToPlanning = with(kUpToSearch, {"engine/search", "engine/compile", "engine/estimate", "engine/runtime"});
-const Rooms kUpToFiles = with(kUpToPlanning, {"engine/planning"});
+const Rooms kUpToFiles = with(kUpToPlanning, {"engine/planning", "engine/text"});
 const Rooms kUpToData = with(kUpToFiles, {"engine/train/files"});
 const Rooms kUpToCheckpoint = with(kUpToData, {"engine/train/data"});
 const Rooms kUpToTrainer = with(kUpToCheckpoint, {"engine/train/checkpoint"});
@@ -42,6 +42,7 @@ const Rooms kUpToRun =
 
 const std::vector<Room> kRooms = {
     {"engine/base", {}},
+    {"engine/text", {"engine/base"}},
     {"engine/spec", {"engine/base"}},
     {"engine/graph", {"engine/base"}},
     {"engine/ops", {"engine/base", "engine/graph"}},
@@ -226,6 +227,9 @@ TEST_CASE("each outside library stays in its room") {
       {"hwloc", std::regex("launcher/topology\\.cpp")},
       {"archive", std::regex("launcher/tar_gz\\.cpp")},
       {"openssl/", std::regex("launcher/.*|engine/base/tls_stream\\.cpp")},
+      {"utf8proc", std::regex("engine/text/unicode\\.cpp")},
+      {"pcre2", std::regex("engine/text/regex\\.cpp")},
+      {"sentencepiece_", std::regex("engine/text/sentencepiece_tokenizer\\.cpp")},
       {"xxhash", std::regex("engine/train/files/digest\\.cpp")},
   };
   for (const Include& include : all_includes())

@@ -295,7 +295,7 @@ TEST_CASE("what the writer writes is read back, and a file is replaced only on r
   const ScratchFolder folder;
   const std::string file = folder.path() + "/out.bin";
   for (const bool with_header : {true, false}) {
-    TokenWriter writer(file, with_header, !with_header);
+    TokenWriter writer(file, TokenType::u16, with_header, !with_header);
     writer.write_bytes(ByteVector{1, 2});
     writer.write_bytes(ByteVector{255});
     CHECK(fs::exists(file) == !with_header);
@@ -303,9 +303,9 @@ TEST_CASE("what the writer writes is read back, and a file is replaced only on r
     CHECK(fs::file_size(file) == 6 + (with_header ? 1024 : 0));
     CHECK(windows(set_of("tokens", {file}, 2), 1) == std::vector<Window>{{2, 255}});
   }
-  CHECK(error_of([&] { TokenWriter again(file, true, false); }).find("already exists; replace it with --force") !=
+  CHECK(error_of([&] { TokenWriter again(file, TokenType::u16, true, false); }).find("already exists; replace it with --force") !=
         std::string::npos);
-  { TokenWriter dropped(folder.path() + "/dropped.bin", true, false); }
+  { TokenWriter dropped(folder.path() + "/dropped.bin", TokenType::u16, true, false); }
   size_t files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++files;
   CHECK(files == 1);

@@ -12,6 +12,7 @@
 #include "engine/train/data/cached_set.h"
 #include "engine/train/data/clicks.h"
 #include "engine/train/data/cut_transforms.h"
+#include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/made_sets.h"
 #include "engine/train/data/mnist.h"
@@ -23,8 +24,6 @@
 
 namespace trainctl {
 namespace {
-
-bool reads_tokens(const DatasetSpec& spec) { return spec.type == "tokens" || spec.type == "text"; }
 
 DataShapes token_shapes(const DatasetSpec& spec) { return data_and_label({spec.length}, {spec.length}, true, true); }
 
@@ -111,7 +110,11 @@ DataHeader mnist_header(const DatasetSpec& spec) {
 }
 
 DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
-  if (reads_tokens(spec)) return without_files(token_shapes(spec), read_token_index(spec).samples);
+  if (spec.has_documents()) {
+    const DocumentSet set(spec);
+    return without_files(DocumentSet::shapes_of(spec), set.size());
+  }
+  if (spec.has_tokens()) return without_files(token_shapes(spec), read_token_index(spec).samples);
   if (spec.type == "mnist") return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
   if (!spec.has_source()) return without_files(made_shapes(spec), made_size(spec));
@@ -176,14 +179,19 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (reads_tokens(spec))
+  if (spec.has_documents()) {
+    std::unique_ptr<Dataset> set = std::make_unique<DocumentSet>(spec);
+    return cached_bytes(*set) <= most_cached_bytes() ? keep_samples(std::move(set), CachePlace::memory, shared_cache)
+                                                     : std::move(set);
+  }
+  if (spec.has_tokens())
     return std::make_unique<Tokens>(spec);  // the system keeps their pages: a cache would save nothing
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
     throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
-                    "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, random, "
-                    "constant, clicks");
+                    "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, chat, "
+                    "random, constant, clicks");
   std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
   if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
   return set;

@@ -9,6 +9,7 @@
 #include "engine/model/index_uses.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
@@ -74,10 +75,18 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
   return {};
 }
 
+/// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length.
+std::optional<Stray> first_stray_of_documents(const DatasetSpec& spec, const IndexUse& use) {
+  const int64_t largest = DocumentTokenizer(spec).tokenizer().vocabulary_size() - 1;
+  if (use.input == "documents" || use.accepts(largest)) return {};
+  return Stray{static_cast<int32_t>(largest), fmt::format("the tokenizer {} has token {}", spec.tokenizer, largest)};
+}
+
 /// The first sample, in the set's order, with an element out of range.
 std::optional<Stray> first_stray(const CheckedSet& checked, const IndexUse& use) {
   const DatasetSpec& spec = checked.spec;
-  if (spec.type == "tokens" || spec.type == "text") {
+  if (spec.has_documents()) return first_stray_of_documents(spec, use);
+  if (spec.has_tokens()) {
     const auto stray = TokenSet(spec).first_stray(use.below, kMostTokensRead);
     if (!stray || use.accepts(stray->token)) return {};
     return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
@@ -203,8 +212,7 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
 /// A validation reads other samples, but made sets draw them from the same range.
 bool has_own_samples(const PlannedJob& job) {
   if (!job.validation) return false;
-  const std::string& type = job.validation->set.type;
-  return type == "tokens" || type == "text" || is_of_files(job.validation->set);
+  return job.validation->set.has_tokens() || is_of_files(job.validation->set);
 }
 
 }  // namespace

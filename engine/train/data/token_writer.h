@@ -1,4 +1,4 @@
-// Writes a file of uint16 tokens that is there whole or not at all.
+// Writes a file of tokens that is there whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -6,28 +6,34 @@
 #include <string>
 #include <vector>
 
+#include "engine/train/data/token_file.h"
+
 namespace trainctl {
 
 class TokenWriter {
  public:
-  /// `header`: begin with that of llm.c. `replace`: an existing file is replaced, else it is an error. EnvError if the
-  /// file cannot be written.
-  TokenWriter(std::string path, bool header, bool replace);
+  /// `type`: u16 or i32. `header`: begin with that of llm.c. `replace`: an existing file is replaced, else it is an
+  /// error. EnvError if the file cannot be written.
+  TokenWriter(std::string path, TokenType type, bool header, bool replace);
   ~TokenWriter();  ///< without finish() nothing is left
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
   /// Each byte is a token. EnvError if the disk is full, or if there are more tokens than the header can count.
   void write_bytes(std::span<const uint8_t> bytes);
+  /// The same for tokens that fit the type.
+  void write_tokens(std::span<const int32_t> tokens);
   /// Gives the file its name.
   void finish();
   int64_t count() const { return count_; }
 
  private:
+  void add_count(size_t tokens);
   void write(const void* data, size_t bytes);
   [[noreturn]] void fail(const char* what) const;
 
   const std::string path_, part_;
+  const TokenType type_;
   const bool header_, replace_;
   int fd_ = -1;
   int64_t count_ = 0;

@@ -1,0 +1,172 @@
+// See the header.
+#include "engine/text/chat.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/text/jinja/text_functions.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Range = jinja::Rendered::Range;
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  auto at = static_cast<size_t>(end - a.begin());
+  while (at > 0 && at < b.size() && (static_cast<unsigned char>(b[at]) & 0xC0) == 0x80) --at;  // a whole character
+  return at;
+}
+
+size_t common_tokens(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+Json first_messages(const Json& context, size_t count) {
+  Json part = context;
+  Json& messages = part["messages"];
+  messages.erase(messages.begin() + static_cast<ptrdiff_t>(count), messages.end());
+  return part;
+}
+
+/// A token of tokenizer_config.json: a text, or an object with its content.
+std::string token_text(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  return found->is_object() && found->contains("content") && (*found)["content"].is_string()
+             ? (*found)["content"].get<std::string>()
+             : "";
+}
+
+/// The template in tokenizer_config.json: a text, or a list of named ones, of which `default` applies.
+std::string template_in(const Json& config) {
+  const auto found = config.find("chat_template");
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_array())
+    for (const Json& one : *found)
+      if (one.is_object() && one.value("name", "") == "default") return one.value("template", "");
+  return "";
+}
+
+std::string file_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return in ? std::move(text).str() : std::string();
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view source, Json variables)
+    : template_(source), variables_(std::move(variables)) {}
+
+ChatTemplate ChatTemplate::open(const std::string& tokenizer) {
+  const fs::path folder = fs::is_directory(tokenizer) ? fs::path(tokenizer) : fs::path(tokenizer).parent_path();
+  const fs::path config_file = folder / "tokenizer_config.json", template_file = folder / "chat_template.jinja";
+  Json config = Json::parse(file_text(config_file), nullptr, false);
+  if (fs::exists(config_file) && !config.is_object()) throw EnvError(config_file.string() + ": is not a JSON object");
+  if (!config.is_object()) config = Json::object();
+  const std::string source = fs::exists(template_file) ? file_text(template_file) : template_in(config);
+  if (source.empty())
+    throw EnvError(folder.string() +
+                   ": has no chat template; add chat_template.jinja, or chat_template to "
+                   "tokenizer_config.json");
+  Json variables = Json::object();
+  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+    std::string text = token_text(config, key);
+    if (!text.empty()) variables[key] = std::move(text);
+  }
+  try {
+    return ChatTemplate(source, std::move(variables));
+  } catch (const EnvError& error) {
+    throw EnvError((fs::exists(template_file) ? template_file : config_file).string() +
+                   ": chat template: " + error.what());
+  }
+}
+
+jinja::Rendered ChatTemplate::run(const Json& context, bool add_generation_prompt) const {
+  Json all = variables_;
+  all.update(context);
+  all["add_generation_prompt"] = add_generation_prompt;
+  return template_.render(jinja::Value::from(all).dict());
+}
+
+std::string ChatTemplate::render(const Json& context, bool add_generation_prompt) const {
+  return run(context, add_generation_prompt).text;
+}
+
+Conversation ChatTemplate::conversation(const Json& context, bool marks_assistant) const {
+  if (!context.contains("messages") || !context["messages"].is_array()) throw EnvError("there are no messages");
+  jinja::Rendered rendered = run(context, false);
+  Conversation result{std::move(rendered.text), {}};
+  if (!marks_assistant) return result;
+  if (template_.has_generation()) {
+    result.assistant = std::move(rendered.generated);
+    return result;
+  }
+  const Json& messages = context["messages"];
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].is_object() && messages[i].value("role", Json()) == "assistant")
+      result.assistant.push_back(assistant_range(context, i, result.text));
+  return result;
+}
+
+/// The answer begins behind the prompt for it. It ends where the conversation would end after it; if the template
+/// renders it differently there, behind its content and what follows the content.
+Range ChatTemplate::assistant_range(const Json& context, size_t message, const std::string& whole) const {
+  const std::string before = render(first_messages(context, message), false);
+  const std::string prompt = render(first_messages(context, message), true);
+  const std::string after = render(first_messages(context, message + 1), false);
+  size_t begin = prompt.size();
+  if (!whole.starts_with(prompt)) {
+    begin = common_prefix(prompt, whole);
+    if (!whole.starts_with(before)) begin = std::string::npos;
+  }
+  const std::string trimmed = jinja::strip_text(after, {}, false, true);
+  if (begin != std::string::npos && whole.starts_with(trimmed) && trimmed.size() >= begin)
+    return {begin, trimmed.size()};
+  const Json& content = context["messages"][message].value("content", Json());
+  const std::string text = content.is_string() ? jinja::strip_text(content.get<std::string>(), {}) : std::string();
+  if (begin != std::string::npos && !text.empty() && trimmed.rfind(text) != std::string::npos) {
+    const std::string answer = trimmed.substr(trimmed.rfind(text));
+    if (const size_t at = whole.find(answer, begin); at != std::string::npos) return {begin, at + answer.size()};
+  }
+  throw EnvError(
+      fmt::format("the tokens of message {} cannot be found, because the chat template renders it differently "
+                  "in the conversation; surround what the assistant writes with {{% generation %}} and "
+                  "{{% endgeneration %}} in the template, or use train_on: all",
+                  message + 1));
+}
+
+MarkedTokens encode_marked(const Tokenizer& tokenizer, const Conversation& conversation, WordCache& cache) {
+  MarkedTokens result;
+  const std::string_view text = conversation.text;
+  tokenizer.encode(text, false, cache, result.tokens);
+  result.marked.resize(result.tokens.size());
+  std::vector<int32_t> part;
+  const auto tokens_before = [&](size_t end) {  // whole tokens in the first bytes
+    part.clear();
+    tokenizer.encode(text.substr(0, end), false, cache, part);
+    return common_tokens(part, result.tokens);
+  };
+  for (const Range& range : conversation.assistant) {
+    if (range.begin >= range.end) continue;
+    const size_t first = tokens_before(range.begin);
+    size_t last = tokens_before(range.end);
+    if (last < part.size() && last < result.tokens.size()) ++last;  // a token that crosses the end
+    for (size_t i = first; i < last; ++i) result.marked[i] = true;
+  }
+  return result;
+}
+
+}  // namespace trainctl

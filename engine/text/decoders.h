@@ -1,0 +1,19 @@
+// The decoder of a tokenizer.json: from the texts of tokens to a text.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/text/json_part.h"
+
+namespace trainctl {
+
+using Decoder = std::function<void(std::vector<std::string>& tokens)>;
+/// Returns a null function for null. EnvError for a type that is not supported.
+Decoder read_decoder(const JsonPart& part);
+
+/// `bytes` with U+FFFD in place of each sequence that is not UTF-8, as Rust's String::from_utf8_lossy.
+std::string valid_utf8(std::string_view bytes);
+
+}  // namespace trainctl

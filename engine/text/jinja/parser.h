@@ -1,0 +1,14 @@
+// From the text of a template to its tree.
+#pragma once
+
+#include <string_view>
+
+#include "engine/text/jinja/ast.h"
+
+namespace trainctl::jinja {
+
+/// EnvError, with the line, for a template that is wrong, or that has a statement, filter or test that is not
+/// supported, which it names.
+Body parse(std::string_view source);
+
+}  // namespace trainctl::jinja

@@ -1,0 +1,21 @@
+// The normalizer of a tokenizer.json: what happens to a text before it is cut.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/text/json_part.h"
+
+namespace trainctl {
+
+/// A text on its way through the normalizers.
+struct NormalizedText {
+  std::string text;
+  bool keeps_start = true;  ///< false once the first character of the original text is dropped
+};
+
+using Normalizer = std::function<void(NormalizedText&)>;
+/// Returns a null function for null. EnvError for a type that is not supported.
+Normalizer read_normalizer(const JsonPart& part);
+
+}  // namespace trainctl

@@ -1,0 +1,25 @@
+// A text, and the pieces that a pre-tokenizer cuts it into.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+struct Piece {
+  size_t begin = 0, end = 0;
+  bool is_first = false;  ///< it begins where the whole text begins
+};
+
+/// `text` is a view of the caller's memory until a pre-tokenizer changes it; then it is a view of `buffer`.
+struct Pieces {
+  std::string_view text;
+  std::string buffer;
+  std::vector<Piece> pieces;
+
+  std::string_view of(const Piece& piece) const { return text.substr(piece.begin, piece.end - piece.begin); }
+};
+
+}  // namespace trainctl

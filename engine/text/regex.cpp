@@ -1,0 +1,134 @@
+// See the header. Oniguruma and PCRE2 differ in two ways that patterns of tokenizers meet: U+180E is white space only
+// for PCRE2, and a{1,3}+ is possessive only for PCRE2, whereas Oniguruma repeats it.
+#include "engine/text/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <array>
+#include <memory>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+constexpr std::string_view kWhiteSpace =
+    R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+
+/// Rewrites a pattern of Oniguruma for PCRE2.
+class PatternRewriter {
+ public:
+  explicit PatternRewriter(std::string_view pattern) : in_(pattern) {}
+
+  std::string rewrite() {
+    while (at_ < in_.size()) take();
+    return std::move(out_);
+  }
+
+ private:
+  void take() {
+    const char c = in_[at_];
+    if (c == '\\' && at_ + 1 < in_.size()) return take_escape();
+    if (c == '[') {
+      if (depth_++ == 0) atom_ = out_.size();
+    } else if (c == ']' && depth_ > 0) {
+      --depth_;
+    } else if (depth_ == 0 && c == '{' &&
+               std::isdigit(static_cast<unsigned char>(in_[std::min(at_ + 1, in_.size() - 1)]))) {
+      return take_interval();
+    } else if (depth_ == 0) {
+      atom_ = c == ')' ? std::string::npos : out_.size();
+    }
+    out_ += c;
+    ++at_;
+  }
+
+  void take_escape() {
+    const char c = in_[at_ + 1];
+    if (depth_ == 0) atom_ = out_.size();
+    if (c == 's') {
+      out_ += depth_ > 0 ? std::string(kWhiteSpace) : "[" + std::string(kWhiteSpace) + "]";
+    } else if (c == 'S' && depth_ == 0) {
+      out_ += "[^" + std::string(kWhiteSpace) + "]";
+    } else {
+      out_ += in_.substr(at_, 2);
+      const size_t close =
+          (c == 'p' || c == 'P') && at_ + 2 < in_.size() && in_[at_ + 2] == '{' ? in_.find('}', at_) : 0;
+      if (close != 0 && close != std::string_view::npos) {
+        out_ += in_.substr(at_ + 2, close - at_ - 1);
+        at_ = close + 1;
+        return;
+      }
+    }
+    at_ += 2;
+  }
+
+  void take_interval() {
+    const size_t close = in_.find('}', at_);
+    if (close == std::string_view::npos) throw EnvError("'{' has no '}'");
+    const std::string interval(in_.substr(at_, close + 1 - at_));
+    at_ = close + 1;
+    if (at_ < in_.size() && in_[at_] == '+') {
+      if (atom_ == std::string::npos) throw EnvError("a group with " + interval + "+ is not supported");
+      out_.insert(atom_, "(?:");
+      out_ += interval + ")";
+    } else {
+      out_ += interval;
+    }
+  }
+
+  std::string_view in_;
+  std::string out_;
+  size_t at_ = 0, atom_ = 0;  ///< atom_: where the last atom begins in out_
+  int depth_ = 0;             ///< open brackets
+};
+
+pcre2_match_data* thread_match_data() {
+  struct Free {
+    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  };
+  thread_local const std::unique_ptr<pcre2_match_data, Free> data(pcre2_match_data_create(1, nullptr));
+  return data.get();
+}
+
+}  // namespace
+
+Regex::Regex(std::string_view pattern) {
+  const std::string rewritten = PatternRewriter(pattern).rewrite();
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  pcre2_code* code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(rewritten.data()), rewritten.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
+  if (code == nullptr) {
+    std::array<PCRE2_UCHAR, 256> message{};
+    pcre2_get_error_message(error, message.data(), message.size());
+    throw EnvError("the regular expression '" + std::string(pattern) +
+                   "' is not supported: " + reinterpret_cast<const char*>(message.data()));
+  }
+  code_.reset(code, [](void* owned) { pcre2_code_free(static_cast<pcre2_code*>(owned)); });
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it the interpreter runs the pattern
+}
+
+bool Regex::find(std::string_view text, size_t from, Match& match) const {
+  pcre2_match_data* data = thread_match_data();
+  const int found = pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                                text.size(), from, PCRE2_NO_UTF_CHECK, data, nullptr);
+  if (found == PCRE2_ERROR_NOMATCH) return false;
+  if (found < 0) throw EnvError("a regular expression of the tokenizer exceeds the limits of PCRE2 on this text");
+  const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
+  match = {range[0], range[1]};
+  return true;
+}
+
+std::string escape_regex(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (std::string_view("\\^$.[]|()?*+{}-#&~ ").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+}  // namespace trainctl

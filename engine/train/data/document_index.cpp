@@ -1,0 +1,114 @@
+// See the header.
+#include "engine/train/data/document_index.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/data/documents.h"
+#include "engine/train/data/inflation.h"
+
+namespace trainctl {
+namespace {
+
+std::string inflated(const InputFile& file) {
+  struct Close {
+    void operator()(gzFile_s* open) const { gzclose(open); }
+  };
+  const std::unique_ptr<gzFile_s, Close> in(gzopen(file.path().c_str(), "rb"));
+  if (!in) throw EnvError(file.path() + ": cannot be read");
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  for (int count = 0; (count = gzread(in.get(), buffer.data(), buffer.size())) != 0;) {
+    if (count < 0) throw EnvError(file.path() + ": is damaged; get the file again");
+    text.append(buffer.data(), static_cast<size_t>(count));
+    if (!may_inflate(file.bytes(), static_cast<int64_t>(text.size())))
+      throw EnvError(file.path() + ": inflates to more than 100 times its size; if it is correct, run gunzip on it");
+  }
+  return text;
+}
+
+std::string read_part(const InputFile& file, int64_t at, int64_t bytes) {
+  std::string text(static_cast<size_t>(bytes), '\0');
+  file.read(at, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+}  // namespace
+
+DocumentIndex::DocumentIndex(const std::vector<std::string>& files) : open_(files), files_(files.size()) {
+  for (size_t f = 0; f < files.size(); ++f) add_file(f);
+}
+
+void DocumentIndex::add_file(size_t file) {
+  const auto open = open_.get(file);
+  File& one = files_[file];
+  one.is_json = is_json_lines(open->path());
+  one.is_compressed = open->path().ends_with(".gz");
+  if (one.is_compressed) one.text = inflated(*open);
+  if (one.is_json) return add_lines(file);
+  const int64_t bytes = one.is_compressed ? static_cast<int64_t>(one.text.size()) : open->bytes();
+  if (bytes > 0) places_.push_back({file, 0, bytes, 0});
+}
+
+void DocumentIndex::add_lines(size_t file) {
+  constexpr int64_t kAtOnce = int64_t{4} << 20;
+  const auto open = open_.get(file);
+  const bool in_memory = files_[file].is_compressed;
+  const int64_t size = in_memory ? static_cast<int64_t>(files_[file].text.size()) : open->bytes();
+  int64_t begin = 0, line = 0;
+  bool blank = true;
+  std::string buffer;
+  const auto end_line = [&](int64_t end) {
+    ++line;
+    if (!blank) places_.push_back({file, begin, end - begin, line});
+    begin = end + 1;
+    blank = true;
+  };
+  for (int64_t at = 0; at < size; at += kAtOnce) {
+    const int64_t bytes = std::min(kAtOnce, size - at);
+    if (!in_memory) buffer = read_part(*open, at, bytes);
+    const std::string_view part =
+        in_memory ? std::string_view(files_[file].text).substr(static_cast<size_t>(at), static_cast<size_t>(bytes))
+                  : buffer;
+    for (size_t from = 0; from < part.size();) {
+      const size_t end = std::min(part.find('\n', from), part.size());
+      blank = blank && is_blank(part.substr(from, end - from));
+      if (end < part.size()) end_line(at + static_cast<int64_t>(end));
+      from = end + 1;
+    }
+  }
+  if (begin < size) end_line(size);
+}
+
+std::string DocumentIndex::read(int64_t document) const {
+  const Place& p = place(document);
+  const File& file = files_[p.file];
+  if (file.is_compressed) return file.text.substr(static_cast<size_t>(p.at), static_cast<size_t>(p.bytes));
+  return read_part(*open_.get(p.file), p.at, p.bytes);
+}
+
+void DocumentIndex::expect(int64_t document) const {
+  const Place& p = place(document);
+  if (!files_[p.file].is_compressed) open_.get(p.file)->expect(p.at, p.bytes);
+}
+
+std::string DocumentIndex::where(int64_t document) const {
+  const Place& p = place(document);
+  return open_.path(p.file) + (p.line > 0 ? ":" + std::to_string(p.line) : "");
+}
+
+int64_t DocumentIndex::memory_bytes() const {
+  int64_t bytes = open_.memory_bytes() + static_cast<int64_t>(places_.size() * sizeof(Place));
+  for (const File& file : files_) bytes += static_cast<int64_t>(file.text.size());
+  return bytes;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,45 @@
+// The documents of files, to be read in any order: the lines of JSON Lines, or whole text files. The text of gzipped
+// files is kept in memory, because they cannot be read from the middle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/train/data/sources/open_files.h"
+
+namespace trainctl {
+
+class DocumentIndex {
+ public:
+  /// Reads the files to find their lines. EnvError if one cannot be read.
+  explicit DocumentIndex(const std::vector<std::string>& files);
+
+  int64_t size() const { return static_cast<int64_t>(places_.size()); }
+  std::string read(int64_t document) const;
+  bool is_json(int64_t document) const { return files_[place(document).file].is_json; }
+  void expect(int64_t document) const;
+  /// "talks.jsonl:12".
+  std::string where(int64_t document) const;
+  int64_t memory_bytes() const;
+
+ private:
+  struct File {
+    bool is_json = false, is_compressed = false;
+    std::string text = {};  ///< text of a gzipped file
+  };
+  struct Place {
+    size_t file = 0;
+    int64_t at = 0, bytes = 0, line = 0;
+  };
+  const Place& place(int64_t document) const { return places_[static_cast<size_t>(document)]; }
+  void add_file(size_t file);
+  void add_lines(size_t file);
+
+  OpenFiles open_;
+  std::vector<File> files_;
+  std::vector<Place> places_;
+};
+
+}  // namespace trainctl

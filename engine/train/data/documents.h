@@ -1,0 +1,48 @@
+// Documents of text files: a whole file, or each of its lines, or a field of each line of JSON Lines. Files may be
+// gzipped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trainctl {
+
+struct DocumentOptions {
+  std::vector<std::string> files;  ///< "-" is stdin
+  std::string field = "text";      ///< read from *.jsonl and *.jsonl.gz
+  bool lines = false;              ///< each line of other files is a document
+};
+
+/// A document as it is in its file: a line of JSON Lines is not parsed yet.
+struct RawDocument {
+  std::string text;
+  std::string where;  ///< "talks.jsonl:12"
+  bool is_json = false;
+};
+
+class DocumentReader {
+ public:
+  explicit DocumentReader(DocumentOptions options);
+  ~DocumentReader();
+  /// The next documents, of about `bytes` together; none at the end. EnvError if a file cannot be read. SpecError if it
+  /// is Parquet.
+  std::vector<RawDocument> read(size_t bytes);
+
+ private:
+  struct File;
+  bool open_next();
+
+  DocumentOptions options_;
+  std::unique_ptr<File> file_;
+  size_t next_ = 0;
+};
+
+/// The text of a document. EnvError, with its place, if the line is not JSON, or has no text in the field.
+std::string text_of(RawDocument&& document, const std::string& field);
+
+/// True for *.jsonl and *.jsonl.gz. EnvError for *.parquet, which is not supported.
+bool is_json_lines(const std::string& file);
+
+}  // namespace trainctl

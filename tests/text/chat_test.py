@@ -1,0 +1,103 @@
+"""A whole session with chat data: train a tokenizer, check and show conversations, train on them on one to four ranks.
+
+    chat_test.py TRAINCTL
+
+Compares the tokens and the trained ones with transformers' apply_chat_template, where it is installed.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from chat_templates import CHATML  # noqa: E402
+
+JOB = """dataset: {type: chat, path: talks.jsonl, tokenizer: model, length: 96, train_on: assistant, batch: 8}
+network:
+  - {name: emb, type: embedding, vocab: 400, units: 16}
+  - {name: head, type: dense, units: 400}
+loss: {type: softmax_cross_entropy, ignore_index: -100}
+optimizer: {type: adamw, learning_rate: 0.01}
+train: {epochs: 3}
+parallel: {mode: data_parallel}
+launch: {device: cpu, ranks: 1}
+"""
+
+
+def run(program, folder, *words, code=0):
+    done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True)
+    if done.returncode != code:
+        raise SystemExit(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def talks():
+    rows = []
+    for i in range(48):
+        messages = [{"role": "user", "content": f"Question {i}: why is {i} odd? ümlaut 😀"}, {"role": "assistant", "content": f"Because {i * i}."}]
+        if i % 3 == 0:
+            messages += [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
+        rows.append({"messages": messages})
+    rows[7] = {"messages": [{"role": "user", "content": "no answer"}]}
+    return rows
+
+
+def losses(folder, number):
+    log = folder / "log_output" / str(number) / "metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    return [row["loss"] for row in rows if "run_step" in row and "loss" in row]
+
+
+def marked(shown):
+    """The trained text of each row that `data show --tokens` prints."""
+    rows = re.split(r"(?m)^ +\d+  .* positions used, \d+ trained\n", shown)[1:]
+    return ["".join(re.findall("«(.*?)»", row, re.S)) for row in rows]
+
+
+def compare_with_transformers(folder, rows, shown):
+    try:
+        from transformers import PreTrainedTokenizerFast
+    except ImportError:
+        print("transformers is not installed: the trained tokens are not compared with it")
+        return
+    tok = PreTrainedTokenizerFast.from_pretrained(str(folder / "model"))
+    expected = []
+    for row in rows:
+        out = tok.apply_chat_template(row["messages"], chat_template=CHATML, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        expected.append(tok.decode([t for t, m in zip(out["input_ids"], out["assistant_masks"]) if m]))
+    found = marked(shown)
+    assert found == expected, [(a, b) for a, b in zip(found, expected) if a != b][:3]
+    print(f"{len(rows)} conversations: the trained tokens are those of transformers")
+
+
+def main():
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    with tempfile.TemporaryDirectory() as name:
+        folder, rows = pathlib.Path(name), talks()
+        (folder / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / "talks.txt").write_text("\n".join(m["content"] for row in rows for m in row["messages"]), encoding="utf-8")
+        run(program, folder, "data", "train-tokenizer", "talks.txt", "--vocab", "400", "--special", "<|im_end|>", "<|im_start|>", "-o", "model")
+        (folder / "model" / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+        (folder / "job.yaml").write_text(JOB)
+        run(program, folder, "check", "job.yaml")
+        report = run(program, folder, "data", "check", "job.yaml")
+        assert "48 documents in 48 rows of 96" in report and "1 row trains nothing; first: " in report and "talks.jsonl:8" in report, report
+        shown = run(program, folder, "data", "show", "job.yaml", "--tokens", "-n", "48", "dataset.shuffle=false")
+        compare_with_transformers(folder, rows, shown)
+        for number, words in enumerate([["launch.ranks=1"], ["launch.ranks=2"], ["launch.ranks=4", "dataset.workers=3"]], 1):
+            run(program, folder, "run", "job.yaml", *words)
+            assert len(losses(folder, number)) == 18, losses(folder, number)
+            assert all(abs(a - b) < 1e-5 for a, b in zip(losses(folder, 1), losses(folder, number))), (losses(folder, 1), losses(folder, number))
+        refused = run(program, folder, "check", "job.yaml", "dataset.pack=true", code=2)
+        assert "no layer reads the field `documents`" in refused, refused
+        refused = run(program, folder, "check", "job.yaml", "loss=softmax_cross_entropy", code=2)
+        assert "ignore_index: -100" in refused, refused
+        refused = run(program, folder, "check", "job.yaml", "network[0].vocab=300", code=2)
+        assert "has token 399" in refused, refused
+    print("all checks passed")
+
+
+if __name__ == "__main__":
+    main()

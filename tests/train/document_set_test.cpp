@@ -1,0 +1,255 @@
+// Rows of documents: which tokens they have, which are trained, and how documents share rows.
+#include "engine/train/data/document_set.h"
+
+#include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/text/train_bpe.h"
+#include "tests/train/scratch_folder.h"
+
+using namespace trainctl;
+
+namespace {
+
+void write_document_file(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// A folder with a byte-level tokenizer without merges, whose token of a byte is easy to know, and a chat template.
+void write_tokenizer(const std::string& folder, const std::string& chat_template) {
+  write_document_file(folder + "/tokenizer.json", BpeTraining("gpt2", {"<|end|>", "<|user|>", "<|bot|>"}).train(0));
+  write_document_file(folder + "/chat_template.jinja", chat_template);
+}
+
+constexpr const char* kPlainTemplate =
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|bot|>{% endif %}";
+
+DatasetSpec talk_set(const std::string& folder, int64_t length) {
+  DatasetSpec spec;
+  spec.type = "chat";
+  spec.paths = {folder + "/talks.jsonl"};
+  spec.tokenizer = folder;
+  spec.length = length;
+  return spec;
+}
+
+struct DocumentRow {
+  std::vector<int32_t> data, label, documents;
+};
+
+DocumentRow document_row(const DocumentSet& set, int64_t sample) {
+  const auto length = static_cast<size_t>(set.fields()[0].elements());
+  DocumentRow row{std::vector<int32_t>(length), std::vector<int32_t>(length), std::vector<int32_t>(length)};
+  std::vector<void*> to = {row.data.data(), row.label.data(), row.documents.data()};
+  to.resize(set.fields().size());
+  ReadState state;
+  set.read(sample, state, to);
+  return row;
+}
+
+/// The text of the labels that count.
+std::string trained_part(const DocumentSet& set, const DocumentRow& row) {
+  std::vector<int32_t> tokens;
+  std::copy_if(row.label.begin(), row.label.end(), std::back_inserter(tokens),
+               [](int32_t l) { return l != kNoTrainedLabel; });
+  return set.tokenizer().decode(tokens, false);
+}
+
+std::string chat_message(const std::string& role, const std::string& content) {
+  return R"({"role": ")" + role + R"(", "content": ")" + content + "\"}";
+}
+
+std::string document_error(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const SpecError& error) {
+    return error.diagnostics()[0].path + ": " + error.diagnostics()[0].message;
+  } catch (const EnvError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const std::string kTwoTurns = "{\"messages\": [" + chat_message("user", "Hi") + "," + chat_message("bot", "Yes") + "," +
+                              chat_message("user", "Ok?") + "]}\n";
+
+}  // namespace
+
+TEST_CASE("a row has a conversation's tokens, the next tokens as labels, and padding that is not trained") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(), kPlainTemplate);
+  write_document_file(folder.path() + "/talks.jsonl", kTwoTurns + "\n" + kTwoTurns);
+  const DocumentSet set(talk_set(folder.path(), 40));
+  CHECK(set.size() == 2);
+  const DocumentRow row = document_row(set, 1);
+  const std::vector<int32_t> tokens =
+      set.tokenizer().encode("<|user|>Hi<|end|>\n<|bot|>Yes<|end|>\n<|user|>Ok?<|end|>\n", false);
+  REQUIRE(tokens.size() < 40);
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    CHECK(row.data[i] == tokens[i]);
+    CHECK(row.label[i] == tokens[i + 1]);
+  }
+  for (size_t i = tokens.size() - 1; i < 40; ++i) {
+    CHECK(row.data[i] == 0);
+    CHECK(row.label[i] == kNoTrainedLabel);
+  }
+  CHECK(set.where(1).ends_with("talks.jsonl:3"));
+}
+
+TEST_CASE("train_on assistant trains only what assistants write, with or without generation blocks in the template") {
+  const std::string with_blocks =
+      "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + "
+      "'<|end|>' }}{% endgeneration %}{% else %}{{ m.content + '<|end|>' }}{% endif %}\n{% endfor %}";
+  const std::string without =
+      "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}\n{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}";
+  for (const std::string& chat_template : {with_blocks, without}) {
+    ScratchFolder folder;
+    write_tokenizer(folder.path(), chat_template);
+    write_document_file(folder.path() + "/talks.jsonl",
+                        "{\"messages\": [" + chat_message("user", "Hi") + "," + chat_message("assistant", "Yes") + "," +
+                            chat_message("user", "So?") + "," + chat_message("assistant", "No") +
+                            "]}\n{\"messages\": [" + chat_message("user", "alone") + "]}\n");
+    DatasetSpec spec = talk_set(folder.path(), 100);
+    spec.train_on = "assistant";
+    const DocumentSet set(spec);
+    CHECK(trained_part(set, document_row(set, 0)) == "Yes<|end|>No<|end|>");
+    CHECK(trained_part(set, document_row(set, 1)) == "");
+    const DocumentSet::Summary summary = set.summarize();
+    CHECK(summary.untrained == 1);
+    CHECK(summary.first_untrained.ends_with("talks.jsonl:2"));
+    CHECK(summary.truncated == 0);
+  }
+}
+
+TEST_CASE(
+    "a template that renders earlier answers differently still marks them, or is an error that names generation") {
+  ScratchFolder folder;
+  const std::string chat = "{\"messages\": [" + chat_message("user", "a") + "," + chat_message("assistant", "first") +
+                           "," + chat_message("user", "b") + "," + chat_message("assistant", "second") + "]}\n";
+  write_document_file(folder.path() + "/talks.jsonl", chat);
+  DatasetSpec spec = talk_set(folder.path(), 200);
+  spec.train_on = "assistant";
+  // Like the template of Qwen3: the last answer begins with an empty thought.
+  write_tokenizer(folder.path(),
+                  "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% if loop.last and m.role == 'assistant' %}"
+                  "{{ '<think></think>' }}{% endif %}{{ m.content + '<|end|>' }}{% endfor %}"
+                  "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}");
+  {
+    const DocumentSet set(spec);
+    CHECK(trained_part(set, document_row(set, 0)) == "first<|end|><think></think>second<|end|>");
+  }
+  write_tokenizer(folder.path(), "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  const DocumentSet set(spec);
+  CHECK(document_error([&] { document_row(set, 0); }).find("{% generation %}") != std::string::npos);
+}
+
+TEST_CASE("packed rows have each pair of a token and its successor exactly once, and number their documents") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(), kPlainTemplate);
+  std::string talks;
+  for (int i = 0; i < 60; ++i)
+    talks += "{\"messages\": [" +
+             chat_message("user", std::string(static_cast<size_t>(i * 7 % 31), static_cast<char>('a' + i % 26))) +
+             "]}\n";
+  write_document_file(folder.path() + "/talks.jsonl", talks);
+  DatasetSpec spec = talk_set(folder.path(), 64);
+  const DocumentSet plain(spec);
+  spec.pack = true;
+  const DocumentSet packed(spec);
+  CHECK(packed.size() < plain.size() / 2);
+  std::map<std::pair<int32_t, int32_t>, int> pairs;
+  for (int64_t i = 0; i < plain.size(); ++i) {
+    const DocumentRow row = document_row(plain, i);
+    for (size_t j = 0; j < row.label.size(); ++j)
+      if (row.label[j] != kNoTrainedLabel) ++pairs[{row.data[j], row.label[j]}];
+  }
+  for (int64_t i = 0; i < packed.size(); ++i) {
+    const DocumentRow row = document_row(packed, i);
+    CHECK(row.documents.front() == 0);
+    for (size_t j = 0; j < row.label.size(); ++j) {
+      if (row.label[j] != kNoTrainedLabel) --pairs[{row.data[j], row.label[j]}];
+      if (j == 0) continue;
+      CHECK(row.documents[j] - row.documents[j - 1] >= 0);
+      CHECK(row.documents[j] - row.documents[j - 1] <= 1);
+      if (row.documents[j] == row.documents[j - 1] && row.label[j - 1] != kNoTrainedLabel)
+        CHECK(row.data[j] == row.label[j - 1]);
+    }
+  }
+  for (const auto& [pair, count] : pairs) CHECK(count == 0);
+}
+
+TEST_CASE("packing fills rows, keeps the order of documents, and is the same in every run") {
+  std::vector<RowPart> parts;
+  for (int i = 0; i < 500; ++i) parts.push_back({i, 0, 1 + (i * 37) % 100});
+  const auto rows = pack_rows(parts, 100);
+  int64_t total = 0;
+  std::vector<int> seen(parts.size());
+  int64_t previous = -1;
+  for (const auto& row : rows) {
+    int64_t used = 0;
+    CHECK(row.front().document > previous);
+    previous = row.front().document;
+    for (size_t i = 0; i < row.size(); ++i) {
+      used += row[i].count;
+      ++seen[static_cast<size_t>(row[i].document)];
+      if (i > 0) CHECK(row[i].document > row[i - 1].document);
+    }
+    CHECK(used <= 100);
+    total += used;
+  }
+  CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
+  CHECK(total > static_cast<int64_t>(rows.size()) * 98);
+}
+
+TEST_CASE("a long text continues in further rows, from lines, whole files and gzipped files") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(), kPlainTemplate);
+  DatasetSpec spec;
+  spec.type = "text";
+  spec.tokenizer = folder.path();
+  spec.length = 4;
+  write_document_file(folder.path() + "/a.jsonl", "{\"text\": \"abcdefghijk\"}\n{\"text\": \"xy\"}\n");
+  spec.paths = {folder.path() + "/a.jsonl"};
+  const DocumentSet set(spec);
+  CHECK(set.size() == 4);  // 10 pairs in rows of 4, and 1 pair
+  std::string all;
+  for (int64_t i = 0; i < set.size(); ++i) all += trained_part(set, document_row(set, i)) + "|";
+  CHECK(all == "bcde|fghi|jk|y|");
+  const gzFile out = gzopen((folder.path() + "/b.jsonl.gz").c_str(), "wb");
+  gzputs(out, "{\"text\": \"abcdefghijk\"}\n\n{\"text\": \"xy\"}");
+  gzclose(out);
+  spec.paths = {folder.path() + "/b.jsonl.gz"};
+  const DocumentSet packed_file(spec);
+  CHECK(packed_file.size() == 4);
+  CHECK(document_row(packed_file, 2).data == document_row(set, 2).data);
+  CHECK(packed_file.where(3).ends_with("b.jsonl.gz:3"));
+  write_document_file(folder.path() + "/c.txt", "abcde\nfghij");
+  spec.paths = {folder.path() + "/c.txt"};
+  CHECK(DocumentSet(spec).size() == 3);
+}
+
+TEST_CASE("errors of documents name the file and the line") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(), kPlainTemplate);
+  const DatasetSpec spec = talk_set(folder.path(), 40);
+  write_document_file(folder.path() + "/talks.jsonl", kTwoTurns + "{\"talk\": []}\n");
+  const DocumentSet set(spec);
+  const std::string text = document_error([&] { document_row(set, 1); });
+  CHECK(text.find("talks.jsonl:2: has no list of messages in the field 'messages'") != std::string::npos);
+  write_document_file(folder.path() + "/talks.jsonl", "");
+  CHECK(document_error([&] { DocumentSet empty(spec); }) == "dataset.path: the files contain no documents");
+  DatasetSpec other = spec;
+  other.tokenizer = folder.path() + "/none";
+  CHECK(document_error([&] { DocumentSet none(other); }).starts_with("dataset.tokenizer: "));
+  other = spec;
+  other.paths = {folder.path() + "/talks.parquet"};
+  write_document_file(folder.path() + "/talks.parquet", "PAR1");
+  CHECK(document_error([&] { DocumentSet parquet(other); }).find("Parquet") != std::string::npos);
+}
