@@ -25,7 +25,7 @@ using LayerId = int32_t;
 
 enum class TensorKind : uint8_t {
   input,       ///< comes from the data set: data, label
-  parameter,   ///< trained
+  parameter,   ///< trained, unless it is frozen
   state,       ///< kept from step to step, not trained (running statistics)
   activation,  ///< produced by a forward node
   gradient,    ///< produced by a backward node
@@ -55,6 +55,7 @@ struct Tensor {
   TensorKind kind = TensorKind::activation;
   NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
   Init init;             ///< parameter and state
+  bool frozen = false;   ///< parameter: not trained (train.freeze)
   BatchRows batch;       ///< a gradient has the batch of its tensor
 };
 

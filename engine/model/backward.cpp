@@ -28,10 +28,11 @@ class BackwardPass {
   }
 
  private:
-  /// A tensor needs a gradient if a parameter affects it through ops that have one.
+  /// A tensor needs a gradient if a trained parameter affects it through ops that have one.
   void find_needs() {
     needs_.resize(num_tensors_, false);
-    for (size_t t = 0; t < num_tensors_; ++t) needs_[t] = graph_.tensors[t].kind == TensorKind::parameter;
+    for (size_t t = 0; t < num_tensors_; ++t)
+      needs_[t] = graph_.tensors[t].kind == TensorKind::parameter && !graph_.tensors[t].frozen;
     for (size_t n = 0; n < num_forward_; ++n) {
       const Node& node = graph_.nodes[n];
       if (get_op(node.op).backward == nullptr) continue;

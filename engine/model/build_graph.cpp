@@ -15,6 +15,7 @@
 #include "engine/model/parameter_groups.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
+#include "engine/spec/adapters.h"
 
 namespace trainctl {
 namespace {
@@ -31,10 +32,16 @@ class Model {
   Graph build() {
     if (const DataField* first = data_.find("data")) input(*first);
     for (const LayerSpec& layer : spec_.network) check_name(layer);
-    for (const LayerSpec& layer : spec_.network) add_layer(layer);
+    for (Diagnostic& wrong : check_adapters(spec_)) errors_.add(std::move(wrong));
+    for (const LayerSpec& layer : spec_.network) {
+      add_layer(layer);
+      add_adapter(layer);
+    }
     if (spec_.loss) add_loss();
     add_prints();
     if (!errors_.empty()) throw SpecError(errors_.take());
+    if (std::vector<Diagnostic> wrong = freeze_parameters(spec_, graph_); !wrong.empty())
+      throw SpecError(std::move(wrong));
     if (graph_.loss >= 0) build_backward(graph_);
     if (std::vector<Diagnostic> unused = set_parameter_groups(spec_, graph_); !unused.empty())
       throw SpecError(std::move(unused));
@@ -150,6 +157,14 @@ class Model {
     } catch (const ShapeError& problem) {
       layer_error(layer, problem.what(), problem.field);
     }
+  }
+
+  /// Every reader of the layer then reads the sum of it and its adapter.
+  void add_adapter(const LayerSpec& beside) {
+    const std::vector<LayerSpec> layers = adapter_layers(spec_, beside);
+    if (layers.empty() || outputs_[beside.name] < 0) return;
+    for (const LayerSpec& layer : layers) add_layer(layer);
+    outputs_[beside.name] = outputs_[layers.back().name];
   }
 
   void add_loss() {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/base/text.h"
+#include "engine/spec/adapters.h"
 
 namespace trainctl {
 namespace {
@@ -19,12 +20,48 @@ std::string unused_hint(const std::string& pattern, const std::vector<std::strin
                        : "parameters: " + join(shown) + (names.size() > kShown ? ", ..." : "");
 }
 
-}  // namespace
-
-std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph) {
+std::vector<std::string> parameter_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Tensor& tensor : graph.tensors)
     if (tensor.kind == TensorKind::parameter) names.push_back(tensor.name);
+  return names;
+}
+
+bool matches_name(const std::string& pattern, const std::string& name) {
+  return name == pattern || glob_match(pattern, name);
+}
+
+}  // namespace
+
+std::vector<Diagnostic> freeze_parameters(const JobSpec& spec, Graph& graph) {
+  std::vector<Diagnostic> errors;
+  bool trains = false;
+  std::vector<bool> used(spec.train.freeze.size(), false);
+  for (Tensor& tensor : graph.tensors) {
+    if (tensor.kind != TensorKind::parameter) continue;
+    const bool is_adapter = is_adapter_parameter(spec, tensor.name);
+    tensor.frozen = spec.adapters.lora && used.empty() && !is_adapter;
+    for (size_t p = 0; p < used.size(); ++p) {
+      if (!matches_name(spec.train.freeze[p], tensor.name)) continue;
+      used[p] = true;
+      tensor.frozen = tensor.frozen || !is_adapter;
+    }
+    trains = trains || !tensor.frozen;
+  }
+  for (size_t p = 0; p < used.size(); ++p) {
+    if (used[p]) continue;
+    const std::string path = "train.freeze[" + std::to_string(p) + "]";
+    errors.push_back({spec.position(path), path, "no parameter matches '" + spec.train.freeze[p] + "'",
+                      unused_hint(spec.train.freeze[p], parameter_names(graph))});
+  }
+  if (errors.empty() && !used.empty() && !trains && graph.has_loss())
+    errors.push_back({spec.position("train.freeze"), "train.freeze", "all parameters are frozen, so nothing is trained",
+                      "freeze fewer of them"});
+  return errors;
+}
+
+std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph) {
+  const std::vector<std::string> names = parameter_names(graph);
   std::vector<Diagnostic> errors;
   std::map<std::string, int, std::less<>> group_of;
   for (size_t g = 0; g < spec.optimizer.groups.size(); ++g) {
@@ -33,7 +70,7 @@ std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph) 
       const std::string& pattern = group.patterns[p];
       bool matches = false, decides = false;
       for (const std::string& name : names) {
-        if (name != pattern && !glob_match(pattern, name)) continue;
+        if (!matches_name(pattern, name)) continue;
         matches = true;
         const auto [known, added] = group_of.emplace(name, static_cast<int>(g));
         decides = decides || added || known->second == static_cast<int>(g);

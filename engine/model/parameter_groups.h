@@ -1,4 +1,4 @@
-// Which of optimizer.groups sets each parameter's optimizer.
+// Which parameters are trained, and which of optimizer.groups sets each parameter's optimizer.
 #pragma once
 
 #include <vector>
@@ -12,5 +12,10 @@ namespace trainctl {
 /// Sets Update::group of all updates. A parameter belongs to the first group that has a pattern for it. Returns an
 /// error for each pattern that decides nothing: it matches no parameter, or only those of earlier groups.
 std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph);
+
+/// Marks the parameters that train.freeze names, without those of adapters, before the backward pass is built; with
+/// adapters and no train.freeze, all others. Returns an error for each pattern
+/// that matches no parameter, and one if no parameter is left to train.
+std::vector<Diagnostic> freeze_parameters(const JobSpec& spec, Graph& graph);
 
 }  // namespace trainctl

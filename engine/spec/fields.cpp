@@ -14,6 +14,7 @@ const void* default_object(const Section* section) {
   static const StopSpec stop;
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
+  static const LoraSpec lora;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
@@ -30,6 +31,8 @@ const void* default_object(const Section* section) {
   if (section->name == "launch.kubernetes") return &job.launch.kubernetes;
   if (section->name == "print") return &job.print;
   if (section->name == "fp8") return &fp8;
+  if (section->name == "adapters") return &job.adapters;
+  if (section->name == "adapters.lora") return &lora;
   return nullptr;
 }
 

@@ -221,12 +221,13 @@ struct StopSpec {
 bool is_better(const std::string& metric, double value, double than);
 
 struct TrainSpec {
-  int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
-  int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
-  int64_t log_every = 1;       ///< steps between loss lines
-  int64_t sink_steps = 1;      ///< steps between two reads of the losses
-  int64_t histograms = 0;      ///< steps between two histograms of weights and gradients; 0: none
-  OnNan on_nan = OnNan::stop;  ///< reaction to a loss that is nan or infinite
+  int64_t epochs = 1;               ///< 0: as many as `steps` takes; given `steps` alone it is 0
+  int64_t steps = 0;                ///< 0: all epochs. If both are set, the one that is reached first ends the run
+  int64_t log_every = 1;            ///< steps between loss lines
+  int64_t sink_steps = 1;           ///< steps between two reads of the losses
+  int64_t histograms = 0;           ///< steps between two histograms of weights and gradients; 0: none
+  OnNan on_nan = OnNan::stop;       ///< reaction to a loss that is nan or infinite
+  std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
   std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
 
@@ -242,6 +243,19 @@ struct TrainSpec {
 struct Fp8Spec {
   std::vector<std::string> layers = {"*"};  ///< names or globs
   int64_t min_weight = 1 << 18;             ///< elements of a weight; products with smaller ones stay in bf16
+};
+
+/// adapters.lora: low-rank adapters beside dense layers.
+struct LoraSpec {
+  std::vector<std::string> layers;  ///< names or globs
+  int64_t rank = 8;
+  double alpha = 8;  ///< the product is multiplied with alpha / rank
+  double dropout = 0;
+  bool rank_stabilized = false;  ///< alpha / sqrt(rank) instead
+};
+
+struct AdaptersSpec {
+  std::optional<LoraSpec> lora;
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -335,6 +349,7 @@ struct JobSpec {
   ParallelSpec parallel;
   LaunchSpec launch;
   PrintSpec print;
+  AdaptersSpec adapters;
 
   std::string file;                            ///< path as given by the user
   std::string source;                          ///< its text, for excerpts in errors

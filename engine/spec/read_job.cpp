@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/base/text.h"
+#include "engine/spec/adapters.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/network.h"
 #include "engine/spec/read_command.h"
@@ -254,11 +255,14 @@ class JobReader {
   }
 
   bool matches(const std::string& pattern) {
-    if (layer_names_.empty())
-      for (const LayerSpec& layer : job_.network) layer_names_.insert(layer.name);
+    if (layer_names_.empty()) {
+      for (const LayerSpec& layer : job_.network) {
+        layer_names_.insert(layer.name);
+        for (const LayerSpec& adapter : adapter_layers(job_, layer)) layer_names_.insert(adapter.name);
+      }
+    }
     if (!is_glob(pattern)) return layer_names_.contains(pattern);
-    return std::any_of(job_.network.begin(), job_.network.end(),
-                       [&](const LayerSpec& layer) { return glob_match(pattern, layer.name); });
+    return std::ranges::any_of(layer_names_, [&](const std::string& name) { return glob_match(pattern, name); });
   }
 
   /// The layer that has this as one of several outputs; "" if none has.

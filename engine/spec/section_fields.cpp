@@ -281,6 +281,10 @@ const Section& train_section() {
           field<&T::on_nan>("on_nan",
                             "If the loss is NaN or infinite: stop ends the run with exit code 5; warn prints one "
                             "warning and continues."),
+          list_field<&T::freeze>(
+              "freeze", FieldKind::metric_names,
+              "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "
+              "They have no gradient, no optimizer state and no reduction."),
           checkpoint_field(),
           stop_field(),
       }};
@@ -551,6 +555,38 @@ Field precision_field() {
   return f;
 }
 
+const Section& lora_section() {
+  using L = LoraSpec;
+  static const Section section{
+      "adapters.lora",
+      "Low-rank adapters beside dense layers: y + alpha / rank * B (A x). A and B are trained; everything else is "
+      "frozen, unless train.freeze names what is.",
+      {
+          list_field<&L::layers>("layers", FieldKind::metric_names, "The dense layers, by name or glob.").required(),
+          field<&L::rank>("rank", "Rows of A and columns of B.").at_least(1).at_most(kMaxSize),
+          field<&L::alpha>("alpha", "Scale of the adapters.").above(0),
+          field<&L::dropout>("dropout", "Probability with which an element of an adapter's input is zero.")
+              .at_least(0)
+              .below(1),
+          field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
+      }};
+  return section;
+}
+
+const Section& adapters_section() {
+  static const Section section = [] {
+    Field lora = make_field("lora", FieldKind::section, "Low-rank adapters (LoRA).");
+    lora.section = &lora_section();
+    lora.object = [](void* enclosing, bool make) -> void* {
+      auto& spec = static_cast<AdaptersSpec*>(enclosing)->lora;
+      if (make && !spec) spec.emplace();
+      return spec ? &*spec : nullptr;
+    };
+    return Section{"adapters", "Small trained layers beside frozen ones.", {lora}};
+  }();
+  return section;
+}
+
 const Section& print_section() {
   using P = PrintSpec;
   static const Section section{
@@ -615,6 +651,8 @@ const Section& job_section() {
               .of(JobKind::network),
           make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           fp8_field(),
+          subsection<&J::adapters>("adapters", adapters_section(), "Small trained layers beside frozen ones.")
+              .of(JobKind::network),
           loss_field(),
           make_field("metrics", FieldKind::metrics,
                      "Metrics that are computed from each step's predictions and reported with the loss.")

@@ -44,6 +44,10 @@ const char* const kAdamGroups =
     "optimizer={type: adamw, learning_rate: 0.001, weight_decay: 0.1, groups: [{parameters: ['*.bias', '*norm*'], "
     "weight_decay: 0}, {parameters: ['fc2.*'], learning_rate_scale: 0.1, eps: 0.001}]}";
 
+const char* const kFreeze = "train.freeze=['fc1.*', 'fc2.bias']";
+const char* const kLora =
+    "adapters={lora: {layers: ['h.*.qkv', 'h.*.down', head], rank: 4, alpha: 8, dropout: 0.1, rank_stabilized: true}}";
+
 /// Shards of the ranks of one host; kOnHosts and a number of hosts say which these are.
 std::string within_host(int level) {
   return fmt::format("parallel.optimizer_shard={{level: {}, min_kb: 0, within_host: true}}", level);
@@ -728,6 +732,25 @@ const std::vector<PlanCase>& plan_cases() {
         "parallel.strategies={mixed: [[2, 1, 2], [2, 1]], cross: [[1, 2, 2], [1, 1, 2], [1, 1, 2], [1, 1]], q_turn: "
         "[[1, 4, 1], [1, 4]]}"}},
       {"documents: 2 stages of 2", "documents", {kMicro2}, {ranks(4), kSemi, kTwoStages}},
+      // frozen parameters and adapters
+      {"freeze: data parallel, 3 ranks, level 2", "classifier", {kFreeze}, {ranks(3), kData, kShard2}},
+      {"freeze: 2 stages of 2, micro-batches", "classifier", {kFreeze, kMicro2}, {ranks(4), kSemi, kTwoStages}},
+      {"lora: data parallel, 4 ranks, level 3", "gpt", {kLora}, {ranks(4), kData, kShard3}, kAdamTolerance},
+      {"lora: heads and hidden units, 2 ranks by 2, level 1",
+       "gpt",
+       {kLora, kMicro2},
+       {ranks(4), kSemi, kShard1, megatron(kGpt, 2, 2)},
+       kAdamTolerance},
+      {"lora: 2 stages of 2, recompute",
+       "gpt",
+       {kLora, kMicro2},
+       {ranks(4), kSemi, kTwoStages, kShard2, "parallel.recompute=['h.*']"},
+       kAdamTolerance},
+      {"lora: rows of tokens cut, 3 ranks",
+       "gpt",
+       {kLora},
+       {ranks(3), kSemi, "parallel.strategies={'h.*.ln?': [[1, 3, 1]]}"},
+       kAdamTolerance},
       // hybrid_parallel
       {"hybrid: data parallel by hand, 4 ranks", "mlp", {}, {ranks(4), kHybrid}},
       {"hybrid: data parallel by hand, 3 ranks, micro-batches, level 1",

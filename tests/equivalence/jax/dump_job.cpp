@@ -1,6 +1,7 @@
 // dump_job JOB.yaml FOLDER [OVERRIDE ...]: writes what another program needs to train a job of one rank:
 //   job.json: network, loss, optimizer, seed, micro-batches, steps of the run
 //   <parameter>.npy before the first step; data.npy and label.npy [steps, batch, …]
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -27,7 +28,23 @@ Json attrs_json(const Attrs& attrs) {
   return json;
 }
 
-Json job_json(const JobSpec& spec, int64_t steps) {
+/// Null: no adapters.
+Json lora_json(const JobSpec& spec) {
+  if (!spec.adapters.lora) return nullptr;
+  const LoraSpec& lora = *spec.adapters.lora;
+  const auto rank = static_cast<double>(lora.rank);
+  return {{"factor", lora.alpha / (lora.rank_stabilized ? std::sqrt(rank) : rank)}, {"dropout", lora.dropout}};
+}
+
+std::vector<std::string> frozen_parameters(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Tensor& tensor : graph.tensors)
+    if (tensor.frozen) names.push_back(tensor.name);
+  return names;
+}
+
+Json job_json(const PlannedJob& job, int64_t steps) {
+  const JobSpec& spec = job.spec;
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.network) {
     layers.push_back({{"name", layer.name},
@@ -60,6 +77,8 @@ Json job_json(const JobSpec& spec, int64_t steps) {
           {"seed", spec.seed},
           {"micro_batches", spec.parallel.micro_batches},
           {"steps", steps},
+          {"lora", lora_json(spec)},
+          {"frozen", frozen_parameters(job.graph)},
           {"optimizer", optimizer}};
 }
 
@@ -98,7 +117,7 @@ void dump_job(const std::string& job_file, const std::string& folder, const std:
   dump_weights(compile_all(job)[0], job.spec.seed, folder);
   const int64_t steps = dump_batches(job.spec, folder);
   std::ofstream file(folder + "/job.json");
-  if (!(file << job_json(job.spec, steps).dump(1)).flush()) throw EnvError("cannot write " + folder + "/job.json");
+  if (!(file << job_json(job, steps).dump(1)).flush()) throw EnvError("cannot write " + folder + "/job.json");
 }
 
 }  // namespace

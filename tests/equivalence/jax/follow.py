@@ -18,6 +18,7 @@ ADAM_DECAY = "optimizer={type: adam, learning_rate: 0.001, weight_decay: 0.01}"
 STEPS = "optimizer={type: adamw, learning_rate: {type: step, base: 0.002, step_size: 20, gamma: 0.5}, weight_decay: 0.05, clip_norm: 0.5}"
 SMOOTH = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}"
 IGNORED = "loss={type: softmax_cross_entropy, ignore_index: 5}"
+LORA = "adapters={lora: {layers: ['h.*.qkv', 'h.*.down', head], rank: 4, alpha: 8, dropout: 0.1}}"
 TWO, FOUR = "parallel.micro_batches=2", "parallel.micro_batches=4"
 
 
@@ -75,6 +76,9 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("gemma", [TWO], cut(6, "{'*.attn': [[1, 2, 3], [1, 1, 3], [1, 1, 3]], '*.norm?': [[1, 3, 1]]}")),
     ("documents", [], ["launch.ranks=1"]),
     ("documents", [TWO], cut(4, "{mixed: [[2, 1, 2], [2, 1]], cross: [[1, 2, 2], [1, 1, 2], [1, 1, 2], [1, 1]]}")),
+    ("gpt", [LORA], ["launch.ranks=1"]),
+    ("gpt", [LORA, TWO], [*cut(4, megatron(2, ["qkv", "up"], "wte: [[1, 1], [2, 1]], head: [[1, 1, 1], [2, 1]]"), 2), "parallel.recompute=['h.*']"]),
+    ("classifier", ["train.freeze=['fc1.*', 'fc2.bias']", CLIPPED], data_parallel(4, 2)),
     ("one_hot", [], cut(4, "{fc1: [[1, 1, 4], [1, 4]]}")),
     ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
     ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),

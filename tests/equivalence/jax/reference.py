@@ -246,6 +246,17 @@ class Network:
             return jnp.where(jnp.abs(off) < beta, off * off / (2 * beta), jnp.abs(off) - beta / 2).mean()
         return {"mae": jnp.abs, "mse": jnp.square}[kind](off).mean()
 
+    def adapter(self, name, weights, x, step, micro_batch):
+        """The low-rank product beside dense layer `name`; 0 without one."""
+        if f"{name}.lora_a.weight" not in weights:
+            return 0
+        lora, dropped = self.job["lora"], f"{name}.lora_dropout"
+        if micro_batch is None:
+            self.whole[dropped] = x.shape
+        elif lora["dropout"] > 0:
+            x = dropout(x, self.whole.get(dropped, x.shape), lora["dropout"], self.job["seed"], dropped, step, micro_batch)
+        return lora["factor"] * (x @ weights[f"{name}.lora_a.weight"].T) @ weights[f"{name}.lora_b.weight"].T
+
     def apply(self, layer, weights, inputs, step, micro_batch):
         kind, attrs, name, x = layer["type"], layer["attrs"], layer["name"], inputs[0]
         owner = attrs.get("share") or name
@@ -257,7 +268,7 @@ class Network:
         if kind == "dropout":
             return x if micro_batch is None else dropout(x, self.whole.get(name, x.shape), attrs["p"], self.job["seed"], name, step, micro_batch)
         if kind == "dense":
-            return x @ weight.T + (0 if bias is None else bias)
+            return x @ weight.T + (0 if bias is None else bias) + self.adapter(name, weights, x, step, micro_batch)
         if kind == "matmul":
             a, b = x, inputs[1] if len(inputs) > 1 else weight
             return (a.mT if attrs.get("transpose_a") else a) @ (b.mT if attrs.get("transpose_b") else b)
@@ -392,12 +403,14 @@ def make_step(job):
 
     @jax.jit
     def run(weights, slots, data, label, rate, step):
-        loss, gradients = jax.value_and_grad(mean_loss)(weights, data, label, step)
+        frozen = {name: w for name, w in weights.items() if name in job["frozen"]}
+        trained = {name: w for name, w in weights.items() if name not in frozen}
+        loss, gradients = jax.value_and_grad(lambda trained: mean_loss({**frozen, **trained}, data, label, step))(trained)
         if o["clip_norm"] > 0:
             norm = jnp.sqrt(sum(jnp.sum(g * g) for g in gradients.values()))
             gradients = {name: g * jnp.minimum(1, o["clip_norm"] / (norm + 1e-6)) for name, g in gradients.items()}
-        after = {name: updated(o, name, w, gradients[name], slots[name], rate, step) for name, w in weights.items()}
-        return loss, {name: w for name, (w, _) in after.items()}, {name: state for name, (_, state) in after.items()}
+        after = {name: updated(o, name, w, gradients[name], slots[name], rate, step) for name, w in trained.items()}
+        return loss, {**frozen, **{name: w for name, (w, _) in after.items()}}, {name: state for name, (_, state) in after.items()}
 
     return run
 
@@ -416,7 +429,7 @@ def reference_losses(dump_job, job_file, overrides=()):
         files = sorted(folder.glob("*.weight.npy")) + sorted(folder.glob("*.bias.npy"))
         weights = {file.stem: read_array(file) for file in files}
         data, label = read_array(folder / "data.npy"), read_array(folder / "label.npy")
-    slots = {name: (jnp.zeros_like(w), jnp.zeros_like(w)) for name, w in weights.items()}
+    slots = {name: (jnp.zeros_like(w), jnp.zeros_like(w)) for name, w in weights.items() if name not in job["frozen"]}
     run, losses = make_step(job), {}
     for step in range(job["steps"]):
         rate = learning_rate(job["optimizer"]["learning_rate"], step, job["steps"])

@@ -1,0 +1,28 @@
+// Low-rank adapters (LoRA): ordinary layers beside the layers that adapters.lora names, so plans, programs and
+// checkpoints treat them as any others. A dense layer `L` reads x and computes y; behind it follow
+//
+//   L.lora_dropout  of x, if adapters.lora.dropout is not 0
+//   L.lora_a        dense, [rank, features], PyTorch's default initial values, as PEFT
+//   L.lora_b        dense, [units, rank], zeros
+//   L.lora_scale    alpha / rank, or alpha / sqrt(rank)
+//   L.lora          the sum of y and the scaled product, which every reader of L reads in place of y
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// The layers behind `layer`, the sum last; empty if no adapter names it.
+std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
+
+/// Whether the parameter belongs to an adapter of the job.
+bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
+
+/// An error for each pattern of adapters.lora.layers that names a layer other than a dense one.
+std::vector<Diagnostic> check_adapters(const JobSpec& spec);
+
+}  // namespace trainctl
