@@ -143,7 +143,7 @@ void add_windows(std::vector<OpCase>& rows) {
   rows.push_back(windowed(packed(1, 17, 2, 4, 1, true), 1));
   rows.push_back(windowed(packed(2, 33, 1, 3, 2, true), 5));
   rows.push_back(windowed(packed(1, 150, 1, 2, 1, true), 40));
-  rows.push_back(windowed(packed(1, 300, 1, 2, 1, true), 130));
+  rows.push_back(windowed(packed(1, 150, 1, 1, 1, true), 130));
   rows.push_back(windowed(apart(2, 12, 12, 4, 1, 2, true), 4));
   rows.push_back(windowed(apart(1, 12, 5, 2, 2, 3, true), 3));  // the last rows see no key
   rows.push_back(windowed(packed(2, 12, 2, 8, 2, true), 3));
@@ -154,10 +154,10 @@ void add_windows(std::vector<OpCase>& rows) {
     rows.push_back(windowed(apart(2, 12, 7, 2, 2, 3, causal), 0, 2));
     rows.push_back(windowed(with_mask(apart(2, 12, 10, 2, 1, 2, causal)), 0, 1.5));
     rows.push_back(with_documents(packed(6, 7, 2, 2, 1, causal)));
-    rows.push_back(with_documents(packed(2, 150, 1, 2, 1, causal)));
+    rows.push_back(with_documents(packed(2, 40, 1, 2, 1, causal)));
     rows.push_back(with_documents(apart(3, 12, 12, 2, 2, 2, causal)));
   }
-  rows.push_back(windowed(packed(1, 150, 1, 2, 1, true), 50, 1.5));
+  rows.push_back(windowed(packed(1, 70, 1, 2, 1, true), 50, 1.5));
   rows.push_back(windowed(with_documents(packed(2, 40, 1, 2, 2, true)), 6, 2));
 }
 

@@ -40,9 +40,9 @@ inline bool describe(CUtensorMap& to, const void* data, const Heads& heads, cons
 inline bool is_plain_bf16(const CudaKernelCall& call, const AttentionCall& a) {
   const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };
   const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
-  return !a.masked && a.window == 0 && a.softcap == 0 && is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) && is_bf16(call.in[a.k_at]) &&
-         is_bf16(call.out[0]) && std::all_of(call.in.begin(), call.in.end(), starts) &&
-         std::all_of(call.out.begin(), call.out.end(), starts);
+  if (a.masked || a.window > 0 || a.softcap > 0) return false;
+  return is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) && is_bf16(call.in[a.k_at]) && is_bf16(call.out[0]) &&
+         std::all_of(call.in.begin(), call.in.end(), starts) && std::all_of(call.out.begin(), call.out.end(), starts);
 }
 
 /// Hopper itself, and code for its own instructions: the products exist on no other architecture.

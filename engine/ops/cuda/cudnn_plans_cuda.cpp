@@ -312,7 +312,8 @@ const std::string& cudnn_fault() {
 CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   std::ostringstream signature;
   signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
-            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << a.window << " " << std::hexfloat << a.scale;
+            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << a.window << " " << std::hexfloat
+            << a.scale;
   return shared(signature.str(), [&] { return make(a); });
 }
 

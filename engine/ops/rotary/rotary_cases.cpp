@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "tests/op_cases/op_cases.h"
 
@@ -55,7 +56,10 @@ Outputs rotary(const Inputs& in, const Attrs& attrs) {
   const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1), rotated = attrs.integer("rotated", 1);
   const int64_t turned = attrs.integer("rotary_dim", d);
   const bool interleaved = attrs.flag("interleaved");
-  const double magnitude = naive_magnitude(attrs);
+  const double magnitude = naive_magnitude(attrs), direction = attrs.flag("inverse") ? -1 : 1;
+  std::vector<double> frequencies;
+  for (int64_t pair = 0; pair < turned / 2; ++pair)
+    frequencies.push_back(naive_frequency(attrs, pair, static_cast<double>(turned)));
   return {make(in[0].shape, [&](const Index& index) {
     const int64_t head = index[2] / d % heads, e = index[2] % d;
     const double x = at(in[0], index);
@@ -65,8 +69,7 @@ Outputs rotary(const Inputs& in, const Attrs& attrs) {
     const int64_t apart = interleaved ? 1 : turned / 2;
     double row = static_cast<double>(index[1]);
     if (in.size() > 1) row -= std::min(row, in[1].values[index[0] * in[0].shape[1] + index[1]]);
-    const double angle =
-        row * naive_frequency(attrs, pair, static_cast<double>(turned)) * (attrs.flag("inverse") ? -1 : 1);
+    const double angle = direction * row * frequencies[static_cast<size_t>(pair)];
     const double other = at(in[0], {index[0], index[1], index[2] + (second ? -apart : apart)});
     return magnitude * (x * std::cos(angle) + (second ? other : -other) * std::sin(angle));
   })};
@@ -112,7 +115,7 @@ std::vector<OpCase> rotary_rows() {
         scaled("longrope", {{"factors", std::vector<double>{1, 1.1, 1.3, 2, 2.5, 3, 7.5, 20}}}),
         scaled("longrope",
                {{"factors", std::vector<double>{3, 2}}, {"attention_factor", 1.2}, {"rotary_dim", int64_t{4}}})})
-    rotary_rows.push_back({"rotary", {{{2, 40, 64}}}, with(rotary_attrs(16, false, 2, 1), scaling), {{2, 40, 64}}});
+    rotary_rows.push_back({"rotary", {{{1, 24, 32}}}, with(rotary_attrs(16, false, 2, 1), scaling), {{1, 24, 32}}});
   return rotary_rows;
 }
 

@@ -14,7 +14,7 @@ struct RotaryCall {
   int64_t head_dim = 0, rotated = 0;
   int64_t rotary_dim = 0;  ///< the first features of a head are rotated, the others copied
   int64_t first_row = 0;   ///< index in the whole
-  int64_t rows = 0;        ///< of the whole
+  int64_t rows = 0;        ///< number of rows of the whole
   bool interleaved = false, inverse = false;
   RotaryAngles angles = {};
   const int32_t* documents = nullptr;  ///< [b, t]: index of the first row of each row's document; null: 0
