@@ -1,41 +1,12 @@
 // How families of decoders differ from each other: what their classes in transformers compute.
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
-#include "engine/base/entry_types.h"
 #include "engine/model_folder/decoder.h"
 #include "engine/model_folder/families.h"
 
 namespace trainctl {
 namespace {
-
-bool layer_has(std::string_view type, std::string_view field) {
-  const EntryType* layer = find_layer_type(type);
-  return layer != nullptr && (field.empty() || layer->has_field(field));
-}
-
-/// Refuses the field of config.json that needs a layer, or a field of one, that this program lacks.
-void require_layers(const ModelConfig& config, const Decoder& d) {
-  const auto demand = [&](bool needed, const char* type, const char* field, const char* of_config) {
-    if (needed && !layer_has(type, field)) config.refuse(config.has(of_config) ? of_config : "model_type");
-  };
-  const std::string rotary = d.rotary + d.local_rotary;
-  const char* rope = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  demand(rotary.find("scaling") != std::string::npos, "rotary", "scaling", rope);
-  demand(rotary.find("rotary_dim") != std::string::npos, "rotary", "rotary_dim", rope);
-  demand(std::any_of(d.windows.begin(), d.windows.end(), [](int64_t w) { return w > 0; }), "attention", "window",
-         "sliding_window");
-  demand(d.score_softcap > 0, "attention", "softcap", "attn_logit_softcapping");
-  demand(d.logit_softcap > 0, "softcap", "", "final_logit_softcapping");
-  demand(d.norms_from_zero, "rms_norm", "offset", "model_type");
-  demand(d.head_norms, "rms_norm", "heads", "model_type");
-}
-
-ModelJob job_of(const ModelConfig& config, const Decoder& d) {
-  require_layers(config, d);
-  return decoder_job(d);
-}
 
 /// Also SmolLM, and every model whose config.json has model_type llama.
 Decoder llama(const ModelConfig& config) {
@@ -72,13 +43,13 @@ Decoder gemma(const ModelConfig& config) {
 
 }  // namespace
 
-ModelJob llama_job(const ModelConfig& config) { return job_of(config, llama(config)); }
+ModelJob llama_job(const ModelConfig& config) { return decoder_job(llama(config)); }
 
 ModelJob mistral_job(const ModelConfig& config) {
   Decoder d = llama(config);
   d.title = "Mistral";
   d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
-  return job_of(config, d);
+  return decoder_job(d);
 }
 
 ModelJob qwen2_job(const ModelConfig& config) {
@@ -87,7 +58,7 @@ ModelJob qwen2_job(const ModelConfig& config) {
   d.qkv_bias = true;
   d.rotary = read_rotary(config, d.head_dim);
   read_qwen_windows(config, d);
-  return job_of(config, d);
+  return decoder_job(d);
 }
 
 ModelJob qwen3_job(const ModelConfig& config) {
@@ -95,7 +66,7 @@ ModelJob qwen3_job(const ModelConfig& config) {
   d.title = "Qwen3";
   d.head_norms = true;
   read_qwen_windows(config, d);
-  return job_of(config, d);
+  return decoder_job(d);
 }
 
 ModelJob gemma2_job(const ModelConfig& config) {
@@ -103,7 +74,7 @@ ModelJob gemma2_job(const ModelConfig& config) {
   d.title = "Gemma 2";
   d.rotary = read_rotary(config, d.head_dim);
   d.windows = read_windows(config, d.layers, [](int64_t layer) { return layer % 2 == 0; });
-  return job_of(config, d);
+  return decoder_job(d);
 }
 
 ModelJob gemma3_job(const ModelConfig& config) {
@@ -123,7 +94,7 @@ ModelJob gemma3_job(const ModelConfig& config) {
   const bool all = std::all_of(d.windows.begin(), d.windows.end(), [&](int64_t w) { return w == d.windows.front(); });
   if (all && d.windows.front() > 0) d.rotary = d.local_rotary;
   if (all || d.local_rotary == d.rotary) d.local_rotary.clear();
-  return job_of(config, d);
+  return decoder_job(d);
 }
 
 ModelJob phi3_job(const ModelConfig& config) {
@@ -133,7 +104,7 @@ ModelJob phi3_job(const ModelConfig& config) {
   d.rotary = read_rotary(config, d.head_dim);
   d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
   config.ignore({"original_max_position_embeddings", "auto_map"});
-  return job_of(config, d);
+  return decoder_job(d);
 }
 
 }  // namespace trainctl

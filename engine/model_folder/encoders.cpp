@@ -35,6 +35,33 @@ void add_encoder_vars(const ModelConfig& config, ModelJob& job) {
               {"hidden", std::to_string(config.integer("intermediate_size"))}};
 }
 
+/// The rows of an image: a trained one, added to a row of zeros, and then the patches.
+std::vector<std::string> vit_rows() {
+  const std::string patches = "(image // patch) * (image // patch)";
+  return {LayerLine("patches", "conv2d")
+              .with("channels", "${d}")
+              .with("kernel", "${patch}")
+              .with("stride", "${patch}")
+              .text(),
+          LayerLine("pixels", "reshape").with("shape", "[\"${d}\", \"${" + patches + "}\"]").text(),
+          LayerLine("tokens", "transpose").with("perm", "[0, 2, 1]").text(),
+          LayerLine("first", "slice").with("dim", int64_t{1}).with("end", int64_t{1}).text(),
+          LayerLine("zero", "scale").with("factor", 0.0).text(),
+          LayerLine("class_token", "position_embedding").with("max_length", int64_t{1}).text(),
+          LayerLine("rows", "concat").with("inputs", "[class_token, tokens]").with("dim", int64_t{1}).text(),
+          LayerLine("positions", "position_embedding").with("max_length", "${" + patches + " + 1}").text(),
+          R"({module: block, name: h, repeat: "${layers}"})"};
+}
+
+/// The first row, through a dense layer if the model has one, gives the classes.
+void add_classifier(ModelJob& job, bool has_pooler) {
+  job.network.push_back(LayerLine("cls", "slice").with("dim", int64_t{1}).with("end", int64_t{1}).text());
+  job.network.push_back(LayerLine("cls_row", "squeeze").with("dim", int64_t{1}).text());
+  if (has_pooler) job.network.push_back(dense("pooler", "${d}").text());
+  if (has_pooler) job.network.push_back(LayerLine("pooled", "tanh").text());
+  job.network.push_back(dense("classifier", "${classes}").text());
+}
+
 /// Norms follow the sums.
 std::vector<std::string> bert_block(const std::string& activation, double eps) {
   return {dense("q", "${d}").text(),
@@ -91,11 +118,7 @@ ModelJob bert_job(const ModelConfig& config) {
     job.input = ModelInput::text_class;
     job.has_new_head = !has_architecture(config, "BertForSequenceClassification");
     job.vars.emplace_back("classes", std::to_string(num_labels(config)));
-    job.network.push_back(LayerLine("cls", "slice").with("dim", int64_t{1}).with("end", int64_t{1}).text());
-    job.network.push_back(LayerLine("cls_row", "squeeze").with("dim", int64_t{1}).text());
-    job.network.push_back(dense("pooler", "${d}").text());
-    job.network.push_back(LayerLine("pooled", "tanh").text());
-    job.network.push_back(dense("classifier", "${classes}").text());
+    add_classifier(job, true);
   }
   job.no_decay = {"*.bias", "*norm*.weight"};
   return job;
@@ -128,22 +151,9 @@ ModelJob vit_job(const ModelConfig& config) {
                LayerLine("act", activation).text(),
                dense("down", "${d}").text(),
                sum("sum2", "[down, sum1]")};
-  job.network = {LayerLine("patches", "conv2d")
-                     .with("channels", "${d}")
-                     .with("kernel", "${patch}")
-                     .with("stride", "${patch}")
-                     .text(),
-                 R"({name: rows, type: reshape, shape: ["${d}", "${(image // patch) * (image // patch)}"]})",
-                 LayerLine("tokens", "transpose").with("perm", "[0, 2, 1]").text(),
-                 LayerLine("class_token", "class_token").text(),
-                 LayerLine("positions", "position_embedding")
-                     .with("max_length", "${(image // patch) * (image // patch) + 1}")
-                     .text(),
-                 R"({module: block, name: h, repeat: "${layers}"})",
-                 layer_norm("norm", eps),
-                 LayerLine("cls", "slice").with("dim", int64_t{1}).with("end", int64_t{1}).text(),
-                 LayerLine("cls_row", "squeeze").with("dim", int64_t{1}).text(),
-                 dense("classifier", "${classes}").text()};
+  job.network = vit_rows();
+  job.network.push_back(layer_norm("norm", eps));
+  add_classifier(job, false);
   job.input = ModelInput::image_class;
   job.has_new_head = !has_architecture(config, "ViTForImageClassification");
   job.no_decay = {"*.bias", "*norm*.weight"};

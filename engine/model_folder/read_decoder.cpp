@@ -45,7 +45,7 @@ void add_scaling(RotaryFields& to, const std::string& type) {
   } else if (type == "yarn") {
     for (const char* field : {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"})
       to.copy(field);
-    if (to.scaling.has("truncate")) to.line.with("truncate", to.scaling.flag("truncate", true));
+    if (!to.scaling.flag("truncate", true)) to.scaling.refuse("truncate");
     to.original_length();
   } else {
     const double length = to.config.number("max_position_embeddings", 0);

@@ -234,7 +234,7 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "unknown name map 'gpt3'"));
-  CHECK(contains(unknown.err, "maps: gpt2, llama, resnet50"));
+  CHECK(contains(unknown.err, "maps: bert, gemma, gpt2, llama, phi3, resnet50, vit"));
 }
 
 TEST_CASE("a safetensors file is one whatever the length of its header, and a pickle is named") {

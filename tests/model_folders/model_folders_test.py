@@ -36,7 +36,6 @@ torch.set_num_threads(2)
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-# Layers that this program may lack; init must name the field of config.json that needs them.
 PLANS = {
     "one rank": ["launch.ranks=1"],
     "optimizer sharding": ["launch.ranks=2", "parallel={mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}"],
@@ -83,6 +82,15 @@ class Case:
         data = f"{{type: tokens, path: {self.folder / 'tokens.bin'}, length: {LENGTH}, batch: {BATCH}, shuffle: false}}"
         self.fields += [f"dataset={data}", f"validation={{dataset: {{path: {self.folder / 'tokens.bin'}}}}}"]
         self.input = torch.tensor(ids[:-1].astype(np.int64)).reshape(BATCH, LENGTH)
+
+    def samples(self, data, classes):
+        """Each sample with a label."""
+        np.save(self.folder / "data.npy", data)
+        np.save(self.folder / "labels.npy", np.arange(BATCH, dtype=np.int32) % classes)
+        files = f"path: {self.folder}, fields: {{data: data.npy, label: labels.npy}}"
+        self.fields = [field for field in self.fields if not field.startswith(("dataset", "validation"))]
+        self.fields += [f"dataset={{type: npy, {files}, batch: {BATCH}, shuffle: false}}",
+                        f"validation={{dataset: {{path: {self.folder}}}}}"]
 
     def predicted(self, *more):
         file = self.folder / "predicted.npy"
@@ -189,7 +197,67 @@ def phi3(folder):
     decoder(transformers.Phi3ForCausalLM, transformers.Phi3Config(**SIZES, **TOKENS), folder)
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, gemma2, gemma3, phi3)}
+def longrope(folder):
+    half = SIZES["hidden_size"] // SIZES["num_attention_heads"] // 2
+    scaling = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0 + 0.1 * i for i in range(half)],
+                   long_factor=[2.0 + 0.3 * i for i in range(half)])
+    config = transformers.Phi3Config(**SIZES, **TOKENS, rope_parameters=scaling, original_max_position_embeddings=16)
+    decoder(transformers.Phi3ForCausalLM, config, folder)
+
+
+ENCODER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=6, hidden_dropout_prob=0,
+               attention_probs_dropout_prob=0)
+
+
+def bert_of(make, folder, last):
+    config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=64, **ENCODER)
+    case = Case("bert", make(config), folder, last)
+    case.tokens()
+    return case
+
+
+def bert_masked(folder):
+    bert_of(transformers.BertForMaskedLM, folder, "head").check(plans(APART.replace("BIAS", ", [2]")))
+
+
+def bert_classifier(folder):
+    case = bert_of(transformers.BertForSequenceClassification, folder, "classifier")
+    case.samples(case.input.numpy().astype(np.int32), 2)
+    case.check(plans(APART.replace("BIAS", ", [2]")))
+
+
+def vit(folder):
+    config = transformers.ViTConfig(image_size=32, patch_size=8, id2label={i: f"c{i}" for i in range(5)}, **ENCODER)
+    case = Case("vit", transformers.ViTForImageClassification(config), folder, "classifier")
+    images = np.random.default_rng(4).standard_normal((BATCH, 3, 32, 32)).astype(np.float32)
+    case.input = torch.tensor(images)
+    case.samples(images, 5)
+    case.check(plans(APART.replace("BIAS", ", [2]")))
+
+
+def refused(folder):
+    """Values that no layer computes are named; dropouts and unknown fields are notes."""
+    hf = folder / "hf"
+    hf.mkdir()
+    base = json.loads(json.dumps(transformers.LlamaConfig(**SIZES, **TOKENS).to_dict()))
+
+    def init(expect, **fields):
+        (hf / "config.json").write_text(json.dumps({**base, **fields}))
+        return run("init", "--from", hf, expect=expect)
+
+    assert "unknown model_type 'lama'" in init(2, model_type="lama")
+    assert "did you mean" in init(2, model_type="lama")
+    said = init(2, rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0})
+    assert "rope_scaling: {type: dynamic, factor: 2.0} is not supported" in said, said
+    assert "hidden_act: mish is not supported" in init(2, hidden_act="mish")
+    assert "num_hidden_layers: many is not an integer" in init(2, num_hidden_layers="many")
+    assert "quantization_config" in init(2, quantization_config={"bits": 4})
+    said = init(0, attention_dropout=0.1, brand_new_feature=3)
+    assert "attention_dropout: 0.1 is left out" in said and "ignores: brand_new_feature" in said, said
+
+
+FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, gemma2, gemma3, phi3,
+                                              longrope, bert_masked, bert_classifier, vit, refused)}
 
 
 def main():

@@ -244,14 +244,6 @@ AxisOrder::Sizes AxisOrder::sizes_from_ours(const Shape& ours, const std::vector
   return solve({{&ours_, ours}}, known);
 }
 
-AxisOrder::Sizes AxisOrder::sizes_from_theirs(const std::vector<Shape>& theirs,
-                                              const std::vector<Product>& known) const {
-  check(theirs.size() == theirs_.size(), "a shape for each of theirs");
-  std::vector<std::pair<const std::vector<Dim>*, Shape>> shapes;
-  for (size_t part = 0; part < theirs.size(); ++part) shapes.emplace_back(&theirs_[part], theirs[part]);
-  return solve(shapes, known);
-}
-
 std::pair<std::vector<AxisOrder::Axis>, int64_t> AxisOrder::axes_of(const Sizes& sizes, size_t part) const {
   std::map<char, int64_t> strides;  // in ours
   int64_t stride = 1, first = 0;

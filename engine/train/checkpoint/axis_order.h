@@ -45,10 +45,9 @@ class AxisOrder {
 
   bool is_same() const { return same_; }
 
-  /// The size of each letter, from the shape of ours, or of theirs, and what is known beside. Throws OrderFault if it
-  /// does not follow, or contradicts itself.
+  /// The size of each letter, from the shape of ours and known products. Throws OrderFault if it does not follow from
+  /// them, or if they contradict each other.
   Sizes sizes_from_ours(const Shape& ours, const std::vector<Product>& known) const;
-  Sizes sizes_from_theirs(const std::vector<Shape>& theirs, const std::vector<Product>& known) const;
 
   Shape ours_shape(const Sizes& sizes) const;
   Shape theirs_shape(const Sizes& sizes, size_t part) const;

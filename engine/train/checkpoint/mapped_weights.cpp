@@ -118,7 +118,8 @@ std::string MappedWeights::shape_defect(const Source& source) const {
     Shape needed = expected_.at(source.mapped.theirs[part]);
     if (rows.is_part) {
       needed[0] = 0;
-      for (const std::string& each : map_.fused_with(source.mapped.theirs[part])->parts)
+      const std::optional<FusedPart> fused = map_.fused_with(source.mapped.theirs[part]);
+      for (const std::string& each : fused->parts)
         if (const auto sibling = expected_.find(each); sibling != expected_.end()) needed[0] += sibling->second[0];
     }
     fits = fits && shape == needed;

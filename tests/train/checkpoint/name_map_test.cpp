@@ -7,7 +7,9 @@
 #include <numeric>
 
 #include "engine/base/error.h"
+#include "engine/train/checkpoint/box_runs.h"
 #include "engine/train/checkpoint/name_pattern.h"
+#include "engine/train/checkpoint/tiling.h"
 
 using namespace trainctl;
 
@@ -41,6 +43,40 @@ std::vector<float> counted(int64_t count) {
 
 const std::byte* bytes(const std::vector<float>& values) { return reinterpret_cast<const std::byte*>(values.data()); }
 std::byte* bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+
+/// The elements of a box of ours, from theirs.
+std::vector<float> placed(const AxisOrder& order, const AxisOrder::Sizes& sizes, const Box& ours,
+                          const std::vector<std::vector<float>>& theirs) {
+  std::vector<float> values(static_cast<size_t>(num_elements(ours.shape)), -1);
+  for (const AxisOrder::Block& block : order.blocks_of(sizes, ours)) {
+    std::vector<float> elements(static_cast<size_t>(num_elements(block.box.shape)));
+    for_each_run(block.box, whole_box(block.shape), block.box, [&](int64_t from, int64_t to, int64_t count) {
+      std::copy_n(theirs[block.part].begin() + from, count, elements.begin() + to);
+    });
+    if (block.is_contiguous())
+      std::copy(elements.begin(), elements.end(), values.begin() + block.first);
+    else
+      block.place(elements.data(), values.data());
+  }
+  return values;
+}
+
+/// Checks that every box of ours gets its elements, if ours count from 0.
+void check_boxes(const AxisOrder& order, const AxisOrder::Sizes& sizes, const Shape& shape,
+                 const std::vector<std::vector<float>>& theirs) {
+  const Shape two = shape.size() == 2 ? shape : Shape{shape[0], 1};
+  for (int64_t row = 0; row < two[0]; ++row)
+    for (int64_t rows = 1; row + rows <= two[0]; ++rows)
+      for (int64_t column = 0; column < two[1]; ++column)
+        for (int64_t columns = 1; column + columns <= two[1]; ++columns) {
+          Box box{{row, column}, {rows, columns}};
+          if (shape.size() == 1) box.offset.pop_back(), box.shape.pop_back();
+          std::vector<float> expected;
+          for (int64_t i = row; i < row + rows; ++i)
+            for (int64_t j = column; j < column + columns; ++j) expected.push_back(static_cast<float>(i * two[1] + j));
+          CHECK(placed(order, sizes, box, theirs) == expected);
+        }
+}
 
 std::string fault_of(const std::string& order, size_t parts = 1) {
   try {
@@ -86,20 +122,18 @@ TEST_CASE("an order goes to theirs and back, element by element") {
   const AxisOrder::Sizes sizes = transpose.sizes_from_ours({2, 3}, {});
   CHECK(transpose.theirs_shape(sizes, 0) == Shape{3, 2});
   const std::vector<float> ours = counted(6);
-  std::vector<float> theirs(6), again(6);
+  std::vector<float> theirs(6);
   transpose.to_theirs(sizes, 0, bytes(ours), bytes(theirs), sizeof(float));
   CHECK(theirs == std::vector<float>{0, 3, 1, 4, 2, 5});
-  transpose.to_ours(sizes, 0, bytes(theirs), bytes(again), sizeof(float));
-  CHECK(again == ours);
+  check_boxes(transpose, sizes, {2, 3}, {theirs});
 }
 
 TEST_CASE("rows of each head become all queries, all keys, all values") {
   const AxisOrder order = AxisOrder::parse("(h p k) = (p h k)", 1);
-  const AxisOrder::Sizes sizes = order.sizes_from_theirs({{12}}, {{"h", 2}, {"p", 3}});
-  std::vector<float> ours(12);
+  const AxisOrder::Sizes sizes = order.sizes_from_ours({12}, {{"h", 2}, {"p", 3}});
   const std::vector<float> theirs = counted(12);  // q of head 0: 0 1, of head 1: 2 3; k: 4 5, 6 7; v: 8 9, 10 11
-  order.to_ours(sizes, 0, bytes(theirs), bytes(ours), sizeof(float));
-  CHECK(ours == std::vector<float>{0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11});
+  CHECK(placed(order, sizes, whole_box({12}), {theirs}) == std::vector<float>{0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11});
+  CHECK(placed(order, sizes, {{3}, {6}}, {theirs}) == std::vector<float>{5, 8, 9, 2, 3, 6});
 }
 
 TEST_CASE("grouped queries: three of theirs are joined for each head of keys") {
@@ -109,18 +143,37 @@ TEST_CASE("grouped queries: three of theirs are joined for each head of keys") {
   CHECK(sizes.at('k') == 1);
   CHECK(order.theirs_shape(sizes, 0) == Shape{4, 5});
   CHECK(order.theirs_shape(sizes, 1) == Shape{2, 5});
-  CHECK(order.sizes_from_theirs({{4, 5}, {2, 5}, {2, 5}}, known) == sizes);
   const std::vector<float> ours = counted(40);
-  std::vector<float> again(40, -1);
+  std::vector<std::vector<float>> all;
   std::vector<float> rows;  // the first column, of q, then k, then v
   for (size_t part = 0; part < 3; ++part) {
     std::vector<float> theirs(part == 0 ? 20 : 10);
     order.to_theirs(sizes, part, bytes(ours), bytes(theirs), sizeof(float));
     for (size_t at = 0; at < theirs.size(); at += 5) rows.push_back(theirs[at] / 5);
-    order.to_ours(sizes, part, bytes(theirs), bytes(again), sizeof(float));
+    all.push_back(std::move(theirs));
   }
   CHECK(rows == std::vector<float>{0, 1, 4, 5, 2, 6, 3, 7});
-  CHECK(again == ours);
+  check_boxes(order, sizes, {8, 5}, all);
+}
+
+TEST_CASE("a dim of size 1 that ours lacks") {
+  const AxisOrder order = AxisOrder::parse("p d = 1 p d", 1);
+  const AxisOrder::Sizes sizes = order.sizes_from_ours({3, 2}, {});
+  CHECK(order.theirs_shape(sizes, 0) == Shape{1, 3, 2});
+  check_boxes(order, sizes, {3, 2}, {counted(6)});
+}
+
+TEST_CASE("a fused tensor is the parts of a map, one after the other") {
+  const NameMap map = NameMap::parse(
+      "prefix: m.\ntensors: {h.{i}.gate: m.{i}.gate, h.{i}.up: m.{i}.up}\n"
+      "fused: {'m.{i}.both': ['m.{i}.gate', 'm.{i}.up']}\n",
+      "map.yaml");
+  const auto part = map.fused_with("m.3.up");
+  REQUIRE(part);
+  CHECK(part->whole == "m.3.both");
+  CHECK(part->parts == std::vector<std::string>{"m.3.gate", "m.3.up"});
+  CHECK(part->index == 1);
+  CHECK_FALSE(map.fused_with("m.3.both"));
 }
 
 TEST_CASE("an order that cannot be meant is refused") {
