@@ -366,6 +366,8 @@ void documents_suit_the_job(Rules& r) {
       r.wrong(std::string("dataset.") + field,
               "needs a tokenizer, because without one the bytes of the files are tokens", "add tokenizer: FOLDER");
   if (!set.has_documents()) return;
+  if (set.tokenizer.empty())
+    r.wrong("dataset.type", "chat needs the tokenizer and the chat template of a model", "add tokenizer: FOLDER");
   if (set.stride != 0)
     r.wrong("dataset.stride", "cannot be used for documents, each of which begins a row", "remove it");
   if (r.job.loss && r.job.loss->attrs.integer("ignore_index", 0) != kUntrained)

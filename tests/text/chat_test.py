@@ -95,7 +95,7 @@ def main():
         refused = run(program, folder, "check", "job.yaml", "loss=softmax_cross_entropy", code=2)
         assert "ignore_index: -100" in refused, refused
         refused = run(program, folder, "check", "job.yaml", "network[0].vocab=300", code=2)
-        assert "has token 399" in refused, refused
+        assert " has token " in refused, refused
     print("all checks passed")
 
 

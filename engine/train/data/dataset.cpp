@@ -112,7 +112,7 @@ DataHeader mnist_header(const DatasetSpec& spec) {
 DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.has_documents()) {
     const DocumentSet set(spec);
-    return without_files(DocumentSet::shapes_of(spec), set.size());
+    return {DocumentSet::shapes_of(spec), set.size(), set.memory_bytes()};
   }
   if (spec.has_tokens()) return without_files(token_shapes(spec), read_token_index(spec).samples);
   if (spec.type == "mnist") return mnist_header(spec);

@@ -57,9 +57,9 @@ void for_each_in_parallel(int64_t count, Work work) {
 }  // namespace
 
 DocumentTokenizer::DocumentTokenizer(const DatasetSpec& spec)
-    : field_(!spec.json_field.empty()   ? spec.json_field
-             : spec.type == "chat" ? "messages"
-                                   : "text"),
+    : field_(!spec.json_field.empty() ? spec.json_field
+             : spec.type == "chat"    ? "messages"
+                                      : "text"),
       only_assistant_(spec.train_on == "assistant") {
   of_the_document_job("dataset.tokenizer", [&] {
     tokenizer_ = open_tokenizer(spec.tokenizer);
@@ -170,6 +170,12 @@ MarkedTokens DocumentSet::document(int64_t number) const {
   } catch (const EnvError& error) {
     throw EnvError(index_.where(number) + ": " + error.what());
   }
+}
+
+int64_t DocumentSet::memory_bytes() const {
+  int64_t bytes = index_.memory_bytes();
+  for (const auto& row : rows_) bytes += static_cast<int64_t>(sizeof(row) + row.size() * sizeof(RowPart));
+  return bytes;
 }
 
 int64_t DocumentSet::size() const { return rows_.empty() ? index_.size() : static_cast<int64_t>(rows_.size()); }

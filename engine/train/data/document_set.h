@@ -63,6 +63,8 @@ class DocumentSet final : public Dataset {
   std::string where(int64_t sample) const override;
 
   const Tokenizer& tokenizer() const { return tokenizer_.tokenizer(); }
+  /// Memory of the index, without the tokenizer's.
+  int64_t memory_bytes() const;
   /// Contents of all rows.
   struct Summary {
     int64_t documents = 0, rows = 0, positions = 0, trained = 0;
