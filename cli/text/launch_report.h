@@ -15,7 +15,7 @@ namespace trainctl {
 nlohmann::ordered_json launch_report(const JobSpec& spec);
 /// The same for a network; on several hosts, with the traffic of a step within and between them.
 nlohmann::ordered_json launch_report(const JobSpec& spec, const RankClasses& classes);
-/// As text in lines of at most `width` columns; 0: unlimited.
+/// Lines have at most `width` columns; 0: unlimited.
 std::string render_launch(const nlohmann::ordered_json& report, size_t width = 0);
 
 /// Contains job, command, working_dir, env (names), ranks, and `launch` as above.

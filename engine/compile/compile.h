@@ -56,7 +56,7 @@ class StateCompiler {
  private:
   /// The ranks of a stage, or one server.
   struct Home {
-    Program program;                             ///< of the rank that was compiled last
+    Program program;                             ///< program of the rank that was compiled last
     std::vector<const VariablePlan*> variables;  ///< one per entry of program.variables
     std::vector<const BucketPlan*> buckets;      ///< one per entry of program.buckets
   };

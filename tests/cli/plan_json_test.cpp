@@ -39,7 +39,7 @@ TEST_CASE("a run's plan.json has every value that plan --json prints") {
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> jobs = {
       {{"launch.ranks=1"}, {"/final_weights/bytes"}},
       {{"launch.ranks=2", "parallel.mode=data_parallel", saves}, {"/checkpoint/ranks/*/bytes"}},
-      {{"launch.ranks=2", "parallel.mode=data_parallel", "validation={samples: 12}"},
+      {{"launch.ranks=2", "parallel.mode=data_parallel", "validation={dataset: {samples: 12}}"},
        {"/validation/rank_classes/*/memory/activations"}},
       {{"launch.ranks=2", "parallel.mode=auto_parallel"},
        {"/search/tried/*/plan", "/search/not_shown", "/estimate/seconds"}},

@@ -1,4 +1,4 @@
-// What `trainctl plan` prints first, and the width of all that it prints.
+// The text of `trainctl plan`: its first lines, its sections, and its width.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -72,7 +72,7 @@ TEST_CASE("a plan is named as a product of data, tensor, context and pipeline pa
   CHECK(sequence->sequence_parallel);
   const std::string rows =
       "parallel.strategies={'*.qkv': [[1, 2, 1]], '*.proj': [[1, 2, 1]], '*.up': [[1, 2, 1]], "
-      "'*.down': [[1, 2, 1]], head: [[1, 2, 1]], '*.attn': [[1, 2, 1]]}";
+      "'*.down': [[1, 2, 1]], head: [[1, 2, 1]]}";
   CHECK(sizes({"launch.ranks=2", kSemi, rows}) == Sizes{1, 1, 2, 1, 1});
   const std::string mixed = "parallel.strategies={'*.qkv': [[2, 1, 1]], '*.up': [[1, 1, 1], [2, 1]]}";
   CHECK_FALSE(sizes_of("gpt", {"launch.ranks=2", kSemi, mixed}).has_value());
@@ -98,7 +98,7 @@ TEST_CASE("the headline has throughput, utilization, memory and idle time of the
   CHECK(render_plan(report_on("mlp", {}), {}).find("not predicted; set launch.machine") != std::string::npos);
 }
 
-TEST_CASE("layers and moves are shown on demand; one rank has no columns about cuts") {
+TEST_CASE("layers and moves are shown on demand, and one rank has no columns about cuts") {
   const nlohmann::ordered_json one = report_on("gpt", {"launch.ranks=1"});
   CHECK(render_plan(one, {}).find("\nlayers\n") == std::string::npos);
   const std::string layers = render_plan(one, {.layers = true});
@@ -112,7 +112,7 @@ TEST_CASE("layers and moves are shown on demand; one rank has no columns about c
 TEST_CASE("no line of a plan is wider than the terminal") {
   const std::vector<std::pair<std::string, std::vector<std::string>>> jobs = {
       {"gpt", on_gpus({"launch.ranks=6", kSemi, megatron(3, 2), "train={steps: 2, checkpoint: {every_steps: 1}}",
-                       "validation={samples: 12}"})},
+                       "validation={dataset: {samples: 12}}"})},
       {"llama", on_gpus({"launch.ranks=8", "parallel={mode: auto_parallel}"})},
       {"resnet", on_gpus({"launch.ranks=4", "parallel={mode: data_parallel, stages: 2, micro_batches: 4}"})},
       {"mlp", {"launch.ranks=3", "parallel={mode: parameter_server, servers: 2}"}},

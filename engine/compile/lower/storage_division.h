@@ -28,7 +28,7 @@ class StorageDivision {
   struct Holders {
     std::vector<int> stages;  ///< empty: those of one stage
     Axes axes;
-    int64_t elements = 0;  ///< of all variables that they share
+    int64_t elements = 0;  ///< sum over the variables that they share
   };
   struct Place {
     Way way = Way::shared;

@@ -51,9 +51,12 @@ std::vector<double> layer_flops(const Graph& graph, const Plan& plan) {
 
 double attention_flops(const Graph& graph, const Plan& plan) {
   double sum = 0;
-  for (const Node& node : graph.nodes)
-    if (node.op == "attention")
-      sum += get_op(node.op).kernel.cost(infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs).flops;
+  for (const Node& node : graph.nodes) {
+    const KernelDef& kernel = get_op(node.op).kernel;
+    if (node.phase != Phase::forward || kernel.is_product || kernel.cost == nullptr) continue;
+    const Cost cost = kernel.cost(infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs);
+    if (cost.exponentials > 0) sum += cost.flops;  // only attention has them
+  }
   return sum * (graph.trains() ? 3 : 1) * runs_per_step(plan);
 }
 

@@ -275,8 +275,11 @@ int64_t head_bytes(int64_t text_bytes) {
 /// The order of entries in a file.
 template <class Entry>
 void put_wide_types_first(std::vector<Entry>& entries) {
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const Entry& a, const Entry& b) { return bits_of(a.type) > bits_of(b.type); });
+  const auto is_wider = [](const Entry& a, const Entry& b) {
+    return a.type != b.type && bits_of(a.type) > bits_of(b.type);
+  };
+  if (!std::is_sorted(entries.begin(), entries.end(), is_wider))
+    std::stable_sort(entries.begin(), entries.end(), is_wider);
 }
 
 }  // namespace
