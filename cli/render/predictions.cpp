@@ -20,7 +20,7 @@ namespace {
 
 std::string prediction_text(const Json& value) { return value.get<std::string>(); }
 
-/// The device memory that the largest rank needs.
+/// The device memory that the largest rank needs, if it does not fit.
 std::string device_memory(const Json& e) {
   if (!e.contains("memory")) return "";
   const Json& m = e["memory"];
@@ -28,7 +28,7 @@ std::string device_memory(const Json& e) {
   const std::string needs =
       fmt::format("rank {} needs {}, plus {} for the driver and libraries; the device has {}", m["rank"].get<int>(),
                   format_bytes(bytes), format_bytes(reserved), format_bytes(device));
-  if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
+  if (m["fits"].get<bool>()) return "";  // the headline says so
   return fmt::format("  does not fit this machine: {}; {} too much\n", needs, format_bytes(bytes + reserved - device));
 }
 

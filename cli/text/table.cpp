@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kGap = 2;           ///< columns between two cells
 constexpr size_t kLeastColumn = 10;  ///< columns to which a text column may be narrowed
+constexpr size_t kLeastLast = 36;    ///< room below which a last column of text is moved below its row
 
 }  // namespace
 
@@ -71,6 +72,13 @@ std::vector<std::vector<size_t>> Table::groups_that_fit(std::vector<size_t>& wid
   return groups;
 }
 
+/// True if the last column is text and the others leave it little room: its cells are then below the rows.
+bool Table::has_last_below(const std::vector<size_t>& widths, size_t width) const {
+  if (right_.back() || widths.size() < 3) return false;
+  const size_t others = std::accumulate(widths.begin(), widths.end() - 1, kGap * (widths.size() - 1));
+  return others + widths.back() > width && others + kLeastLast > width;
+}
+
 std::string Table::columns(const std::vector<size_t>& shown, const std::vector<size_t>& widths, size_t indent,
                            size_t width) const {
   std::string text;
@@ -95,6 +103,12 @@ std::string Table::columns(const std::vector<size_t>& shown, const std::vector<s
       }
       text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
     }
+    if (widths.size() == headers_.size() || shown[1] != 1 || cells.size() < headers_.size() || &cells == &headers_ ||
+        cells.back().empty())
+      return;
+    const size_t start = widths[0] + 2 * kGap;  // the last column is below the row
+    for (const std::string& below : wrap(cells.back(), width - std::min(width, start)))
+      text += std::string(indent + start, ' ') + below + "\n";
   };
   add(headers_);
   for (const auto& row : rows_) add(row);
@@ -106,6 +120,7 @@ std::string Table::str(int indent, size_t width) const {
   const auto blanks = static_cast<size_t>(indent);
   const size_t room = width == 0 ? kUnlimited : width - std::min(width, blanks);
   std::vector<size_t> widths = natural_widths();
+  if (has_last_below(widths, room)) widths.pop_back();
   std::string text;
   for (const auto& shown : groups_that_fit(widths, room)) text += columns(shown, widths, blanks, room);
   return text;

@@ -18,12 +18,13 @@ class Table {
   void add_line(std::string text);
   bool empty() const { return rows_.empty(); }
   /// Every line is indented by `indent` spaces, without trailing blanks: the last column is never padded. Lines fit
-  /// into `width` columns if it is not 0: cells of left-aligned columns are wrapped, and columns that still do not fit
-  /// follow below the others, each time with the first column.
+  /// into `width` columns if it is not 0: cells of left-aligned columns are wrapped, those of a last column without room
+  /// are below their rows, and columns that still do not fit follow below the others, each time with the first column.
   std::string str(int indent = 2, size_t width = 0) const;
 
  private:
   std::vector<size_t> natural_widths() const;
+  bool has_last_below(const std::vector<size_t>& widths, size_t width) const;
   std::vector<std::vector<size_t>> groups_that_fit(std::vector<size_t>& widths, size_t width) const;
   std::string columns(const std::vector<size_t>& shown, const std::vector<size_t>& widths, size_t indent,
                       size_t width) const;

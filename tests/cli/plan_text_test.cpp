@@ -134,8 +134,8 @@ TEST_CASE("text wraps between words, and table columns that do not fit follow be
   CHECK(wrap("a/very/long/path", 8) == std::vector<std::string>{"a/very/", "long/", "path"});
   CHECK(wrap("", 8) == std::vector<std::string>{""});
   CHECK(fit_lines("  one two three\n", 10) == "  one two\n    three\n");
-  Table table({">ranks", ">weights", ">gradients", "reason"});
-  table.add({"0-7", "1.5 GiB", "2.5 GiB", "it follows its input"});
+  Table table({">ranks", ">weights", ">gradients", ">optimizer"});
+  table.add({"0-7", "1.5 GiB", "2.5 GiB", "3.5 GiB"});
   CHECK(
       table.str(2, 40) ==
       "  ranks  weights  gradients  reason\n    0-7  1.5 GiB    2.5 GiB  it follows\n                             its "
