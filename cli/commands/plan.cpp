@@ -30,20 +30,15 @@ namespace {
 
 struct PlanArguments {
   JobArguments job;
-  bool json = false;
-  bool full = false;
+  bool json = false, full = false, layers = false, moves = false;
   std::string timeline;  ///< a file; empty: none
   std::string write;     ///< a file; empty: none
   int top = 3;           ///< number of a search's plans that are shown
   std::string color = "auto";
 };
 
-/// Style of the output. A file or a pipe has no width.
 PlanStyle style_of(const PlanArguments& options) {
-  constexpr size_t kPlainWidth = 120;
-  const bool terminal = is_terminal(STDOUT_FILENO);
-  if (terminal) return {options.full, static_cast<size_t>(terminal_width(STDOUT_FILENO))};
-  return {options.full, options.full ? 0 : kPlainWidth};
+  return {options.full, options.layers, options.moves, output_width(STDOUT_FILENO)};
 }
 
 std::string colored(const PlanArguments& options, std::string text) {
@@ -53,7 +48,8 @@ std::string colored(const PlanArguments& options, std::string text) {
 int plan_command(const JobSpec& spec, const PlanArguments& options) {
   require_program(spec);
   const nlohmann::ordered_json report = command_report(spec);
-  std::cout << (options.json ? report.dump(2) + "\n" : colored(options, render_command(report)));
+  std::cout << (options.json ? report.dump(2) + "\n"
+                             : colored(options, render_command(report, output_width(STDOUT_FILENO))));
   return kExitDone;
 }
 
@@ -78,16 +74,13 @@ void write_timeline(const PlannedJob& job, const RankClasses& classes, const Sim
   write_output(path, text.str());
 }
 
-void write_job(const JobSpec& spec, const std::string& path) {
-  write_output(path, to_yaml(spec), readers_of(spec));
-}
+void write_job(const JobSpec& spec, const std::string& path) { write_output(path, to_yaml(spec), readers_of(spec)); }
 
 /// Keeps only the first plans of a search, those to show.
 nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   nlohmann::ordered_json& tried = search["tried"];
-  const size_t not_shown = tried.size() > top ? tried.size() - top : 0;
+  search["not_shown"] = tried.size() > top ? tried.size() - top : 0;
   while (tried.size() > top) tried.erase(tried.size() - 1);
-  search["not_shown"] = not_shown;  // the last use of `tried`: a new key moves the others
   return search;
 }
 
@@ -102,10 +95,11 @@ int plan(const PlanArguments& options) {
   nlohmann::ordered_json report = std::move(planned.json);
   if (report.contains("search")) report["search"] = top_of(report["search"], static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);
-  if (!options.timeline.empty()) write_timeline(job, planned.simulated(), *planned.step, options.timeline);
-  std::cout << (options.json
-                    ? report.dump(2) + "\n"
-                    : colored(options, render_plan(report, style_of(options)) + render_launch(report["launch"])))
+  if (!options.timeline.empty())
+    write_timeline(job, planned.estimate->simulated(planned.classes), planned.estimate->step, options.timeline);
+  std::cout << (options.json ? report.dump(2) + "\n"
+                             : colored(options, render_plan(report, style_of(options)) +
+                                                    render_launch(report["launch"], output_width(STDOUT_FILENO))))
             << std::flush;
   // After printing the plan, which shows where the memory goes.
   require_memory_limit(job, planned.classes.programs);
@@ -120,7 +114,9 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   auto* command =
       app.add_subcommand("plan", "Show what a run would do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);
-  command->add_flag("--full", options->full, "Show every layer and redistribution on a separate line");
+  command->add_flag("--layers", options->layers, "Show each layer: output shape, parameters, flops, cuts and reasons");
+  command->add_flag("--moves", options->moves, "Show the messages between layers and stages");
+  command->add_flag("--full", options->full, "Show both, every layer and message on a separate line");
   command->add_option("--timeline", options->timeline, "Write the predicted step as a trace for ui.perfetto.dev")
       ->type_name("FILE");
   command->add_option("--write", options->write, "Write the job as YAML, including all automatic choices")
@@ -141,8 +137,9 @@ Examples:
   trainctl plan job.yaml launch.bind=core       which cores each rank would use
   trainctl plan job.yaml launch.machine=h100x8 --timeline t.json
   trainctl plan job.yaml parallel.mode=auto_parallel launch.machine=h200x8 --top 5 --write found.yaml
+  trainctl plan job.yaml --layers --moves       how each layer is cut, and what that sends
   trainctl plan job.yaml --full                 list repeated layers one by one
-  trainctl plan job.yaml --color always | less -R
+  trainctl plan job.yaml --layers --color always | less -R
   trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });
 }

@@ -76,7 +76,8 @@ int show_job(const ShowArguments& options) {
   if (options.what == "graph") {
     std::cout << to_string(job.graph);
   } else if (options.what == "plan") {
-    std::cout << render_plan(plan_report(job.spec, job.graph, job.plan, compile_classes(job)), {true, 0});
+    std::cout << render_plan(plan_report(job.spec, job.graph, job.plan, compile_classes(job)),
+                             {.full = true, .width = 0});
   } else if (options.what == "program") {
     std::cout << program_text(job, options);
   } else {

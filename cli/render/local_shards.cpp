@@ -96,7 +96,7 @@ void add(Table& table, const Json& row, const std::string& name, bool full) {
 
 }  // namespace
 
-std::string render_local_shards(const Json& shards, bool full) {
+std::string render_local_shards(const Json& shards, bool full, size_t width) {
   Table table({">stage", "tensor", "kind", "local shape", "global shape", "shards by rank"});
   std::vector<FoldRow> rows;
   bool has_terms = false;
@@ -115,7 +115,7 @@ std::string render_local_shards(const Json& shards, bool full) {
     else
       add(table, shards[line.rows.front()], indent + line.name, full);
   }
-  return "\nlocal shards, per micro-batch\n" + table.str() +
+  return "\nlocal shards, per micro-batch\n" + table.str(2, width) +
          (has_terms ? "  term: the tensor is the sum of several terms, each on different ranks\n" : "");
 }
 

@@ -1,5 +1,5 @@
-// Sections of the plan: head, stages, layers, parts of hybrid_parallel, redistributions, schedule, memory,
-// communication, notes.
+// Sections of the plan: headline (headline.cpp), stages, layers, parts of hybrid_parallel, redistributions, schedule,
+// memory, communication, notes.
 #include "cli/render/plan_report.h"
 
 #include <fmt/format.h>
@@ -12,16 +12,17 @@
 #include <set>
 
 #include "cli/render/fold.h"
+#include "cli/render/headline.h"
 #include "cli/render/local_shards.h"
 #include "cli/render/move_rows.h"
 #include "cli/render/predictions.h"
 #include "cli/render/schedule_drawing.h"
 #include "cli/render/served.h"
 #include "cli/text/table.h"
+#include "cli/text/wrap.h"
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
-#include "launcher/rank_names.h"
 
 namespace trainctl {
 
@@ -69,58 +70,6 @@ std::string groups(const Json& r, const Json& ids) {
   return join(words, " ");
 }
 
-/// 1234567 -> "1.23 M"; below 1000 "".
-std::string short_count(double count, std::string_view units) {
-  size_t unit = 0;
-  for (; count >= 999.5 && unit < units.size(); ++unit) count /= 1000;
-  if (unit == 0) return "";
-  return fmt::format("{:.{}f} {}", count, count < 9.995 ? 2 : count < 99.95 ? 1 : 0, units[unit - 1]);
-}
-
-/// "1.23 M (1,234,567)".
-std::string with_short(const Json& count, std::string_view units) {
-  const auto value = count.get<double>();
-  const std::string exact =
-      count.is_number_integer() ? with_commas(count.get<int64_t>()) : fmt::format("{:.4g}", value);
-  const std::string brief = short_count(value, units);
-  return brief.empty() ? exact : brief + " (" + exact + ")";
-}
-
-/// A total of the whole job, and the smallest and largest value per rank unless a single rank has the total.
-std::string totals(const Json& r, const char* field, const char* name, std::string_view units) {
-  std::string line = fmt::format("{}: {}", name, with_short(r[field], units));
-  Json classes = Json::array();
-  for (const Json& c : r["rank_classes"])
-    if (!c.contains("server")) classes.push_back(c);
-  const auto [least, most] = std::minmax_element(classes.begin(), classes.end(), [&](const Json& a, const Json& b) {
-    return a[field].get<double>() < b[field].get<double>();
-  });
-  if (r["ranks"].get<int>() > 1 || (*least)[field] != r[field]) {
-    line += "; per rank " + with_short((*least)[field], units);
-    if ((*least)[field] != (*most)[field]) line += " to " + with_short((*most)[field], units);
-  }
-  return line + "\n";
-}
-
-std::string head(const Json& r) {
-  std::vector<std::string> mesh;
-  for (const Json& size : r["mesh"]) mesh.push_back(size.dump());
-  const int stages = r["stages"], all = r["ranks"], micro = r["micro_batches"];
-  const int64_t batch = r["batch"];
-  const auto servers = r.contains("servers") ? static_cast<int>(r["servers"].size()) : 0;
-  std::string out = fmt::format("{}: {}, {}", text(r["job"]), text(r["mode"]), processes_text(all, servers));
-  if (stages > 1) out += fmt::format(" = {} stages x {}", stages, all / stages);
-  if (all / stages > 1 && !mesh.empty()) out += fmt::format(" (mesh {})", join(mesh, "x"));
-  out += fmt::format(", batch {}{}", batch, r.contains("asynchronous") ? " per worker" : "");
-  if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
-  if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks per stage", chunks);
-  if (const int level = r["optimizer_shard_level"]; level > 0)
-    out += fmt::format(", optimizer_shard level {}{}", level, r["optimizer_shard_within_host"] ? " within a host" : "");
-  if (const std::string type = text(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
-  return out + "\n" + totals(r, "parameters", "parameters", "KMBT") +
-         totals(r, "flops_per_step", "flops per step", "KMGTPE");
-}
-
 /// "3", "0-7".
 std::string range(int first, int last) {
   return std::to_string(first) + (first == last ? "" : "-" + std::to_string(last));
@@ -140,12 +89,53 @@ std::string why(const Json& layer) {
   return text_of;
 }
 
-/// The cells of a layer's row.
-std::vector<std::string> cells(const Json& layer, std::string stage, std::string name, std::string reason) {
-  const Json in = layer["inputs"].empty() ? Json::array() : Json::array({layer["inputs"][0]});
-  return {std::move(stage), std::move(name),           text(layer["type"]), list(layer["strategy"]),
-          layouts(in),      layouts(layer["outputs"]), std::move(reason)};
+/// "-" for 0.
+std::string count_text(const Json& count) {
+  const auto value = count.get<double>();
+  const std::string brief = short_count(value, "KMGTPE");
+  return value == 0 ? "-" : brief.empty() ? count.dump() : brief;
 }
+
+std::string shapes(const Json& tensors) {
+  std::vector<std::string> words;
+  for (const Json& tensor : tensors) words.push_back(list(tensor["shape"]));
+  return join(words, " ");
+}
+
+/// The rows of layers; one rank cuts nothing, so its table has no columns about cuts.
+class LayerTable {
+ public:
+  explicit LayerTable(bool has_cuts) : has_cuts_(has_cuts), table_(headers(has_cuts)) {}
+
+  void add(const Json& layer, std::string stage, std::string name, std::string reason) {
+    std::vector<std::string> cells = {std::move(stage),
+                                      std::move(name),
+                                      text(layer["type"]),
+                                      shapes(layer["outputs"]),
+                                      count_text(layer["parameters"]),
+                                      count_text(layer["flops_per_step"])};
+    if (has_cuts_) {
+      const Json in = layer["inputs"].empty() ? Json::array() : Json::array({layer["inputs"][0]});
+      for (std::string cell : {list(layer["strategy"]), layouts(in), layouts(layer["outputs"])})
+        cells.push_back(std::move(cell));
+    }
+    cells.push_back(std::move(reason));
+    table_.add(std::move(cells));
+  }
+  void add_line(std::string line) { table_.add_line(std::move(line)); }
+  std::string str(size_t width) const { return table_.str(2, width); }
+
+ private:
+  static std::vector<std::string> headers(bool has_cuts) {
+    std::vector<std::string> names = {">stage", "layer", "type", "output", ">parameters", ">flops"};
+    if (has_cuts) names.insert(names.end(), {"strategy", "in", "out"});
+    names.emplace_back("reason");
+    return names;
+  }
+
+  const bool has_cuts_;
+  Table table_;
+};
 
 bool may_be_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.'; }
 
@@ -256,26 +246,28 @@ std::string stages_of(const Json& layers, const std::vector<size_t>& rows) {
   return number_ranges({stages.begin(), stages.end()});
 }
 
-std::string layers(const Json& r, bool full) {
-  Table table({">stage", "layer", "type", "strategy", "in", "out", "reason"});
+std::string layers(const Json& r, const PlanStyle& style) {
+  if (!style.shows_layers()) return "";
+  LayerTable table(r["ranks"].get<int>() > 1);
   const Json& all = r["layers"];
   const Reasons reasons(all);
-  for (const Json& layer : full ? all : Json::array())
-    table.add(cells(layer, layer["stage"].dump(), text(layer["name"]), why(layer)));
-  for (const FoldLine& line : full ? std::vector<FoldLine>() : folded_layers(r)) {
+  for (const Json& layer : style.full ? all : Json::array())
+    table.add(layer, layer["stage"].dump(), text(layer["name"]), why(layer));
+  for (const FoldLine& line : style.full ? std::vector<FoldLine>() : folded_layers(r)) {
     const std::string indent(static_cast<size_t>(2 * line.depth), ' ');
     if (line.times > 0) {
       table.add_line(indent + fmt::format("{}, {} times:", line.name, line.times));
       continue;
     }
     const Json& layer = all[line.rows.front()];
-    table.add(cells(layer, stages_of(all, line.rows), indent + line.name, reasons_of(all, line.rows, reasons)));
+    table.add(layer, stages_of(all, line.rows), indent + line.name, reasons_of(all, line.rows, reasons));
   }
-  return "\nlayers\n" + table.str();
+  return "\nlayers\n" + table.str(style.width);
 }
 
 /// The layers of each stage, in order: "embed … h.5.sum (74)".
-std::string stages(const Json& r) {
+std::string stages(const Json& r, const PlanStyle& style) {
+  if (r["stages"].get<int>() == 1 || style.full) return "";
   const int stages = r["stages"], ranks = r["ranks"].get<int>() / stages;
   std::vector<std::vector<std::string>> runs(static_cast<size_t>(stages));
   const Json& all = r["layers"];
@@ -292,10 +284,12 @@ std::string stages(const Json& r) {
   Table table({">stage", "ranks", r["chunks"].get<int>() == 1 ? "layers" : "chunks: layers"});
   for (int s = 0; s < stages; ++s)
     table.add({std::to_string(s), range(s * ranks, (s + 1) * ranks - 1), join(runs[static_cast<size_t>(s)])});
-  return "\nstages\n" + table.str();
+  return "\nstages\n" + table.str(2, style.width);
 }
 
-std::string redistributions(const Json& r, bool full) {
+std::string redistributions(const Json& r, const PlanStyle& style) {
+  if (!style.shows_moves()) return "";
+  const bool full = style.full;
   Table table = full ? Table({">stage", "pass", "kind", "name", ">bytes", "groups"})
                      : Table({">stage", "pass", "kind", "name", ">times", ">bytes", "groups"});
   if (!full)
@@ -304,7 +298,7 @@ std::string redistributions(const Json& r, bool full) {
     table.add({row["stage"].dump(), text(row["phase"]), text(row["kind"]), text(row["name"]),
                with_commas(row["bytes"].get<int64_t>()), groups(r, row["groups"])});
   return "\nredistributions and transfers, per micro-batch" +
-         (table.empty() ? std::string(": none\n") : "\n" + table.str());
+         (table.empty() ? std::string(": none\n") : "\n" + table.str(2, style.width));
 }
 
 /// "5", "0-7", or several ranges.
@@ -328,7 +322,7 @@ std::vector<std::string> memory_kinds(const Json& classes) {
 }
 
 /// Ranks of a stage with equal needs share a row.
-std::string memory_table(const Json& classes, const std::vector<std::string>& kinds, bool full) {
+std::string memory_table(const Json& classes, const std::vector<std::string>& kinds, const PlanStyle& style) {
   std::vector<std::string> head = {">ranks", ">stage"};
   for (std::string kind : kinds) {
     std::replace(kind.begin(), kind.end(), '_', ' ');
@@ -345,21 +339,21 @@ std::string memory_table(const Json& classes, const std::vector<std::string>& ki
   }
   Table table(head);
   for (auto& [cells, all] : rows) {
-    cells.insert(cells.begin(), ranks_of_row(all, full));
+    cells.insert(cells.begin(), ranks_of_row(all, style.full));
     table.add(std::move(cells));
   }
-  return table.str();
+  return table.str(2, style.width);
 }
 
-std::string memory(const Json& r, bool full) {
+std::string memory(const Json& r, const PlanStyle& style) {
   const std::vector<std::string> kinds = memory_kinds(r["rank_classes"]);
   const bool more = kinds.back() != "total";
-  return "\nmemory per rank\n" + memory_table(r["rank_classes"], kinds, full) +
+  return "\nmemory per rank\n" + memory_table(r["rank_classes"], kinds, style) +
          (more ? "  columns after total are used only if the GPU has enough free memory\n" : "");
 }
 
 /// Memory in addition to the variables. Activations reuse the memory of those of a step; larger ones need more.
-std::string validation(const Json& r, bool full) {
+std::string validation(const Json& r, const PlanStyle& style) {
   if (!r.contains("validation")) return "";
   const Json& v = r["validation"];
   const Json& classes = v["rank_classes"];
@@ -368,13 +362,13 @@ std::string validation(const Json& r, bool full) {
   const bool more = std::any_of(training.begin(), training.end(), takes_more);
   return fmt::format("\nvalidation of {} samples in batches of {}, memory per rank\n",
                      with_commas(v["samples"].get<int64_t>()), with_commas(v["batch"].get<int64_t>())) +
-         memory_table(classes, memory_kinds(classes), full) +
+         memory_table(classes, memory_kinds(classes), style) +
          (more ? "  in addition to the variables; memory beyond that of training is the column `validation` above\n"
                : "  in addition to the variables; reuses the memory of the training's activations and buffers\n");
 }
 
 /// One line per stage, whose files have similar sizes. A copy of the same size is kept in memory until it is written.
-std::string checkpoint(const Json& r) {
+std::string checkpoint(const Json& r, const PlanStyle& style) {
   if (r.contains("final_weights"))
     return fmt::format("\nfinal weights: {}, saved in {} at the end of the run\n",
                        format_bytes(r["final_weights"]["bytes"]), text(r["final_weights"]["folder"]));
@@ -402,13 +396,13 @@ std::string checkpoint(const Json& r) {
   const std::string integrated = c.contains("integrated_bytes")
                                      ? ", " + format_bytes(c["integrated_bytes"]) + " of that in model.safetensors"
                                      : "";
-  return "\ncheckpoint, per rank\n" + table.str() +
+  return "\ncheckpoint, per rank\n" + table.str(2, style.width) +
          fmt::format("  {} in {} files{}; takes about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
                      c["files"].get<int>(), integrated, format_duration(c["seconds"]),
                      c["assumed_bytes_per_second"].get<double>() / 1e6);
 }
 
-std::string communication(const Json& r) {
+std::string communication(const Json& r, const PlanStyle& style) {
   Table table({"purpose", "kind", ">group size", ">calls", ">bytes per call", ">bytes"});
   for (const Json& row : r["communication"]) {
     const int64_t calls = row["calls"], bytes = row["bytes"];
@@ -417,11 +411,11 @@ std::string communication(const Json& r) {
   }
   return std::string(r.contains("asynchronous") ? "\ncommunication per step, one worker with the servers"
                                                 : "\ncommunication per step, all ranks") +
-         (table.empty() ? std::string(": none\n") : "\n" + table.str());
+         (table.empty() ? std::string(": none\n") : "\n" + table.str(2, style.width));
 }
 
 /// One line per group: its parameters, and its settings that differ from the optimizer's.
-std::string parameter_groups(const Json& r) {
+std::string parameter_groups(const Json& r, const PlanStyle& style) {
   if (!r.contains("parameter_groups")) return "";
   Table table({"parameters", ">tensors", ">elements", "settings"});
   for (const Json& row : r["parameter_groups"]) {
@@ -434,7 +428,7 @@ std::string parameter_groups(const Json& r) {
                with_commas(row["parameters"].get<int64_t>()),
                settings.empty() ? "those of the optimizer" : join(settings)});
   }
-  return "\nparameter groups\n" + table.str();
+  return "\nparameter groups\n" + table.str(2, style.width);
 }
 
 }  // namespace
@@ -446,17 +440,15 @@ std::vector<FoldLine> folded_layers(const Json& report) {
 }
 
 std::string render_plan(const Json& r, const PlanStyle& style) {
-  std::string out = head(r);
-  if (r["stages"].get<int>() > 1 && !style.full) out += stages(r);
-  out += layers(r, style.full);
-  if (r.contains("held")) out += render_local_shards(r["held"], style.full);
-  out += redistributions(r, style.full);
+  std::string out = render_headline(r, style.width) + stages(r, style) + layers(r, style);
+  if (r.contains("held") && style.shows_layers()) out += render_local_shards(r["held"], style.full, style.width);
+  out += redistributions(r, style);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + render_served(r) + memory(r, style.full) + validation(r, style.full) + checkpoint(r) +
-         communication(r) + render_estimate(r) + render_search(r);
+  out += parameter_groups(r, style) + render_served(r, style.width) + memory(r, style) + validation(r, style) +
+         checkpoint(r, style) + communication(r, style) + render_estimate(r) + render_search(r, style.width);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
-  return out;
+  return fit_lines(out, style.width);
 }
 
 }  // namespace trainctl

@@ -11,8 +11,13 @@
 namespace trainctl {
 
 struct PlanStyle {
-  bool full = false;   ///< every layer, redistribution and shard on a separate line
-  size_t width = 120;  ///< largest width of the schedule's lines; 0: unlimited
+  bool full = false;    ///< every layer, redistribution and shard on a separate line; includes `layers` and `moves`
+  bool layers = false;  ///< each layer's shape, costs, cuts and reasons
+  bool moves = false;   ///< messages between layers and stages
+  size_t width = 120;   ///< largest width of a line; 0: unlimited
+
+  bool shows_layers() const { return full || layers; }
+  bool shows_moves() const { return full || moves; }
 };
 
 /// The report's layers as render_plan lists them, with repeated blocks folded.

@@ -20,7 +20,7 @@ namespace {
 
 std::string prediction_text(const Json& value) { return value.get<std::string>(); }
 
-/// The device memory that the largest rank needs.
+/// The device memory that the largest rank needs, if it does not fit.
 std::string device_memory(const Json& e) {
   if (!e.contains("memory")) return "";
   const Json& m = e["memory"];
@@ -28,12 +28,12 @@ std::string device_memory(const Json& e) {
   const std::string needs =
       fmt::format("rank {} needs {}, plus {} for the driver and libraries; the device has {}", m["rank"].get<int>(),
                   format_bytes(bytes), format_bytes(reserved), format_bytes(device));
-  if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
+  if (m["fits"].get<bool>()) return "";  // the headline says so
   return fmt::format("  does not fit this machine: {}; {} too much\n", needs, format_bytes(bytes + reserved - device));
 }
 
 /// The step time of each plan by part. Parts that no plan has are omitted.
-std::string parts_of_plans(const Json& tried) {
+std::string parts_of_plans(const Json& tried, size_t width) {
   std::vector<std::string> names, headers = {">"};
   for (const Json& row : tried) {
     if (!row.contains("parts")) continue;
@@ -49,7 +49,7 @@ std::string parts_of_plans(const Json& tried) {
       cells.push_back(tried[i]["parts"].contains(name) ? duration_text(tried[i]["parts"][name]) : "");
     table.add(cells);
   }
-  return table.empty() ? "" : table.str();
+  return table.empty() ? "" : table.str(2, width);
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ std::string render_estimate(const Json& r) {
          table.str() + "  parts of the critical path; concurrent work adds no time\n" + device_memory(e);
 }
 
-std::string render_search(const Json& r) {
+std::string render_search(const Json& r, size_t width) {
   if (!r.contains("search")) return "";
   const Json& s = r["search"];
   Table table({">", "plan", ">step", ">memory", "reason"});
@@ -79,13 +79,13 @@ std::string render_search(const Json& r) {
       continue;
     }
     const char* about = row["in_full"].get<bool>() ? "" : "~";
-    table.add({number, prediction_text(row["plan"]), about + duration_text(row["seconds"]), about + format_bytes(row["memory"]),
-               row.contains("lost") ? prediction_text(row["lost"]) : "chosen"});
+    table.add({number, prediction_text(row["plan"]), about + duration_text(row["seconds"]),
+               about + format_bytes(row["memory"]), row.contains("lost") ? prediction_text(row["lost"]) : "chosen"});
   }
   std::string out =
       fmt::format("\nsearch: {} choices evaluated, {} plans tried\n{}", with_commas(s["weighed"].get<int64_t>()),
-                  s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
-  out += parts_of_plans(s["tried"]);
+                  s["tried"].size() + s["not_shown"].get<size_t>(), table.str(2, width));
+  out += parts_of_plans(s["tried"], width);
   out += fmt::format(
       "  lower bound for all plans: {} (work of every plan, at the machine's best rates); the chosen plan takes "
       "{:.0f} % more\n",

@@ -38,7 +38,7 @@ std::string advice(const Json& r) {
 }
 
 /// Tables of the parameters that each server owns, and of the bytes moved per step.
-std::string servers_and_workers(const Json& r) {
+std::string servers_and_workers(const Json& r, size_t width) {
   constexpr size_t kShown = 8;
   Table servers({">server", ">rank", ">parameters", ">received per step", ">sent per step", "tensors"});
   for (const Json& s : r["servers"]) {
@@ -56,9 +56,9 @@ std::string servers_and_workers(const Json& r) {
   }
   Table workers({">workers", ">pushed per step", ">pulled per step"});
   for (const Json& row : r["traffic"])
-    workers.add(
-        {worker_ranks(numbers_of(served_text(row["ranks"]))), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
-  return "\nservers\n" + servers.str() + advice(r) + "\nworkers\n" + workers.str();
+    workers.add({worker_ranks(numbers_of(served_text(row["ranks"]))), format_bytes(row["pushed"]),
+                 format_bytes(row["pulled"])});
+  return "\nservers\n" + servers.str(2, width) + advice(r) + "\nworkers\n" + workers.str(2, width);
 }
 
 /// Describes asynchronous workers and the tables.
@@ -85,7 +85,7 @@ std::string dense(const Json& r) {
       r["ranks"].get<int>(), staleness, staleness == 1 ? "step" : "steps");
 }
 
-std::string tables(const Json& r) {
+std::string tables(const Json& r, size_t width) {
   if (!r.contains("tables")) return "";
   Table table({"table", ">rows", ">units", "ids", ">full size", ">per trained row", ">max rows per batch",
                ">pulled and pushed"});
@@ -93,15 +93,15 @@ std::string tables(const Json& r) {
     table.add({served_text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
                served_text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),
                with_commas(t["window"].get<int64_t>()), format_bytes(t["bytes_of_window"])});
-  return "\ntables, distributed over the servers by row number modulo the number of servers\n" + table.str();
+  return "\ntables, distributed over the servers by row number modulo the number of servers\n" + table.str(2, width);
 }
 
 }  // namespace
 
-std::string render_served(const Json& report) {
+std::string render_served(const Json& report, size_t width) {
   if (!report.contains("servers")) return "";
-  if (report.contains("tables_alone")) return dense(report) + tables(report);
-  return servers_and_workers(report) + asynchronous(report) + tables(report);
+  if (report.contains("tables_alone")) return dense(report) + tables(report, width);
+  return servers_and_workers(report, width) + asynchronous(report) + tables(report, width);
 }
 
 }  // namespace trainctl

@@ -32,6 +32,13 @@ std::string painted(Paint paint, std::string_view text) {
   return "\033[" + std::string(kCodes[static_cast<int>(paint)]) + "m" + std::string(text) + "\033[0m";
 }
 
+size_t output_width(int fd) {
+  constexpr size_t kPlainWidth = 120;
+  const char* columns = std::getenv("COLUMNS");
+  if (const int given = columns == nullptr ? 0 : std::atoi(columns); given > 0) return static_cast<size_t>(given);
+  return is_terminal(fd) ? static_cast<size_t>(terminal_width(fd)) : kPlainWidth;
+}
+
 int terminal_width(int fd) {
   winsize size{};
   return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;

@@ -1,6 +1,7 @@
 // Capabilities of a terminal. Colors are used only on a terminal, and never if NO_COLOR is set.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -25,5 +26,8 @@ std::string paint(int fd, Paint paint, std::string_view text);
 
 /// Columns of the terminal; 80 if unknown.
 int terminal_width(int fd);
+
+/// Columns for text that is printed once: the variable COLUMNS, else those of the terminal, else 120.
+size_t output_width(int fd);
 
 }  // namespace trainctl

@@ -97,6 +97,12 @@ Json checkpoints_of(const RunDirectory& run) {
 }
 
 /// Invalid UTF-8 becomes U+FFFD, as when the page is written.
+/// A prediction for a machine whose speed is a guess says nothing about a run that was measured.
+void forget_guess(Json& plan) {
+  if (!plan.is_object() || !plan.contains("estimate")) return;
+  if (plan["estimate"].value("source", "").starts_with("a guess")) plan.erase("estimate");
+}
+
 std::string name_of(const Json& plan) {
   const auto name = plan.find("job");
   return name != plan.end() && name->is_string() ? name->get<std::string>() : "?";
@@ -114,6 +120,7 @@ Json run_data(const RunDirectory& run) {
   if (const int64_t started = start_ns(run); started > 0) data["started"] = static_cast<double>(started) / 1e9;
   add_end(run, data);
   try {
+    forget_guess(plan);
     add_plan(std::move(plan), data);
   } catch (const Json::exception& error) {
     throw EnvError(plan_file + " is damaged (" + error.what() + "); delete it to see the rest of the report");

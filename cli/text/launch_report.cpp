@@ -59,24 +59,24 @@ std::vector<int> host_numbers(const Cluster& cluster) {
   return numbers;
 }
 
-std::string traffic_table(const Json& traffic) {
+std::string traffic_table(const Json& traffic, size_t width) {
   Table table({"purpose", "kind", ">bytes within hosts", ">between hosts"});
   for (const Json& row : traffic["rows"])
     table.add({row["purpose"].get<std::string>(), row["kind"].get<std::string>(),
                with_commas(row["within"].get<int64_t>()), with_commas(row["between"].get<int64_t>())});
   table.add({"all", "", with_commas(traffic["within"].get<int64_t>()), with_commas(traffic["between"].get<int64_t>())});
-  return "\ntraffic per step\n" + table.str();
+  return "\ntraffic per step\n" + table.str(2, width);
 }
 
 /// Table for launch.elastic (cli/run/launch/losses.h).
-std::string losses_table(const Json& losses) {
+std::string losses_table(const Json& losses, size_t width) {
   Table table({"lost host", "resume from", ">bytes moved"});
   for (const Json& row : losses)
     table.add({row["host"].get<std::string>(),
                row["covered"].get<bool>() ? "memory of the other hosts"
                                           : "newest checkpoint: no other host has " + row["missing"].get<std::string>(),
                row["covered"].get<bool>() ? with_commas(row["bytes"].get<int64_t>()) : ""});
-  return "\nif a host is lost\n" + table.str();
+  return "\nif a host is lost\n" + table.str(2, width);
 }
 
 std::string copies_line(const Json& report) {
@@ -131,15 +131,15 @@ Json launch_report(const JobSpec& spec, const RankClasses& classes) {
   return report;
 }
 
-std::string render_launch(const Json& report) {
+std::string render_launch(const Json& report, size_t width) {
   if (report.contains("hosts")) {
     Table hosts({"host", "ranks"});
     for (const Json& row : report["hosts"])
       hosts.add({row["host"].get<std::string>(), row["ranks"].get<std::string>()});
-    return "\nprocesses on " + count(static_cast<int64_t>(report["hosts"].size()), "host") + "\n" + hosts.str() +
-           copies_line(report) + restarts_line(report) +
-           (report.contains("traffic") ? traffic_table(report["traffic"]) : "") +
-           (report.contains("losses") ? losses_table(report["losses"]) : "");
+    return "\nprocesses on " + count(static_cast<int64_t>(report["hosts"].size()), "host") + "\n" +
+           hosts.str(2, width) + copies_line(report) + restarts_line(report) +
+           (report.contains("traffic") ? traffic_table(report["traffic"], width) : "") +
+           (report.contains("losses") ? losses_table(report["losses"], width) : "");
   }
   Table table({"ranks", ">threads", "bound to"});
   const RankNames names{report.value("workers", RankNames{}.workers)};
@@ -148,7 +148,7 @@ std::string render_launch(const Json& report) {
     table.add({names.numbers(numbers_of(row["ranks"].get<std::string>())), std::to_string(binding.threads),
                describe(binding)});
   }
-  return "\nprocesses on this host\n" + table.str() + restarts_line(report);
+  return "\nprocesses on this host\n" + table.str(2, width) + restarts_line(report);
 }
 
 Json command_report(const JobSpec& spec) {
@@ -159,12 +159,12 @@ Json command_report(const JobSpec& spec) {
           {"env", std::move(names)}, {"launch", launch_report(spec)}};
 }
 
-std::string render_command(const Json& report) {
+std::string render_command(const Json& report, size_t width) {
   const auto names = report["env"].get<std::vector<std::string>>();
   return report["job"].get<std::string>() + ": " + count(report["ranks"].get<int>(), "rank") + " of\n  " +
          shell_words(report["command"].get<std::vector<std::string>>()) + "\n  in " +
          report["working_dir"].get<std::string>() + "\n" + (names.empty() ? "" : "  with " + join(names) + "\n") +
-         render_launch(report["launch"]);
+         render_launch(report["launch"], width);
 }
 
 std::string shell_words(const std::vector<std::string>& words) {

@@ -15,11 +15,12 @@ namespace trainctl {
 nlohmann::ordered_json launch_report(const JobSpec& spec);
 /// The same for a network; on several hosts, with the traffic of a step within and between them.
 nlohmann::ordered_json launch_report(const JobSpec& spec, const RankClasses& classes);
-std::string render_launch(const nlohmann::ordered_json& report);
+/// Lines have at most `width` columns; 0: unlimited.
+std::string render_launch(const nlohmann::ordered_json& report, size_t width = 0);
 
 /// Contains job, command, working_dir, env (names), ranks, and `launch` as above.
 nlohmann::ordered_json command_report(const JobSpec& spec);
-std::string render_command(const nlohmann::ordered_json& report);
+std::string render_command(const nlohmann::ordered_json& report, size_t width = 0);
 
 /// Quoted for a shell: python3 train.py --name 'a b'.
 std::string shell_words(const std::vector<std::string>& words);

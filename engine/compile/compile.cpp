@@ -70,14 +70,41 @@ Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int
 }
 
 StateCompiler::StateCompiler(const Graph& graph, const Plan& plan, const CostModel& cost)
-    : graph_(graph), plan_(plan), cost_(cost), buckets_(plan_buckets(graph, plan)) {}
+    : graph_(graph), plan_(plan), cost_(cost), buckets_(plan_buckets(graph, plan)), division_(plan, buckets_) {}
 
-Program StateCompiler::compile(int rank) {
+const Program& StateCompiler::compile(int rank) {
+  const int home_of = rank < plan_.ranks ? rank / plan_.mesh.size() : plan_.num_stages + rank - plan_.ranks;
+  const auto known = homes_.find(home_of);
+  if (known == homes_.end()) return homes_.emplace(home_of, lay_out(rank)).first->second.program;
+  if (known->second.program.rank != rank) change_to(rank, known->second);
+  return known->second.program;
+}
+
+StateCompiler::Home StateCompiler::lay_out(int rank) {
   Compiler c(graph_, plan_, cost_, rank);
   c.bucket_plans.swap(buckets_);
-  for (void (*const pass)(Compiler&) : {lay_out_variables, divide_storage, place_buffers}) pass(c);
+  for (void (*const pass)(Compiler&) : {lay_out_variables, place_buffers}) pass(c);
   c.bucket_plans.swap(buckets_);
-  return std::move(c.program);
+  division_.divide(c.variable_plans, c.program);
+  Home home{std::move(c.program), std::move(c.variable_plans), {}};
+  for (const RankBucket& bucket : c.buckets) home.buckets.push_back(bucket.plan);
+  return home;
+}
+
+void StateCompiler::change_to(int rank, Home& home) const {
+  Program& program = home.program;
+  program.rank = rank;
+  program.rank_in_stage = rank % plan_.mesh.size();
+  for (size_t i = 0; i < home.variables.size(); ++i) {
+    const Layout& layout = home.variables[i]->layout;
+    const bool is_cut = std::any_of(layout.dims.begin(), layout.dims.end(), [](const Axes& a) { return !a.empty(); });
+    Variable& v = program.variables[i];
+    if (is_cut) v.offset = layout.local_offset(plan_.mesh, v.global_shape, program.rank_in_stage);
+  }
+  for (size_t b = 0; b < home.buckets.size(); ++b)
+    if (program.buckets[b].shards > 1)
+      program.buckets[b].shard = home.buckets[b]->shard_index(plan_.mesh, program.stage, program.rank_in_stage);
+  division_.divide(home.variables, program);
 }
 
 std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const CostModel& cost) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "engine/compile/lower/buckets.h"
+#include "engine/compile/lower/storage_division.h"
 #include "engine/compile/program.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/traffic/cost_model.h"
@@ -41,19 +43,32 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
 Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
                 const EvaluationOf* of = nullptr);
 
-/// Compiles what many ranks keep from step to step, without their instructions: the variables and buckets of
-/// compile(), with the same parts in checkpoints. Only offsets in the arena may differ.
+/// Finds what many ranks keep from step to step, without their instructions: the variables and buckets of compile(),
+/// with the same parts in checkpoints. Only offsets in the arena and groups may differ. It lays out one rank of each
+/// stage; for the others it changes only what depends on the rank.
 class StateCompiler {
  public:
   /// The arguments must outlive it.
   StateCompiler(const Graph& graph, const Plan& plan, const CostModel& cost);
-  Program compile(int rank);
+  /// Valid until the next call.
+  const Program& compile(int rank);
 
  private:
+  /// The ranks of a stage, or one server.
+  struct Home {
+    Program program;                             ///< program of the rank that was compiled last
+    std::vector<const VariablePlan*> variables;  ///< one per entry of program.variables
+    std::vector<const BucketPlan*> buckets;      ///< one per entry of program.buckets
+  };
+  Home lay_out(int rank);
+  void change_to(int rank, Home& home) const;
+
   const Graph& graph_;
   const Plan& plan_;
   const CostModel& cost_;
   std::vector<BucketPlan> buckets_;  ///< the same for all ranks
+  const StorageDivision division_;
+  std::map<int, Home> homes_;  ///< by stage, then by server
 };
 
 /// The programs of all ranks, each compiled and verified separately. For tests that run all ranks in one process;

@@ -106,6 +106,7 @@ struct Compiler {
   std::vector<RankBucket> buckets;                  ///< one per entry of program.buckets
   BufferId scalars = -1, loss = -1;                 ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
+  std::vector<int64_t> state_offsets;               ///< one per entry of program.variables: bytes in that buffer
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
   std::vector<Format> formats;                      ///< by tensor: in which its node makes it, and stages send it
   std::vector<std::optional<ChannelsLast>> forms;   ///< by node: how it takes images that are channels last; empty: not

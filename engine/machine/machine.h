@@ -146,6 +146,10 @@ const KernelModel* model_of(const Machine& machine, const KernelDef& kernel, Inf
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
                     bool adds = false);
 
+/// Products per second of the device's data sheet, without sparsity, by the type in which they are multiplied. Devices
+/// are recognised by their number of multiprocessors; 0: not known.
+FlopsPerSecond data_sheet_rate(const Machine& machine, DType dtype, bool tf32);
+
 /// The machines that come with the program.
 std::span<const Machine> known_machines();
 /// Null: there is none of that name.

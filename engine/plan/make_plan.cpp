@@ -16,6 +16,7 @@
 #include "engine/plan/hybrid/hybrid_variables.h"
 #include "engine/plan/hybrid/local_shards.h"
 #include "engine/plan/narrow_layers.h"
+#include "engine/plan/per_rank.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_memo.h"
 #include "engine/plan/stages/kept_results.h"
@@ -201,6 +202,32 @@ void note_mixed_rows(const Graph& graph, const JobSpec& spec, Plan& plan) {
       several ? ", as in PyTorch" : "", depend));
 }
 
+/// Checks layers with statistics of each rank's own rows, which no longer give the numbers of one rank, and notes that.
+void note_own_statistics(const Graph& graph, Plan& plan) {
+  std::string first;
+  int64_t shards = 1, layers = 0;
+  LayerId last = -1;
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::forward || !node.attrs.flag(kPerRank) || node.layer == last) continue;
+    last = node.layer;
+    const int64_t ways = shards_of_statistics(graph, plan, node), values = node.attrs.integer("count") / ways;
+    const Layer& layer = graph.layers[static_cast<size_t>(node.layer)];
+    if (values < 2)
+      throw SpecError(layer.pos, layer.name,
+                      "sync: false leaves each rank 1 value per feature in a micro-batch, so the output would be "
+                      "constant",
+                      "increase dataset.batch, use fewer ranks, or set sync: true");
+    if (ways == 1) continue;
+    if (layers++ == 0) first = layer.name;
+    shards = std::max(shards, ways);
+  }
+  if (layers == 0) return;
+  plan.notes.push_back(fmt::format(
+      "{}{}: with sync: false each rank normalizes over its own rows, 1/{} of a micro-batch, as PyTorch does under DDP; "
+      "the results depend on the number of ranks that share a batch",
+      first, layers == 1 ? "" : fmt::format(" and {} more layers", layers - 1), shards));
+}
+
 // Notes for the user: rows that cannot be divided evenly, ranks that repeat each other's work, settings that this mode
 // ignores.
 void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec, Plan& plan) {
@@ -285,6 +312,7 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   if (plan.hybrid()) plan.hybrid_shards = hybrid_shards(graph, by_hand, plan.mesh, spec.parallel.full_batch);
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
+  note_own_statistics(graph, plan);
   if (plan.hybrid()) {
     const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
     for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));

@@ -4,6 +4,7 @@
 #include "engine/base/error.h"
 #include "engine/graph/contraction.h"
 #include "engine/ops/op_def.h"
+#include "engine/plan/per_rank.h"
 #include "engine/plan/plan.h"
 
 namespace trainctl {
@@ -27,6 +28,16 @@ Layout hybrid_output(const Graph& graph, const Plan& plan, TensorId tensor) {
     layout.partial = plan.variable(parameter).layout.replica_axes(plan.mesh);
   }
   return layout;
+}
+
+/// True if the node computes with statistics of its own rank's rows (kPerRank).
+bool is_per_rank(const Node& node) { return node.attrs.flag(kPerRank); }
+
+/// The axes over which the maker of a tensor leaves it partial.
+Axes partial_axes_of_maker(const Graph& graph, const Plan& plan, TensorId tensor) {
+  const Node& maker = graph.nodes[static_cast<size_t>(graph.tensors[static_cast<size_t>(tensor)].producer)];
+  const auto output = std::find(maker.outputs.begin(), maker.outputs.end(), tensor) - maker.outputs.begin();
+  return output_layout(graph, plan, maker, static_cast<int>(output)).partial;
 }
 
 }  // namespace
@@ -74,7 +85,22 @@ bool share_statistics(const Node& first, const Node& second) {
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
   if (plan.hybrid()) return Layout::replicated(static_cast<int>(graph.tensors[node.inputs[i]].shape.size()));
   if (const NodePlan* separate = plan.planned_separately(node)) return separate->inputs[i];
-  return rule_layout(node.rule.inputs[i], graph.layers[node.layer].factors, plan.layers[node.layer].factor_axes);
+  Layout layout =
+      rule_layout(node.rule.inputs[i], graph.layers[node.layer].factors, plan.layers[node.layer].factor_axes);
+  const NodeId maker = graph.tensors[node.inputs[i]].producer;
+  if (is_per_rank(node) && maker >= 0 && is_per_rank(graph.nodes[maker]) && graph.nodes[maker].layer == node.layer)
+    layout.partial = partial_axes_of_maker(graph, plan, node.inputs[i]);
+  return layout;
+}
+
+int64_t shards_of_statistics(const Graph& graph, const Plan& plan, const Node& node) {
+  if (plan.hybrid()) return 1;  // the graph's shapes are one rank's
+  const Layout x = layer_inputs(graph, plan, node.layer)[0];
+  const auto channels = static_cast<size_t>(node.attrs.integer("dim"));
+  int64_t shards = 1;
+  for (size_t d = 0; d < x.dims.size(); ++d)
+    if (d != channels) shards *= plan.mesh.ways(x.dims[d]);
+  return shards;
 }
 
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {

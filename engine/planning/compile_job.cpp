@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/compile/compile.h"
+#include "engine/compile/one_per_stage.h"
 #include "engine/compile/verify/verify_programs.h"
 #include "engine/planning/device_memory.h"
 
@@ -12,6 +13,11 @@ namespace {
 Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
   Program program = compile(graph, job.plan, job.cost, rank_of_program(job.plan, rank), of);
   return job.plan.is_asynchronous() ? of_own_worker(std::move(program), job.plan.own_workers, rank) : program;
+}
+
+RankClasses with_device_memory(const PlannedJob& job, RankClasses classes) {
+  for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
+  return classes;
 }
 
 }  // namespace
@@ -61,9 +67,21 @@ RankClasses compile_classes(const PlannedJob& job) {
     require_verified(classes);
     return classes;
   }
-  RankClasses classes = compile_classes(job.graph, job.plan, job.cost);
-  for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
-  return classes;
+  return with_device_memory(job, compile_classes(job.graph, job.plan, job.cost));
+}
+
+RankClasses compile_unverified(const PlannedJob& job) {
+  return with_device_memory(job, compile_unverified(job.graph, job.plan, job.cost));
+}
+
+RankClasses compile_one_per_stage(const PlannedJob& job) {
+  return with_device_memory(job, compile_one_per_stage(job.graph, job.plan, job.cost));
+}
+
+int64_t most_memory(const RankClasses& classes) {
+  int64_t most = 0;
+  for (const Program& program : classes.programs) most = std::max(most, program.memory.total());
+  return most;
 }
 
 }  // namespace trainctl

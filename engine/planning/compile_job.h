@@ -10,6 +10,12 @@ namespace trainctl {
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);
 RankClasses compile_classes(const PlannedJob& job);
+/// The same, not verified.
+RankClasses compile_unverified(const PlannedJob& job);
+/// One rank of each stage, for comparisons of plans (engine/compile/one_per_stage.h). Not verified.
+RankClasses compile_one_per_stage(const PlannedJob& job);
+/// The most memory that one of the programs needs.
+int64_t most_memory(const RankClasses& classes);
 
 /// The program that evaluates the job's validation set. `beside_training`: its arena is that of the training program.
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training = true);

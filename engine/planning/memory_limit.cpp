@@ -8,10 +8,8 @@
 
 #include "engine/base/measures.h"
 #include "engine/base/text.h"
-#include "engine/compile/one_per_stage.h"
 #include "engine/estimate/estimate_report.h"
 #include "engine/planning/compile_job.h"
-#include "engine/planning/device_memory.h"
 #include "engine/planning/plan_job.h"
 #include "engine/search/choices/open_choices.h"
 #include "engine/spec/fields.h"
@@ -27,16 +25,11 @@ struct Variant {
 
 /// Ranks of a stage need about the same: one of each is enough for advice.
 Variant measure(const PlannedJob& job) {
-  Variant result;
-  RankClasses classes = compile_one_per_stage(job.graph, job.plan, job.cost);
-  for (Program& program : classes.programs) {
-    program = with_device_memory(job, std::move(program));
-    Memory memory = program.memory;
-    if (job.validation) memory.validation = room_for(compile_validation(job, program.rank).memory, memory);
-    result.bytes = std::max(result.bytes, memory.total());
-  }
-  result.seconds = simulate(classes, job.cost.machine(), false).step.value;
-  return result;
+  RankClasses classes = compile_one_per_stage(job);
+  for (Program& program : classes.programs)
+    if (job.validation)
+      program.memory.validation = room_for(compile_validation(job, program.rank).memory, program.memory);
+  return {most_memory(classes), simulate(classes, job.cost.machine(), false).step.value};
 }
 
 using Change = std::function<void(JobSpec&)>;

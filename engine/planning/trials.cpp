@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "engine/compile/lower/buckets.h"
-#include "engine/compile/one_per_stage.h"
 #include "engine/model/model.h"
-#include "engine/planning/device_memory.h"
+#include "engine/planning/compile_job.h"
 #include "engine/planning/plan_graph.h"
 
 namespace trainctl {
@@ -90,16 +89,14 @@ Trial Trials::simulated(PlannedJob& fixed, TriedRanks ranks) const {
   auto compiled = std::make_shared<CompiledTrial>();
   RankClasses& classes = compiled->classes;
   const bool all = ranks == TriedRanks::all;
-  classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.cost)
-                : compile_one_per_stage(fixed.graph, fixed.plan, fixed.cost);
-  for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
+  classes = all ? compile_unverified(fixed) : compile_one_per_stage(fixed);
   const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
   if (!step.ends) {
     trial.fault = "its stages would deadlock";
     return trial;
   }
   trial.seconds = step.step.value;
-  for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
+  trial.memory = most_memory(classes);
   for (size_t p = 0; p < kParts; ++p) trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
   for (Part part : {Part::gradients, Part::weights})
     trial.bucket_seconds += step.parts[static_cast<size_t>(part)].value;

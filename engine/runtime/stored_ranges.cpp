@@ -79,7 +79,9 @@ StoredRange range_of_state(const Variable& v) {
 }  // namespace
 
 std::vector<StoredRange> stored_ranges(const Program& program) {
+  constexpr size_t kUsual = 5;  // ranges of a variable that some ranks share
   std::vector<StoredRange> ranges;
+  ranges.reserve(kUsual * program.variables.size());
   for (const Variable& v : program.variables) {
     if (v.bucket < 0) {
       ranges.push_back(range_of_state(v));

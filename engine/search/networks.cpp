@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
 
 namespace trainctl {
@@ -19,6 +20,9 @@ Network::Network(Folded from, const DataShapes& data, const CostModel& cost)
       facts(sharding_facts(graph)),
       units(find_units(graph)) {
   cuts.emplace(graph, facts, units, folded);
+  const std::vector<bool> leaves = outputs_of_blocks(graph);
+  for (size_t l = 0; l < leaves.size(); ++l)
+    if (leaves[l]) leaves_block.insert(cuts->patterns[l]);
   least = least_work(*cuts, folded.job, cost.machine());
   const std::vector<double> seconds = node_seconds(graph, cost);
   for (size_t n = 0; n < seconds.size(); ++n) {

@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "engine/model/model.h"
@@ -22,6 +24,7 @@ struct Network {
   std::vector<LayerFacts> facts;
   Units units;
   std::optional<CutNetwork> cuts;
+  std::set<std::string> leaves_block;  ///< patterns of layers whose outputs recompute keeps (outputs_of_blocks)
   LeastWork least;
   double kernel_seconds = 0;  ///< seconds of all kernels of a micro-batch on one rank, by the search's own sum
   double launch_seconds = 0;  ///< seconds of starting them

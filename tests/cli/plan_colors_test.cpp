@@ -17,7 +17,7 @@ namespace {
 std::string without_colors(const std::string& text) { return std::regex_replace(text, std::regex("\033\\[[0-9]*m"), ""); }
 
 std::string planned(const Scratch& scratch, std::vector<std::string> words) {
-  words.insert(words.begin(), {"plan", TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml"});
+  words.insert(words.begin(), {"plan", TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml", "--layers"});
   const CommandResult result = trainctl_command(scratch.path(), words);
   CHECK(result.exit_code == kExitDone);
   return result.out;

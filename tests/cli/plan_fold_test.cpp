@@ -84,10 +84,11 @@ struct Texts {
   std::string folded, full;
 };
 
-Texts texts_of(const std::string& yaml, size_t width = 100) {
+Texts texts_of(const std::string& yaml) {
   const PlannedJob job = plan_job(parse_job(yaml, "job.yaml"));
   const Json report = plan_report(job.spec, job.graph, job.plan, compile_classes(job));
-  return {render_plan(report, {false, width}), render_plan(report, {true, 0})};
+  return {render_plan(report, {.layers = true, .moves = true, .width = 0}),
+          render_plan(report, {.full = true, .width = 0})};
 }
 
 /// Each layer is in one line, with the type, cuts and layouts that --full gives it.
@@ -277,7 +278,7 @@ TEST_CASE("48 blocks on 64 ranks are a plan of less than 80 lines") {
         "{mode: semi_auto_parallel, stages: 8, micro_batches: 32, optimizer_shard: 1}",
         "{mode: semi_auto_parallel, stages: 2, micro_batches: 8, strategies: {'h.*.fc1': [[8, 1], [4, 1]]}}"}) {
     INFO(parallel);
-    const Texts texts = texts_of(blocks_job(48, fmt::format("launch: {{ranks: 64}}\nparallel: {}\n", parallel)), 120);
+    const Texts texts = texts_of(blocks_job(48, fmt::format("launch: {{ranks: 64}}\nparallel: {}\n", parallel)));
     check_layers(texts);
     check_moves(texts);
     CHECK(plan_fold_lines_of(texts.folded) < 80);
@@ -293,17 +294,17 @@ TEST_CASE("the plan says how many parameters and operations a step has, in all a
       "dataset: {type: random, shape: [8], label_shape: [8], label_dtype: f32, batch: 16}\n"
       "network: [{type: dense, units: 8}, {type: dense, units: 8}]\nloss: mse\n";
   const std::string one = texts_of(job).folded;
-  CHECK(contains(one, "\nparameters: 144\n"));
-  CHECK(contains(one, "\nflops per step: 10.2 K (10,240)\n"));
+  CHECK(contains(one, "\n  parameters   144\n"));
+  CHECK(contains(one, "\n  flops        10.2 K (10,240)\n"));
   const std::string two =
       texts_of(job + "parallel: {mode: data_parallel, micro_batches: 2}\nlaunch: {ranks: 2}\n").folded;
-  CHECK(contains(two, "\nparameters: 144; per rank 144\n"));
-  CHECK(contains(two, "\nflops per step: 10.2 K (10,240); per rank 5.12 K (5,120)\n"));
+  CHECK(contains(two, "\n  parameters   144; per rank 144\n"));
+  CHECK(contains(two, "\n  flops        10.2 K (10,240); per rank 5.12 K (5,120)\n"));
   const std::string cut = texts_of(job +
                                    "parallel: {mode: semi_auto_parallel, strategies: {dense: [[1, 1], [2, 1]], "
                                    "dense_1: [[1, 2], [1, 2]]}}\nlaunch: {ranks: 2}\n")
                               .folded;
-  CHECK(contains(cut, "\nparameters: 144; per rank 76\n"));
+  CHECK(contains(cut, "\n  parameters   144; per rank 76\n"));
   CHECK(contains(cut, "; per rank 5.12 K (5,120)\n"));
 }
 
@@ -312,7 +313,7 @@ TEST_CASE("recomputation and repeated work count for the rank, not for the model
       "dataset: {type: random, shape: [8], label_shape: [8], label_dtype: f32, batch: 16}\n"
       "network: [{name: a, type: dense, units: 8}, {name: b, type: dense, units: 8}]\nloss: mse\n";
   const std::string again = texts_of(job + "parallel: {recompute: [a]}\n").folded;
-  CHECK(contains(again, "\nparameters: 144\nflops per step: 10.2 K (10,240); per rank 12.3 K (12,288)\n"));
+  CHECK(contains(again, "\n  parameters   144\n  flops        10.2 K (10,240); per rank 12.3 K (12,288)\n"));
   const Json report = [&] {
     const PlannedJob planned = plan_job(parse_job(job + "parallel: {recompute: [a]}\n", "job.yaml"));
     return plan_report(planned.spec, planned.graph, planned.plan, compile_classes(planned));
@@ -352,7 +353,7 @@ TEST_CASE("plan --full prints every layer, and plan as a file or pipe folds as o
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml")
       << blocks_job(12, "launch: {ranks: 4}\nparallel: {mode: data_parallel}\n");
-  const CommandResult folded = trainctl_command(scratch.path(), {"plan", "job.yaml"});
+  const CommandResult folded = trainctl_command(scratch.path(), {"plan", "job.yaml", "--layers"});
   const CommandResult full = trainctl_command(scratch.path(), {"plan", "job.yaml", "--full"});
   CHECK(folded.exit_code == kExitDone);
   CHECK(contains(folded.out, "h.0 … h.11, 12 times:"));

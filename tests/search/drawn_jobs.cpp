@@ -128,11 +128,7 @@ double simulated_seconds(const PlannedJob& job) {
   return simulate(compile_classes(job), job.cost.machine()).step.value;
 }
 
-int64_t most_memory(const PlannedJob& job) {
-  int64_t most = 0;
-  for (const Program& program : compile_classes(job).programs) most = std::max(most, program.memory.total());
-  return most;
-}
+int64_t most_memory(const PlannedJob& job) { return most_memory(compile_classes(job)); }
 
 double bound_of(const PlannedJob& job) {
   const ParallelSpec& parallel = job.spec.parallel;

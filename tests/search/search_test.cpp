@@ -8,6 +8,8 @@
 #include "engine/estimate/simulate.h"
 #include "engine/plan/traffic/traffic.h"
 #include "engine/planning/compile_job.h"
+#include "engine/search/choices/open_choices.h"
+#include "engine/search/choices/weighed_choices.h"
 #include "engine/search/cuts/cut_search.h"
 #include "engine/search/find_plan.h"
 #include "engine/spec/parse.h"
@@ -311,6 +313,46 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   CHECK(plans >= 6);
   CHECK(fault.find("no plan fits") != std::string::npos);
   CHECK(fault.find("the smallest plan needs") != std::string::npos);
+}
+
+TEST_CASE("search: a layer whose output leaves its block is not recomputed, by the search's sum as by the plan") {
+  // Each block reads the relu in the middle of the block before it, and that block's output.
+  const std::string text = R"(
+dataset: {type: random, shape: [16], label_dtype: f32, label_shape: [16], batch: 16, samples: 64}
+network:
+  - {name: h.0.in, type: dense, units: 16}
+  - {name: h.0.mid, type: relu}
+  - {name: h.0.out, type: dense, units: 16}
+  - {name: h.1.in, type: add, inputs: [h.0.out, h.0.mid]}
+  - {name: h.1.mid, type: relu}
+  - {name: h.1.out, type: dense, units: 16}
+  - {name: h.2.in, type: add, inputs: [h.1.out, h.1.mid]}
+  - {name: h.2.mid, type: relu}
+  - {name: h.2.out, type: dense, units: 16}
+  - {name: last, type: add, inputs: [h.2.out, h.2.mid]}
+loss: mse
+parallel: {recompute: ['h.*']}
+)";
+  const PlannedJob job = planned(text, {"parallel.mode=semi_auto_parallel"});
+  Networks networks(job.spec, job.data.shapes, job.cost);
+  std::vector<std::string> notes;
+  const OpenChoices open(job.spec, networks, job.cost.machine(), notes);
+  const auto seconds = [&](const std::string& patterns) {
+    const PlannedJob other = planned(text, {"parallel.mode=semi_auto_parallel", "parallel.recompute=" + patterns});
+    Networks of_other(other.spec, other.data.shapes, other.cost);
+    const OpenChoices choices(other.spec, of_other, other.cost.machine(), notes);
+    WeighedChoices weighed(other.spec, of_other, choices, other.cost, 0, false);
+    weighed.weigh(0);
+    return weighed.all().front().expected;
+  };
+  const Expected all = seconds("['h.*']"), inner = seconds("['h.*.in']"), none = seconds("[]");
+  CHECK(all.seconds == inner.seconds);
+  CHECK(all.memory == inner.memory);
+  CHECK(all.seconds > none.seconds);
+  for (const Recompute& way : recompute_ways(job.spec, networks))
+    for (const RecomputeRule& rule : way) CHECK(rule.pattern == "h.*.in");
+  for (size_t l = 0; l < job.graph.layers.size(); ++l)
+    CHECK(job.plan.layers[l].recompute == job.graph.layers[l].name.ends_with(".in"));
 }
 
 TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only the trial of all ranks has it") {

@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/run/launch/job_report.h"
 
+#include "cli/run/launch/headline.h"
 #include "cli/run/launch/losses.h"
 #include "cli/text/launch_report.h"
 #include "engine/base/error.h"
@@ -16,41 +17,53 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Reserves memory for the validation in `classes`.
-Json validation_json(const PlannedJob& job, RankClasses& classes) {
-  const RankClasses programs = compile_validation_classes(job);
-  make_room_for(programs, classes);
-  Json json = {{"samples", job.validation->data.samples}, {"batch", job.validation->set.batch}};
-  json["rank_classes"] = validation_rows(programs);
-  return json;
-}
-
-void add_estimate(const PlannedJob& job, JobReport& report) {
-  if (job.plan.is_asynchronous()) report.single_worker = compile_unverified(job.graph, job.plan, job.cost);
-  report.step = job.compiled ? job.compiled->step : simulate(report.simulated(), job.cost.machine());
-  check(report.step->ends, "the simulation of verified programs terminates");
-  report.json["estimate"] = estimate_report(report.simulated(), job.cost.machine(), *report.step);
+Json validation_json(const PlannedJob& job, const RankClasses& programs) {
+  return {{"samples", job.validation->data.samples},
+          {"batch", job.validation->set.batch},
+          {"rank_classes", validation_rows(programs)}};
 }
 
 }  // namespace
+
+std::optional<JobEstimate> estimate_of(const PlannedJob& job, const RankClasses& classes, bool always) {
+  if (!always && job.spec.launch.machine == "auto" && !job.search) return std::nullopt;
+  JobEstimate estimate;
+  if (job.plan.is_asynchronous()) estimate.single_worker = compile_unverified(job.graph, job.plan, job.cost);
+  estimate.step = job.compiled ? job.compiled->step : simulate(estimate.simulated(classes), job.cost.machine());
+  check(estimate.step.ends, "the simulation of verified programs terminates");
+  return estimate;
+}
+
+Json job_json(const PlannedJob& job, const RankClasses& classes, const RankClasses* validation,
+              const JobEstimate* estimate) {
+  Json json = plan_report(job.spec, job.graph, job.plan, classes);
+  if (!job.tables.empty()) json["tables"] = tables_json(job.tables, job.spec.optimizer);
+  if (validation != nullptr) json["validation"] = validation_json(job, *validation);
+  if (job.spec.train.saves_state())
+    json["checkpoint"] = checkpoint_report(job);
+  else if (job.spec.train.saves())
+    json["final_weights"] = final_weights_report(job, classes.programs);
+  if (job.search) json["search"] = search_report(*job.search);
+  if (estimate != nullptr)
+    json["estimate"] = estimate_report(estimate->simulated(classes), job.cost.machine(), estimate->step);
+  json["launch"] = launch_report(job.spec, classes);
+  if (Json losses = losses_report(job); !losses.is_null()) json["launch"]["losses"] = std::move(losses);
+  json["headline"] = headline_json(job, classes, json);
+  return json;
+}
 
 JobReport report_of(const PlannedJob& job, bool estimate) {
   require_sound_samples(job);
   JobReport report;
   report.classes = compile_classes(job);
-  Json validation;
-  if (job.validation) validation = validation_json(job, report.classes);
-  report.json = plan_report(job.spec, job.graph, job.plan, report.classes);
-  if (!job.tables.empty()) report.json["tables"] = tables_json(job.tables, job.spec.optimizer);
-  if (job.validation) report.json["validation"] = std::move(validation);
-  if (job.spec.train.saves_state())
-    report.json["checkpoint"] = checkpoint_report(job);
-  else if (job.spec.train.saves())
-    report.json["final_weights"] = final_weights_report(job, report.classes.programs);
-  if (job.search) report.json["search"] = search_report(*job.search);
-  if (estimate || job.spec.launch.machine != "auto" || job.search) add_estimate(job, report);
-  report.json["launch"] = launch_report(job.spec, report.classes);
-  if (Json losses = losses_report(job); !losses.is_null()) report.json["launch"]["losses"] = std::move(losses);
+  std::optional<RankClasses> validation;
+  if (job.validation) {
+    validation = compile_validation_classes(job);
+    make_room_for(*validation, report.classes);
+  }
+  report.estimate = estimate_of(job, report.classes, estimate);
+  report.json =
+      job_json(job, report.classes, validation ? &*validation : nullptr, report.estimate ? &*report.estimate : nullptr);
   return report;
 }
 

@@ -1,4 +1,4 @@
-// The report of a planned job: what `trainctl plan --json` prints, and the programs that it was read from.
+// The report of a planned job: what `trainctl plan --json` prints, and plan.json in the folder of a run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,18 +9,32 @@
 
 namespace trainctl {
 
+/// A predicted step.
+struct JobEstimate {
+  /// For asynchronous jobs: a single worker with the servers, which is what is simulated.
+  std::optional<RankClasses> single_worker;
+  Simulation step;
+
+  /// The programs that were simulated, of a job with these programs.
+  const RankClasses& simulated(const RankClasses& classes) const { return single_worker ? *single_worker : classes; }
+};
+
+/// Nothing if the job names no machine and no search chose its plan, unless `always`.
+std::optional<JobEstimate> estimate_of(const PlannedJob& job, const RankClasses& classes, bool always);
+
+/// The report of a job that is compiled: its programs with the memory of the validation, and those of the validation
+/// (null: it has none). `estimate` may be null.
+nlohmann::ordered_json job_json(const PlannedJob& job, const RankClasses& classes, const RankClasses* validation,
+                                const JobEstimate* estimate);
+
 struct JobReport {
   nlohmann::ordered_json json;
   RankClasses classes;
-  /// For asynchronous jobs: a single worker with the servers, which is what the estimate simulates.
-  std::optional<RankClasses> single_worker;
-  std::optional<Simulation> step;  ///< null: there is no estimate
-
-  const RankClasses& simulated() const { return single_worker ? *single_worker : classes; }
+  std::optional<JobEstimate> estimate;
 };
 
-/// Compiles the job. Includes an estimate if the job names a machine or a search chose its plan, or if `estimate`.
-/// Throws SpecError for data that the network cannot use as indices.
+/// Compiles the job and reports on it. `estimate`: estimate_of always. Throws SpecError for data that the network
+/// cannot use as indices.
 JobReport report_of(const PlannedJob& job, bool estimate);
 
 }  // namespace trainctl

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/planning/compile_job.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/rank_classes.h"
 #include "engine/train/checkpoint/cover.h"
 #include "engine/train/checkpoint/state_image.h"
 #include "launcher/cluster.h"
@@ -15,15 +16,15 @@
 namespace trainctl {
 namespace {
 
-/// Largest number of ranks, since the program of each is compiled.
+/// Largest number of ranks, since the loss of each host compares the states of all others.
 constexpr int kMostListedRanks = 128;
 
-std::vector<SafetensorsEntry> state_of_rank(const PlannedJob& job, int rank) {
-  const StateImage image(compile(job, rank), StateShare::local);
+std::vector<SafetensorsEntry> state_of_rank(const Program& program) {
+  const StateImage image(program, StateShare::local);
   if (image.empty()) return {};
   const std::string& head = image.head();
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(head.data()), head.size());
-  return parse_safetensors_header(bytes, image.bytes(), "the state of rank " + std::to_string(rank)).entries;
+  return parse_safetensors_header(bytes, image.bytes(), "the state of rank " + std::to_string(program.rank)).entries;
 }
 
 }  // namespace
@@ -34,7 +35,9 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
   const Cluster cluster = several_hosts(job.spec);
   if (cluster.num_ranks() > kMostListedRanks) return losses;
   std::vector<std::vector<SafetensorsEntry>> states;
-  for (const RankPlace& place : cluster.places) states.push_back(state_of_rank(job, place.rank));
+  StateCompiler programs(job.graph, job.plan, job.cost);
+  for (const RankPlace& place : cluster.places)
+    states.push_back(state_of_rank(programs.compile(rank_of_program(job.plan, place.rank))));
   losses = nlohmann::ordered_json::array();
   for (const RankPlace& lost : cluster.places) {
     if (lost.local_rank != 0) continue;

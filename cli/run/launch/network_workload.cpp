@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/run/launch/job_report.h"
 #include "cli/run/worker/host_memory.h"
 #include "cli/run/worker/rank_failure.h"
 #include "cli/text/launch_report.h"
@@ -124,9 +125,14 @@ void NetworkWorkload::require_host_memory() const {
 }
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
-  nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
-  if (!job_.tables.empty()) report["tables"] = tables_json(job_.tables, job_.spec.optimizer);
-  report["launch"] = launch_report(job_.spec, classes_);
+  nlohmann::ordered_json report;
+  if (options_.evaluate) {  // nothing is trained or saved
+    report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
+    report["launch"] = launch_report(job_.spec, classes_);
+  } else {
+    const std::optional<JobEstimate> estimate = estimate_of(job_, classes_, false);
+    report = job_json(job_, classes_, validation_ ? &*validation_ : nullptr, estimate ? &*estimate : nullptr);
+  }
   if (const ResumePoint* point = checkpoints_.resumed_from())
     report["launch"]["resumed"] = {{"checkpoint", point->path}, {"step", point->manifest.step}};
   return report;

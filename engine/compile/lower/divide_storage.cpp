@@ -8,10 +8,10 @@
 // Parts end between rows, and a small variable is one rank's alone. A sharded bucket is divided already: there the
 // first of the ranks with the same shard writes it. Each server writes the shard that it holds.
 #include <algorithm>
-#include <map>
 #include <unordered_map>
 #include <utility>
 
+#include "engine/compile/lower/storage_division.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -19,19 +19,6 @@ namespace {
 
 /// A smaller variable is not divided.
 constexpr int64_t kLeastBytes = 64 << 10;
-
-/// Placement of variables that the same ranks store.
-using Holders = std::pair<std::vector<int>, Axes>;
-
-int64_t local_elements(const Compiler& c, const VariablePlan& v) {
-  return num_elements(v.layout.local_shape(c.plan.mesh, v.global_shape));
-}
-
-/// This rank's index among those that hold what it holds: stages first.
-int64_t index_of(const Compiler& c, const VariablePlan& v, const Axes& replicas) {
-  const auto before = std::find(v.stages.begin(), v.stages.end(), c.stage) - v.stages.begin();
-  return before * c.plan.mesh.ways(replicas) + c.plan.mesh.index(c.rank_in_stage, replicas);
-}
 
 /// The end between two rows that is nearest below `elements` of the part.
 int64_t at_row(const Variable& v, int64_t elements) {
@@ -48,52 +35,65 @@ int64_t at_row(const Variable& v, int64_t elements) {
 
 }  // namespace
 
-void divide_storage(Compiler& c) {
-  std::unordered_map<TensorId, const BucketPlan*> buckets;
-  for (const BucketPlan& bucket : c.bucket_plans)
-    for (const BucketParameter& p : bucket.parameters) buckets[p.tensor] = &bucket;
-  const auto is_sharded = [&](const VariablePlan& v) {
-    const auto bucket = buckets.find(v.tensor);
-    return bucket != buckets.end() && bucket->second->level > 0;
-  };
-
-  const auto is_served = [&](const VariablePlan& v) {
-    const auto bucket = buckets.find(v.tensor);
-    return bucket != buckets.end() && (bucket->second->is_served() || bucket->second->is_table);
-  };
-
-  std::map<Holders, int64_t> totals, placed;  // elements
-  for (const VariablePlan& v : c.plan.variables)
-    if (!is_sharded(v) && !is_served(v)) totals[{v.stages, v.layout.replica_axes(c.plan.mesh)}] += local_elements(c, v);
-
-  for (const VariablePlan& v : c.plan.variables) {
-    const Axes replicas = v.layout.replica_axes(c.plan.mesh);
-    const int index = c.variable_index(v.tensor);
-    if (is_served(v)) {
-      if (index < 0) continue;
-      Variable& variable = c.program.variables[static_cast<size_t>(index)];
-      variable.own_elements = c.is_server() ? num_elements(variable.shape) : 0;
-      continue;
+StorageDivision::StorageDivision(const Plan& plan, const std::vector<BucketPlan>& buckets) : plan_(plan) {
+  std::unordered_map<TensorId, const BucketPlan*> bucket_of;
+  for (const BucketPlan& bucket : buckets)
+    for (const BucketParameter& p : bucket.parameters) bucket_of[p.tensor] = &bucket;
+  for (const VariablePlan& v : plan.variables) {
+    const auto found = bucket_of.find(v.tensor);
+    const BucketPlan* bucket = found == bucket_of.end() ? nullptr : found->second;
+    const Axes replicas = v.layout.replica_axes(plan.mesh);
+    Place& place = places_.emplace_back();
+    if (bucket != nullptr && (bucket->is_served() || bucket->is_table)) {
+      place.way = Way::served;
+    } else if (bucket != nullptr && bucket->level > 0) {
+      place = {Way::sharded, find_holders({}, without(replicas, bucket->shard_axes)), 0};
+    } else {
+      place.holders = find_holders(v.stages, replicas);
+      int64_t& elements = holders_[place.holders].elements;
+      place.begin = elements;
+      elements += num_elements(v.layout.local_shape(plan.mesh, v.global_shape));
     }
-    if (is_sharded(v)) {
-      if (index < 0) continue;
-      Variable& variable = c.program.variables[static_cast<size_t>(index)];
-      const Axes others = without(replicas, buckets[v.tensor]->shard_axes);
-      variable.own_elements = c.plan.mesh.index(c.rank_in_stage, others) == 0 ? num_elements(variable.shape) : 0;
-      continue;
-    }
-    int64_t& begin = placed[{v.stages, replicas}];
-    if (index >= 0) {
-      Variable& variable = c.program.variables[static_cast<size_t>(index)];
-      const auto ranks = static_cast<int64_t>(v.stages.size()) * c.plan.mesh.ways(replicas);
-      const int64_t share = index_of(c, v, replicas), total = totals[{v.stages, replicas}];
-      const int64_t first = at_row(variable, total * share / ranks - begin),
-                    last = at_row(variable, total * (share + 1) / ranks - begin);
-      variable.own_first = first;
-      variable.own_elements = last - first;
-    }
-    begin += local_elements(c, v);
   }
 }
+
+size_t StorageDivision::find_holders(const std::vector<int>& stages, const Axes& axes) {
+  const auto found = std::find_if(holders_.begin(), holders_.end(),
+                                  [&](const Holders& h) { return h.stages == stages && h.axes == axes; });
+  const auto index = static_cast<size_t>(found - holders_.begin());
+  if (index == holders_.size()) holders_.push_back({stages, axes, 0});
+  return index;
+}
+
+/// The rank's index among the holders: stages first.
+int64_t StorageDivision::index_of(const Holders& holders, const Program& program) const {
+  const auto before = std::find(holders.stages.begin(), holders.stages.end(), program.stage) - holders.stages.begin();
+  return (holders.stages.empty() ? 0 : before * plan_.mesh.ways(holders.axes)) +
+         plan_.mesh.index(program.rank_in_stage, holders.axes);
+}
+
+void StorageDivision::divide(const std::vector<const VariablePlan*>& plans, Program& program) const {
+  std::vector<int64_t> indices(holders_.size(), -1);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    Variable& variable = program.variables[i];
+    const Place& place = places_[static_cast<size_t>(plans[i] - plan_.variables.data())];
+    if (place.way == Way::served) {
+      variable.own_elements = program.server >= 0 ? num_elements(variable.shape) : 0;
+      continue;
+    }
+    const Holders& holders = holders_[place.holders];
+    int64_t& index = indices[place.holders];
+    if (index < 0) index = index_of(holders, program);
+    if (place.way == Way::sharded) {
+      variable.own_elements = index == 0 ? num_elements(variable.shape) : 0;
+      continue;
+    }
+    const int64_t ranks = static_cast<int64_t>(holders.stages.size()) * plan_.mesh.ways(holders.axes);
+    variable.own_first = at_row(variable, holders.elements * index / ranks - place.begin);
+    variable.own_elements = at_row(variable, holders.elements * (index + 1) / ranks - place.begin) - variable.own_first;
+  }
+}
+
+void divide_storage(Compiler& c) { StorageDivision(c.plan, c.bucket_plans).divide(c.variable_plans, c.program); }
 
 }  // namespace trainctl

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/compile/lower/averaged_states.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/kernel.h"
 #include "engine/plan/served.h"
@@ -124,6 +125,28 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
   c.buckets.push_back(std::move(r));
 }
 
+constexpr int64_t kStateAlignment = 64;
+
+void no_state(Compiler& c) {
+  c.states.push_back(-1);
+  c.state_offsets.push_back(0);
+}
+
+/// States whose means over the same ranks replace them share a buffer, so that one call averages all of them.
+void add_state(Compiler& c, int64_t bytes, const Axes& averaged, std::map<Axes, BufferId>& shared) {
+  if (averaged.empty() || bytes % kStateAlignment != 0) {
+    c.states.push_back(c.new_buffer(BufferKind::state, bytes));
+    c.state_offsets.push_back(0);
+    return;
+  }
+  const auto [found, is_new] = shared.try_emplace(averaged, -1);
+  if (is_new) found->second = c.new_buffer(BufferKind::state, 0);
+  int64_t& used = c.buffers[static_cast<size_t>(found->second)].bytes;
+  c.states.push_back(found->second);
+  c.state_offsets.push_back(used);
+  used += bytes;
+}
+
 }  // namespace
 
 void lay_out_variables(Compiler& c) {
@@ -137,6 +160,8 @@ void lay_out_variables(Compiler& c) {
     for (const BucketParameter& p : c.buckets[b].plan->parameters)
       places[p.tensor] = {static_cast<int>(b), p.first_element};
   }
+  const std::vector<Axes> averaged = axes_of_averaged_states(c.trained, c.plan);
+  std::map<Axes, BufferId> shared;
   for (const VariablePlan& plan : c.plan.variables) {
     const auto place = places.find(plan.tensor);
     const bool in_stage = std::find(plan.stages.begin(), plan.stages.end(), c.stage) != plan.stages.end();
@@ -145,7 +170,10 @@ void lay_out_variables(Compiler& c) {
     if (place != places.end()) std::tie(v.bucket, v.bucket_element) = place->second;
     c.variables[static_cast<size_t>(plan.tensor)] = static_cast<int>(c.program.variables.size());
     const int64_t bytes = num_elements(v.shape) * byte_size(v.dtype);
-    c.states.push_back(v.kind == TensorKind::state ? c.new_buffer(BufferKind::state, bytes) : -1);
+    if (v.kind == TensorKind::state)
+      add_state(c, bytes, averaged[static_cast<size_t>(plan.tensor)], shared);
+    else
+      no_state(c);
     c.program.variables.push_back(std::move(v));
     c.variable_plans.push_back(&plan);
   }

@@ -3,6 +3,7 @@
 #include "engine/compile/lower/lowering.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
+#include "engine/plan/per_rank.h"
 
 namespace trainctl {
 namespace {
@@ -109,6 +110,10 @@ class NodeLowering {
     Attrs attrs = form() ? form()->attrs : node_.attrs;
     if (op_.kernel.is_product && l_.c.plan.numerics.precision == Precision::tf32) attrs.set("tf32", true);
     if (op_.kernel.is_product && l_.narrow[static_cast<size_t>(node_.layer)]) attrs.set("fp8", true);
+    if (attrs.flag(kPerRank)) {
+      attrs.set("count", attrs.integer("count") / shards_of_statistics(l_.c.graph, l_.c.plan, node_));
+      attrs.erase(kPerRank);
+    }
     return attrs;
   }
 

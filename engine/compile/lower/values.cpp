@@ -26,6 +26,7 @@ Located variable_value(Lowering& l, TensorId tensor) {
   const Variable& variable = l.c.program.variables[index];
   const Layout& layout = l.c.variable_plans[index]->layout;
   View view{l.c.states[index], l.c.operand(tensor, layout)};
+  view.operand.offset = l.c.state_offsets[index];
   if (variable.bucket >= 0) {
     const bool gathered = l.c.program.buckets[variable.bucket].level == 3;
     if (l.used.insert(variable.bucket).second) {

@@ -213,7 +213,7 @@ void note_offsets(Compiler& c) {
   for (size_t v = 0; v < p.variables.size(); ++v) {
     Variable& variable = p.variables[v];
     if (variable.bucket < 0) {
-      variable.arena_offset = offset(c.states[v]);
+      variable.arena_offset = offset(c.states[v]) + c.state_offsets[v];
       continue;
     }
     const Bucket& bucket = p.buckets[variable.bucket];

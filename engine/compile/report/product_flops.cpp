@@ -13,21 +13,51 @@ double flops(const KernelDef& kernel, const std::vector<TensorInfo>& in, std::ve
   return kernel_cost(kernel, in, out, attrs).flops;
 }
 
+std::vector<TensorInfo> infos_of(const Graph& graph, const std::vector<TensorId>& tensors) {
+  std::vector<TensorInfo> infos;
+  for (const TensorId t : tensors)
+    infos.push_back({graph.tensors[static_cast<size_t>(t)].shape, graph.tensors[static_cast<size_t>(t)].dtype});
+  return infos;
+}
+
+/// Times that a step runs a node of the graph; in hybrid_parallel the graph is that of one rank.
+int runs_per_step(const Plan& plan) { return plan.micro_batches * (plan.hybrid() ? plan.mesh.size() : 1); }
+
+/// Calls each(node, operations) for the products of the graph.
+template <class Each>
+void each_product(const Graph& graph, const Each& each) {
+  for (const Node& node : graph.nodes) {
+    const KernelDef& kernel = get_op(node.op).kernel;
+    if (kernel.is_product)
+      each(node, flops(kernel, infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs));
+  }
+}
+
 }  // namespace
 
 double model_flops(const Graph& graph, const Plan& plan) {
   double sum = 0;
-  const auto info = [&](TensorId t) { return TensorInfo{graph.tensors[t].shape, graph.tensors[t].dtype}; };
+  each_product(graph, [&](const Node&, double flops) { sum += flops; });
+  return sum * runs_per_step(plan);
+}
+
+std::vector<double> layer_flops(const Graph& graph, const Plan& plan) {
+  std::vector<double> sums(graph.layers.size());
+  each_product(graph, [&](const Node& node, double flops) {
+    sums[static_cast<size_t>(node.layer)] += flops * runs_per_step(plan);
+  });
+  return sums;
+}
+
+double attention_flops(const Graph& graph, const Plan& plan) {
+  double sum = 0;
   for (const Node& node : graph.nodes) {
     const KernelDef& kernel = get_op(node.op).kernel;
-    if (!kernel.is_product) continue;
-    std::vector<TensorInfo> in, out;
-    for (TensorId t : node.inputs) in.push_back(info(t));
-    for (TensorId t : node.outputs) out.push_back(info(t));
-    sum += flops(kernel, in, std::move(out), node.attrs);
+    if (node.phase != Phase::forward || kernel.is_product || kernel.cost == nullptr) continue;
+    const Cost cost = kernel.cost(infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs);
+    if (cost.exponentials > 0) sum += cost.flops;  // only attention has them
   }
-  const int alike = plan.hybrid() ? plan.mesh.size() : 1;  // hybrid_parallel: the graph is that of one rank
-  return sum * plan.micro_batches * alike;
+  return sum * (graph.trains() ? 3 : 1) * runs_per_step(plan);
 }
 
 double program_flops(const Program& program) {

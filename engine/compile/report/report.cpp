@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <tuple>
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/local_shards_report.h"
+#include "engine/compile/report/parallel_sizes.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
 #include "engine/ops/program_kernels.h"
@@ -60,7 +62,20 @@ Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layou
                 "layout", to_string(layout, plan.mesh));
 }
 
-Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
+/// A count that may exceed an int64_t.
+Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
+
+/// Elements of the parameters that a layer reads, also of those that it shares.
+int64_t count_parameters(const Graph& graph, const Layer& layer) {
+  int64_t count = 0;
+  for (const TensorId t : layer.inputs) {
+    const Tensor& tensor = graph.tensors[static_cast<size_t>(t)];
+    if (tensor.kind == TensorKind::parameter) count += num_elements(tensor.shape);
+  }
+  return count;
+}
+
+Json layer_json(const Graph& graph, const Plan& plan, size_t index, double flops) {
   const Layer& layer = graph.layers[index];
   const LayerPlan& chosen = plan.layers[index];
   Json strategy = Json::array(), inputs = Json::array(), outputs = Json::array(), factors = Json::array();
@@ -79,7 +94,8 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
   return object("name", layer.name, "type", layer.type, "stage", chosen.virtual_stage % plan.num_stages, "chunk",
                 chosen.virtual_stage / plan.num_stages, "strategy", std::move(strategy), "inputs", std::move(inputs),
                 "outputs", std::move(outputs), "factors", std::move(factors), "choice", to_string(chosen.choice),
-                "reason", chosen.reason, "would_be", chosen.cut_limit_reason, "recompute", chosen.recompute);
+                "reason", chosen.reason, "would_be", chosen.cut_limit_reason, "recompute", chosen.recompute,
+                "parameters", count_parameters(graph, layer), "flops_per_step", count_json(flops));
 }
 
 /// Sets "fp8" of each layer to whether some program rounds its weight to 8 bits; returns the number of such layers.
@@ -287,9 +303,6 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
   return calls;
 }
 
-/// A count that may exceed an int64_t.
-Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
-
 /// Number of parameter elements of the whole network, each parameter counted once.
 int64_t count_parameters(const Graph& graph, const Plan& plan) {
   int64_t count = 0;
@@ -376,6 +389,14 @@ Json validation_rows(const RankClasses& validation) {
   return rows;
 }
 
+/// Null: they do not form a product.
+static Json sizes_json(const Graph& graph, const Plan& plan) {
+  const std::optional<ParallelSizes> sizes = parallel_sizes(graph, plan);
+  if (!sizes) return nullptr;
+  return {{"data", sizes->data},         {"tensor", sizes->tensor}, {"context", sizes->context},
+          {"pipeline", sizes->pipeline}, {"copies", sizes->copies}, {"sequence_parallel", sizes->sequence_parallel}};
+}
+
 /// Asynchronous: a step is one worker's.
 static RankClasses one_of_each(RankClasses classes) {
   for (std::vector<int>& ranks : classes.ranks) ranks.resize(1);
@@ -384,7 +405,8 @@ static RankClasses one_of_each(RankClasses classes) {
 
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
-  for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
+  const std::vector<double> flops = layer_flops(graph, plan);
+  for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i, flops[i]));
   const size_t narrow = spec.fp8 ? mark_narrow_layers(graph, classes, layers) : 0;
   const Pipeline pipeline = plan.pipeline(graph.loss >= 0);
   const TaskTimes times = task_times(pipeline);
@@ -421,7 +443,8 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                   plan.is_asynchronous() ? communication_totals(one_of_each(classes)) : communication_totals(classes)},
                  {"rank_classes", std::move(of_classes)},
                  {"calls", std::move(calls)},
-                 {"notes", plan.notes}};
+                 {"notes", plan.notes},
+                 {"sizes", sizes_json(graph, plan)}};
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);

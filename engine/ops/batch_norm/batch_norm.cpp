@@ -9,6 +9,7 @@
 // Ranks that share a batch read x once more, because the mean travels before the variance is summed.
 #include <fmt/format.h>
 
+#include "engine/graph/per_rank.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -89,14 +90,20 @@ TensorId emit_batch_norm(LayerContext& layer) {
                     "output would be constant; increase dataset.batch, or reduce parallel.micro_batches",
                     to_string(in)));
   const TensorId x = layer.inputs[0];
-  const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}, {"dim", dim}}, "mean")[0];
-  const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}, {"dim", dim}}, "var")[0];
+  Attrs statistics = {{"count", count}, {"dim", dim}}, running = {{"count", count}};
+  if (!layer.attrs.flag("sync", true)) {
+    statistics.set(kPerRank, true);
+    running = statistics;
+  }
+  running.set("momentum", layer.attrs.number("momentum"));
+  const TensorId mean = b.emit("batch_norm_mean", {x}, statistics, "mean")[0];
+  const TensorId var = b.emit("batch_norm_var", {x, mean}, statistics, "var")[0];
   const TensorId running_mean = b.state("running_mean", {features}, 0),
                  running_var = b.state("running_var", {features}, 1);
-  b.emit("batch_norm_running", {mean, var, running_mean, running_var},
-         {{"momentum", layer.attrs.number("momentum")}, {"count", count}}, "running");
-  return b.emit("batch_norm", layer.with_affine({x, mean, var}, features),
-                {{"count", count}, {"dim", dim}, {"eps", layer.attrs.number("eps")}})[0];
+  b.emit("batch_norm_running", {mean, var, running_mean, running_var}, running, "running");
+  Attrs normalize = statistics;
+  normalize.set("eps", layer.attrs.number("eps"));
+  return b.emit("batch_norm", layer.with_affine({x, mean, var}, features), normalize)[0];
 }
 
 }  // namespace
@@ -267,13 +274,16 @@ extern const OpDef batch_norm_grad_op = {
 extern const LayerDef batch_norm_layer = {
     .name = "batch_norm",
     .doc =
-        "Normalises each feature over the rows of a micro-batch, across all ranks that share it (synchronised "
-        "batch norm).",
+        "Normalises each feature over the rows of a micro-batch, across all ranks that share it unless `sync` is false.",
     .fields = {integer("dim", "The feature dim; -1 is the last.").defaults(int64_t{1}), eps_field(),
                number("momentum", "Weight of the new statistics in the running statistics.")
                    .defaults(0.1)
                    .at_least(0)
                    .at_most(1),
+               flag("sync", true,
+                    "Compute the statistics over the rows of all ranks. false: each rank normalises over its own rows, "
+                    "as PyTorch's BatchNorm does under DDP, so the results depend on the number of ranks that share a "
+                    "batch; the running statistics are averaged over these ranks after each step."),
                affine_field(), scale_init_field(), shift_init_field()},
     .emit = emit_batch_norm,
 };

@@ -12,8 +12,18 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// By layer: true if a layer outside of its block reads its output.
-std::vector<bool> find_outputs_of_blocks(const Graph& graph) {
+}  // namespace
+
+std::string_view block_of(std::string_view layer) {
+  for (size_t begin = 0; begin < layer.size();) {
+    const size_t end = std::min(layer.find('.', begin), layer.size());
+    if (end < layer.size() && is_number(layer.substr(begin, end - begin))) return layer.substr(0, end);
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::vector<bool> outputs_of_blocks(const Graph& graph) {
   std::vector<bool> leaves(graph.layers.size());
   for (const Node& node : graph.nodes) {
     if (node.phase != Phase::forward) continue;
@@ -29,22 +39,11 @@ std::vector<bool> find_outputs_of_blocks(const Graph& graph) {
   return leaves;
 }
 
-}  // namespace
-
-std::string_view block_of(std::string_view layer) {
-  for (size_t begin = 0; begin < layer.size();) {
-    const size_t end = std::min(layer.find('.', begin), layer.size());
-    if (end < layer.size() && is_number(layer.substr(begin, end - begin))) return layer.substr(0, end);
-    begin = end + 1;
-  }
-  return {};
-}
-
 RecomputedLayers recomputed_layers(const Graph& graph, const std::vector<LayerFacts>& facts,
                                    const std::vector<RecomputeRule>& rules) {
   RecomputedLayers result{std::vector<bool>(graph.layers.size()), {}};
   if (rules.empty()) return result;
-  const std::vector<bool> leaves = find_outputs_of_blocks(graph);
+  const std::vector<bool> leaves = outputs_of_blocks(graph);
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     if (rule_for(rules, graph.layers[l].name, facts[l].is_loss) == nullptr) continue;
     result.of_layer[l] = !leaves[l];

@@ -126,8 +126,9 @@ std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks) {
          ++end)
       if (job.network[end].type == "attention") of_attention = end;
     if (block.run < 0) continue;
-    for (size_t l = begin; l + 1 < end; ++l) {  // what leaves a block is kept
+    for (size_t l = begin; l < end; ++l) {
       const std::string& pattern = repeats.places[l].pattern;
+      if (network->leaves_block.contains(pattern)) continue;
       const bool is_cheap = !costly.contains(pattern);
       if (is_cheap) add_rule(cheap, pattern);
       if (of_attention && (is_cheap || l < *of_attention)) add_rule(inputs, pattern);

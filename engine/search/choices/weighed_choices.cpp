@@ -18,12 +18,6 @@ constexpr double kNoWeight = std::numeric_limits<double>::infinity();
 /// is left out; of a large network whose kernels take longer than starting them, one whose kernels and starts do.
 constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 
-std::vector<bool> recomputed(const Recompute& rules, const std::vector<LayerLoad>& loads) {
-  std::vector<bool> result;
-  for (const LayerLoad& load : loads) result.push_back(rule_for(rules, load.name, false) != nullptr);
-  return result;
-}
-
 }  // namespace
 
 int differences(const Considered& a, const Considered& b) {
@@ -98,7 +92,8 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
     exact_ = exact_ && cuts->cuts.exact;
     const std::vector<LayerLoad> loads = this->loads(*cuts);
     if (recomputed_.empty())
-      for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, loads));
+      for (const Recompute& way : open_.recompute_ways())
+        recomputed_.push_back(recomputed(way, *cuts->network, loads));
     StepSum step(loads, bytes_, cost_.machine());
     const size_t from = all_.size();
     for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
@@ -197,6 +192,18 @@ std::vector<std::pair<int, const Considered*>> WeighedChoices::in_turns() const 
   for (const Considered& one : all_) turned.emplace_back(turns[{one.stages, one.cuts->name}]++, &one);
   std::stable_sort(turned.begin(), turned.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return turned;
+}
+
+/// The layers that the plan will recompute, as recomputed_layers() does.
+std::vector<bool> WeighedChoices::recomputed(const Recompute& rules, const Network& network,
+                                             const std::vector<LayerLoad>& loads) const {
+  const std::vector<BlockPlace>& places = networks_.repeats().places;
+  std::vector<bool> result;
+  for (size_t l = 0; l < loads.size(); ++l) {
+    const bool leaves = l < places.size() && network.leaves_block.contains(places[l].pattern);
+    result.push_back(!leaves && rule_for(rules, loads[l].name, false) != nullptr);
+  }
+  return result;
 }
 
 std::vector<LayerLoad> WeighedChoices::loads(const CutChoice& cuts) const {

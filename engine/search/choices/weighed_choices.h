@@ -78,6 +78,8 @@ class WeighedChoices {
   /// Marks savers in vain among the choices from this index on, which have the same cuts.
   void mark_savers_in_vain(size_t from);
   double least_memory() const;
+  std::vector<bool> recomputed(const Recompute& rules, const Network& network,
+                               const std::vector<LayerLoad>& loads) const;
 
   const JobSpec& job_;
   Networks& networks_;

@@ -32,6 +32,7 @@ class WholeFile {
                           .shape = variable.global_shape});
     }
   }
+  size_t num_tensors() const { return names_.size(); }
   /// Without the metadata in its header, which are short.
   int64_t bytes() {
     const SafetensorsHeader header = lay_out(std::move(entries_));
@@ -69,9 +70,9 @@ Json checkpoint_report(const PlannedJob& job) {
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
   for (int rank = 0; rank < job.spec.processes(); ++rank) {
-    const Program program = states.compile(rank_of_program(job.plan, rank));
+    const Program& program = states.compile(rank_of_program(job.plan, rank));
     const int64_t of_rank = state_image_bytes(program);
-    if (integrated) whole.add(program);
+    if (integrated && whole.num_tensors() < job.plan.variables.size()) whole.add(program);
     rows.add(rank, of_rank);
     bytes += of_rank;
     files += of_rank > 0 ? 1 : 0;

@@ -13,8 +13,8 @@ inline constexpr double kAssumedBytesPerSecond = 500e6;
 
 /// {"bytes": of the ranks' files and the integrated one, "files": with checkpoint.json and job.yaml, "seconds",
 ///  "assumed_bytes_per_second", "integrated_bytes"?, "ranks": [{"ranks": [0, 1], "bytes"}, …]}. `bytes` of a rank are
-/// those of its file, and of the memory in which its copy waits for the disk. Compiles every rank: ranks of one class
-/// share the work of writing what they all have. Needs a job that saves its state.
+/// those of its file, and of the memory in which its copy waits for the disk. Sizes every rank's file: ranks of one
+/// class share the work of writing what they all have. Needs a job that saves its state.
 nlohmann::ordered_json checkpoint_report(const PlannedJob& job);
 
 /// {"bytes", "folder"} of a job that saves only its final weights. `programs` has one of each class of ranks.

@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/text_output.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/input_file.h"
 
@@ -77,12 +78,32 @@ const StoredTensor* Manifest::find(std::string_view tensor, std::string_view slo
   return found == tensors.end() ? nullptr : &*found;
 }
 
+/// Appends what follows the name of the tensor. `out` is a TextOutput or a TextLength.
+template <class Output>
+static void write_piece(Output& out, std::string_view slot, const Shape& shape, const Box& box) {
+  out.text(":");
+  out.text(slot);
+  if (is_whole(box, shape)) return;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    out.text(d == 0 ? "[" : ", ");
+    out.number(box.offset[d]);
+    out.text(":");
+    out.number(box.offset[d] + box.shape[d]);
+  }
+  out.text("]");
+}
+
 std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box) {
-  std::string key = fmt::format("{}:{}", name, slot);
-  if (is_whole(box, shape)) return key;
-  for (size_t d = 0; d < shape.size(); ++d)
-    key += fmt::format("{}{}:{}", d == 0 ? "[" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
-  return key + "]";
+  std::string key(name);
+  TextOutput out{key};
+  write_piece(out, slot, shape, box);
+  return key;
+}
+
+int64_t piece_key_bytes_after_name(std::string_view slot, const Shape& shape, const Box& box) {
+  TextLength length;
+  write_piece(length, slot, shape, box);
+  return length.bytes;
 }
 
 PieceName parse_piece_key(std::string_view key) {

@@ -84,6 +84,8 @@ struct Manifest {
 /// The name of a piece in its file: "layer1.weight:momentum" if it is the whole tensor, else
 /// "layer1.weight:momentum[0:256, 0:784]".
 std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box);
+/// Bytes of the key after the tensor's name.
+int64_t piece_key_bytes_after_name(std::string_view slot, const Shape& shape, const Box& box);
 
 struct PieceName {
   std::string name, slot;

@@ -56,11 +56,17 @@ StateImage::StateImage(const Program& program, StateShare share) {
 }
 
 int64_t state_image_bytes(const Program& program) {
-  std::vector<SafetensorsEntry> entries;
-  for (Stored& stored : stored_boxes(program, StateShare::own)) entries.push_back(std::move(stored.entry));
-  if (entries.empty()) return 0;
-  const SafetensorsHeader header = lay_out(std::move(entries));
-  return header.data_at + header.data_bytes();
+  std::vector<SafetensorsEntrySize> entries;
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (range.own_count == 0) continue;
+    const Variable& variable = *range.variable;
+    const int64_t name_bytes = header_name_bytes(variable.name);
+    for (Box& box : boxes_of(variable, range.own_first, range.own_count))
+      entries.push_back({.name_bytes = name_bytes + piece_key_bytes_after_name(range.slot, variable.global_shape, box),
+                         .type = stored_type(range.dtype),
+                         .shape = std::move(box.shape)});
+  }
+  return entries.empty() ? 0 : safetensors_bytes(std::move(entries));
 }
 
 }  // namespace trainctl

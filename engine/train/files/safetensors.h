@@ -87,6 +87,17 @@ SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::s
 /// Length and header, as they stand in the file: header.data_at bytes.
 std::string safetensors_head(const SafetensorsHeader& header);
 
+/// All that the size of a file depends on.
+struct SafetensorsEntrySize {
+  int64_t name_bytes = 0;  ///< header_name_bytes
+  StoredType type = StoredType::f32;
+  Shape shape;
+};
+/// Bytes of a name in a header, as a JSON string.
+int64_t header_name_bytes(std::string_view name);
+/// Bytes of the file of these entries that lay_out() describes, without their text.
+int64_t safetensors_bytes(std::vector<SafetensorsEntrySize> entries);
+
 /// An open file. Any number of threads may read.
 class SafetensorsFile {
  public:

@@ -13,6 +13,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
+#include "engine/base/text_output.h"
 #include "engine/train/files/safetensors.h"
 
 namespace trainctl {
@@ -231,11 +232,54 @@ class HeaderParser {
   SafetensorsHeader header_;
 };
 
+bool is_plain(std::string_view name) {
+  return std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
+}
+
 /// The name as a JSON string.
 std::string json_text(const std::string& name) {
-  const bool is_plain = std::all_of(name.begin(), name.end(),
-                                    [](unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
-  return is_plain ? '"' + name + '"' : nlohmann::json(name).dump();
+  return is_plain(name) ? '"' + name + '"' : nlohmann::json(name).dump();
+}
+
+/// Appends what follows a tensor's name. `out` is a TextOutput or a TextLength.
+template <class Output>
+void write_value(Output& out, int64_t begin, int64_t end, StoredType type, const Shape& shape) {
+  out.text(R"(:{"data_offsets":[)");
+  out.number(begin);
+  out.text(",");
+  out.number(end);
+  out.text(R"(],"dtype":")");
+  out.text(to_string(type));
+  out.text(R"(","shape":[)");
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (d > 0) out.text(",");
+    out.number(shape[d]);
+  }
+  out.text("]}");
+}
+
+int64_t data_bytes(StoredType type, const Shape& shape) {
+  const int64_t bits = num_elements(shape) * bits_of(type);
+  check(bits % 8 == 0, "a tensor has a whole number of bytes");
+  return bits / 8;
+}
+
+/// Bytes of the length and the header, if the JSON object has `text_bytes`.
+int64_t head_bytes(int64_t text_bytes) {
+  const int64_t bytes = round_up(kHeaderLengthBytes + text_bytes, kDataAlignment);
+  check(bytes - kHeaderLengthBytes <= kMostHeaderBytes, "a header has at most 100,000,000 bytes");
+  return bytes;
+}
+
+/// The order of entries in a file.
+template <class Entry>
+void put_wide_types_first(std::vector<Entry>& entries) {
+  const auto is_wider = [](const Entry& a, const Entry& b) {
+    return a.type != b.type && bits_of(a.type) > bits_of(b.type);
+  };
+  if (!std::is_sorted(entries.begin(), entries.end(), is_wider))
+    std::stable_sort(entries.begin(), entries.end(), is_wider);
 }
 
 }  // namespace
@@ -252,17 +296,18 @@ SafetensorsHeader parse_safetensors_header(std::span<const uint8_t> start, int64
   return HeaderParser(start, file_bytes, file).parse();
 }
 
+int64_t header_name_bytes(std::string_view name) {
+  return static_cast<int64_t>(is_plain(name) ? name.size() + 2 : nlohmann::json(name).dump().size());
+}
+
 SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::string, std::string> metadata) {
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const auto& a, const auto& b) { return bits_of(a.type) > bits_of(b.type); });
+  put_wide_types_first(entries);
   std::set<std::string_view> names;
   int64_t at = 0;
   for (SafetensorsEntry& entry : entries) {
     check(entry.name != kMetadata && names.insert(entry.name).second, "each tensor of a file has a name of its own");
-    const int64_t bits = num_elements(entry.shape) * bits_of(entry.type);
-    check(bits % 8 == 0, "a tensor has a whole number of bytes");
     entry.begin = at;
-    at += bits / 8;
+    at += data_bytes(entry.type, entry.shape);
     entry.end = at;
   }
   SafetensorsHeader header{.entries = std::move(entries), .metadata = std::move(metadata)};
@@ -271,23 +316,36 @@ SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::s
 }
 
 std::string safetensors_head(const SafetensorsHeader& header) {
-  std::string text;  // written by hand: plans of thousands of ranks ask for the headers of all their files
-  const auto add = [&](const std::string& name, const std::string& value) {
-    text += (text.empty() ? "{" : ",") + json_text(name) + ":" + value;
-  };
-  if (!header.metadata.empty()) add(kMetadata, nlohmann::json(header.metadata).dump());
-  for (const SafetensorsEntry& entry : header.entries)
-    add(entry.name, fmt::format(R"({{"data_offsets":[{},{}],"dtype":"{}","shape":[{}]}})", entry.begin, entry.end,
-                                to_string(entry.type), fmt::join(entry.shape, ",")));
+  std::string text;
+  const auto add_name = [&](const std::string& name) { text += (text.empty() ? "{" : ",") + json_text(name); };
+  if (!header.metadata.empty()) {
+    add_name(kMetadata);
+    text += ":" + nlohmann::json(header.metadata).dump();
+  }
+  for (const SafetensorsEntry& entry : header.entries) {
+    add_name(entry.name);
+    TextOutput out{text};
+    write_value(out, entry.begin, entry.end, entry.type, entry.shape);
+  }
   text += text.empty() ? "{}" : "}";
-  text.resize(static_cast<size_t>(round_up(kHeaderLengthBytes + static_cast<int64_t>(text.size()), kDataAlignment) -
-                                  kHeaderLengthBytes),
-              ' ');
-  check(static_cast<int64_t>(text.size()) <= kMostHeaderBytes, "a header has at most 100,000,000 bytes");
+  text.resize(static_cast<size_t>(head_bytes(static_cast<int64_t>(text.size())) - kHeaderLengthBytes), ' ');
   const uint64_t length = text.size();
   std::array<char, kHeaderLengthBytes> bytes{};
   std::memcpy(bytes.data(), &length, sizeof length);
   return std::string(bytes.data(), bytes.size()) + text;
+}
+
+int64_t safetensors_bytes(std::vector<SafetensorsEntrySize> entries) {
+  put_wide_types_first(entries);
+  TextLength text{entries.empty() ? 2 : 1 + static_cast<int64_t>(entries.size())};  // braces and commas
+  int64_t at = 0;
+  for (const SafetensorsEntrySize& entry : entries) {
+    const int64_t end = at + data_bytes(entry.type, entry.shape);
+    text.bytes += entry.name_bytes;
+    write_value(text, at, end, entry.type, entry.shape);
+    at = end;
+  }
+  return head_bytes(text.bytes) + at;
 }
 
 }  // namespace trainctl

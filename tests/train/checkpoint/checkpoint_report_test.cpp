@@ -23,6 +23,8 @@ TEST_CASE("the state of a rank that is compiled without instructions has the fil
       {"parallel.mode=data_parallel", "launch.ranks=4", "parallel.optimizer_shard.level=1"},
       {"parallel.mode=data_parallel", "launch.ranks=3", "parallel.optimizer_shard.level=3", "optimizer={type: adam, learning_rate: 0.1}"},
       {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.stages=2", "parallel.micro_batches=2"},
+      {"parallel.mode=semi_auto_parallel", "launch.ranks=8", "parallel.stages=2", "parallel.optimizer_shard.level=1",
+       "parallel.strategies={'*.up': [[2, 1, 1], [2, 1]]}"},
       {"parallel.mode=parameter_server", "launch.ranks=3", "parallel.servers=2"},
   };
   for (std::vector<std::string> fields : jobs) {
@@ -33,7 +35,7 @@ TEST_CASE("the state of a rank that is compiled without instructions has the fil
     StateCompiler states(job.graph, job.plan, job.cost);
     int64_t bytes = 0;
     for (int rank = 0; rank < job.spec.processes(); ++rank) {
-      const Program state = states.compile(rank_of_program(job.plan, rank));
+      const Program& state = states.compile(rank_of_program(job.plan, rank));
       const StateImage image(state), whole(compile(job, rank));
       CHECK(image.head() == whole.head());
       CHECK(image.bytes() == whole.bytes());
