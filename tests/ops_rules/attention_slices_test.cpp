@@ -11,12 +11,12 @@ bool none(const AttentionSlice&) { return false; }
 }  // namespace
 
 TEST_CASE("heads that are the same distance apart go to cuDNN in one call") {
-  const AttentionSize n{.b = 16, .t = 64, .s = 64, .g = 8, .r = 4, .d = 64};
+  const AttentionSize n{.b = 16, .t = 64, .s = 64, .g = 8, .r = 4, .d = 64, .e = 64};
   CHECK(largest_slice(n, true, all).calls(n) == 1);
 }
 
 TEST_CASE("grouped queries packed for each kv head go to cuDNN in as few calls as strides can describe") {
-  AttentionSize n{.b = 16, .t = 64, .s = 64, .g = 8, .r = 4, .d = 64};
+  AttentionSize n{.b = 16, .t = 64, .s = 64, .g = 8, .r = 4, .d = 64, .e = 64};
   CHECK(largest_slice(n, false, all).calls(n) == 8);
   CHECK(!largest_slice(n, false, all).heads_as_samples);
   n.b = 2;
@@ -30,7 +30,7 @@ TEST_CASE("a gradient's slices stay below the limit, and cover all samples and h
   for (const int64_t t : {128, 1000, 4096}) {
     for (const int64_t b : {1, 6, 16}) {
       for (const bool uniform : {false, true}) {
-        const AttentionSize n{.b = b, .t = t, .s = t, .g = 6, .r = 2, .d = 64};
+        const AttentionSize n{.b = b, .t = t, .s = t, .g = 6, .r = 2, .d = 64, .e = 64};
         const AttentionSlice slice = grad_slice(n, uniform);
         REQUIRE(slice.b > 0);
         CHECK(grad_workspace(n, slice) <= kMostGradWorkspace);
@@ -50,7 +50,7 @@ TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums 
     for (const int64_t t : {1, 4096, 8192}) {
       for (const int64_t r : {1, 4, 6}) {
         for (const bool causal : {false, true}) {
-          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = 128};
+          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = 128, .e = 128};
           REQUIRE(one_pass_takes(n));
           const OnePassMemory memory(n, causal);
           CHECK(memory.launches() * memory.groups >= n.b * n.g);
@@ -65,7 +65,7 @@ TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums 
 }
 
 TEST_CASE("few query heads are divided among multiprocessors") {
-  const AttentionSize all{.b = 1, .t = 8192, .s = 8192, .g = 8, .r = 4, .d = 128};
+  const AttentionSize all{.b = 1, .t = 8192, .s = 8192, .g = 8, .r = 4, .d = 128, .e = 128};
   CHECK(OnePassMemory(all, true).parts == 1);
   AttentionSize few = all;
   few.g = 2;
@@ -74,8 +74,37 @@ TEST_CASE("few query heads are divided among multiprocessors") {
   CHECK(OnePassMemory(few, true).parts == 4);
 }
 
+TEST_CASE("slopes of scores have a place for each pair of tiles that see each other, and no other") {
+  for (const bool causal : {false, true}) {
+    for (const int64_t t : {1, 64, 130, 517}) {
+      for (const int64_t s : {40, 130, 517, 700}) {
+        for (const int64_t first_row : {0, 1, 64, 200}) {
+          const SlopeTiles tiles({.b = 1, .t = t, .s = s, .g = 1, .r = 1, .d = 256, .e = 256}, causal, first_row);
+          int64_t count = 0;
+          for (int tile = 0; tile < tiles.query_tiles; ++tile) {
+            CHECK(tiles.before(tile) == count);
+            for (int key_tile = 0; key_tile < tiles.key_tiles; ++key_tile)
+              count += !causal || 64 * key_tile <= first_row + 64 * tile + 63;
+          }
+          CHECK(tiles.all() == count);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the gradient of wide heads stays below its limit, or refuses what does not fit") {
+  AttentionSize n{.b = 1, .t = 8192, .s = 8192, .g = 4, .r = 2, .d = 256, .e = 256};
+  REQUIRE(wide_takes(n));
+  CHECK(WideMemory(n, true, 0).groups == 2);
+  CHECK(WideMemory(n, true, 0).bytes() <= WideMemory::most_bytes(n));
+  CHECK(WideMemory(n, false, 0).groups == 1);
+  n.t = n.s = 32768;
+  CHECK(WideMemory(n, false, 0).groups == 0);
+}
+
 TEST_CASE("slices become smaller until there is none") {
-  const AttentionSize n{.b = 4, .t = 64, .s = 64, .g = 3, .r = 1, .d = 64};
+  const AttentionSize n{.b = 4, .t = 64, .s = 64, .g = 3, .r = 1, .d = 64, .e = 64};
   int64_t calls = 0, slices = 0;
   for (AttentionSlice slice{n.b, n.g}; slice.b > 0; slice = smaller(n, slice)) {
     CHECK(slice.calls(n) > calls);

@@ -1,11 +1,11 @@
 // out = softmax(scale * q k^T) v, for each query head; no matrix of rows by keys is ever in memory.
 //   packed   x [b, t, (g, r + 2, d)]: for each of g kv heads the r query heads that use it, its key and its value;
 //            with attr packing: qkv, x [b, t, (all query heads, all keys, all values)]
-//   apart    q [b, t, (g, r, d)], k [b, s, (g, d)], v as k
+//   apart    q [b, t, (g, r, d)], k [b, s, (g, d)], v [b, s, (g, e)]: heads of v may have a size of their own
 // and last, if given, a mask [b, s]: keys with 0 are left out; with attr mask: documents it has, for each row, the
 // index of the first row of its document, and a row sees only keys of its own. With attr causal row i of the queries
 // sees keys 0 .. i, with attr window: N only i - N + 1 .. i. With attr softcap a score x becomes softcap * tanh(x /
-// softcap). Outputs: out [b, t, (g, r, d)], and for the backward pass the log of each row's sum of exponentials, [b, g,
+// softcap). Outputs: out [b, t, (g, r, e)], and for the backward pass the log of each row's sum of exponentials, [b, g,
 // r, t]. A row that sees no key is 0, and so is its log.
 #include <fmt/format.h>
 
@@ -44,7 +44,7 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   const int64_t d = attrs.integer("head_dim");
   if (d < 1 || d > kMostHeadDim)
     shape_error(fmt::format("{}: the heads have {} features, expected 1 to {}", op, d, kMostHeadDim));
-  AttentionSize size{.b = x[0], .t = x[1], .d = d};
+  AttentionSize size{.b = x[0], .t = x[1], .d = d, .e = d};
   if (packed) {
     size.s = size.t;
     size.r = attrs.integer("group", 1);
@@ -60,11 +60,18 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
     size.g = in[1].shape[2] / d;
     if (in[1].shape[0] != size.b || in[1].shape[2] % d != 0)
       shape_error(fmt::format("{}: the keys are {}, expected [{}, rows, heads x {}]", op, to_string(in[1]), size.b, d));
-    expect_shape(op, "the value tensor", in[2], in[1].shape);
     if (x[2] % in[1].shape[2] != 0)
       shape_error(fmt::format("{}: the queries are {}, expected a multiple of the {} features of the keys", op,
                               to_string(in[0]), in[1].shape[2]));
     size.r = x[2] / in[1].shape[2];
+    const Shape& v = in[2].shape;
+    if (v[0] != size.b || v[1] != size.s || v[2] % size.g != 0)
+      shape_error(fmt::format("{}: the values are {}, expected [{}, {}, {} heads x features]", op, to_string(in[2]),
+                              size.b, size.s, size.g));
+    size.e = v[2] / size.g;
+    if (size.e > kMostHeadDim)
+      shape_error(
+          fmt::format("{}: the heads of the values have {} features, expected at most {}", op, size.e, kMostHeadDim));
   }
   if (has_mask(in)) expect_shape(op, "the mask", in.back(), {size.b, size.s});
   if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
@@ -86,9 +93,12 @@ RuleText attention_rule(Infos in, const Attrs& attrs) {
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
   if (!is_packed(in)) {
     // If there are several kv heads, they are cut, along with the query heads that use them.
-    const bool one = in[1].shape[2] == attrs.integer("head_dim");
-    return with_heads({"bt(grd),bs(gd),bs(gd)" + mask + "->bt(grd),bgrt", one ? "sd" : "sdr", whole_keys},
-                      in[1].shape[2] / attrs.integer("head_dim"), one);
+    const AttentionSize size = size_of("attention", in, attrs);
+    const bool one = size.g == 1;
+    const std::string e = size.e == size.d ? "d" : "e", whole = std::string("sd") + (e == "d" ? "" : e);
+    return with_heads(
+        {"bt(grd),bs(gd),bs(g" + e + ")" + mask + "->bt(gr" + e + "),bgrt", whole + (one ? "" : "r"), whole_keys},
+        size.g, one);
   }
   if (side_by_side(attrs))
     return {"btn" + mask + "->btm,bgrt", "tnmgr",
@@ -116,15 +126,21 @@ double seen_part(const AttentionSize& size, const Attrs& attrs) {
   return window > 0 && window < rows ? (window - window * window / (2 * rows)) / rows : 0.5;
 }
 
-/// `products`: of rows by keys, or with them. `matrices` of rows by keys are computed element by element, and take as
-/// long as the exponential of each.
-Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, double products, double matrices) {
+/// The products of rows and keys over the features of keys, and over those of values; and how many matrices of rows by
+/// keys are computed element by element, which takes as long as the exponential of each.
+struct Products {
+  double of_keys, of_values, matrices;
+};
+
+Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, const Products& products) {
   const AttentionSize size = size_of("attention", in, attrs);
   Cost cost = traffic_cost(operands_in, out, 0);
   const double scores = static_cast<double>(size.b * size.g * size.r) * static_cast<double>(size.t * size.s);
   const double seen = scores * seen_part(size, attrs);
-  cost.flops = seen * (2.0 * products * static_cast<double>(size.d) + 8.0);
-  cost.exponentials = seen * matrices;
+  cost.flops =
+      seen *
+      (2.0 * (products.of_keys * static_cast<double>(size.d) + products.of_values * static_cast<double>(size.e)) + 8.0);
+  cost.exponentials = seen * products.matrices;
   return cost;
 }
 
@@ -144,8 +160,8 @@ void expect_grad(Infos in) {
 int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& logs = inputs.back();
   AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};
-  n.d = inputs[0][2] / n.heads();
-  if (outputs.size() == 3) n.s = outputs[1][1];
+  n.d = n.e = inputs[0][2] / n.heads();
+  if (outputs.size() == 3) n.s = outputs[1][1], n.d = outputs[0][2] / n.heads();
   int64_t most = 8 * n.b * n.heads() * ((n.t + 63) / 64 * 64);
   for (const bool uniform : {false, true}) {
     const AttentionSlice slice = grad_slice(n, uniform);
@@ -156,6 +172,7 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   for (const bool causal : {false, true}) {
     if (one_pass_takes(n)) most = std::max(most, OnePassMemory(n, causal).bytes());
   }
+  if (wide_takes(n)) most = std::max(most, WideMemory::most_bytes(n));
   return most;
 }
 
@@ -171,12 +188,15 @@ extern const OpDef attention_op = {
       if (reads_documents(attrs) && (!has_mask(in) || in.back().dtype != DType::i32 || a.t != a.s))
         shape_error(fmt::format(
             "attention: mask: documents needs as many queries as keys, and a last input i32 [{}, {}]", a.b, a.s));
-      return {{{a.b, a.t, a.g * a.r * a.d}, in[0].dtype}, {{a.b, a.g, a.r, a.t}}};
+      return {{{a.b, a.t, a.g * a.r * a.e}, in[0].dtype}, {{a.b, a.g, a.r, a.t}}};
     },
     .rule = attention_rule,
     .backward = attention_backward,
     .kernel = {.name = "attention",
-               .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(in, in, out, attrs, 2, 1); },
+               .cost =
+                   [](Infos in, Infos out, const Attrs& attrs) {
+                     return cost_of(in, in, out, attrs, {1, 1, 1});
+                   },
                .example =
                    [] {
                      return KernelExample{.what = "out, log of sums; packed q, k and v, or three inputs(, mask)",
@@ -195,8 +215,10 @@ extern const OpDef attention_grad_op = {
       return {in[1], in[2], in[3]};
     },
     .kernel = {.name = "attention_grad",
-               .cost = [](Infos in, Infos out,
-                          const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5, 3); },
+               .cost =
+                   [](Infos in, Infos out, const Attrs& attrs) {
+                     return cost_of(forward_inputs(in), in, out, attrs, {3, 2, 3});
+                   },
                .most_cuda_scratch = most_grad_scratch,
                .example =
                    [] {
@@ -213,7 +235,10 @@ extern const OpDef attention_grad_op = {
 extern const LayerDef attention_layer = {
     .name = "attention",
     .doc =
-        "Softmax attention of q, k and v, packed in one input or given as three; an additional last input is a mask.",
+        "Softmax attention of q, k and v, packed in one input or given as three; an additional last input is a mask. "
+        "Of "
+        "three inputs, the heads of v may have another size than those of q and k; the output's heads have the size of "
+        "v's.",
     .fields =
         {integer("heads", "Number of query heads.").required().at_least(1).at_most(kMaxSize),
          integer("kv_heads",
@@ -266,6 +291,11 @@ extern const LayerDef attention_layer = {
           if (!packed && layer.shape(1).back() != kv_heads * head_dim)
             throw ShapeError(fmt::format("attention: the keys are {}, expected {} kv heads of {} features",
                                          to_string(layer.shape(1)), kv_heads, head_dim),
+                             "heads");
+          if (!packed && layer.shape(2).back() % kv_heads != 0)
+            throw ShapeError(fmt::format("attention: the values are {}, whose features cannot be divided into {} kv "
+                                         "heads",
+                                         to_string(layer.shape(2)), kv_heads),
                              "heads");
           Attrs attrs{{"head_dim", head_dim},
                       {"causal", layer.attrs.flag("causal")},

@@ -10,7 +10,7 @@ using namespace naive;
 /// The features of each head by index, wherever the inputs have them.
 struct NaiveHeads {
   const Inputs& in;
-  int64_t t, s, g, r, d;
+  int64_t t, s, g, r, d, e;  ///< e: features of a head of values
   int64_t window;
   bool packed, side_by_side, documents;
 
@@ -23,14 +23,15 @@ struct NaiveHeads {
     s = packed ? t : in[1].shape[1];
     r = packed ? attrs.integer("group", 1) : in[0].shape[2] / in[1].shape[2];
     g = packed ? in[0].shape[2] / d / (r + 2) : in[1].shape[2] / d;
+    e = packed ? d : in[2].shape[2] / g;
   }
 
-  double q(int64_t b, int64_t i, int64_t head, int64_t e) const {
+  double q(int64_t b, int64_t i, int64_t head, int64_t feature) const {
     const int64_t block = packed && !side_by_side ? head / r * (r + 2) + head % r : head;
-    return of(0, b, i, block * d + e);
+    return of(0, b, i, block * d + feature);
   }
-  double k(int64_t b, int64_t j, int64_t head, int64_t e) const { return key(1, b, j, head / r, e); }
-  double v(int64_t b, int64_t j, int64_t head, int64_t e) const { return key(2, b, j, head / r, e); }
+  double k(int64_t b, int64_t j, int64_t head, int64_t feature) const { return key(1, b, j, head / r, feature); }
+  double v(int64_t b, int64_t j, int64_t head, int64_t feature) const { return key(2, b, j, head / r, feature); }
   bool sees(int64_t b, int64_t i, int64_t j, bool causal) const {
     if (causal && j > i) return false;
     if (window > 0 && i - j >= window) return false;
@@ -47,10 +48,10 @@ struct NaiveHeads {
     return in[input].values[(b * shape[1] + row) * shape[2] + feature];
   }
   /// which: 1 of the keys, 2 of the values
-  double key(int64_t which, int64_t b, int64_t j, int64_t head, int64_t e) const {
-    if (!packed) return of(static_cast<size_t>(which), b, j, head * d + e);
+  double key(int64_t which, int64_t b, int64_t j, int64_t head, int64_t feature) const {
+    if (!packed) return of(static_cast<size_t>(which), b, j, head * (which == 1 ? d : e) + feature);
     const int64_t block = side_by_side ? g * r + (which - 1) * g + head : head * (r + 2) + r + which - 1;
-    return of(0, b, j, block * d + e);
+    return of(0, b, j, block * d + feature);
   }
 };
 
@@ -59,7 +60,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
   const int64_t batch = in[0].shape[0], heads = n.g * n.r;
   const bool causal = attrs.flag("causal");
   const double scale = attrs.number("scale", 1.0), softcap = attrs.number("softcap", 0);
-  Outputs out{zeros({batch, n.t, heads * n.d}), zeros({batch, n.g, n.r, n.t})};
+  Outputs out{zeros({batch, n.t, heads * n.e}), zeros({batch, n.g, n.r, n.t})};
   std::vector<double> p(n.s);
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
@@ -75,8 +76,8 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
         if (total == 0) continue;
         out[1].values[(b * heads + h) * n.t + i] = top + std::log(total);
         for (int64_t j = 0; j < n.s; ++j) {
-          for (int64_t e = 0; e < n.d; ++e)
-            out[0].values[((b * n.t + i) * heads + h) * n.d + e] += p[j] / total * n.v(b, j, h, e);
+          for (int64_t e = 0; e < n.e; ++e)
+            out[0].values[((b * n.t + i) * heads + h) * n.e + e] += p[j] / total * n.v(b, j, h, e);
         }
       }
     }
@@ -161,6 +162,14 @@ void add_windows(std::vector<OpCase>& rows) {
   rows.push_back(windowed(with_documents(packed(2, 40, 1, 2, 2, true)), 6, 2));
 }
 
+/// Heads of values with `features` of their own.
+OpCase with_values(OpCase row, int64_t features) {
+  const int64_t kv_heads = row.inputs[1].shape[2] / row.attrs.integer("head_dim");
+  row.inputs[2].shape[2] = kv_heads * features;
+  row.outputs[0][2] = row.outputs[1][1] * row.outputs[1][2] * features;
+  return row;
+}
+
 std::vector<OpCase> attention_rows() {
   std::vector<OpCase> attention_rows;
   add_windows(attention_rows);
@@ -182,6 +191,11 @@ std::vector<OpCase> attention_rows() {
     attention_rows.push_back(apart(1, 12, 12, 2, 1, 8, causal));
     attention_rows.push_back(packed(1, 2, 1, 128, 2, causal, 0.09));  // on Hopper, in bf16: the gradient in one pass
     attention_rows.push_back(apart(1, 3, 4, 1, 1, 72, causal, 0.12));
+    attention_rows.push_back(with_values(apart(2, 12, 12, 4, 1, 2, causal), 3));
+    attention_rows.push_back(with_values(apart(2, 12, 7, 2, 2, 3, causal), 1));
+    attention_rows.push_back(with_values(apart(2, 6, 6, 1, 4, 2, causal), 5));    // query heads are cut
+    attention_rows.push_back(with_values(apart(1, 5, 5, 1, 2, 24, causal), 16));  // as in DeepSeek: 3 to 2
+    attention_rows.push_back(with_mask(with_values(apart(2, 12, 10, 2, 1, 2, causal), 4)));
     attention_rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
     attention_rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
     attention_rows.push_back(with_mask(apart(2, 12, 10, 2, 1, 2, causal)));
@@ -240,7 +254,15 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 12}}, {{2, 5, 2}}, {{2, 5, 2}}, {{2, 5}}}, of(2)},
           "bt(grd),bs(gd),bs(gd),bs->bt(grd),bgrt",
           "sd",
-          {{2, 3, 12}, {2, 1, 6, 3}}}},
+          {{2, 3, 12}, {2, 1, 6, 3}}},
+         {{"attention", {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 6}}}, of(2)},
+          "bt(grd),bs(gd),bs(ge)->bt(gre),bgrt",
+          "sder",
+          {{2, 3, 18}, {2, 2, 3, 3}}},
+         {{"attention", {{{2, 3, 12}}, {{2, 5, 2}}, {{2, 5, 3}}, {{2, 5}}}, of(2)},
+          "bt(grd),bs(gd),bs(ge),bs->bt(gre),bgrt",
+          "sde",
+          {{2, 3, 18}, {2, 1, 6, 3}}}},
     .gradients = {{{"attention", {{{2, 3, 18}}}, of(2)},
                    {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
                    "whole heads of whole samples",
@@ -264,7 +286,11 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 8}}, {{1, 3, 8}}, {{2, 3, 8}}}, of(2)},
           "attention: the keys are [1, 3, 8], expected [2, rows, heads x 2]"},
          {{"attention", {{{2, 3, 8}}, {{2, 3, 8}}, {{2, 4, 8}}}, of(2)},
-          "attention: the value tensor is [2, 4, 8], expected [2, 3, 8]"},
+          "attention: the values are [2, 4, 8], expected [2, 3, 4 heads x features]"},
+         {{"attention", {{{2, 3, 8}}, {{2, 3, 8}}, {{2, 3, 6}}}, of(2)},
+          "attention: the values are [2, 3, 6], expected [2, 3, 4 heads x features]"},
+         {{"attention", {{{2, 3, 2}}, {{2, 3, 2}}, {{2, 3, 300}}}, of(2)},
+          "attention: the heads of the values have 300 features, expected at most 256"},
          {{"attention", {{{2, 3, 8}}, {{2, 3, 6}}, {{2, 3, 6}}}, of(2)},
           "attention: the queries are [2, 3, 8], expected a multiple of the 6 features of the keys"},
          {{"attention", {{{2, 3, 6}}, {{2, 4}}}, of(2)}, "attention: the mask is [2, 4], expected [2, 3]"},

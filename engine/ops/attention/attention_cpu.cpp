@@ -42,7 +42,7 @@ struct ProductSize {
 
 /// The memory of one thread.
 struct Buffers {
-  float *queries, *slopes;      ///< [d, kQueries]: q and dy, transposed
+  float *queries, *slopes;      ///< [d, kQueries] and [e, kQueries]: q and dy, transposed
   float *scores, *rates;        ///< [kKeys, kQueries]: S and P; R and G
   float *top, *total, *factor;  ///< [kQueries]
   float* product;               ///< scratch of the tiles
@@ -69,17 +69,18 @@ class AttentionKernel {
  protected:
   void split(int64_t tasks, int threads) {
     const double scores = static_cast<double>(n_.b * n_.heads() * n_.t) * static_cast<double>(n_.s);
-    const auto worth = static_cast<int64_t>(scores * static_cast<double>(n_.d) / (1 << 19)) + 1;
+    const auto worth = static_cast<int64_t>(scores * static_cast<double>(n_.d + n_.e) / (1 << 20)) + 1;
     tasks_ = tasks;
     parts_ = static_cast<int>(std::max<int64_t>(1, std::min({int64_t{threads}, worth, tasks})));
     int64_t floats = 0;
     for (const bool transposed : {false, true}) {
-      cpu::Product p{.m = kKeys, .n = std::max(n_.d, kQueries), .k = std::max(n_.d, kKeys)};
+      const int64_t features = std::max(n_.d, n_.e);
+      cpu::Product p{.m = kKeys, .n = std::max(features, kQueries), .k = std::max(features, kKeys)};
       p.transpose_a = transposed;
       floats = std::max(floats, tiles_.scratch_floats(p));
     }
     product_floats_ = round_up(floats, kAttentionLanes);
-    floats_ = 2 * round_up(n_.d, kAttentionLanes) * kQueries + 2 * kKeys * kQueries + 3 * kQueries + product_floats_;
+    floats_ = turned(n_.d) + turned(n_.e) + 2 * kKeys * kQueries + 3 * kQueries + product_floats_;
     scratch_->reserve(floats_ * parts_);
     cpu::start_workers(parts_);
   }
@@ -107,13 +108,13 @@ class AttentionKernel {
       f(KeyBlock{first, std::min(kKeys, end - first), first == begin});
   }
 
-  /// to[d, width] = scale * rows^T, with zeros in the columns beyond the block.
-  void turn(const float* rows, int64_t row_step, const Block& block, float scale, float* to) const {
+  /// to[features, width] = scale * rows^T, with zeros in the columns beyond the block.
+  static void turn(const float* rows, int64_t row_step, int64_t features, const Block& block, float scale, float* to) {
     for (int64_t c = 0; c < block.count; ++c) {
-      for (int64_t e = 0; e < n_.d; ++e) to[e * kQueries + c] = scale * rows[c * row_step + e];
+      for (int64_t e = 0; e < features; ++e) to[e * kQueries + c] = scale * rows[c * row_step + e];
     }
     for (int64_t c = block.count; c < block.width; ++c) {
-      for (int64_t e = 0; e < n_.d; ++e) to[e * kQueries + c] = 0;
+      for (int64_t e = 0; e < features; ++e) to[e * kQueries + c] = 0;
     }
   }
 
@@ -161,6 +162,8 @@ class AttentionKernel {
     for (int64_t c = 0; c < block.count; ++c)
       if (rows[c] != all[key] || key < rows[c]) scores[c] = kUnseen;
   }
+  /// Floats of `features` transposed rows.
+  static int64_t turned(int64_t features) { return round_up(features, kAttentionLanes) * kQueries; }
 
   bool sees(int64_t b, int64_t key) const {
     if (mask_ids_ != nullptr) return mask_ids_[b * n_.s + key] != 0;
@@ -168,11 +171,11 @@ class AttentionKernel {
   }
 
   Buffers buffers_of(int part) const {
-    const int64_t turned = round_up(n_.d, kAttentionLanes) * kQueries, square = kKeys * kQueries;
+    const int64_t square = kKeys * kQueries;
     float* at = scratch_->data() + part * floats_;
     const auto take = [&](int64_t floats) { return std::exchange(at, at + floats); };
     Buffers all{};
-    all.queries = take(turned), all.slopes = take(turned);
+    all.queries = take(turned(n_.d)), all.slopes = take(turned(n_.e));
     all.scores = take(square), all.rates = take(square);
     all.top = take(kQueries), all.total = take(kQueries), all.factor = take(kQueries);
     all.product = at;
@@ -208,7 +211,8 @@ class AttentionForward : public AttentionKernel {
  private:
   void run(const Block& block, const Buffers& buffers) const {
     float* const out = out_ + offset_of(a_.out, block.b, block.g, block.r, block.first);
-    turn(q_ + offset_of(a_.q, block.b, block.g, block.r, block.first), a_.q.row, block, a_.scale, buffers.queries);
+    turn(q_ + offset_of(a_.q, block.b, block.g, block.r, block.first), a_.q.row, n_.d, block, a_.scale,
+         buffers.queries);
     std::fill_n(buffers.top, block.width, kUnseen);
     std::fill_n(buffers.total, block.width, 0.0f);
     for_each_keys(block, [&](const KeyBlock& keys) {
@@ -216,7 +220,7 @@ class AttentionForward : public AttentionKernel {
       for (int64_t c = 0; c < block.width; c += kAttentionLanes) exponentials(keys.count, c, buffers);
       if (!keys.is_first) scale_rows(out, block, buffers.factor);
       multiply(buffers.scores, kQueries, true, v_ + offset_of(a_.v, block.b, block.g, 0, keys.first), a_.v.row, out,
-               a_.out.row, {block.count, n_.d, keys.count}, !keys.is_first, buffers);
+               a_.out.row, {block.count, n_.e, keys.count}, !keys.is_first, buffers);
     });
     float* const logs = logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first;
     for (int64_t c = 0; c < block.count; ++c) {
@@ -257,7 +261,7 @@ class AttentionForward : public AttentionKernel {
   void scale_rows(float* out, const Block& block, const float* factor) const {
     for (int64_t c = 0; c < block.count; ++c) {
       float* row = out + c * a_.out.row;
-      for (int64_t e = 0; e < n_.d; ++e) row[e] *= factor[c];
+      for (int64_t e = 0; e < n_.e; ++e) row[e] *= factor[c];
     }
   }
 
@@ -284,7 +288,7 @@ class AttentionBackward : public AttentionKernel {
       const int64_t b = task / n_.g, g = task % n_.g;
       for (int64_t j = 0; j < n_.s; ++j) {
         std::fill_n(dk_ + offset_of(a_.k, b, g, 0, j), n_.d, 0.0f);
-        std::fill_n(dv_ + offset_of(a_.v, b, g, 0, j), n_.d, 0.0f);
+        std::fill_n(dv_ + offset_of(a_.v, b, g, 0, j), n_.e, 0.0f);
       }
       for (int64_t r = 0; r < n_.r; ++r) {
         for (int64_t first = 0; first < n_.t; first += kQueries) run(block(b, g * n_.r + r, first), buffers);
@@ -296,24 +300,24 @@ class AttentionBackward : public AttentionKernel {
   void run(const Block& block, const Buffers& buffers) const {
     const int64_t at_q = offset_of(a_.q, block.b, block.g, block.r, block.first);
     const int64_t at_y = offset_of(a_.out, block.b, block.g, block.r, block.first);
-    turn(q_ + at_q, a_.q.row, block, a_.scale, buffers.queries);
-    turn(dy_ + at_y, a_.out.row, block, 1.0f, buffers.slopes);
+    turn(q_ + at_q, a_.q.row, n_.d, block, a_.scale, buffers.queries);
+    turn(dy_ + at_y, a_.out.row, n_.e, block, 1.0f, buffers.slopes);
     std::fill_n(buffers.total, block.width, 0.0f);
     std::fill_n(buffers.top, block.width, 0.0f);
     std::copy_n(logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first, block.count, buffers.top);
     for (int64_t c = 0; c < block.count; ++c) {
       const float *dy = dy_ + at_y + c * a_.out.row, *y = y_ + at_y + c * a_.out.row;
-      buffers.total[c] = static_cast<float>(cpu::sum(n_.d, [=](int64_t e) { return double{dy[e]} * y[e]; }));
+      buffers.total[c] = static_cast<float>(cpu::sum(n_.e, [=](int64_t e) { return double{dy[e]} * y[e]; }));
     }
     for_each_keys(block, [&](const KeyBlock& keys) {
       const int64_t at_k = offset_of(a_.k, block.b, block.g, 0, keys.first);
       const int64_t at_v = offset_of(a_.v, block.b, block.g, 0, keys.first);
       score(block, keys, buffers);
       multiply(v_ + at_v, a_.v.row, false, buffers.slopes, kQueries, buffers.rates, kQueries,
-               {keys.count, block.width, n_.d}, false, buffers);
+               {keys.count, block.width, n_.e}, false, buffers);
       for (int64_t c = 0; c < block.width; c += kAttentionLanes) slopes(keys.count, c, buffers);
       multiply(buffers.scores, kQueries, false, dy_ + at_y, a_.out.row, dv_ + at_v, a_.v.row,
-               {keys.count, n_.d, block.count}, true, buffers);
+               {keys.count, n_.e, block.count}, true, buffers);
       multiply(buffers.rates, kQueries, false, q_ + at_q, a_.q.row, dk_ + at_k, a_.k.row,
                {keys.count, n_.d, block.count}, true, buffers);
       multiply(buffers.rates, kQueries, true, k_ + at_k, a_.k.row, dq_ + at_q, a_.q.row,

@@ -3,6 +3,7 @@
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
+#include "engine/ops/attention/attention_grad_wide_cuda.h"
 #include "engine/ops/attention/attention_tiles_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
@@ -73,7 +74,7 @@ unsigned blocks(int64_t count) {
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
   if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
-  return with_features(a.size.d, [&](auto features) -> CudaKernel {
+  return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kForwardTile<kD>;
     constexpr size_t kBytes = kForwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(forward_kernel<kB, kD>, kBytes, "attention");
@@ -90,10 +91,11 @@ CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
   if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
   if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
+  if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
   if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
-  return with_features(a.size.d, [&](auto features) -> CudaKernel {
+  return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kBackwardTile<kD>;
     constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(keys_grad_kernel<kB, kD>, kBytes, "attention_grad");

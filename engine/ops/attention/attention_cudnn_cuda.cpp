@@ -31,7 +31,8 @@ bool is_aligned(const KernelCall& call) {
 std::string sizes(const AttentionCall& a) {
   const AttentionSize& n = a.size;
   return std::to_string(n.b) + " samples of " + std::to_string(n.heads()) + " heads (" + std::to_string(n.g) +
-         " key heads) of " + std::to_string(n.d) + " features, " + std::to_string(n.t) + " rows, " +
+         " key heads) of " + std::to_string(n.d) + " features, " +
+         (n.e == n.d ? "" : std::to_string(n.e) + " of values, ") + std::to_string(n.t) + " rows, " +
          std::to_string(n.s) + " keys" + (a.causal ? ", causal" : "") +
          (a.window > 0 ? ", a window of " + std::to_string(a.window) : "");
 }
@@ -47,7 +48,8 @@ CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward
 std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   if (a.masked) return "cuDNN's attention does not support a key mask";
   if (a.softcap > 0) return "cuDNN's attention does not support a causal mask with a softcap";
-  if (a.size.d % 8 != 0) return "cuDNN's attention supports only heads with a multiple of 8 features";
+  if (a.size.d % 8 != 0 || a.size.e % 8 != 0)
+    return "cuDNN's attention supports only heads with a multiple of 8 features";
   if (a.causal && a.first_row + a.size.t > a.size.s) return "the last rows are beyond the last key";
   if (!is_aligned(call)) return "an operand is not aligned to 16 bytes";
   return cuda::cudnn_fault();
@@ -56,16 +58,16 @@ std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
 CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, bool backward) {
   const AttentionSize& n = a.size;
   const int64_t heads = slice.g * n.r, keys = seen_keys(a);
-  const auto of_queries = [&](const Heads& x) {
-    if (slice.heads_as_samples) return CudnnTensor{{slice.g, n.r, n.t, n.d}, {x.group, x.head, x.row, 1}};
+  const auto of_queries = [&](const Heads& x, int64_t features) {
+    if (slice.heads_as_samples) return CudnnTensor{{slice.g, n.r, n.t, features}, {x.group, x.head, x.row, 1}};
     const int64_t step = n.r == 1 ? x.group : x.head;
-    return CudnnTensor{{slice.b, heads, n.t, n.d}, {x.batch, step, x.row, 1}};
+    return CudnnTensor{{slice.b, heads, n.t, features}, {x.batch, step, x.row, 1}};
   };
-  const auto of_keys = [&](const Heads& x) {
-    if (slice.heads_as_samples) return CudnnTensor{{slice.g, 1, keys, n.d}, {x.group, x.group, x.row, 1}};
-    return CudnnTensor{{slice.b, slice.g, keys, n.d}, {x.batch, x.group, x.row, 1}};
+  const auto of_keys = [&](const Heads& x, int64_t features) {
+    if (slice.heads_as_samples) return CudnnTensor{{slice.g, 1, keys, features}, {x.group, x.group, x.row, 1}};
+    return CudnnTensor{{slice.b, slice.g, keys, features}, {x.batch, x.group, x.row, 1}};
   };
-  CudnnAttention signature{of_queries(a.q), of_keys(a.k), of_keys(a.v), of_queries(a.out)};
+  CudnnAttention signature{of_queries(a.q, n.d), of_keys(a.k, n.d), of_keys(a.v, n.e), of_queries(a.out, n.e)};
   signature.logs = {{slice.b, heads, n.t, 1}, {n.heads() * n.t, n.t, 1, 1}};
   if (slice.heads_as_samples) signature.logs = {{slice.g, n.r, n.t, 1}, {n.r * n.t, n.t, 1, 1}};
   signature.causal = a.causal;
@@ -150,12 +152,15 @@ struct Gradient {
 CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& slice) {
   const AttentionSize& n = a.size;
   const int64_t keys = seen_keys(a);
-  const auto of = [&](const Heads& x, int64_t rows) {
-    return CudnnTensor{{slice.b, slice.g, rows, n.d}, {x.batch, x.group, x.row, 1}};
+  const auto of = [&](const Heads& x, int64_t rows, int64_t features) {
+    return CudnnTensor{{slice.b, slice.g, rows, features}, {x.batch, x.group, x.row, 1}};
   };
-  CudnnAttention signature{of(a.q, n.t), of(a.k, keys), of(a.v, keys), of(a.out, n.t)};
+  const auto part = [&](int64_t features) {
+    return CudnnTensor{{slice.b, slice.g, keys, features}, {slice.g * keys * features, keys * features, features, 1}};
+  };
+  CudnnAttention signature{of(a.q, n.t, n.d), of(a.k, keys, n.d), of(a.v, keys, n.e), of(a.out, n.t, n.e)};
   signature.logs = {{slice.b, slice.g, n.t, 1}, {slice.g * n.t, n.t, 1, 1}};
-  signature.dk = signature.dv = {{slice.b, slice.g, keys, n.d}, {slice.g * keys * n.d, keys * n.d, n.d, 1}};
+  signature.dk = part(n.d), signature.dv = part(n.e);
   signature.causal = a.causal;
   signature.window = a.window;
   signature.scale = a.scale;
@@ -208,8 +213,9 @@ CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
              logs, of_query(g.dy, g.a.out, r), of_query(g.dq, g.a.q, r), dks + r * bytes, dvs + r * bytes},
             workspace);
       }
-      const KeyParts parts{slice.b, slice.g, seen_keys(g.a), size.d, size.r, bytes};
+      KeyParts parts{slice.b, slice.g, seen_keys(g.a), size.d, size.r, bytes};
       add_key_parts(stream, dks, parts, g.dk.as<uint16_t>() + offset_of(g.a.k, b, group, 0, 0), g.a.k);
+      parts.d = size.e;
       add_key_parts(stream, dvs, parts, g.dv.as<uint16_t>() + offset_of(g.a.v, b, group, 0, 0), g.a.v);
     });
   };

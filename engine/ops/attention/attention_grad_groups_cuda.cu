@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const
 bool applies(const CudaKernelCall& call, const AttentionCall& a) {
   const AttentionSize& n = a.size;
   const int64_t most = int64_t{1} << 30;
-  return n.d == kFeatures && is_plain_bf16(call, a) &&
+  return n.d == kFeatures && n.e == kFeatures && is_plain_bf16(call, a) &&
          n.b * n.heads() * Gradient::tiles(n.t) * kSquare / kPacks < most && n.b * n.g * Gradient::tiles(n.s) < most &&
          n.t < most && n.s < most && is_hopper();
 }

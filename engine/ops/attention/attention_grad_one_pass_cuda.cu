@@ -26,10 +26,9 @@
 // with smaller numbers run or have ended; as those of the same heads fit on the GPU together, each gets its turn.
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
 #include "engine/ops/attention/grad_workspace.h"
-#include "engine/ops/attention/head_copies_cuda.cuh"
 #include "engine/ops/attention/one_pass_schedule_cuda.cuh"
+#include "engine/ops/attention/score_tiles_cuda.cuh"
 #include "engine/ops/small_step/tile_copies_cuda.cuh"
-#include "engine/ops/softmax/exponentials_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -49,7 +48,6 @@ constexpr int kHalfBytes = kKeys * 128;  ///< 64 features of a block of keys
 constexpr int kTileSums = kRows * kFeatures;
 constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
 constexpr uint64_t kNextSquare = kSquareBytes / 16;  ///< 64 lines on, in a matrix descriptor
-constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 
 /// The operands of all kernels but the first, for some kv heads of all samples.
 struct Gradient {
@@ -69,6 +67,7 @@ struct Gradient {
   bf16 *dq, *dk, *dv;
   Heads to_q, to_k, to_v;
 
+  __device__ Sight sight() const { return {s, schedule.first_row, schedule.causal}; }
   /// The first tile from which on all queries see all keys of the block.
   __device__ int sees_all(int block) const {
     if ((block + 1) * kKeys > s) return kAlways;
@@ -82,9 +81,6 @@ struct Gradient {
            (((static_cast<int64_t>(group) * parts + part) * 2 + which) * schedule.blocks * kKeys + row) * kFeatures;
   }
 };
-
-/// The place of a query's numbers among those of its tile: a thread reads those of its columns in packs of four.
-__device__ int row_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2; }
 
 struct alignas(1024) Shared {
   unsigned char keys[2][kHalfBytes], values[2][kHalfBytes];  ///< halves of the features
@@ -108,34 +104,6 @@ static_assert(Shared::bytes() <= 227 * 1024);
 /// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
 enum Meeting { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
 
-template <int Threads>
-__device__ void meet(int meeting) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("bar.sync %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
-#endif
-}
-/// Says that this warp is there, without waiting.
-template <int Threads>
-__device__ void arrive(int meeting) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("bar.arrive %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
-#endif
-}
-
-/// The number of registers that each thread of a group of warps may use from here on.
-template <int Count>
-__device__ void take_registers() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
-#endif
-}
-template <int Count>
-__device__ void give_registers() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-#endif
-}
-
 /// Sums of a group of warps to memory: the first stores them, later ones add theirs.
 __device__ void copy_sums(float* to, const float* from, bool first) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
@@ -149,23 +117,6 @@ __device__ void copy_sums(float* to, const float* from, bool first) {
                  "r"(shared_address(from)), "n"(kBytes)
                  : "memory");
   }
-#endif
-}
-__device__ void end_copies() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-#endif
-}
-/// All of this thread's copies from shared memory have read it.
-__device__ void copies_read() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-#endif
-}
-/// They have written too.
-__device__ void copies_done() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
 }
 /// Orders this thread's own accesses and those of its copies.
@@ -187,15 +138,6 @@ __device__ void count_one(int* counter) {
 #endif
 }
 
-/// Four 8 x 8 matrices of a fragment; each thread has the address of a line of one of them.
-__device__ void store_matrices(unsigned address, const unsigned* a) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]), "r"(a[1]),
-               "r"(a[2]), "r"(a[3])
-               : "memory");
-#endif
-}
-
 /// d = a b' over the features, for 64 lines of both. `a_half`, `b_half`: bytes from one half of the features to the
 /// other.
 template <int AHalf, int BHalf>
@@ -203,81 +145,6 @@ __device__ void multiply_heads(float (&d)[32], uint64_t a, uint64_t b) {
   multiply_lines(d, a, b);
 #pragma unroll
   for (int k = 0; k < 4; ++k) add_product(d, a + AHalf / 16 + k * kNextColumns, b + BHalf / 16 + k * kNextColumns);
-}
-
-/// This thread's place in the sums of its group.
-struct Lane {
-  int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
-  int row = 16 * warp + lane / 4;
-  int column = 2 * (lane % 4);
-};
-
-/// This thread's numbers of a tile's rows, for the columns 16 i .. 16 i + 15 of the sums.
-__device__ float4 numbers_of(const float* rows, const Lane& lane, int i) {
-  return reinterpret_cast<const float4*>(rows)[4 * i + lane.lane % 4];
-}
-
-/// p' of 64 keys and a tile of queries from their scores.
-__device__ void weigh(const Gradient& x, const float* logs, const Lane& lane, float (&p)[32]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float4 four = numbers_of(logs, lane, i);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float* const v = p + 8 * i + 2 * h;
-      v[0] = power_of_two(fmaf(v[0], x.unit, -four.x));
-      v[1] = power_of_two(fmaf(v[1], x.unit, -four.y));
-      v[4] = power_of_two(fmaf(v[4], x.unit, -four.z));
-      v[5] = power_of_two(fmaf(v[5], x.unit, -four.w));
-    }
-  }
-}
-
-/// Clears p' where a query does not see a key.
-__device__ void mask(const Gradient& x, const Lane& lane, int row0, int key0, float (&p)[32]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int key = key0 + lane.row + 8 * h;
-    const int least = key >= x.s          ? kAlways
-                      : x.schedule.causal ? key - x.schedule.first_row - row0 - lane.column
-                                          : kNever;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float& v = p[4 * (i / 2) + 2 * h + i % 2];
-      v = 8 * (i / 2) + i % 2 >= least ? v : 0;
-    }
-  }
-}
-
-/// g' from p' and v dy'.
-__device__ void slope(const float* means, const Lane& lane, const float (&p)[32], float (&g)[32]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float4 four = numbers_of(means, lane, i);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int at = 8 * i + 2 * h;
-      g[at] = p[at] * (g[at] - four.x);
-      g[at + 1] = p[at + 1] * (g[at + 1] - four.y);
-      g[at + 4] = p[at + 4] * (g[at + 4] - four.z);
-      g[at + 5] = p[at + 5] * (g[at + 5] - four.w);
-    }
-  }
-}
-
-/// Rounded sums, times `scale`, of `rows` rows and `features` columns.
-__device__ void write_sums(const float (&d)[64], float scale, const Lane& lane, bf16* to, int64_t step, int rows,
-                           int features) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (lane.row + 8 * h >= rows) continue;
-    bf16* const line = to + (lane.row + 8 * h) * step + lane.column;
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      if (8 * j >= features) continue;
-      *reinterpret_cast<unsigned*>(line + 8 * j) = pair_of(scale * d[4 * j + 2 * h], scale * d[4 * j + 2 * h + 1]);
-    }
-  }
 }
 
 /// The same as they are, in rows of 128 floats.
@@ -289,12 +156,6 @@ __device__ void write_part(const float (&d)[64], const Lane& lane, float* to) {
     for (int j = 0; j < 16; ++j)
       *reinterpret_cast<float2*>(line + 8 * j) = make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
   }
-}
-
-template <int N>
-__device__ void clear(float (&d)[N]) {
-#pragma unroll
-  for (float& v : d) v = 0;
 }
 
 /// Where a block of threads works.
@@ -406,8 +267,8 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       end_products();
       products_done<1>();
       settle(p);
-      weigh(x, shared.rows[stage][0], lane, p);
-      if (tile < sees_all) mask(x, lane, tile * kRows, key0, p);
+      weigh(x.unit, shared.rows[stage][0], lane, p);
+      if (tile < sees_all) mask(x.sight(), lane, tile * kRows, key0, p);
       round_sums(p, p_pairs);
       begin_products();
       add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));

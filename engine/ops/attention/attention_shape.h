@@ -11,7 +11,8 @@ struct AttentionSize {
   int64_t b = 0;         ///< batch
   int64_t t = 0, s = 0;  ///< rows of queries, and of keys
   int64_t g = 0, r = 1;  ///< kv heads, and query heads of each
-  int64_t d = 0;         ///< features of a head
+  int64_t d = 0;         ///< features of a head of queries and keys
+  int64_t e = 0;         ///< features of a head of values, and of the output
 
   int64_t heads() const { return g * r; }
 };
@@ -58,7 +59,7 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   const TensorArg& x = call.in[first];
   AttentionSize& n = a.size;
   a.packed = count <= 2;
-  n.b = x.shape[0], n.t = n.s = x.shape[1], n.d = call.attrs.integer("head_dim");
+  n.b = x.shape[0], n.t = n.s = x.shape[1], n.d = n.e = call.attrs.integer("head_dim");
   const int64_t width = x.shape[2];
   a.q_at = a.k_at = a.v_at = first;
   if (!a.packed) {
@@ -68,7 +69,10 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
     n.g = k.shape[2] / n.d;
     n.r = width / k.shape[2];
     a.q = {0, n.t * width, width, n.r * n.d, n.d};
-    a.k = a.v = {0, n.s * k.shape[2], k.shape[2], n.d, 0};
+    const int64_t values = call.in[first + 2].shape[2];
+    n.e = values / n.g;
+    a.k = {0, n.s * k.shape[2], k.shape[2], n.d, 0};
+    a.v = {0, n.s * values, values, n.e, 0};
   } else {
     n.r = call.attrs.integer("group", 1);
     n.g = width / ((n.r + 2) * n.d);
@@ -84,8 +88,8 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
       a.v = {queries + n.g * n.d, batch, width, n.d, 0};
     }
   }
-  const int64_t features = n.heads() * n.d;
-  a.out = {0, n.t * features, features, n.r * n.d, n.d};
+  const int64_t features = n.heads() * n.e;
+  a.out = {0, n.t * features, features, n.r * n.e, n.e};
   a.masked = count % 2 == 0;
   a.mask_at = first + count - 1;
   a.documents = a.masked && call.attrs.text("mask") == "documents";

@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
     }
     store_square<B>(square, score);
     __syncthreads();
-    load_tile<B, D>(keys, from(a.v_data, offset_of(a.v, at.b, at.g, 0, first)), a.v.row, a.n.s - first, a.n.d);
+    load_tile<B, D>(keys, from(a.v_data, offset_of(a.v, at.b, at.g, 0, first)), a.v.row, a.n.s - first, a.n.e);
     __syncthreads();
     add_product<B, D, false>(square, keys, sums);
   }
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
 #pragma unroll
     for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
   }
-  write_tile<B, D>(from(out, offset_of(a.out, at.b, at.g, at.r, at.first)), a.out.row, a.n.t - at.first, a.n.d, sums);
+  write_tile<B, D>(from(out, offset_of(a.out, at.b, at.g, at.r, at.first)), a.out.row, a.n.t - at.first, a.n.e, sums);
 }
 
 /// means[row] = sum dy * out over the head: one warp per row.
@@ -271,7 +271,7 @@ inline __global__ void __launch_bounds__(kThreads)
   const int64_t t = row % a.n.t, head = row / a.n.t;
   const int64_t at = offset_of(a.out, head / (a.n.g * a.n.r), head / a.n.r % a.n.g, head % a.n.r, t);
   float sum = 0;
-  for (int64_t e = lane; e < a.n.d; e += 32) sum += value(dy, at + e) * value(out, at + e);
+  for (int64_t e = lane; e < a.n.e; e += 32) sum += value(dy, at + e) * value(out, at + e);
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
   if (lane == 0) means[row] = sum;
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kThreads)
   Place at = place_of(a.n.g, 1, tiles, B);
   const int64_t key0 = at.first;
   load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d);
-  load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d);
+  load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e);
   float to_k[kR][D / kSide] = {}, to_v[kR][D / kSide] = {};
   // With causal, rows before the tile's first key see none of it.
   const int64_t before = a.causal && key0 > a.first_row ? (key0 - a.first_row) / B * B : 0;
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kThreads)
       if (a.first_key_of(at.b, row0, row0 + B) >= key0 + B) continue;  // a window or documents: no row sees the tile
       __syncthreads();
       load_tile<B, D>(queries, from(a.q_data, offset_of(a.q, at.b, at.g, at.r, row0)), a.q.row, a.n.t - row0, a.n.d);
-      load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.d);
+      load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.e);
       __syncthreads();
       float p[kR][kR], g[kR][kR];
       slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   write_tile<B, D>(from(dk, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d, to_k);
-  write_tile<B, D>(from(dv, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d, to_v);
+  write_tile<B, D>(from(dv, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e, to_v);
 }
 
 template <int B, int D>
@@ -360,13 +360,13 @@ __global__ void __launch_bounds__(kThreads)
   const Place at = place_of(a.n.g * a.n.r, a.n.r, tiles, B);
   const int64_t row0 = at.first;
   load_tile<B, D>(queries, from(a.q_data, offset_of(a.q, at.b, at.g, at.r, row0)), a.q.row, a.n.t - row0, a.n.d);
-  load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.d);
+  load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.e);
   float to_q[kR][D / kSide] = {};
   const int64_t end = a.keys_of(row0 + B);
   for (int64_t key0 = a.first_key_of(at.b, row0, row0 + B); key0 < end; key0 += B) {
     __syncthreads();
     load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d);
-    load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d);
+    load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e);
     __syncthreads();
     float p[kR][kR], g[kR][kR];
     slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);

@@ -31,7 +31,7 @@ struct AttentionSlice {
 inline int64_t grad_workspace(const AttentionSize& n, const AttentionSlice& slice) {
   const auto tiles = [](int64_t rows) { return (rows + 127) / 128 * 128; };
   // With grouped queries also dk and dv of each query head, before they are added.
-  const int64_t of_keys = n.r > 1 ? 4 * tiles(n.s) * n.d : 0;
+  const int64_t of_keys = n.r > 1 ? 2 * tiles(n.s) * (n.d + n.e) : 0;
   const int64_t head = 2 * tiles(n.t) * tiles(n.s) + 4 * tiles(n.t) * (n.d + 2) + of_keys;
   return slice.b * slice.g * n.r * head * 9 / 8 + (int64_t{1} << 20);
 }
@@ -72,7 +72,7 @@ inline AttentionSize one_query(AttentionSize n) {
 }
 /// Bytes of one part, dk or dv of a query head of each group, in bf16.
 inline int64_t part_bytes(const AttentionSize& n, const AttentionSlice& slice) {
-  return (2 * slice.b * slice.g * n.s * n.d + 255) / 256 * 256;
+  return (2 * slice.b * slice.g * n.s * std::max(n.d, n.e) + 255) / 256 * 256;
 }
 /// Bytes of the logs of one query head of each group.
 inline int64_t log_bytes(const AttentionSize& n, const AttentionSlice& slice) {
@@ -94,13 +94,74 @@ inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
   return largest_slice(n, uniform, [&](const AttentionSlice& s) { return grad_workspace(n, s) <= kMostGradWorkspace; });
 }
 
+#if defined(__CUDACC__)
+#define TRAINCTL_ON_BOTH __host__ __device__
+#else
+#define TRAINCTL_ON_BOTH
+#endif
+
+/// The tiles of 64 queries by 64 keys of a head in which some query sees some key, in the order of the queries.
+struct SlopeTiles {
+  int query_tiles = 0, key_tiles = 0;
+  int of_first = 0;  ///< key tiles that the first query tile sees; each next one sees one more, if `grows`
+  bool grows = false;
+
+  SlopeTiles() = default;
+  SlopeTiles(const AttentionSize& n, bool causal, int64_t first_row)
+      : query_tiles(static_cast<int>((n.t + 63) / 64)), key_tiles(static_cast<int>((n.s + 63) / 64)), grows(causal) {
+    const int64_t seen = (first_row + 63) / 64 + 1;
+    of_first = causal && seen < key_tiles ? static_cast<int>(seen) : key_tiles;
+  }
+
+  TRAINCTL_ON_BOTH int seen_by(int tile) const {
+    const int seen = of_first + (grows ? tile : 0);
+    return seen < key_tiles ? seen : key_tiles;
+  }
+  /// Number of tiles of the query tiles before this one.
+  TRAINCTL_ON_BOTH int64_t before(int tile) const {
+    const int growing = !grows ? 0 : tile < key_tiles - of_first ? tile : key_tiles - of_first;
+    return int64_t{growing} * of_first + int64_t{growing} * (growing - 1) / 2 + int64_t{tile - growing} * key_tiles;
+  }
+  TRAINCTL_ON_BOTH int64_t all() const { return before(query_tiles); }
+};
+
+/// Whether attention_grad_wide_cuda.h takes heads of this size.
+inline bool wide_takes(const AttentionSize& n) {
+  constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
+  return n.d > 128 && n.d <= 256 && n.e > 64 && n.e <= 256 && n.d % 8 == 0 && n.e % 8 == 0 && n.t <= kLongest &&
+         n.s <= kLongest && n.b * n.heads() * ((n.t + 7) / 8 + 8) < kMost && n.b * n.g * ((n.s + 63) / 64) < kMost;
+}
+
+/// Two causal heads of 8,192 rows fit twice.
+inline constexpr int64_t kMostSlopes = int64_t{288} << 20;
+
+/// The memory of the gradient of wide heads: two numbers of each row, and the slopes of a few kv heads at a time.
+struct WideMemory {
+  SlopeTiles tiles;
+  int64_t rows, of_group, groups;  ///< bytes of the slopes of a kv head; kv heads at a time, 0: one does not fit
+
+  WideMemory(const AttentionSize& n, bool causal, int64_t first_row)
+      : tiles(n, causal, first_row), rows(n.b * n.heads() * tiles.query_tiles * 64) {
+    of_group = n.r * tiles.all() * 64 * 64 * 2;
+    const int64_t all = n.b * n.g, most = std::min(all, kMostSlopes / of_group);
+    groups = most == 0 ? 0 : (all + (all + most - 1) / most - 1) / ((all + most - 1) / most);
+  }
+  int64_t rows_bytes() const { return (2 * 4 * rows + 255) / 256 * 256; }
+  int64_t bytes() const { return rows_bytes() + groups * of_group; }
+  /// Enough for any mask.
+  static int64_t most_bytes(const AttentionSize& n) {
+    const WideMemory full(n, false, 0);
+    return full.rows_bytes() + std::min(n.b * n.g * full.of_group, kMostSlopes);
+  }
+};
+
 inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< rows of a tile of queries, and of a block of keys
 
 /// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an
 /// int counts.
 inline bool one_pass_takes(const AttentionSize& n) {
   constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
-  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.t <= kLongest && n.s <= kLongest &&
+  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.e == n.d && n.t <= kLongest && n.s <= kLongest &&
          n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost;
 }
 

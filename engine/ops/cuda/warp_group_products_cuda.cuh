@@ -30,7 +30,7 @@ __device__ inline uint64_t square_at(unsigned address) {
   constexpr uint64_t kEightLines = 1024 / 16, kSwizzle128 = 1;
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | kEightLines << 32 | kSwizzle128 << 62;
 }
-/// Two tiles side by side, 128 columns whose lines are summed over; `apart`: bytes from one to the other.
+/// Two to four tiles side by side, 128 to 256 columns whose lines are summed over; `apart`: bytes from one to the next.
 __device__ inline uint64_t squares_at(unsigned address, unsigned apart) {
   return square_at(address) - (uint64_t{1} << 16) + (static_cast<uint64_t>(apart / 16) << 16);
 }
@@ -78,6 +78,17 @@ __device__ inline void settle(float (&d)[N]) {
   TRAINCTL_PLACES_32                                                                                                 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TRAINCTL_PLACES_96                                                                     \
+  TRAINCTL_PLACES_64                                                                           \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81" \
+  ", %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TRAINCTL_PLACES_128                                                                      \
+  TRAINCTL_PLACES_96                                                                             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126"   \
+  ", %127"
+#define TRAINCTL_SUMS_96(c, d, i) TRAINCTL_SUMS_64(c, d, i), TRAINCTL_SUMS_32(c, d, i + 64)
+#define TRAINCTL_SUMS_128(c, d, i) TRAINCTL_SUMS_64(c, d, i), TRAINCTL_SUMS_64(c, d, i + 64)
 #define TRAINCTL_PRODUCT(columns, adds, operands)                                                  \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k16.f32.bf16.bf16 " operands ";\n}\n"
@@ -113,7 +124,22 @@ __device__ inline void add_product_over_lines(float (&d)[64], const unsigned* a,
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
-/// d = a' b, or d += a' b, over 16 lines of both, where b has 128 columns.
+/// The same for b of 192 and 256 columns.
+__device__ inline void add_product_over_lines(float (&d)[96], const unsigned* a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("192", "1", "{" TRAINCTL_PLACES_96 "}, {%96, %97, %98, %99}, %100, adds, 1, 1, 1")
+               : TRAINCTL_SUMS_96(TRAINCTL_IS_CHANGED, d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+__device__ inline void add_product_over_lines(float (&d)[128], const unsigned* a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("256", "1", "{" TRAINCTL_PLACES_128 "}, {%128, %129, %130, %131}, %132, adds, 1, 1, 1")
+               : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+/// d = a' b, or d += a' b, over 16 lines of both, where b has 128 columns; the sums of more columns are only added to.
 __device__ inline void set_product_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(TRAINCTL_PRODUCT("128", "0", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
@@ -125,6 +151,21 @@ __device__ inline void add_product_over_lines(float (&d)[64], uint64_t a, uint64
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(TRAINCTL_PRODUCT("128", "1", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
                : TRAINCTL_SUMS_64(TRAINCTL_IS_CHANGED, d, 0)
+               : "l"(a), "l"(b));
+#endif
+}
+
+__device__ inline void add_product_over_lines(float (&d)[96], uint64_t a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("192", "1", "{" TRAINCTL_PLACES_96 "}, %96, %97, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_96(TRAINCTL_IS_CHANGED, d, 0)
+               : "l"(a), "l"(b));
+#endif
+}
+__device__ inline void add_product_over_lines(float (&d)[128], uint64_t a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("256", "1", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
                : "l"(a), "l"(b));
 #endif
 }
@@ -142,8 +183,8 @@ __device__ inline void multiply_over_lines(float (&d)[64], uint64_t a, uint64_t 
 #pragma unroll
   for (int k = 1; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
 }
-template <int Lines>
-__device__ inline void add_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+template <int Lines, int Sums>
+__device__ inline void add_over_lines(float (&d)[Sums], uint64_t a, uint64_t b) {
 #pragma unroll
   for (int k = 0; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
 }
