@@ -161,7 +161,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   add_log_dir(*command, options->log_dir);
   command->footer(
       R"(Writes whole weights and running statistics. The checkpoint is verified first, and the file is written atomically.
-A model folder also has config.json, the generation config and the tokenizer, from the folder that the weights came from.
+A model folder also has config.json, the generation config and the tokenizer, from the folder that the weights came
+from.
 docs/weights.md describes maps.
 
 Examples:
