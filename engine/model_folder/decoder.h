@@ -16,7 +16,7 @@ struct Decoder {
   std::string map = "llama";
   int64_t layers = 0, heads = 0, kv_heads = 0, head_dim = 0, width = 0, hidden = 0, vocab = 0, positions = 0;
   double eps = 1e-6;
-  std::string activation = "silu";  ///< of the gate: a type of layer, and fields
+  std::string activation = "silu";  ///< activation of the gate: a type of layer, and fields
   bool qkv_bias = false, proj_bias = false, mlp_bias = false;
   bool head_norms = false;       ///< the heads of q and k are normalized
   bool norms_after = false;      ///< norms also follow attention and MLP
@@ -25,9 +25,9 @@ struct Decoder {
   double embedding_scale = 1;
   double score_scale = 0;                       ///< 0: 1 / sqrt(head_dim)
   double score_softcap = 0, logit_softcap = 0;  ///< 0: none
-  std::vector<int64_t> windows{};               ///< of each layer; 0: none
+  std::vector<int64_t> windows{};               ///< window of each layer; 0: none
   std::string rotary{};                         ///< fields of rotary: ", base: 10000.0"
-  std::string local_rotary{};                   ///< of layers with a window, if they differ
+  std::string local_rotary{};                   ///< the same for layers with a window, if they differ
 };
 
 /// The fields that almost all of these families share. `config` also has those that only some have.

@@ -10,7 +10,7 @@ namespace trainctl {
 
 struct FolderJob {
   std::string text;                ///< the job file
-  std::vector<std::string> notes;  ///< of fields that are left out or unknown
+  std::vector<std::string> notes;  ///< fields that are left out or unknown
 };
 
 /// The job for the model of a folder. `from`: the folder as the job names it. Throws EnvError if the folder has no

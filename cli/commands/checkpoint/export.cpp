@@ -45,10 +45,13 @@ std::string source_folder(const JobSpec& job) {
   return fs::exists(fs::path(folder) / "config.json") ? folder : "";
 }
 
-/// For auto without a model folder: the first map that names every tensor of the checkpoint.
+/// For auto without a model folder: the first map that names every tensor of the checkpoint. The maps for which a
+/// config.json can be made come first.
 std::string fitting_map(const Manifest& manifest, const JobSpec& job) {
   const LayerNumbers layers = numbers_of(job);
-  for (const std::string& name : map_names()) {
+  std::vector<std::string> names = {"gpt2", "llama"};
+  for (const std::string& name : map_names()) names.push_back(name);
+  for (const std::string& name : names) {
     const NameMap map = choose_map(name, "");
     const bool fits = std::all_of(manifest.tensors.begin(), manifest.tensors.end(), [&](const StoredTensor& tensor) {
       return map.of_ours(tensor.name, layers).has_value();
@@ -158,7 +161,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   add_log_dir(*command, options->log_dir);
   command->footer(
       R"(Writes whole weights and running statistics. The checkpoint is verified first, and the file is written atomically.
-A model folder also has config.json, the generation config and the tokenizer, from the folder that the weights came from.
+A model folder also has config.json, the generation config and the tokenizer, from the folder that the weights came
+from.
 docs/weights.md describes maps.
 
 Examples:

@@ -61,7 +61,7 @@ class AxisOrder {
     Shape shape;                   ///< one of theirs, with one dim per letter
     Box box;                       ///< in that shape
     int64_t first = 0;             ///< its first element, in the box of ours
-    std::vector<int64_t> strides;  ///< of each dim, in the box of ours
+    std::vector<int64_t> strides;  ///< stride of each dim, in the box of ours
 
     /// Whether the elements are contiguous and in the same order in the box of ours.
     bool is_contiguous() const;

@@ -15,7 +15,7 @@ namespace trainctl {
 struct ExportOptions {
   DType dtype = DType::f32;  ///< type in the file: f32 or bf16, rounded to nearest even
   bool partial = false;      ///< leave out what the map does not name, instead of failing
-  int64_t shard_bytes = 0;   ///< of a model folder: most bytes of tensors per file, if there are several tensors in it
+  int64_t shard_bytes = 0;   ///< for a model folder: most bytes of tensors per file, if there are several tensors in it
 };
 
 struct ExportedWeights {

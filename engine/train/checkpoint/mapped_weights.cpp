@@ -61,7 +61,7 @@ void MappedWeights::expect(const Graph& graph, const VariablePlan& variable, con
   sources_.push_back(std::move(source));
 }
 
-/// As in an export, two of ours cannot become one of theirs. A tied tensor uses its twin, which is reported.
+/// Two of ours cannot become one of theirs. A tied tensor uses its twin, which is reported.
 void MappedWeights::require_own_sources(const MappedTensor& mapped) {
   for (const std::string& name : mapped.theirs)
     if (const auto [first, is_new] = takers_.emplace(name, mapped.ours); !is_new)

@@ -64,7 +64,7 @@ class MappedWeights {
   struct Rows {
     std::string name;
     int64_t first = 0;
-    bool is_part = false;  ///< of a fused tensor
+    bool is_part = false;  ///< part of a fused tensor
   };
   struct Source {
     std::string name;

@@ -165,7 +165,7 @@ TEST_CASE("a dim of size 1 that ours lacks") {
 
 TEST_CASE("a fused tensor is the parts of a map, one after the other") {
   const NameMap map = NameMap::parse(
-      "prefix: m.\ntensors: {h.{i}.gate: m.{i}.gate, h.{i}.up: m.{i}.up}\n"
+      "prefix: m.\ntensors:\n  h.{i}.gate: m.{i}.gate\n  h.{i}.up: m.{i}.up\n"
       "fused: {'m.{i}.both': ['m.{i}.gate', 'm.{i}.up']}\n",
       "map.yaml");
   const auto part = map.fused_with("m.3.up");
