@@ -136,11 +136,16 @@ TEST_CASE("text wraps between words, and table columns that do not fit follow be
   CHECK(fit_lines("  one two three\n", 10) == "  one two\n    three\n");
   Table table({">ranks", ">weights", ">gradients", ">optimizer"});
   table.add({"0-7", "1.5 GiB", "2.5 GiB", "3.5 GiB"});
-  CHECK(
-      table.str(2, 40) ==
-      "  ranks  weights  gradients  reason\n    0-7  1.5 GiB    2.5 GiB  it follows\n                             its "
-      "input\n");
   CHECK(table.str(2, 28) ==
-        "  ranks  weights  gradients\n    0-7  1.5 GiB    2.5 GiB\n  ranks  reason\n    0-7  it follows\n         its "
-        "input\n");
+        "  ranks  weights  gradients\n    0-7  1.5 GiB    2.5 GiB\n  ranks  optimizer\n    0-7    3.5 GiB\n");
+  Table layers({">stage", "layer", "reason"});
+  layers.add({"0", "first.layer", "it follows its input, no redistribution"});
+  layers.add_line("second, 3 times:");
+  CHECK(layers.str(2, 60) ==
+        "  stage  layer        reason\n      0  first.layer  it follows its input, no\n                      "
+        "redistribution\n"
+        "         second, 3 times:\n");
+  CHECK(layers.str(2, 40) ==
+        "  stage  layer\n      0  first.layer\n           it follows its input, no\n           redistribution\n"
+        "         second, 3 times:\n");
 }

@@ -30,7 +30,8 @@ PlannedJob with_own_statistics(const std::string& name, Overrides plan) {
 std::pair<int, int> statistics_of(const RunResult& run) {
   int in_layers = 0, after = 0;
   for (const Instruction& i : run.programs.front().instructions) {
-    if (i.opcode != Opcode::collective || i.purpose == Purpose::gradient || i.purpose == Purpose::loss) continue;
+    const bool is_counted = i.purpose == Purpose::statistics || i.purpose == Purpose::redistribute;
+    if (i.opcode != Opcode::collective || !is_counted) continue;
     ++(i.micro_batch >= 0 ? in_layers : after);
   }
   return {in_layers, after};

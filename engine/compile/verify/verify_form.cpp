@@ -94,6 +94,7 @@ class Form {
       if (begin % 64 != 0 && !is_bucket_part(operand)) fault(what() + " does not start at a multiple of 64");
       return;
     }
+    if (end > region->end && is_run_of_states(region, begin, end)) return;
     if (begin < region->begin || end > region->end)
       return fault(what() + " is only partly in " + region->name + " " + range_text(region->begin, region->end));
     const auto variable = variables_.find(operand.tensor);
@@ -102,6 +103,17 @@ class Form {
     const int64_t v_end = v_begin + num_elements(variable->second->shape) * byte_size(operand.dtype);
     if (begin < v_begin || end > v_end)
       fault(what() + " is not at the place of " + operand.tensor + ", " + range_text(v_begin, v_end));
+  }
+
+  /// True of whole states without gaps between them: their means are computed together.
+  bool is_run_of_states(const Region* first, int64_t begin, int64_t end) const {
+    int64_t at = begin;
+    for (const Region* r = first; r != regions_.data() + regions_.size() && r->begin == at && at < end; ++r) {
+      const auto variable = variables_.find(r->name);
+      if (variable == variables_.end() || variable->second->bucket >= 0) return false;
+      at = r->end;
+    }
+    return at == end;
   }
 
   /// The offset at which kernels read a variable; -1: in a gathered copy.
