@@ -94,16 +94,16 @@ __device__ void multiply_panels(float (&d)[32], uint64_t a, uint64_t b) {
   }
 }
 
-constexpr int kStages = 2;  ///< query tiles in shared memory
-
 /// D, E: panels of 64 features of queries and keys, and of values.
 template <int D, int E>
 struct alignas(1024) KeysShared {
+  static constexpr int kStages = D + E <= 5 ? 3 : 2;  ///< query tiles
   unsigned char keys[D][kSquareBytes], values[E][kSquareBytes];
   unsigned char queries[kStages][D][kSquareBytes], dys[kStages][E][kSquareBytes];
   unsigned char slopes[2][kSquareBytes];
   float weights[kTile * kTile];  ///< p', in the order of the threads that hold it
   float logs[kStages][kTile], means[kStages][kTile];
+  alignas(8) float weights_full[2], weights_empty[2];
   alignas(8) float own_here[2], queries_here[kStages][2],
       queries_left[kStages][2], dys_here[kStages][2], dys_left[kStages][2];
 
@@ -112,6 +112,8 @@ struct alignas(1024) KeysShared {
   __device__ void prepare() {
     if (threadIdx.x == 0) {
       prepare_announcements(own_here);
+      prepare_notes(weights_full, kGroupThreads);
+      prepare_notes(weights_empty, kGroupThreads);
       for (int i = 0; i < kStages; ++i) {
         prepare_announcements(queries_here[i]);
         prepare_announcements(dys_here[i]);
@@ -132,7 +134,7 @@ __device__ T& shared_as() {
   return *reinterpret_cast<T*>(bytes + (past == 0 ? 0 : 1024 - past));
 }
 
-enum Meeting { kAll, kSlopesGroup, kWeightsFull, kWeightsEmpty };
+enum Meeting { kAll, kSlopesGroup };
 
 /// The keys of a block, and the query tiles that see them, of all heads of the group, one after another.
 struct KeysPlace {
@@ -153,7 +155,7 @@ __device__ void load_queries(const Gradient& x, KeysShared<D, E>& shared, const 
   announce_bytes(shared.own_here, (D + E) * kSquareBytes);
   for (int i = 0; i < D; ++i) copy_box(shared.keys[i], x.k, 64 * i, at.key0, 0, at.g, at.b, shared.own_here);
   for (int i = 0; i < E; ++i) copy_box(shared.values[i], x.v, 64 * i, at.key0, 0, at.g, at.b, shared.own_here);
-  constexpr int kNumbers = kTile * static_cast<int>(sizeof(float));
+  constexpr int kNumbers = kTile * static_cast<int>(sizeof(float)), kStages = KeysShared<D, E>::kStages;
   int loaded = 0;
   for (int head = 0; head < x.r; ++head) {
     const float* rows =
@@ -177,41 +179,49 @@ __device__ void load_queries(const Gradient& x, KeysShared<D, E>& shared, const 
 /// The group of warps that computes p' and dv.
 template <int D, int E>
 __device__ void compute_values(const Gradient& x, KeysShared<D, E>& shared, const KeysPlace& at) {
+  constexpr int kStages = KeysShared<D, E>::kStages;
   const Lane lane;
   const uint64_t keys = square_at(shared_address(shared.keys[0]));
   auto* const weights = reinterpret_cast<float4*>(shared.weights) + threadIdx.x % kGroupThreads;
   const int all = at.each * x.r, sees_all = x.sees_all(at.key0);
-  float dv[32 * E];
+  float dv[32 * E], p[32];
+  unsigned pairs[16];
   clear(dv);
   wait_for_bytes(shared.own_here, 0);
   for (int i = 0, tile = at.first; i < all; ++i) {
     const int stage = i % kStages, round = i / kStages % 2;
-    float p[32];
-    unsigned pairs[16];
     wait_for_bytes(shared.queries_here[stage], round);
     begin_products();
     multiply_panels<D>(p, keys, square_at(shared_address(shared.queries[stage][0])));
     end_products();
     products_done<0>();
     settle(p);
+    if constexpr (kStages > 2) {  // dv of the preceding tile is done too
+      settle(dv);
+      if (i > 0) note(shared.dys_left[(i - 1) % kStages]);
+    }
     weigh(x.unit, shared.logs[stage], lane, p);
     note(shared.queries_left[stage]);
     if (tile < sees_all) mask(x.sight(), lane, tile * kTile, at.key0, p);
-    if (i > 0) meet<kComputing>(kWeightsEmpty);
+    if (i > 0) wait_for_bytes(shared.weights_empty, (i - 1) % 2);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       weights[j * kGroupThreads] = make_float4(p[4 * j], p[4 * j + 1], p[4 * j + 2], p[4 * j + 3]);
-    arrive<kComputing>(kWeightsFull);
+    note(shared.weights_full);
     round_sums(p, pairs);
     wait_for_bytes(shared.dys_here[stage], round);
     begin_products();
     add_over_lines(dv, pairs, squares_at(shared_address(shared.dys[stage][0]), kSquareBytes));
     end_products();
-    products_done<0>();
-    settle(dv);
-    note(shared.dys_left[stage]);
+    if constexpr (kStages == 2) {  // the next tile needs the place soon
+      products_done<0>();
+      settle(dv);
+      note(shared.dys_left[stage]);
+    }
     if (++tile == x.tiles.query_tiles) tile = at.first;
   }
+  products_done<0>();
+  settle(dv);
   write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, at.key0), x.to_v.row, x.s - at.key0, x.e);
 }
 
@@ -234,6 +244,7 @@ __device__ void store_slopes(unsigned char* tile, const Lane& lane, const unsign
 /// The group of warps that computes g' and dk.
 template <int D, int E>
 __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const KeysPlace& at) {
+  constexpr int kStages = KeysShared<D, E>::kStages;
   const Lane lane;
   const uint64_t values = square_at(shared_address(shared.values[0]));
   const auto* const weights = reinterpret_cast<const float4*>(shared.weights) + threadIdx.x % kGroupThreads;
@@ -244,15 +255,15 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
   const auto dys_at = [&](int stage) { return square_at(shared_address(shared.dys[stage][0])); };
   const auto queries_at = [&](int stage) { return squares_at(shared_address(shared.queries[stage][0]), kSquareBytes); };
   /// g' from v dy', when p' is there.
-  const auto find_slopes = [&](int stage) {
+  const auto find_slopes = [&](int stage, int parity) {
     float p[32];
-    meet<kComputing>(kWeightsFull);
+    wait_for_bytes(shared.weights_full, parity);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float4 four = weights[j * kGroupThreads];
       p[4 * j] = four.x, p[4 * j + 1] = four.y, p[4 * j + 2] = four.z, p[4 * j + 3] = four.w;
     }
-    arrive<kComputing>(kWeightsEmpty);
+    note(shared.weights_empty);
     slope(shared.means[stage], lane, p, g);
     note(shared.dys_left[stage]);
   };
@@ -264,7 +275,7 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
     end_products();
     products_done<0>();
     settle(g);
-    find_slopes(0);
+    find_slopes(0, 0);
     round_sums(g, pairs);
     store_slopes(shared.slopes[0], lane, pairs, x.slopes_at(at.group, 0, at.first, key_tile));
   }
@@ -280,12 +291,12 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
     end_products();
     products_done<1>();
     settle(g);
-    find_slopes(stage);
+    find_slopes(stage, i % 2);
     products_done<0>();
     settle(dk);
     note(shared.queries_left[before]);
     round_sums(g, pairs);
-    store_slopes(shared.slopes[stage], lane, pairs, x.slopes_at(at.group, head, tile, key_tile));
+    store_slopes(shared.slopes[i % 2], lane, pairs, x.slopes_at(at.group, head, tile, key_tile));
   }
   if (all > 0) {
     wait_for_bytes(shared.queries_here[(all - 1) % kStages], (all - 1) / kStages % 2);

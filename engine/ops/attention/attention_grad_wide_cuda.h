@@ -1,5 +1,5 @@
-// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 136 to 256 features: two kernels, between
-// which the slopes of the scores are in memory.
+// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 136 to 256 features: two kernels,
+// between which the slopes of the scores are in memory.
 #pragma once
 
 #include "engine/ops/attention/attention_shape.h"

@@ -163,7 +163,13 @@ void add_attention(std::vector<OpCase>& rows) {
     for (const int64_t t : {1, 64, 129, 1000}) add(1, t, 2, 128, 4, causal);
     add(2, 700, 2, 96, 3, causal);
     add(2, 300, 2, 80, 2, causal, "qkv");
-    add(2, 130, 1, 256, 1, causal);
+    for (const int64_t t : {1, 130, 517}) add(2, t, 2, 256, 2, causal);
+    add(1, 300, 2, 192, 1, causal, "qkv");
+    const Attrs deepseek{{"head_dim", int64_t{192}}, {"causal", causal}, {"scale", 0.07}};
+    rows.push_back({"attention",
+                    {{{1, 517, 768}}, {{1, 517, 384}}, {{1, 517, 256}}},
+                    deepseek,
+                    {{1, 517, 512}, {1, 2, 2, 517}}});
     add(3, 77, 2, 20, 1, causal);  // no multiple of 8
     add(2, 300, 2, 64, 3, causal);
     add(2, 300, 2, 64, 3, causal, "qkv");
