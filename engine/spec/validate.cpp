@@ -361,10 +361,10 @@ constexpr int64_t kUntrained = -100;
 void documents_suit_the_job(Rules& r) {
   const DatasetSpec& set = r.job.dataset;
   if (!r.fine({"dataset", "loss", "network"})) return;
-  for (const char* field : {"field", "pack"})
-    if (set.type == "text" && set.tokenizer.empty() && r.job.positions.contains(std::string("dataset.") + field))
-      r.wrong(std::string("dataset.") + field,
-              "needs a tokenizer, because without one the bytes of the files are tokens", "add tokenizer: FOLDER");
+  const char* needs_tokenizer = set.pack ? "dataset.pack" : !set.json_field.empty() ? "dataset.field" : nullptr;
+  if (set.type == "text" && set.tokenizer.empty() && needs_tokenizer != nullptr)
+    r.wrong(needs_tokenizer, "needs a tokenizer, because without one the bytes of the files are tokens",
+            "add tokenizer: FOLDER");
   if (!set.has_documents()) return;
   if (set.tokenizer.empty())
     r.wrong("dataset.type", "chat needs the tokenizer and the chat template of a model", "add tokenizer: FOLDER");

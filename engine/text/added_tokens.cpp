@@ -38,7 +38,7 @@ AddedTokens::AddedTokens(const JsonPart& list, const TokenModel& model, const No
   }
   for (const auto& [id, token] : by_id_) {
     TokenSet& set = sets_[token.normalized ? 1 : 0];
-    NormalizedText content{token.content, true};
+    NormalizedText content{token.content};
     if (token.normalized && normalizer) normalizer(content);
     if (content.text.empty()) continue;
     set.first_bytes[static_cast<unsigned char>(content.text[0])] = true;

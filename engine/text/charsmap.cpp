@@ -49,7 +49,7 @@ class Charsmap {
 
   void apply(NormalizedText& text) const {
     std::string result;
-    size_t begin = 0;
+    size_t begin = 0, start_bytes = 0;
     for (const uint32_t end : grapheme_ends(text.text)) {
       constexpr size_t kLongest = 6;
       const std::string_view cluster = std::string_view(text.text).substr(begin, end - begin);
@@ -58,9 +58,10 @@ class Charsmap {
         result += *whole;
       else
         append_characters(cluster, result);
-      if (begin == 0 && result.empty()) text.keeps_start = false;
+      if (begin < text.start_bytes) start_bytes = result.size();
       begin = end;
     }
+    text.start_bytes = start_bytes;
     text.text = std::move(result);
   }
 

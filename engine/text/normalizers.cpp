@@ -1,6 +1,7 @@
 // See the header.
 #include "engine/text/normalizers.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -19,19 +20,28 @@ template <class Write>
 void rewrite(NormalizedText& text, Write write) {
   std::string result;
   result.reserve(text.text.size());
+  size_t start_bytes = 0;
   for (size_t at = 0; at < text.text.size();) {
     const CodePoint c = code_point(text.text, at);
     write(result, c.value);
-    if (at == 0 && result.empty()) text.keeps_start = false;
+    if (at < text.start_bytes) start_bytes = result.size();
     at += c.bytes;
   }
+  text.start_bytes = start_bytes;
   text.text = std::move(result);
 }
 
+void to_form(NormalizedText& text, NormalForm form) {
+  if (is_ascii(text.text)) return;
+  if (text.start_bytes > 0) {
+    const size_t first = std::max<size_t>(text.start_bytes, code_point(text.text, 0).bytes);
+    text.start_bytes = normal_form(text.text.substr(0, first), form).size();
+  }
+  text.text = normal_form(text.text, form);
+}
+
 Normalizer in_form(NormalForm form) {
-  return [form](NormalizedText& text) {
-    if (!is_ascii(text.text)) text.text = normal_form(text.text, form);
-  };
+  return [form](NormalizedText& text) { to_form(text, form); };
 }
 
 void lower(NormalizedText& text) { rewrite(text, append_lower); }
@@ -66,7 +76,7 @@ void space_chinese(NormalizedText& text) {
 
 void drop_nonspacing(NormalizedText& text) {
   if (is_ascii(text.text)) return;
-  text.text = normal_form(text.text, NormalForm::nfd);
+  to_form(text, NormalForm::nfd);
   rewrite(text, [](std::string& to, char32_t c) {
     if (!is_nonspacing_mark(c)) append_utf8(to, c);
   });
@@ -97,7 +107,7 @@ Normalizer read_strip(const JsonPart& part) {
     }
     if (!left) begin = 0;
     if (!right) end = text.text.size();
-    if (begin > 0) text.keeps_start = false;
+    text.start_bytes -= std::min(text.start_bytes, begin);
     text.text = begin < end ? text.text.substr(begin, end - begin) : std::string();
   };
 }
@@ -109,9 +119,8 @@ Normalizer read_replace(const JsonPart& part) {
     std::vector<Stretch> stretches;
     cutter(text.text, stretches);
     // Tokenizers counts the result of a match as beginning at the last character of the match.
-    if (!stretches.empty() && stretches[0].matches &&
-        (content.empty() || code_point(text.text, 0).bytes < stretches[0].end))
-      text.keeps_start = false;
+    if (!stretches.empty() && stretches[0].matches)
+      text.start_bytes = code_point(text.text, 0).bytes < stretches[0].end ? 0 : content.size();
     std::string result;
     for (const Stretch& s : stretches)
       s.matches ? result += content : result.append(text.text, s.begin, s.end - s.begin);
@@ -122,7 +131,9 @@ Normalizer read_replace(const JsonPart& part) {
 Normalizer read_prepend(const JsonPart& part) {
   const std::string prefix = part.at("prepend").text();
   return [=](NormalizedText& text) {
-    if (!text.text.empty()) text.text.insert(0, prefix);
+    if (text.text.empty()) return;
+    text.text.insert(0, prefix);
+    if (text.start_bytes > 0) text.start_bytes += prefix.size();
   };
 }
 
@@ -137,7 +148,12 @@ void nmt(NormalizedText& text) {
 
 void to_byte_level(NormalizedText& text) {
   std::string result;
-  for (const char c : text.text) result += byte_characters()[static_cast<unsigned char>(c)];
+  size_t start_bytes = 0;
+  for (size_t at = 0; at < text.text.size(); ++at) {
+    result += byte_characters()[static_cast<unsigned char>(text.text[at])];
+    if (at < text.start_bytes) start_bytes = result.size();
+  }
+  text.start_bytes = start_bytes;
   text.text = std::move(result);
 }
 

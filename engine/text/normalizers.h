@@ -11,7 +11,9 @@ namespace trainctl {
 /// A text on its way through the normalizers.
 struct NormalizedText {
   std::string text;
-  bool keeps_start = true;  ///< false once the first character of the original text is dropped
+  /// Bytes at the front that come from the first character of the original text: one that NFKC decomposes, for example,
+  /// becomes several characters. 0 if it was dropped.
+  size_t start_bytes = 1;
 };
 
 using Normalizer = std::function<void(NormalizedText&)>;

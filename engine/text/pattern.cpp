@@ -116,7 +116,8 @@ void split(Pieces& pieces, const Cutter& cutter, SplitBehavior behavior) {
     if (behavior == SplitBehavior::contiguous) merge_alike(stretches);
     for (const Stretch& s : stretches) {
       if (s.begin == s.end || (behavior == SplitBehavior::removed && s.matches)) continue;
-      result.push_back({piece.begin + s.begin, piece.begin + s.end, piece.is_first && s.begin == 0});
+      result.push_back({piece.begin + s.begin, piece.begin + s.end,
+                        piece.is_first && piece.begin + s.begin < std::max<size_t>(pieces.start_bytes, 1)});
     }
   }
   pieces.pieces = std::move(result);

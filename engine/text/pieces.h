@@ -10,7 +10,7 @@ namespace trainctl {
 
 struct Piece {
   size_t begin = 0, end = 0;
-  bool is_first = false;  ///< it begins where the whole text begins
+  bool is_first = false;  ///< it begins with a part of the first character of the whole text
 };
 
 /// `text` is a view of the caller's memory until a pre-tokenizer changes it; then it is a view of `buffer`.
@@ -18,6 +18,7 @@ struct Pieces {
   std::string_view text;
   std::string buffer;
   std::vector<Piece> pieces;
+  size_t start_bytes = 1;  ///< bytes at the front that come from the first character of the whole text
 
   std::string_view of(const Piece& piece) const { return text.substr(piece.begin, piece.end - piece.begin); }
 };

@@ -26,6 +26,7 @@ void rewrite_pieces(Pieces& pieces, Write write) {
     piece.begin = begin;
     piece.end = text.size();
   }
+  pieces.start_bytes = 1;
   pieces.buffer = std::move(text);
   pieces.text = pieces.buffer;
 }

@@ -88,23 +88,25 @@ class JsonTokenizer final : public Tokenizer {
       normalizer_(normalized);
       text = normalized.text;
     }
-    is_first = is_first && normalized.keeps_start;
-    if (!added_.has_normalized()) return encode_normalized(text, is_first, cache, to);
+    const size_t start = is_first ? normalized.start_bytes : 0;
+    if (!added_.has_normalized()) return encode_normalized(text, start, cache, to);
     std::vector<AddedTokens::Part> parts;
     added_.find(text, true, parts);
     for (const auto& part : parts) {
       if (part.token >= 0)
         to.push_back(part.token);
       else
-        encode_normalized(text.substr(part.begin, part.end - part.begin), is_first && part.begin == 0, cache, to);
+        encode_normalized(text.substr(part.begin, part.end - part.begin), part.begin == 0 ? start : 0, cache, to);
     }
   }
 
-  void encode_normalized(std::string_view text, bool is_first, WordCache& cache, std::vector<int32_t>& to) const {
+  /// `start_bytes`: see NormalizedText; 0 if the text is not the first one.
+  void encode_normalized(std::string_view text, size_t start_bytes, WordCache& cache, std::vector<int32_t>& to) const {
     if (text.empty()) return;
     Pieces pieces;
     pieces.text = text;
-    pieces.pieces.push_back({0, text.size(), is_first});
+    pieces.start_bytes = start_bytes;
+    pieces.pieces.push_back({0, text.size(), start_bytes > 0});
     for (const PreTokenizer& step : pre_tokenizers_.steps) step(pieces);
     for (const Piece& piece : pieces.pieces) model_->tokenize(pieces.of(piece), cache, to);
   }

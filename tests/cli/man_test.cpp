@@ -25,16 +25,6 @@ std::string out(const Scratch& scratch, std::vector<std::string> words) {
   return result.out;
 }
 
-/// "trainctl-bench-op.1" -> {"bench", "op"}.
-std::vector<std::string> words_of(const std::filesystem::path& page) {
-  std::istringstream parts(page.stem().string());
-  std::vector<std::string> words;
-  for (std::string word; std::getline(parts, word, '-');) words.push_back(word);
-  CHECK(words.front() == "trainctl");
-  words.erase(words.begin());
-  return words;
-}
-
 std::set<std::string> long_options(const std::string& text) {
   const std::regex option("(^|[ ,\n])(--[a-z][a-z-]*)");
   std::set<std::string> found;
@@ -51,6 +41,18 @@ std::string plain(const std::string& roff) {
 std::string content(const std::filesystem::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The words of a page's command, from its synopsis: "trainctl bench op [OPTION]..." -> {"bench", "op"}.
+std::vector<std::string> words_of(const std::filesystem::path& path) {
+  const std::string page = content(path), start = "\n.SH SYNOPSIS\n\\fB";
+  const size_t begin = page.find(start) + start.size();
+  std::istringstream parts(plain(page.substr(begin, page.find("\\fR", begin) - begin)));
+  std::vector<std::string> words;
+  for (std::string word; parts >> word;) words.push_back(word);
+  CHECK(words.front() == "trainctl");
+  words.erase(words.begin());
+  return words;
 }
 
 std::vector<std::filesystem::path> pages(const Scratch& scratch) {

@@ -86,6 +86,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "collective_*",
       "constant_fraction",
       "cosine_*",
+      "documents_*",
       "fp8_without_precision",
       "gradient_precision",
       "histograms_async",

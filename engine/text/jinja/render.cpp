@@ -174,9 +174,10 @@ class Renderer {
       auto inner = std::make_shared<Scope>(Scope{weak.lock()});
       if (arguments.values.size() > s.parameters.size())
         throw EnvError(fmt::format("the macro '{}' takes {} arguments", s.text, s.parameters.size()));
-      for (const auto& [name, value] : arguments.named)
-        if (std::none_of(s.parameters.begin(), s.parameters.end(), [&](const auto& p) { return p.first == name; }))
-          throw EnvError(fmt::format("the macro '{}' has no argument '{}'", s.text, name));
+      for (const auto& given : arguments.named)
+        if (std::none_of(s.parameters.begin(), s.parameters.end(),
+                         [&](const auto& parameter) { return parameter.first == given.first; }))
+          throw EnvError(fmt::format("the macro '{}' has no argument '{}'", s.text, given.first));
       for (size_t i = 0; i < s.parameters.size(); ++i) {
         const auto& [name, otherwise] = s.parameters[i];
         const Value* given = arguments.find(i, name);
