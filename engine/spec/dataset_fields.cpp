@@ -95,8 +95,8 @@ const Section& dataset_section() {
               .one_of({"all", "assistant"})
               .for_type({"chat"}),
           field<&D::pack>("pack",
-                          "Put several documents into a row. The field `documents` has the number of the document at "
-                          "each position, for attention.")
+                          "Put several documents into a row. The field `documents` has, at each position, the first "
+                          "position of its document, for attention and rotary.")
               .for_type({"text", "chat"}),
           make_field("transforms", FieldKind::transforms,
                      "Transforms of each sample, in order: a list for the first field, or a list per field.")

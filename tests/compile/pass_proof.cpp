@@ -170,6 +170,7 @@ std::unique_ptr<Compiler> copy_of(const Compiler& c) {
   copy->scalars = c.scalars;
   copy->loss = c.loss;
   copy->states = c.states;
+  copy->state_offsets = c.state_offsets;
   copy->buffers = c.buffers;
   copy->code = c.code;
   return copy;

@@ -25,6 +25,20 @@ parallel: {mode: data_parallel}
 launch: {device: cpu, ranks: 1}
 """
 
+# Attention and positions of each document alone; {documents} and {mask} are empty in a job whose rows have one document.
+DECODER = """dataset: {{type: chat, path: talks.jsonl, tokenizer: model, length: {length}, train_on: assistant, batch: 1, pack: {pack}, shuffle: false}}
+network:
+  - {{name: emb, type: embedding, vocab: 400, units: 32}}
+  - {{name: qkv, type: dense, units: 96}}
+  - {{name: turn, type: rotary, heads: 4, packing: heads, inputs: [qkv{documents}]}}
+  - {{name: attn, type: attention, heads: 4, causal: true, inputs: [turn{documents}]{mask}}}
+  - {{name: head, type: dense, units: 400}}
+loss: {{type: softmax_cross_entropy, ignore_index: -100}}
+optimizer: {{type: sgd, learning_rate: 0.5}}
+train: {{steps: 6, log_every: 1}}
+launch: {{device: cpu, ranks: 1}}
+"""
+
 
 def run(program, folder, *words, code=0):
     done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True)
@@ -48,6 +62,23 @@ def losses(folder, number):
     log = folder / "log_output" / str(number) / "metrics.jsonl"
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     return [row["loss"] for row in rows if "run_step" in row and "loss" in row]
+
+
+def compare_packed(program, folder, first_run):
+    """All documents in one batch, packed or a row each: the same losses at every step, on one rank and on others."""
+    (folder / "rows.yaml").write_text(DECODER.format(length=96, pack="false", documents="", mask=""))
+    (folder / "packed.yaml").write_text(DECODER.format(length=384, pack="true", documents=", documents", mask=", mask: documents"))
+    found = []
+    for job, plans in [("rows.yaml", [[]]), ("packed.yaml", [[], ["launch.ranks=2", "parallel.mode=semi_auto_parallel",
+                                                                 "parallel.strategies={attn: [[1, 1, 2], [1, 1]]}"]])]:
+        rows = int(re.search(r"48 documents in (\d+) rows", run(program, folder, "data", "check", job)).group(1))
+        for words in plans:
+            run(program, folder, "run", job, f"dataset.batch={rows}", *words)
+            found.append((rows, losses(folder, first_run + len(found))))
+    (rows, expected), *others = found
+    for packed, got in others:
+        assert packed * 3 < rows, (packed, rows)
+        assert len(got) == len(expected) == 6 and all(abs(a - b) < 1e-5 for a, b in zip(expected, got)), (expected, got)
 
 
 def marked(shown):
@@ -90,6 +121,7 @@ def main():
             run(program, folder, "run", "job.yaml", *words)
             assert len(losses(folder, number)) == 18, losses(folder, number)
             assert all(abs(a - b) < 1e-5 for a, b in zip(losses(folder, 1), losses(folder, number))), (losses(folder, 1), losses(folder, number))
+        compare_packed(program, folder, 4)
         refused = run(program, folder, "check", "job.yaml", "dataset.pack=true", code=2)
         assert "no layer reads the field `documents`" in refused, refused
         refused = run(program, folder, "check", "job.yaml", "loss=softmax_cross_entropy", code=2)

@@ -189,23 +189,23 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   const StageTimer timer(state.seconds, ReadStage::read);
   auto* data = static_cast<int32_t*>(to[0]);
   auto* label = static_cast<int32_t*>(to[1]);
-  auto* numbers = packs_ ? static_cast<int32_t*>(to[2]) : nullptr;
+  auto* starts = packs_ ? static_cast<int32_t*>(to[2]) : nullptr;
   int64_t at = 0;
-  int32_t number = 0;
   for (const RowPart& part : parts_of_row(sample)) {
     const MarkedTokens tokens = document(part.document);
+    const auto start = static_cast<int32_t>(at);
     const auto end = std::min<int64_t>(part.begin + part.count, static_cast<int64_t>(tokens.tokens.size()) - 1);
     for (auto i = static_cast<size_t>(part.begin); static_cast<int64_t>(i) < end; ++i, ++at) {
       if (data != nullptr) data[at] = tokens.tokens[i];
       if (label != nullptr) label[at] = tokens.marked[i + 1] ? tokens.tokens[i + 1] : kNoTrainedLabel;
-      if (numbers != nullptr) numbers[at] = number;
+      if (starts != nullptr) starts[at] = start;
     }
-    ++number;
   }
+  const auto rest = static_cast<int32_t>(at);
   for (; at < length_; ++at) {
     if (data != nullptr) data[at] = 0;
     if (label != nullptr) label[at] = kNoTrainedLabel;
-    if (numbers != nullptr) numbers[at] = number;
+    if (starts != nullptr) starts[at] = rest;
   }
 }
 

@@ -4,7 +4,8 @@
 //   document        the tokens t0 t1 t2 t3, of which some are trained
 //   in a row        data t0 t1 t2, label t1 t2 t3, where a label that is not trained is kNoTrainedLabel
 //   pack: false     a document per row; the rest of the row is filled with token 0, whose labels are not trained
-//   pack: true      documents of any lengths share a row; `documents` has the number of the document at each position
+//   pack: true      documents of any lengths share a row; `documents` has, at each position, the position in the row
+//                   at which its document begins, as attention and rotary read it
 //
 // A conversation that is longer than a row is truncated; a longer text is continued in further rows.
 #pragma once
