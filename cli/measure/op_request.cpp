@@ -135,10 +135,12 @@ DType dtype_of(KernelExample::Fill fill, const BenchType& type) {
   return fill == Fill::indices ? DType::i32 : fill == Fill::statistics ? DType::f32 : type.dtype;
 }
 
+/// Inputs that the example lacks precede those of its end: attention's three inputs precede the output and the logs.
 void add_inputs(OpRequest& request, const std::vector<Shape>& shapes) {
   const std::vector<KernelExample::Input>& example = request.example.inputs;
+  const size_t more = shapes.size() > example.size() ? shapes.size() - example.size() : 0;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto fill = i < example.size() ? example[i].fill : KernelExample::Fill::values;
+    const auto fill = i >= more && i - more < example.size() ? example[i - more].fill : KernelExample::Fill::values;
     request.fills.push_back(fill);
     request.inputs.push_back({shapes[i], dtype_of(fill, request.type)});
   }

@@ -97,7 +97,7 @@ std::map<char, DimRule> LayerBuilder::known_letters(const std::vector<TensorId>&
     for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
       const std::string& dim = dims.inputs[i][d];
       const DimRule& factors = known->second[d];
-      const bool as_one = dim.size() == 1 && factors.size() > 1;
+      const bool as_one = dim.size() == 1 && factors.size() != 1;  // none: a dim of size 1 that a view made
       check(as_one || dim.size() == factors.size(), "nodes of a layer agree on the factors of a dim");
       for (size_t k = 0; k < dim.size(); ++k) {
         const DimRule of_letter = as_one ? factors : DimRule{factors[k]};

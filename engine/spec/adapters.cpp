@@ -51,12 +51,10 @@ std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& laye
   up.attrs.set("init.type", std::string("constant"));
   up.attrs.set("init.value", 0.0);
   layers.push_back(std::move(up));
-  const auto rank = static_cast<double>(lora.rank);
-  const double factor = lora.alpha / (lora.rank_stabilized ? std::sqrt(rank) : rank);
   layers.push_back({.name = layer.name + ".lora_scale",
                     .type = "scale",
                     .inputs = {layers.back().name},
-                    .attrs = {{"factor", factor}},
+                    .attrs = {{"factor", adapter_factor(lora)}},
                     .path = path,
                     .use = use});
   layers.push_back({.name = layer.name + ".lora",
@@ -66,6 +64,11 @@ std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& laye
                     .path = path,
                     .use = use});
   return layers;
+}
+
+double adapter_factor(const LoraSpec& lora) {
+  const auto rank = static_cast<double>(lora.rank);
+  return lora.alpha / (lora.rank_stabilized ? std::sqrt(rank) : rank);
 }
 
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name) {

@@ -19,6 +19,9 @@ namespace trainctl {
 /// The layers behind `layer`, the sum last; empty if no adapter names it.
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
 
+/// Their product is multiplied with this: alpha / rank, or alpha / sqrt(rank).
+double adapter_factor(const LoraSpec& lora);
+
 /// Whether the parameter belongs to an adapter of the job.
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
 

@@ -17,6 +17,7 @@
 #include "engine/base/text.h"
 #include "engine/model_folder/export_folder.h"
 #include "engine/model_folder/model_folder.h"
+#include "engine/spec/adapters.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/export_weights.h"
@@ -54,7 +55,7 @@ std::string fitting_map(const Manifest& manifest, const JobSpec& job) {
   for (const std::string& name : names) {
     const NameMap map = choose_map(name, "");
     const bool fits = std::all_of(manifest.tensors.begin(), manifest.tensors.end(), [&](const StoredTensor& tensor) {
-      return map.of_ours(tensor.name, layers).has_value();
+      return is_adapter_parameter(job, tensor.name) || map.of_ours(tensor.name, layers).has_value();
     });
     if (fits) return name;
   }
@@ -122,6 +123,7 @@ int write_export(const CheckpointExportArguments& options) {
   const std::string map_name = map_to_use(options, manifest, job);
   const NameMap map = choose_map(map_name, "");
   ExportOptions how{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .partial = options.partial};
+  if (job.adapters.lora && !map_name.empty()) how.adapter_factor = adapter_factor(*job.adapters.lora);
   if (is_folder(options)) how.shard_bytes = std::llround(options.shard_mb * 1e6);
   const ExportedWeights done = is_folder(options)
                                    ? write_folder(options, manifest, path, job, map, map_name, how)
@@ -131,6 +133,8 @@ int write_export(const CheckpointExportArguments& options) {
             << list_of("omitted because the map does not name them", done.left_out, true);
   if (WeightsSpec{.from = "", .map = map_name}.map_is_file())
     std::cout << list_of("patterns of the map that match no tensor", done.unused, true);
+  if (done.merged_tensors > 0)
+    std::cout << fmt::format("  adapters merged into their weights: {} tensors\n", done.merged_tensors);
   if (done.optimizer_tensors > 0)
     std::cout << fmt::format("  not exported: optimizer state, {} tensors\n", done.optimizer_tensors);
   return kExitDone;

@@ -142,8 +142,8 @@ class BucketUpdates {
     if (b_.sums_offset >= 0 && std::any_of(i.outputs.begin(), i.outputs.end(), is_rounded)) return round(i);
     for (const Operand& out : i.outputs) {
       // At levels 2 and 3 contributions go to a range that lives for one micro-batch. Its memory may become that of the
-      // kept gradients with the first sum.
-      const bool is_early = b_.level >= 2 && b_.gradients_share_memory && reduces_ == 0;
+      // kept gradients, which begin with the first sum, or with the copy of it.
+      const bool is_early = b_.level >= 2 && b_.gradients_share_memory && additions_ == 0 && !gradients_.is(out);
       if (is_early || !touches(contributions_, out)) {
         if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
         continue;
@@ -196,8 +196,8 @@ class BucketUpdates {
 
   /// True if the operand holds gradients of this piece in the range, and not another tensor in memory that they share.
   bool touches(const UpdatedRange& range, const Operand& o) const {
-    return range.touches(o) && (!b_.gradients_share_memory || o.tensor == gradient_name() ||
-                                o.tensor == "grad." + b_.name || is_part(o));
+    return range.touches(o) &&
+           (!b_.gradients_share_memory || o.tensor == gradient_name() || o.tensor == "grad." + b_.name || is_part(o));
   }
 
   bool is_part(const Operand& out) const {
@@ -246,7 +246,9 @@ class BucketUpdates {
   }
 
   /// The range that this rank's update reads.
-  UpdatedRange summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_; }
+  UpdatedRange summed() const {
+    return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_;
+  }
 
   /// The piece in a bucket's whole range at `offset`, or this rank's part of it; in a range of shards: its part.
   UpdatedRange whole(int64_t offset, int64_t element_bytes) const {
@@ -274,7 +276,8 @@ class BucketUpdates {
   UpdatedRange gradients_;          ///< the range that the update reads
   UpdatedRange contributions_;      ///< the range that kernels of the backward pass write: the same, or f32 sums
   UpdatedRange weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
-  UpdatedRange read_, copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
+  UpdatedRange read_,
+      copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
   int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0, host_sums_ = 0;
   std::string early_reader_;  ///< the first reader of the weights before they are gathered
   std::set<int64_t> first_;

@@ -201,7 +201,8 @@ extern const OpCases rms_norm_cases = {
     .layers = {{"rms_norm", "", {8, 12}},
                {"rms_norm", ", affine: false, eps: 1e-6", {8, 12}},
                {"rms_norm", ", heads: 4, offset: 1", {8, 12}},
-               {"rms_norm", ", heads: 3, affine: false", {8, 2, 6}, false, {2, 6}}},
+               {"rms_norm", ", heads: 3, affine: false", {8, 2, 6}, false, {2, 6}},
+               {"rms_norm", ", heads: 3", {8, 1, 6}, false, {1, 6}}},
 };
 
 }  // namespace trainctl

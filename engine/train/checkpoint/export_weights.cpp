@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/graph/bf16.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/blocks.h"
 #include "engine/train/checkpoint/piece_reader.h"
@@ -21,6 +22,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kExportedBlockElements = int64_t{1} << 20;
+constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight";
 
 /// A part of one of ours that is a tensor of a file, or consecutive rows of a fused one; or a constant.
 struct ExportedPart {
@@ -47,10 +49,12 @@ class Exporter {
     for (const StoredTensor& tensor : manifest_.tensors) names.push_back(tensor.name);
     result_.unused = map_.unused(names);
     for (const StoredTensor& tensor : manifest_.tensors) {
-      if (tensor.slot == kWeightSlot || tensor.slot == kStateSlot)
-        add(tensor);
-      else
+      if (tensor.slot != kWeightSlot && tensor.slot != kStateSlot)
         ++result_.optimizer_tensors;
+      else if (is_merged(tensor.name))
+        ++result_.merged_tensors;
+      else
+        add(tensor);
     }
     if (!result_.left_out.empty() && !options.partial)
       throw EnvError(
@@ -110,6 +114,58 @@ class Exporter {
 
  private:
   DType dtype_of(const StoredTensor& tensor) const { return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype; }
+
+  /// Whether it is an adapter's, which is part of the weight beside it in the files.
+  bool is_merged(const std::string& name) const {
+    return options_.adapter_factor != 0 && (name.ends_with(kAdapterA) || name.ends_with(kAdapterB));
+  }
+
+  std::vector<float> read_whole(const StoredTensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(num_elements(tensor.shape)));
+    reader_.read(tensor.name, kWeightSlot, whole_box(tensor.shape), DType::f32, values.data());
+    return values;
+  }
+
+  /// Reads a box of a tensor, with the product of its adapter.
+  void read(const StoredTensor& tensor, const Box& box, DType dtype, void* to) {
+    const std::string layer = tensor.name.substr(0, tensor.name.rfind('.'));
+    const StoredTensor* const a =
+        is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterA), kWeightSlot) : nullptr;
+    const StoredTensor* const b =
+        is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterB), kWeightSlot) : nullptr;
+    if (options_.adapter_factor == 0 || a == nullptr || b == nullptr)
+      return reader_.read(tensor.name, tensor.slot, box, dtype, to);
+    if (adapter_of_ != &tensor) {
+      a_ = read_whole(*a);
+      b_ = read_whole(*b);
+      adapter_of_ = &tensor;
+    }
+    std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
+    reader_.read(tensor.name, tensor.slot, box, DType::f32, values.data());
+    add_product(a->shape, box, values.data());
+    if (dtype == DType::f32)
+      std::memcpy(to, values.data(), values.size() * sizeof(float));
+    else
+      for (size_t i = 0; i < values.size(); ++i) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+  }
+
+  static bool is_weight(const StoredTensor& tensor) {
+    return tensor.slot == kWeightSlot && tensor.name.ends_with(".weight") && tensor.shape.size() == 2;
+  }
+
+  /// `shape_of_a`: [rank, features]; the box is of [units, features].
+  void add_product(const Shape& shape_of_a, const Box& box, float* values) const {
+    const int64_t rank = shape_of_a[0], features = shape_of_a[1];
+    for (int64_t row = 0; row < box.shape[0]; ++row) {
+      const float* const b = &b_[static_cast<size_t>((box.offset[0] + row) * rank)];
+      for (int64_t column = 0; column < box.shape[1]; ++column) {
+        double sum = 0;
+        for (int64_t r = 0; r < rank; ++r)
+          sum += static_cast<double>(b[r]) * a_[static_cast<size_t>(r * features + box.offset[1] + column)];
+        values[row * box.shape[1] + column] += static_cast<float>(options_.adapter_factor * sum);
+      }
+    }
+  }
 
   void add(const StoredTensor& tensor) {
     std::optional<MappedTensor> found = map_.of_ours(tensor.name, layers_);
@@ -184,7 +240,7 @@ class Exporter {
     const int64_t width = byte_size(dtype_of(tensor));
     for_each_block(tensor.shape, kExportedBlockElements, [&](const Box& box, int64_t first) {
       std::vector<uint8_t> block(static_cast<size_t>(num_elements(box.shape) * width));
-      reader_.read(tensor.name, tensor.slot, box, dtype_of(tensor), block.data());
+      read(tensor, box, dtype_of(tensor), block.data());
       writer.write(entry, at + first * width, block);
     });
   }
@@ -195,7 +251,7 @@ class Exporter {
     const auto width = static_cast<size_t>(byte_size(dtype));
     if (whole_of_ != &tensor) {  // q, k and v of one tensor follow each other
       whole_.resize(static_cast<size_t>(num_elements(tensor.shape)) * width);
-      reader_.read(tensor.name, tensor.slot, whole_box(tensor.shape), dtype, whole_.data());
+      read(tensor, whole_box(tensor.shape), dtype, whole_.data());
       whole_of_ = &tensor;
     }
     std::vector<std::byte> theirs(static_cast<size_t>(num_elements(part.shape)) * width);
@@ -214,6 +270,8 @@ class Exporter {
   std::set<std::string> names_;            ///< theirs, parts of fused tensors included
   std::vector<std::byte> whole_;
   const StoredTensor* whole_of_ = nullptr;
+  std::vector<float> a_, b_;  ///< the adapter beside adapter_of_
+  const StoredTensor* adapter_of_ = nullptr;
   ExportedWeights result_;
 };
 

@@ -15,7 +15,10 @@ namespace trainctl {
 struct ExportOptions {
   DType dtype = DType::f32;  ///< type in the file: f32 or bf16, rounded to nearest even
   bool partial = false;      ///< leave out what the map does not name, instead of failing
-  int64_t shard_bytes = 0;   ///< for a model folder: most bytes of tensors per file, if there are several tensors in it
+  /// Adapters of the checkpoint are merged: their product times this is added to the weight beside them. 0: there are
+  /// none.
+  double adapter_factor = 0;
+  int64_t shard_bytes = 0;  ///< for a model folder: most bytes of tensors per file, if there are several tensors in it
 };
 
 struct ExportedWeights {
@@ -23,6 +26,7 @@ struct ExportedWeights {
   int64_t bytes = 0;
   std::vector<std::string> left_out;  ///< ours that the map does not name
   std::vector<std::string> unused;    ///< patterns of the map that none of ours has
+  int64_t merged_tensors = 0;         ///< number of tensors of adapters, merged into weights
   int64_t optimizer_tensors = 0;      ///< number of tensors of the optimizer, which no such file has
 };
 

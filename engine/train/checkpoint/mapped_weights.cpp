@@ -10,6 +10,7 @@
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/box_runs.h"
 #include "engine/train/checkpoint/tiling.h"
 
@@ -27,7 +28,9 @@ MappedWeights::MappedWeights(const PlannedJob& job, WeightFiles files, NameMap m
   const LayerNumbers layers = numbers_of(job.spec);
   std::vector<std::string> names;
   for (const VariablePlan& variable : job.plan.variables) {
-    names.push_back(job.graph.tensors[variable.tensor].name);
+    const std::string& name = job.graph.tensors[variable.tensor].name;
+    if (is_adapter_parameter(job.spec, name)) continue;  // a model has none: they begin with initial values
+    names.push_back(name);
     expect(job.graph, variable, layers);
   }
   match_.unused = map_.unused(names);

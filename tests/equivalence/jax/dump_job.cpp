@@ -1,7 +1,6 @@
 // dump_job JOB.yaml FOLDER [OVERRIDE ...]: writes what another program needs to train a job of one rank:
 //   job.json: network, loss, optimizer, seed, micro-batches, steps of the run
 //   <parameter>.npy before the first step; data.npy and label.npy [steps, batch, …]
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include "engine/ops/optimizer_def.h"
 #include "engine/planning/compile_job.h"
 #include "engine/runtime/initial_weights.h"
+#include "engine/spec/adapters.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/order.h"
@@ -32,8 +32,7 @@ Json attrs_json(const Attrs& attrs) {
 Json lora_json(const JobSpec& spec) {
   if (!spec.adapters.lora) return nullptr;
   const LoraSpec& lora = *spec.adapters.lora;
-  const auto rank = static_cast<double>(lora.rank);
-  return {{"factor", lora.alpha / (lora.rank_stabilized ? std::sqrt(rank) : rank)}, {"dropout", lora.dropout}};
+  return {{"factor", adapter_factor(lora)}, {"dropout", lora.dropout}};
 }
 
 std::vector<std::string> frozen_parameters(const Graph& graph) {
