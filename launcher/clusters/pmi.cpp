@@ -58,8 +58,13 @@ Pmi::Pmi(int index) : Pmi(index, socket_of_environment()) {}
 
 Pmi::Pmi(int index, int socket) : index_(index), socket_(socket) {
   fcntl(socket_, F_SETFD, FD_CLOEXEC);  // the ranks have no use for it
-  ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init");
-  space_ = ask("cmd=get_my_kvsname", "my_kvsname")["kvsname"];
+  try {
+    ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init");
+    space_ = ask("cmd=get_my_kvsname", "my_kvsname")["kvsname"];
+  } catch (...) {
+    close(socket_);  // without a Pmi there is no destructor
+    throw;
+  }
 }
 
 /// mpiexec treats a process that ends without this call as failed.
