@@ -20,11 +20,12 @@ bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {
          });
 }
 
-LayerSpec adapter_dense(const LayerSpec& beside, const std::string& suffix, std::string input, int64_t units) {
-  return {.name = beside.name + suffix,
-          .type = "dense",
-          .inputs = {std::move(input)},
-          .attrs = {{"units", units}, {"bias", false}},
+LayerSpec layer_beside(const LayerSpec& beside, std::string_view suffix, const char* type,
+                       std::vector<std::string> inputs, Attrs attrs) {
+  return {.name = beside.name + std::string(suffix),
+          .type = type,
+          .inputs = std::move(inputs),
+          .attrs = std::move(attrs),
           .path = beside.path,
           .use = beside.use};
 }
@@ -34,35 +35,21 @@ LayerSpec adapter_dense(const LayerSpec& beside, const std::string& suffix, std:
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer) {
   if (!spec.adapters.lora || !is_adapted(*spec.adapters.lora, layer)) return {};
   const LoraSpec& lora = *spec.adapters.lora;
-  const std::string path = layer.path, use = layer.use;
   std::vector<LayerSpec> layers;
-  std::string x = layer.inputs[0];
-  if (lora.dropout > 0) {
-    layers.push_back({.name = layer.name + ".lora_dropout",
-                      .type = "dropout",
-                      .inputs = {x},
-                      .attrs = {{"p", lora.dropout}},
-                      .path = path,
-                      .use = use});
-    x = layers.back().name;
-  }
-  layers.push_back(adapter_dense(layer, ".lora_a", x, lora.rank));
-  LayerSpec up = adapter_dense(layer, ".lora_b", layers.back().name, layer.attrs.integer("units"));
-  up.attrs.set("init.type", std::string("constant"));
-  up.attrs.set("init.value", 0.0);
-  layers.push_back(std::move(up));
-  layers.push_back({.name = layer.name + ".lora_scale",
-                    .type = "scale",
-                    .inputs = {layers.back().name},
-                    .attrs = {{"factor", adapter_factor(lora)}},
-                    .path = path,
-                    .use = use});
-  layers.push_back({.name = layer.name + ".lora",
-                    .type = "add",
-                    .inputs = {layer.name, layers.back().name},
-                    .attrs = {},
-                    .path = path,
-                    .use = use});
+  std::string last = layer.inputs[0];
+  const auto add = [&](std::string_view suffix, const char* type, Attrs attrs) {
+    layers.push_back(layer_beside(layer, suffix, type, {last}, std::move(attrs)));
+    last = layers.back().name;
+  };
+  if (lora.dropout > 0) add(".lora_dropout", "dropout", {{"p", lora.dropout}});
+  add(".lora_a", "dense", {{"units", lora.rank}, {"bias", false}});
+  add(".lora_b", "dense",
+      {{"units", layer.attrs.integer("units")},
+       {"bias", false},
+       {"init.type", std::string("constant")},
+       {"init.value", 0.0}});
+  add(".lora_scale", "scale", {{"factor", adapter_factor(lora)}});
+  layers.push_back(layer_beside(layer, kAdapterSum, "add", {layer.name, last}, {}));
   return layers;
 }
 
@@ -71,8 +58,10 @@ double adapter_factor(const LoraSpec& lora) {
   return lora.alpha / (lora.rank_stabilized ? std::sqrt(rank) : rank);
 }
 
+bool is_adapter_parameter(std::string_view name) { return name.ends_with(kAdapterA) || name.ends_with(kAdapterB); }
+
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name) {
-  return spec.adapters.lora && (name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight"));
+  return spec.adapters.lora && is_adapter_parameter(name);
 }
 
 std::vector<Diagnostic> check_adapters(const JobSpec& spec) {

@@ -16,16 +16,20 @@
 
 namespace trainctl {
 
+// What follows a layer's name in those of its adapter: of the parameters, and of the sum.
+inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight", kAdapterSum = ".lora";
+
 /// The layers behind `layer`, the sum last; empty if no adapter names it.
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
 
-/// Their product is multiplied with this: alpha / rank, or alpha / sqrt(rank).
+/// Returns the factor of the adapters' products: alpha / rank, or alpha / sqrt(rank).
 double adapter_factor(const LoraSpec& lora);
 
-/// Whether the parameter belongs to an adapter of the job.
+/// Whether a parameter of this name is an adapter's, in a job that has adapters; and in this job.
+bool is_adapter_parameter(std::string_view name);
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
 
-/// An error for each pattern of adapters.lora.layers that names a layer other than a dense one.
+/// Returns an error for each pattern of adapters.lora.layers that names no dense layer.
 std::vector<Diagnostic> check_adapters(const JobSpec& spec);
 
 }  // namespace trainctl

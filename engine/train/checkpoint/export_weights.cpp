@@ -14,6 +14,7 @@
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/blocks.h"
 #include "engine/train/checkpoint/piece_reader.h"
 #include "engine/train/files/safetensors.h"
@@ -22,7 +23,6 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kExportedBlockElements = int64_t{1} << 20;
-constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight";
 
 /// A part of one of ours that is a tensor of a file, or consecutive rows of a fused one; or a constant.
 struct ExportedPart {
@@ -116,9 +116,7 @@ class Exporter {
   DType dtype_of(const StoredTensor& tensor) const { return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype; }
 
   /// Whether it is an adapter's, which is part of the weight beside it in the files.
-  bool is_merged(const std::string& name) const {
-    return options_.adapter_factor != 0 && (name.ends_with(kAdapterA) || name.ends_with(kAdapterB));
-  }
+  bool is_merged(const std::string& name) const { return options_.adapter_factor != 0 && is_adapter_parameter(name); }
 
   std::vector<float> read_whole(const StoredTensor& tensor) {
     std::vector<float> values(static_cast<size_t>(num_elements(tensor.shape)));

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model/evaluation.h"
+#include "engine/spec/adapters.h"
 #include "engine/train/files/npy_file.h"
 #include "engine/train/files/safetensors.h"
 
@@ -18,7 +19,8 @@ namespace {
 TensorId output_of(const PlannedJob& job, const std::string& layer) {
   auto found = job.graph.find_tensor(layer);
   // Readers of a layer with an adapter read their sum.
-  if (const auto sum = job.graph.find_tensor(layer + ".lora"); sum && job.spec.adapters.lora) found = sum;
+  if (const auto sum = job.graph.find_tensor(layer + std::string(kAdapterSum)); sum && job.spec.adapters.lora)
+    found = sum;
   if (found && job.graph.tensors[static_cast<size_t>(*found)].kind == TensorKind::activation) return *found;
   std::vector<std::string> names;
   for (const LayerSpec& one : job.spec.network)
