@@ -102,7 +102,7 @@ Lines block_of(const Decoder& d) {
   return lines;
 }
 
-/// Blocks that are all alike are repeated; others are listed with what differs.
+/// If all blocks are alike, one is repeated; otherwise each is listed with its differences.
 void add_blocks(const Decoder& d, Lines& network) {
   if (all_alike(d)) {
     network.emplace_back(R"({module: block, name: h, repeat: "${layers}"})");

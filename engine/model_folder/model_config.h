@@ -1,5 +1,5 @@
 // The config.json of a model folder, read field by field. Each field is read, known not to change the numbers of the
-// model, or reported: a field that nobody looked at could change the results.
+// model, or reported: a field that was not considered could change the results.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class ModelConfig {
   void refuse_if_set(const std::vector<std::string>& names) const;
   /// Fields that change nothing that trainctl computes.
   void ignore(const std::vector<std::string>& names) const;
-  /// Fields with a value that nobody has read or ignored.
+  /// Returns the fields with a value that were neither read nor ignored.
   std::vector<std::string> unknown() const;
   /// Notes for the user: of unknown fields, and of dropouts, which act only in training.
   std::vector<std::string> notes() const;

@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-// What follows a layer's name in those of its adapter: of the parameters, and of the sum.
+// An adapter's names are that of its layer with these at the end: the parameters, and the sum.
 inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight", kAdapterSum = ".lora";
 
 /// The layers behind `layer`, the sum last; empty if no adapter names it.

@@ -1,4 +1,4 @@
-// Which part of each variable a rank writes into checkpoints (divide_storage.cpp draws it).
+// Which part of each variable a rank writes into checkpoints (divide_storage.cpp has a drawing).
 #pragma once
 
 #include <vector>

@@ -15,7 +15,7 @@ namespace trainctl::jinja {
 
 inline constexpr int kDeepestValue = 200;
 inline constexpr size_t kMostText = size_t{64} << 20;  ///< bytes of a text
-/// EnvError if a text of so many bytes is too large.
+/// Throws EnvError if a text of that many bytes is too large.
 void require_text_fits(size_t bytes);
 
 class Value;
