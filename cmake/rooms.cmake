@@ -3,6 +3,9 @@
 set(TRAINCTL_LIGHT_OPTIMISATION $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-Og>)
 set(TRAINCTL_FULL_OPTIMISATION $<$<CONFIG:Release>:-O2>)
 
+# CTest's TIMEOUT of every test, in seconds. It only ends a test that hangs: no test takes a tenth of it on two quiet cores.
+set(TRAINCTL_HANG_SECONDS 3000)
+
 # room(<name> SOURCES <globs> [EXCLUDE <patterns>] [ALONE <patterns>] [LIGHT] [FULL <patterns>] [OPTIONS <compile options>]
 #      LINKS <libraries>): the static library trainctl_<name> of one room. Sources are globbed: to add an op or a pass, add its
 # file. Sources that match ALONE join no group of a unity build. LIGHT compiles the room with the light optimisation, except for
@@ -62,7 +65,7 @@ function(room_tests folder)
   target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   list(JOIN ROOM_LEAVE_OUT "," left_out)
   doctest_discover_tests(test_${name} TEST_PREFIX "${name}: " TEST_SPEC "*" "--test-case-exclude=${left_out}"
-    PROPERTIES TIMEOUT 1200 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
+    PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
 endfunction()
 
 # family_tests(<program> NAME <rule> CASES <patterns> LABEL <label>): the test cases that walk the rows of every family of ops, as
@@ -81,7 +84,7 @@ function(family_tests program)
     endif()
     string(CONFIGURE "${FAMILY_NAME}" test @ONLY)
     add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}")
-    set_tests_properties("${test}" PROPERTIES TIMEOUT 1200 LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
+    set_tests_properties("${test}" PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=1;TRAINCTL_OP_CASES=${family}")
   endforeach()
 endfunction()

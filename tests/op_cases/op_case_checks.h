@@ -29,8 +29,12 @@ bool has_cuts(const OpCase& row);
 void check_backward(const OpCase& row, const CaseRun& run);
 /// Every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of cuts.
 int check_cuts(const OpCase& row, const CaseRun& run);
+/// Whether any kernel of the row, forward or backward, can accumulate.
+bool has_accumulation(const OpCase& row);
 /// A kernel that can accumulate adds to the output's contents.
 void check_accumulate(const OpCase& row, const CaseRun& run);
+/// Whether any op of the row, forward or backward, may work in place.
+bool has_in_place(const OpCase& row);
 /// An op that may work in place gives the same result there, bit for bit.
 void check_in_place(const OpCase& row, const CaseRun& run);
 /// Two threads give the same result as one.

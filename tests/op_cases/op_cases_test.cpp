@@ -53,11 +53,11 @@ TEST_CASE("every cut that the rule permits gives the unsharded result, forward a
 }
 
 TEST_CASE("a kernel that can accumulate adds to the output's contents") {
-  for (const OpCase& row : all_rows()) check_accumulate(row, {});
+  for (const OpCase& row : rows_that(has_accumulation)) check_accumulate(row, {});
 }
 
 TEST_CASE("an op that may work in place gives the same result there") {
-  for (const OpCase& row : all_rows()) check_in_place(row, {});
+  for (const OpCase& row : rows_that(has_in_place)) check_in_place(row, {});
 }
 
 TEST_CASE("two threads give the same result as one") {

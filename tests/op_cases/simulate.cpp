@@ -338,6 +338,13 @@ Values initial_values(const OpCase& op_case, const CaseGraph& built) {
   return values;
 }
 
+bool can_work_in_place(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return can_share(node, get_op(node.op).kernel, graph); });
+}
+
+bool can_accumulate(const Node& node) { return get_op(node.op).kernel.accumulates != 0; }
+
 Cuts uncut(const Graph& graph) { return Cuts(graph.layers[0].factors.size(), 1); }
 
 std::vector<Cuts> permitted_cuts(const Graph& graph) {

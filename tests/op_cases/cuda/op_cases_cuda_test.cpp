@@ -79,10 +79,18 @@ void check_all(Check check_row, bool products = false, const std::function<bool(
 }  // namespace
 
 TEST_CASE("a forward CUDA kernel gives what the naive loop in double gives") { check_all(check_forward); }
-TEST_CASE("backward CUDA kernels give the slopes of finite differences") { check_all(check_backward, false, has_backward); }
-TEST_CASE("every cut that the rule permits gives the unsharded result on a GPU too") { check_all(check_cuts, false, has_cuts); }
-TEST_CASE("a CUDA kernel that can accumulate adds to what is there") { check_all(check_accumulate); }
-TEST_CASE("an op that may work in place gives the same result in place on a GPU") { check_all(check_in_place); }
+TEST_CASE("backward CUDA kernels give the slopes of finite differences") {
+  check_all(check_backward, false, has_backward);
+}
+TEST_CASE("every cut that the rule permits gives the unsharded result on a GPU too") {
+  check_all(check_cuts, false, has_cuts);
+}
+TEST_CASE("a CUDA kernel that can accumulate adds to what is there") {
+  check_all(check_accumulate, false, has_accumulation);
+}
+TEST_CASE("an op that may work in place gives the same result in place on a GPU") {
+  check_all(check_in_place, false, has_in_place);
+}
 TEST_CASE("a CUDA kernel run twice gives the same bits") { check_all(check_same_bits_twice); }
 
 TEST_CASE("a CUDA kernel takes operands that begin at any element") {
