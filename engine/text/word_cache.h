@@ -2,6 +2,7 @@
 // place.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -30,8 +31,8 @@ class WordCache {
     Entry& entry = entries_[place(word)];
     entry.length = static_cast<uint8_t>(word.size());
     entry.count = static_cast<uint8_t>(ids.size());
-    std::memcpy(entry.text, word.data(), word.size());
-    std::memcpy(entry.ids, ids.data(), ids.size_bytes());
+    std::copy(word.begin(), word.end(), entry.text);
+    std::copy(ids.begin(), ids.end(), entry.ids);  // a word of removed characters has no ids
   }
 
  private:
