@@ -9,6 +9,7 @@ adapters: runs resume from them under other plans, and a base that has changed i
 import array
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -87,8 +88,7 @@ def notices_other_bases(folder):
     (folder / "base").rename(folder / "other")
     (folder / "kept").rename(folder / "base")
     assert difference(moved, predictions(folder, "back", "tune.yaml", "--checkpoint", "half_0/1", ADAPTERS)) == 0
-    job = "\n".join(line for line in (folder / "tune.yaml").read_text().splitlines() if not line.startswith("weights:"))
-    (folder / "without.yaml").write_text(job + "\n")
+    (folder / "without.yaml").write_text(re.sub(r"(?m)^weights:.*\n(  .*\n)*", "", (folder / "tune.yaml").read_text()))
     fails(folder, ["contains only what was trained; its base is in"], "evaluate", "without.yaml", "--checkpoint", "half_0/1", *words)
     run(folder, "run", "without.yaml", ADAPTERS, *TUNE, "train.steps=3", "train.checkpoint={}", "launch.log_dir=full")
     fails(folder, ["contains the frozen", "remove `weights` from the job"], "run", "tune.yaml", *words, "train.checkpoint={}", "--resume-from",

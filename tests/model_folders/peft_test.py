@@ -87,7 +87,7 @@ class Case:
             for other in others:
                 other.weight = first.weight
         folder = self.folder / f"peft_{len(list(self.folder.glob('peft_*')))}"
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, save_embedding_layers=False)
         return model, folder
 
     def theirs(self, model):

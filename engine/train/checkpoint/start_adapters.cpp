@@ -95,11 +95,16 @@ void StartAdapters::require_known_modules(const AdapterModules& modules) const {
   for (const std::string& name : files_.names())
     if (!known.contains(name)) others.push_back(name);
   if (others.empty()) return;
+  const bool has_tables = std::any_of(others.begin(), others.end(), [](const std::string& name) {
+    return name.find(".base_layer.") != std::string::npos;
+  });
   constexpr size_t kShownNames = 8;
   const size_t more = others.size() > kShownNames ? others.size() - kShownNames : 0;
   others.resize(others.size() - more);
-  throw EnvError(fmt::format("{}: adapters.lora.layers names no layer for these tensors:\n  {}{}", files_.path(),
-                             join(others, "\n  "), more > 0 ? fmt::format("\n  and {} more", more) : ""));
+  throw EnvError(fmt::format(
+      "{}: adapters.lora.layers names no layer for these tensors:\n  {}{}{}", files_.path(), join(others, "\n  "),
+      more > 0 ? fmt::format("\n  and {} more", more) : "",
+      has_tables ? "\n  PEFT has saved weights of the base; save the adapter with save_embedding_layers=False" : ""));
 }
 
 std::vector<float> StartAdapters::read(const std::string& name, const Shape& shape) const {
