@@ -129,9 +129,9 @@ class Worker {
       reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
       output.starts_at(train_options.from.step);
-      train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+      train_options.restore = [&](Executor& executor) { load_checkpoint(*job_, *program_, *reader, executor); };
     } else if (job_->spec.weights) {
-      train_options.restore = [&](Executor& executor) { load_weights(*program_, start_weights(*job_), executor); };
+      train_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor); };
     }
     train_with(train_options, output, profile, rendezvous);
     profile.ended();
@@ -150,12 +150,12 @@ class Worker {
     if (!options_.resume.empty()) {
       reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       server_options.from = position_after(*job_, reader->manifest(), options_.resume);
-      server_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+      server_options.restore = [&](Executor& executor) { load_checkpoint(*job_, *program_, *reader, executor); };
       server_options.restore_table = [&](servers::TableRows& rows) {
         servers::restore_rows(*reader, program_->server, job_->plan.servers, rows);
       };
     } else if (job_->spec.weights) {
-      server_options.restore = [&](Executor& executor) { load_weights(*program_, start_weights(*job_), executor); };
+      server_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor); };
     }
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
@@ -206,10 +206,10 @@ class Worker {
     }
     int64_t step = 0;
     if (options_.resume.empty()) {
-      load_weights(*program_, start_weights(*job_), *executor);
+      load_start(*job_, *program_, *executor);
     } else {
       PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
-      restore(*program_, reader, *executor);
+      load_checkpoint(*job_, *program_, reader, *executor);
       step = reader.manifest().step;
     }
     status.state = RankState::training;

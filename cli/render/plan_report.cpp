@@ -367,11 +367,17 @@ std::string validation(const Json& r, const PlanStyle& style) {
                : "  in addition to the variables; reuses the memory of the training's activations and buffers\n");
 }
 
+/// Saves may leave out frozen weights, which stay where the job reads them.
+std::string left_out_base(const Json& saves) {
+  return saves.contains("base") ? ", without the frozen weights of " + text(saves["base"]) : "";
+}
+
 /// One line per stage, whose files have similar sizes. A copy of the same size is kept in memory until it is written.
 std::string checkpoint(const Json& r, const PlanStyle& style) {
   if (r.contains("final_weights"))
-    return fmt::format("\nfinal weights: {}, saved in {} at the end of the run\n",
-                       format_bytes(r["final_weights"]["bytes"]), text(r["final_weights"]["folder"]));
+    return fmt::format("\nfinal weights: {}, saved in {} at the end of the run{}\n",
+                       format_bytes(r["final_weights"]["bytes"]), text(r["final_weights"]["folder"]),
+                       left_out_base(r["final_weights"]));
   if (!r.contains("checkpoint")) return "";
   const Json& c = r["checkpoint"];
   std::map<int, int64_t> bytes;
@@ -397,8 +403,8 @@ std::string checkpoint(const Json& r, const PlanStyle& style) {
                                      ? ", " + format_bytes(c["integrated_bytes"]) + " of that in model.safetensors"
                                      : "";
   return "\ncheckpoint, per rank\n" + table.str(2, style.width) +
-         fmt::format("  {} in {} files{}; takes about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
-                     c["files"].get<int>(), integrated, format_duration(c["seconds"]),
+         fmt::format("  {} in {} files{}{}; takes about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
+                     c["files"].get<int>(), integrated, left_out_base(c), format_duration(c["seconds"]),
                      c["assumed_bytes_per_second"].get<double>() / 1e6);
 }
 

@@ -70,7 +70,7 @@ Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int
 }
 
 StateCompiler::StateCompiler(const Graph& graph, const Plan& plan, const CostModel& cost)
-    : graph_(graph), plan_(plan), cost_(cost), buckets_(plan_buckets(graph, plan)), division_(plan, buckets_) {}
+    : graph_(graph), plan_(plan), cost_(cost), buckets_(plan_buckets(graph, plan)), division_(graph, plan, buckets_) {}
 
 const Program& StateCompiler::compile(int rank) {
   const int home_of = rank < plan_.ranks ? rank / plan_.mesh.size() : plan_.num_stages + rank - plan_.ranks;

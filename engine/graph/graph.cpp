@@ -42,7 +42,7 @@ std::string tensor_line(const Tensor& tensor) {
   std::string line = fmt::format("  {} {} {} {}", tensor.name, to_string(tensor.dtype), to_string(tensor.shape),
                                  kind_name(tensor.kind));
   const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
-  if (tensor.frozen) line += ", frozen";
+  if (tensor.frozen) line += tensor.is_base ? ", frozen, not in checkpoints" : ", frozen";
   if (kept) line += init_text(tensor.init);
   return line + "\n";
 }

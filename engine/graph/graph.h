@@ -56,6 +56,7 @@ struct Tensor {
   NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
   Init init;             ///< parameter and state
   bool frozen = false;   ///< parameter: not trained (train.freeze)
+  bool is_base = false;  ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
   BatchRows batch;       ///< a gradient has the batch of its tensor
 };
 

@@ -39,13 +39,9 @@ std::vector<Diagnostic> freeze_parameters(const JobSpec& spec, Graph& graph) {
   std::vector<bool> used(spec.train.freeze.size(), false);
   for (Tensor& tensor : graph.tensors) {
     if (tensor.kind != TensorKind::parameter) continue;
-    const bool is_adapter = is_adapter_parameter(spec, tensor.name);
-    tensor.frozen = spec.adapters.lora && used.empty() && !is_adapter;
-    for (size_t p = 0; p < used.size(); ++p) {
-      if (!matches_name(spec.train.freeze[p], tensor.name)) continue;
-      used[p] = true;
-      tensor.frozen = tensor.frozen || !is_adapter;
-    }
+    tensor.frozen = is_frozen(spec, tensor.name);
+    tensor.is_base = tensor.frozen && saves_without_base(spec);
+    for (size_t p = 0; p < used.size(); ++p) used[p] = used[p] || matches_name(spec.train.freeze[p], tensor.name);
     trains = trains || !tensor.frozen;
   }
   for (size_t p = 0; p < used.size(); ++p) {

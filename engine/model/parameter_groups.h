@@ -13,9 +13,8 @@ namespace trainctl {
 /// error for each pattern that decides nothing: it matches no parameter, or only those of earlier groups.
 std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph);
 
-/// Marks the parameters that train.freeze names, without those of adapters, before the backward pass is built; with
-/// adapters and no train.freeze, all others. Returns an error for each pattern
-/// that matches no parameter, and one if no parameter is left to train.
+/// Marks the parameters that are not trained (is_frozen), before the backward pass is built. Returns an error for each
+/// pattern of train.freeze that matches no parameter, and one if no parameter is left to train.
 std::vector<Diagnostic> freeze_parameters(const JobSpec& spec, Graph& graph);
 
 }  // namespace trainctl

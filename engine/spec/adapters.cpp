@@ -10,13 +10,16 @@
 namespace trainctl {
 namespace {
 
-bool adapter_names(const std::string& pattern, const std::string& name) {
+constexpr std::string_view kLoraDropout = ".lora_dropout", kLoraA = ".lora_a", kLoraB = ".lora_b",
+                           kLoraScale = ".lora_scale";
+
+bool pattern_matches(const std::string& pattern, const std::string& name) {
   return name == pattern || glob_match(pattern, name);
 }
 
 bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {
   return layer.type == "dense" && std::ranges::any_of(lora.layers, [&](const std::string& pattern) {
-           return adapter_names(pattern, layer.name);
+           return pattern_matches(pattern, layer.name);
          });
 }
 
@@ -41,16 +44,23 @@ std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& laye
     layers.push_back(layer_beside(layer, suffix, type, {last}, std::move(attrs)));
     last = layers.back().name;
   };
-  if (lora.dropout > 0) add(".lora_dropout", "dropout", {{"p", lora.dropout}});
-  add(".lora_a", "dense", {{"units", lora.rank}, {"bias", false}});
-  add(".lora_b", "dense",
+  if (lora.dropout > 0) add(kLoraDropout, "dropout", {{"p", lora.dropout}});
+  add(kLoraA, "dense", {{"units", lora.rank}, {"bias", false}});
+  add(kLoraB, "dense",
       {{"units", layer.attrs.integer("units")},
        {"bias", false},
        {"init.type", std::string("constant")},
        {"init.value", 0.0}});
-  add(".lora_scale", "scale", {{"factor", adapter_factor(lora)}});
+  add(kLoraScale, "scale", {{"factor", adapter_factor(lora)}});
   layers.push_back(layer_beside(layer, kAdapterSum, "add", {layer.name, last}, {}));
   return layers;
+}
+
+std::string_view adapted_layer(const JobSpec& spec, std::string_view layer) {
+  if (!spec.adapters.lora) return "";
+  for (const std::string_view end : {kLoraDropout, kLoraA, kLoraB, kLoraScale, kAdapterSum})
+    if (layer.ends_with(end)) return layer.substr(0, layer.size() - end.size());
+  return "";
 }
 
 double adapter_factor(const LoraSpec& lora) {
@@ -64,6 +74,15 @@ bool is_adapter_parameter(const JobSpec& spec, std::string_view name) {
   return spec.adapters.lora && is_adapter_parameter(name);
 }
 
+bool is_frozen(const JobSpec& spec, const std::string& name) {
+  if (is_adapter_parameter(spec, name)) return false;
+  if (spec.train.freeze.empty()) return spec.adapters.lora.has_value();
+  return std::ranges::any_of(spec.train.freeze,
+                             [&](const std::string& pattern) { return pattern_matches(pattern, name); });
+}
+
+bool saves_without_base(const JobSpec& spec) { return spec.adapters.lora && spec.weights && !spec.weights->partial; }
+
 std::vector<Diagnostic> check_adapters(const JobSpec& spec) {
   std::vector<Diagnostic> errors;
   if (!spec.adapters.lora) return errors;
@@ -72,7 +91,7 @@ std::vector<Diagnostic> check_adapters(const JobSpec& spec) {
     std::string other;  // a layer that it names and that cannot be adapted
     bool adapts = false;
     for (const LayerSpec& layer : spec.network) {
-      if (!adapter_names(patterns[p], layer.name)) continue;
+      if (!pattern_matches(patterns[p], layer.name)) continue;
       adapts = adapts || layer.type == "dense";
       if (layer.type != "dense") other = layer.name + ", which is " + layer.type;
     }

@@ -22,12 +22,22 @@ inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lo
 /// The layers behind `layer`, the sum last; empty if no adapter names it.
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
 
+/// The layer beside which an adapter's layer is: "fc1" for "fc1.lora_a"; "" for other layers.
+std::string_view adapted_layer(const JobSpec& spec, std::string_view layer);
+
 /// Returns the factor of the adapters' products: alpha / rank, or alpha / sqrt(rank).
 double adapter_factor(const LoraSpec& lora);
 
 /// Whether a parameter of this name is an adapter's, in a job that has adapters; and in this job.
 bool is_adapter_parameter(std::string_view name);
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
+
+/// Whether a parameter is not trained: train.freeze names it, or the job has adapters and no train.freeze. Adapters are
+/// always trained.
+bool is_frozen(const JobSpec& spec, const std::string& name);
+
+/// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its base.
+bool saves_without_base(const JobSpec& spec);
 
 /// Returns an error for each pattern of adapters.lora.layers that names no dense layer.
 std::vector<Diagnostic> check_adapters(const JobSpec& spec);

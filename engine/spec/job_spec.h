@@ -252,6 +252,7 @@ struct LoraSpec {
   double alpha = 8;  ///< the product is multiplied with alpha / rank
   double dropout = 0;
   bool rank_stabilized = false;  ///< alpha / sqrt(rank) instead
+  std::string from;              ///< a folder in PEFT's format whose adapters a run starts from; absolute
 };
 
 struct AdaptersSpec {

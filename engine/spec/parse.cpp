@@ -32,6 +32,7 @@ void resolve_paths(JobSpec& job, const fs::path& folder) {
     for (std::string& path : job.validation->dataset.paths) resolve(folder, path);
   if (job.weights) resolve(folder, job.weights->from);
   if (job.weights && job.weights->map_is_file()) resolve(folder, job.weights->map);
+  if (job.adapters.lora && !job.adapters.lora->from.empty()) resolve(folder, job.adapters.lora->from);
   if (job.has_command()) resolve(folder, job.working_dir);
   if (!job.launch.hostfile.empty()) resolve(folder, job.launch.hostfile);
   for (std::string& path : job.launch.copy) resolve(folder, path);

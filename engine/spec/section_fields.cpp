@@ -569,6 +569,9 @@ const Section& lora_section() {
               .at_least(0)
               .below(1),
           field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
+          field<&L::from>("from",
+                          "A folder in PEFT's format whose adapters a new run starts from; relative to the job file. "
+                          "Needs `weights`."),
       }};
   return section;
 }

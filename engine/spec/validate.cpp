@@ -60,6 +60,13 @@ void stand_alone_is_one_rank(Rules& r) {
             "set parallel.mode: data_parallel or semi_auto_parallel");
 }
 
+void adapters_start_beside_a_base(Rules& r) {
+  const std::optional<LoraSpec>& lora = r.job.adapters.lora;
+  if (!lora || lora->from.empty() || r.job.weights) return;
+  r.wrong("adapters.lora.from", "the job has no weights, whose name map says which layer each adapter belongs to",
+          "set weights.from to the model folder that the adapters were trained with");
+}
+
 void gradients_in_bf16_are_of_bf16(Rules& r) {
   if (!r.fine({"precision", "gradient_precision"}) || r.job.gradient_precision != Precision::bf16) return;
   if (r.job.precision == Precision::bf16) return;
@@ -582,6 +589,7 @@ void validate(const JobSpec& job, Problems& problems) {
   if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
+  adapters_start_beside_a_base(r);
   servers_hold_the_weights(r);
   stages_divide_ranks(r);
   stage_numbers_exist(r);

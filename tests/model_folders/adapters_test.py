@@ -3,11 +3,13 @@
     adapters_test.py TRAINCTL
 
 A small Llama is trained and exported as a folder. A job made of that folder trains adapters on one rank and under other plans, with the same
-losses. The folder that is exported from its checkpoint has the adapters merged: it gives the predictions of the checkpoint.
+losses. The folder that is exported from its checkpoint has the adapters merged: it gives the predictions of the checkpoint. Checkpoints have only the
+adapters: runs resume from them under other plans, and a base that has changed is noticed.
 """
 import array
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,6 +46,56 @@ def difference(a, b):
     return max(abs(x - y) for x, y in zip(a, b))
 
 
+def fails(folder, expected, *words, code=3):
+    said = " ".join(run(folder, *words, code=code).split())
+    for text in expected:
+        assert text in said, (text, said)
+
+
+def resumes(folder):
+    """A checkpoint of some ranks leaves the base out, and a run under another plan continues it from the base's folder."""
+    for number, (plan, other) in enumerate(zip(PLANS, PLANS[1:] + PLANS[:1])):
+        half, whole = f"half_{number}", f"whole_{number}"
+        words = [ADAPTERS, *TUNE, "train.checkpoint={every_steps: 3, keep: 3}"]
+        run(folder, "run", "tune.yaml", *words, *plan, "train.steps=3", f"launch.log_dir={half}")
+        run(folder, "run", "tune.yaml", *words, *other, "--resume-from", f"{half}/1", f"launch.log_dir={whole}")
+        same = max(abs(a - b) for a, b in zip(losses(folder, "runs_0")[3:], losses(folder, whole)))
+        assert len(losses(folder, whole)) == 3 and same < 1e-5, (plan, same)
+        manifest = json.loads((folder / f"{whole}/1/checkpoints/step_00000006/checkpoint.json").read_text())
+        names = {tensor["name"] for tensor in manifest["tensors"]}
+        assert len(names) == 10 and all(".lora_" in name for name in names), names
+        assert {"h.0.qkv.weight", "table.weight", "head.weight"} <= {tensor["name"] for tensor in manifest["base"]["tensors"]}
+        print(f"resumed from {' '.join(plan)} under {' '.join(other)}: losses within {same:.1e}")
+    said = run(folder, "plan", "tune.yaml", *words)
+    assert "without the frozen weights of " in said, said
+    assert "without the frozen weights of " in run(folder, "checkpoint", "list", "half_0/1")
+    assert "without its base: " in run(folder, "checkpoint", "show", "half_0/1")
+
+
+def notices_other_bases(folder):
+    """Each command that needs the base states that it is missing or another one."""
+    words = [ADAPTERS, *TUNE, VALIDATION]
+    run(folder, "run", "base.yaml", *SIZES, "train.steps=1", "seed=5", "launch.log_dir=other_runs")
+    run(folder, "checkpoint", "export", "other_runs/1", "--map", "auto", "-o", "other/")
+    (folder / "base").rename(folder / "kept")
+    (folder / "other").rename(folder / "base")
+    changed = ["is not the base that", "its fingerprint is", "set weights.from to a copy of them"]
+    fails(folder, changed, "run", "tune.yaml", *words, "train.checkpoint={}", "--resume-from", "half_0/1")
+    fails(folder, changed, "predict", "tune.yaml", "--checkpoint", "half_0/1", "--layer", "head", "-o", "no.npy", *words)
+    fails(folder, changed, "evaluate", "tune.yaml", "--checkpoint", "half_0/1", *words)
+    fails(folder, changed, "checkpoint", "export", "half_0/1", "--map", "auto", "-o", "no/")
+    moved = predictions(folder, "moved", "tune.yaml", "--checkpoint", "half_0/1", ADAPTERS, "weights={from: kept, map: auto}")
+    (folder / "base").rename(folder / "other")
+    (folder / "kept").rename(folder / "base")
+    assert difference(moved, predictions(folder, "back", "tune.yaml", "--checkpoint", "half_0/1", ADAPTERS)) == 0
+    (folder / "without.yaml").write_text(re.sub(r"(?m)^weights:.*\n(  .*\n)*", "", (folder / "tune.yaml").read_text()))
+    fails(folder, ["contains only what was trained; its base is in"], "evaluate", "without.yaml", "--checkpoint", "half_0/1", *words)
+    run(folder, "run", "without.yaml", ADAPTERS, *TUNE, "train.steps=3", "train.checkpoint={}", "launch.log_dir=full")
+    fails(folder, ["contains the frozen", "remove `weights` from the job"], "run", "tune.yaml", *words, "train.checkpoint={}", "--resume-from",
+          "full/1")
+    print("a base that changed, moved or is missing is noticed")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -64,6 +116,8 @@ def main():
         off, moved = difference(trained, merged), difference(trained, base)
         assert off < 1e-5 < 1e-2 < moved, (off, moved)
         print(f"merged weights give the predictions of the adapters within {off:.1e}; training moved them by {moved:.1e}")
+        resumes(folder)
+        notices_other_bases(folder)
 
 
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())

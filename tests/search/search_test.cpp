@@ -11,6 +11,8 @@
 #include "engine/search/choices/open_choices.h"
 #include "engine/search/choices/weighed_choices.h"
 #include "engine/search/cuts/cut_search.h"
+#include "engine/search/cuts/loads.h"
+#include "engine/search/cuts/unit_memory.h"
 #include "engine/search/find_plan.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
@@ -74,6 +76,7 @@ std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const
 }
 
 const std::string kGpt = gpt(12, 64);
+const std::string kAdaptedGpt = kGpt + "adapters: {lora: {layers: ['h.*.qkv', 'h.*.down', head], rank: 4}}\n";
 
 std::vector<Instruction> redistributions(const PlannedJob& job) {
   std::vector<Instruction> all;
@@ -135,8 +138,8 @@ TEST_CASE("search: blocks that a network repeats are found, and three of them st
 }
 
 TEST_CASE("search: the sum over a folded network is that of the whole network with the same cuts") {
-  for (const int ranks : {2, 4, 6}) {
-    const JobSpec job = parse_job(kGpt, "job.yaml");
+  for (const auto& [ranks, text] : {std::pair{2, kGpt}, {4, kGpt}, {6, kGpt}, {4, kAdaptedGpt}}) {
+    const JobSpec job = parse_job(text, "job.yaml");
     const DataShapes shapes = data_and_label({16}, {16}, true, true);
     double sums[2];
     int at = 0;
@@ -152,6 +155,37 @@ TEST_CASE("search: the sum over a folded network is that of the whole network wi
       sums[at++] = data_parallel_cuts(space).seconds;
     }
     CHECK(sums[0] == doctest::Approx(sums[1]).epsilon(0.01));
+  }
+}
+
+TEST_CASE("search: frozen parameters have no gradients and no optimizer state, and adapters belong to their layers") {
+  constexpr double kTrained = 4.0 * (12 * (64 + 192 + 256 + 64) + 64 + 64);
+  constexpr double kBlock = 2 * 2 * 64 + (64 + 1) * 192 + (64 + 1) * 64 + (64 + 1) * 256 + (256 + 1) * 64;
+  constexpr double kFrozen = 64 * 64 + 12 * kBlock + 2 * 64 + 64 * 64;
+  const JobSpec job = parse_job(kAdaptedGpt, "job.yaml");
+  for (const int blocks : {3, 12}) {
+    const Folded folded = fold(job, blocks);
+    const Graph graph = build_graph(folded.job, data_and_label({16}, {16}, true, true));
+    const std::vector<LayerFacts> facts = sharding_facts(graph);
+    const Units units = find_units(graph);
+    const CutNetwork network(graph, facts, units, folded);
+    const Mesh mesh(2);
+    CutSpace space(network, mesh, Effort::normal, CostModel(), 1,
+                   std::vector<std::optional<LayerStrategy>>(graph.layers.size()));
+    double trained = 0, frozen = 0;
+    for (const LayerLoad& load :
+         loads_of(network, job, find_repeats(job), mesh, data_parallel_cuts(space), CostModel(), {})) {
+      trained += load.elements;
+      frozen += load.frozen_elements;
+    }
+    CHECK(trained == kTrained);
+    CHECK(frozen == kFrozen);
+    if (blocks < 12) continue;
+    double bytes = 0;
+    for (const UnitMemory& unit : memory_by_unit(network, {.trained = 16, .frozen = 4}))
+      for (const UnitMemory::Part& part : unit.parts)
+        if (!part.has_own_buffer) bytes += part.bytes;
+    CHECK(bytes == 16 * kTrained + 4 * kFrozen);
   }
 }
 

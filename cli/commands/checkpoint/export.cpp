@@ -7,19 +7,23 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/commands/checkpoint/checkpoint_commands.h"
 #include "cli/commands/checkpoint/choose_map.h"
 #include "cli/commands/checkpoint/find_checkpoint.h"
 #include "cli/output_path.h"
+#include "cli/run/saves/start_weights.h"
 #include "cli/text/name_maps.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model_folder/export_folder.h"
 #include "engine/model_folder/model_folder.h"
+#include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/export_adapters.h"
 #include "engine/train/checkpoint/export_weights.h"
 #include "engine/train/files/disk.h"
 
@@ -35,6 +39,7 @@ struct CheckpointExportArguments {
   double shard_mb = 5000;
   bool partial = false;
   bool force = false;
+  bool adapters = false;
 };
 
 namespace fs = std::filesystem;
@@ -50,11 +55,12 @@ std::string source_folder(const JobSpec& job) {
 /// config.json can be made come first.
 std::string fitting_map(const Manifest& manifest, const JobSpec& job) {
   const LayerNumbers layers = numbers_of(job);
+  const std::vector<StoredTensor> tensors = manifest.with_base();
   std::vector<std::string> names = {"gpt2", "llama"};
   for (const std::string& name : map_names()) names.push_back(name);
   for (const std::string& name : names) {
     const NameMap map = choose_map(name, "");
-    const bool fits = std::all_of(manifest.tensors.begin(), manifest.tensors.end(), [&](const StoredTensor& tensor) {
+    const bool fits = std::all_of(tensors.begin(), tensors.end(), [&](const StoredTensor& tensor) {
       return is_adapter_parameter(job, tensor.name) || map.of_ours(tensor.name, layers).has_value();
     });
     if (fits) return name;
@@ -64,7 +70,7 @@ std::string fitting_map(const Manifest& manifest, const JobSpec& job) {
 }
 
 std::string map_to_use(const CheckpointExportArguments& options, const Manifest& manifest, const JobSpec& job) {
-  if (options.map != "auto") return options.map;
+  if (options.map != "auto" && !(options.map.empty() && options.adapters)) return options.map;
   const std::string source = source_folder(job);
   return source.empty() ? fitting_map(manifest, job) : std::string(map_of_folder(source));
 }
@@ -75,21 +81,14 @@ void write_text(const fs::path& path, const std::string& text) {
   out.sync_and_close();
 }
 
-/// Writes the weights, config.json, and the files of the tokenizer. The folder appears when it is complete.
-ExportedWeights write_folder(const CheckpointExportArguments& options, const Manifest& manifest,
-                             const std::string& path, const JobSpec& job, const NameMap& map,
-                             const std::string& map_name, const ExportOptions& how) {
-  const fs::path folder = fs::path(options.output + "/").lexically_normal().parent_path();
+/// Calls `write` with a folder that takes its name when it is complete.
+template <class Write>
+auto write_whole_folder(const std::string& output, const Write& write) {
+  const fs::path folder = fs::path(output + "/").lexically_normal().parent_path();
   const fs::path part = folder.string() + ".part";
-  const std::string source = source_folder(job);
-  const std::string config =
-      config_for_export(job, map_name, source, how.dtype == DType::bf16 ? "bfloat16" : "float32");
   fs::create_directories(part);
   try {
-    const ExportedWeights done = export_to_folder(manifest, path, map, numbers_of(job), part.string(), how);
-    write_text(part / "config.json", config);
-    if (!source.empty())
-      for (const std::string& file : companion_files(source)) fs::copy_file(fs::path(source) / file, part / file);
+    auto done = write(part);
     fs::rename(part, folder);
     return done;
   } catch (...) {
@@ -99,8 +98,40 @@ ExportedWeights write_folder(const CheckpointExportArguments& options, const Man
   }
 }
 
+/// Writes the weights, config.json, and the files of the tokenizer.
+ExportedWeights write_folder(const CheckpointExportArguments& options, const Manifest& manifest,
+                             const std::string& path, const JobSpec& job, const NameMap& map,
+                             const std::string& map_name, const ExportOptions& how) {
+  const std::string source = source_folder(job);
+  const std::string config =
+      config_for_export(job, map_name, source, how.dtype == DType::bf16 ? "bfloat16" : "float32");
+  return write_whole_folder(options.output, [&](const fs::path& folder) {
+    const ExportedWeights done = export_to_folder(manifest, path, map, numbers_of(job), folder.string(), how);
+    write_text(folder / "config.json", config);
+    if (!source.empty())
+      for (const std::string& file : companion_files(source)) fs::copy_file(fs::path(source) / file, folder / file);
+    return done;
+  });
+}
+
+/// The weights that the checkpoint leaves out; empty if it leaves out none.
+std::optional<MappedWeights> open_base(const Manifest& manifest, const std::string& path, const JobSpec& job) {
+  if (!manifest.base) return {};
+  WeightFiles files(manifest.base->from);
+  require_base(files, *manifest.base, path);
+  std::vector<MappedWeights::Variable> variables;
+  for (const StoredTensor& tensor : manifest.with_base())
+    if ((tensor.slot == kWeightSlot || tensor.slot == kStateSlot) && !is_adapter_parameter(job, tensor.name))
+      variables.push_back({tensor.name, tensor.slot == kWeightSlot, tensor.shape});
+  MappedWeights weights(variables, numbers_of(job), std::move(files),
+                        choose_map(job.weights->map, folder_of_weights(manifest.base->from)));
+  for (const auto& [name, shape] : manifest.base->tensors)
+    if (!weights.has(name)) throw EnvError(weights.path() + " has no " + name + ", which " + path + " leaves out");
+  return weights;
+}
+
 bool is_folder(const CheckpointExportArguments& options) {
-  return options.output.ends_with('/') || fs::is_directory(options.output);
+  return options.adapters || options.output.ends_with('/') || fs::is_directory(options.output);
 }
 
 void require_output(const CheckpointExportArguments& options) {
@@ -115,6 +146,21 @@ void require_output(const CheckpointExportArguments& options) {
     throw EnvError(options.output + " already exists; replace it with --force");
 }
 
+/// Writes a folder in PEFT's format.
+int write_adapters(const CheckpointExportArguments& options, const Manifest& manifest, const std::string& path,
+                   const JobSpec& job, const NameMap& map) {
+  if (!job.adapters.lora)
+    throw SpecError({}, "--adapters", "the job of " + path + " has no adapters",
+                    "export its weights without --adapters");
+  const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
+  const ExportedAdapters done = write_whole_folder(options.output, [&](const fs::path& folder) {
+    return export_adapters(manifest, path, job, map, dtype, folder.string());
+  });
+  std::cout << fmt::format("{}: adapters of {} modules, {}, of step {}, from {}\n", options.output, done.modules,
+                           format_bytes(done.bytes), with_commas(manifest.step), path);
+  return kExitDone;
+}
+
 int write_export(const CheckpointExportArguments& options) {
   require_output(options);
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
@@ -122,8 +168,11 @@ int write_export(const CheckpointExportArguments& options) {
   const JobSpec job = load_job(path + "/job.yaml");
   const std::string map_name = map_to_use(options, manifest, job);
   const NameMap map = choose_map(map_name, "");
+  if (options.adapters) return write_adapters(options, manifest, path, job, map);
   ExportOptions how{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .partial = options.partial};
   if (job.adapters.lora && !map_name.empty()) how.adapter_factor = adapter_factor(*job.adapters.lora);
+  const std::optional<MappedWeights> base = open_base(manifest, path, job);
+  if (base) how.base = &*base;
   if (is_folder(options)) how.shard_bytes = std::llround(options.shard_mb * 1e6);
   const ExportedWeights done = is_folder(options)
                                    ? write_folder(options, manifest, path, job, map, map_name, how)
@@ -161,6 +210,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   command->add_flag("--partial", options->partial, "Omit tensors that the map does not name");
+  command->add_flag("--adapters", options->adapters,
+                    "Only the adapters, as a folder in PEFT's format; --map is auto by default");
   command->add_flag("--force", options->force, "Replace the output file if it exists");
   add_log_dir(*command, options->log_dir);
   command->footer(
@@ -172,6 +223,7 @@ docs/weights.md describes maps.
 Examples:
   trainctl checkpoint export 3 -o model.safetensors                      names as in the job
   trainctl checkpoint export 3 --map auto -o tuned/                      a folder that transformers opens
+  trainctl checkpoint export 3 --adapters -o adapter/                     a folder that PEFT opens
   trainctl checkpoint export 3 --map my_map.yaml --dtype bf16 -o model.safetensors)");
   command->callback([&chosen, options] { chosen = [options] { return write_export(*options); }; });
 }

@@ -54,6 +54,8 @@ void put_facts(nlohmann::ordered_json& json, const Manifest& m) {
   json["written"] = m.written;
   json["trainctl"] = m.trainctl;
   json["bytes"] = total_bytes(m);
+  if (m.base)
+    json["base"] = {{"from", m.base->from}, {"fingerprint", m.base->fingerprint}, {"tensors", m.base->tensors.size()}};
   if (const auto loss = epoch_loss(m)) json["epoch_loss"] = number(*loss);
   for (const auto& [name, value] : m.metrics) json["metrics"][name] = number(value);
 }

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/commands/checkpoint/checkpoint_commands.h"
 #include "cli/commands/checkpoint/facts.h"
@@ -13,6 +14,7 @@
 #include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
 
@@ -52,6 +54,16 @@ std::string table_of(const std::vector<CheckpointEntry>& entries) {
   return table.str();
 }
 
+/// The bases that the checkpoints leave out.
+std::string bases_of(const std::vector<CheckpointEntry>& entries) {
+  std::set<std::string> bases;
+  for (const CheckpointEntry& entry : entries)
+    if (entry.complete() && entry.manifest.base) bases.insert(entry.manifest.base->from);
+  std::string text;
+  for (const std::string& base : bases) text += "  without the frozen weights of " + printable(base) + "\n";
+  return text;
+}
+
 std::string lines_of(const std::vector<CheckpointEntry>& entries) {
   std::string text;
   for (const CheckpointEntry& entry : entries) {
@@ -75,7 +87,7 @@ int list(const CheckpointListArguments& options) {
   else if (entries.empty())
     std::cout << "no checkpoints in " << place.folder << "\n";
   else
-    std::cout << place.folder << "\n" << table_of(entries);
+    std::cout << place.folder << "\n" << table_of(entries) << bases_of(entries);
   return kExitDone;
 }
 

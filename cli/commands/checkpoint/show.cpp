@@ -50,6 +50,10 @@ std::string head_of(const std::string& path, const Manifest& m) {
   if (const auto loss = epoch_loss(m)) text += fmt::format("  mean loss of the epoch so far {}\n", format_loss(*loss));
   for (const auto& [name, value] : m.metrics)
     text += fmt::format("  {} {} at the last validation\n", printable(name), format_loss(value));
+  if (m.base)
+    text += fmt::format("  without its base: {} frozen tensors are in {}, fingerprint {}\n",
+                        with_commas(static_cast<int64_t>(m.base->tensors.size())), printable(m.base->from),
+                        m.base->fingerprint);
   return text + "\n";
 }
 

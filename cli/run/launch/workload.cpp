@@ -95,7 +95,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const PlannedJob* ahead = options.plans ? options.plans->find(spec) : nullptr;
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   require_intact_files(job);
-  if (job.spec.weights && !options.loads_checkpoint()) start_weights(job).require_equal_ties(job.spec.weights->partial);
+  if (!options.loads_checkpoint()) require_start_weights(job, true);
   if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }

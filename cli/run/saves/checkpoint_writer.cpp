@@ -69,12 +69,13 @@ class SavedImageView {
 /// The writer's side.
 class Writer {
  public:
-  Writer(const PlannedJob& job, CheckpointDirectory directory, int attempt, int run, SharedMemory& memory,
-         const std::vector<int>& images, int launcher)
+  Writer(const PlannedJob& job, const std::optional<StoredBase>& base, CheckpointDirectory directory, int attempt,
+         int run, SharedMemory& memory, const std::vector<int>& images, int launcher)
       : job_(job), directory_(std::move(directory)), memory_(memory), board_(memory.saves()), launcher_(launcher) {
     facts_.version = TRAINCTL_VERSION;
     facts_.lineage = directory_.owner() ? directory_.owner()->lineage : "";
     facts_.weights_only = !job.spec.train.saves_state();
+    facts_.base = base;
     facts_.run = run;
     facts_.attempt = attempt;
     facts_.job = to_yaml(without_env(job.spec));
@@ -234,7 +235,8 @@ bool is_copied(const SharedMemory& memory) {
   return true;
 }
 
-CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
+CheckpointWriter::CheckpointWriter(const PlannedJob& job, const std::optional<StoredBase>& base,
+                                   const CheckpointDirectory& directory, int attempt, int run,
                                    std::shared_ptr<SharedMemory> memory, const std::vector<int>& images)
     : memory_(std::move(memory)) {
   int ends[2];
@@ -247,7 +249,7 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
     kept.push_back(ends[1]);
     close_all_but(std::move(kept));
     try {
-      Writer(job, directory, attempt, run, *memory_, images, ends[1]).run();
+      Writer(job, base, directory, attempt, run, *memory_, images, ends[1]).run();
     } catch (const std::exception& error) {
       const std::string text =
           kTroubleMark + std::string("checkpoints can no longer be written: ") + error.what() + "\n";

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,9 @@ inline constexpr std::string_view kTryingAgain = "; retrying";
 class CheckpointWriter {
  public:
   /// Forks it. `images`: one memfd per rank, which the rank sizes and fills; on several hosts by set (SaveBoard), then
-  /// by rank. `attempt` was claimed in `directory`.
-  CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
-                   std::shared_ptr<SharedMemory> memory, const std::vector<int>& images);
+  /// by rank. `base`: the weights that no image has. `attempt` was claimed in `directory`.
+  CheckpointWriter(const PlannedJob& job, const std::optional<StoredBase>& base, const CheckpointDirectory& directory,
+                   int attempt, int run, std::shared_ptr<SharedMemory> memory, const std::vector<int>& images);
   /// Detaches from the process, which ends by itself.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;

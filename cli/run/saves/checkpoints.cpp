@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "cli/run/saves/start_weights.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/plan/served.h"
@@ -134,12 +135,15 @@ ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options,
 Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use)
     : job_(job), options_(options), use_(use) {
   const bool resumes = options.resume || !options.from.empty();
+  if (use == CheckpointUse::train && are_saved()) base_ = base_of(job);
   if (resumes) point_ = find_resume_point(job.spec, options, notices_);
   if (const std::string dir = job.spec.train.saving().dir;
       are_saved() && !dir.empty() && !options.continues_run && !continues(dir)) {
     if (const std::string why = CheckpointDirectory(dir).occupant(); !why.empty()) refuse_folder(job.spec, why);
   }
   if (!resumes) return;
+  if (const std::optional<StoredBase>& base = point_->manifest.base; base && job.spec.weights)
+    require_base(WeightFiles(job.spec.weights->from), *base, point_->path);
   if (use == CheckpointUse::evaluate) {
     require_same_weights(job, point_->manifest, point_->path);
     require_untrained_samples(job, point_->manifest, point_->path);
@@ -174,7 +178,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     }
     if (point_) memory->saves().begin_at(position_after(job_, point_->manifest, point_->path).step);
     start_writer_ = [this, checkpoints, number, run = directory.run(), memory] {
-      return std::make_unique<CheckpointWriter>(job_, checkpoints, number, run, memory, images_);
+      return std::make_unique<CheckpointWriter>(job_, base_, checkpoints, number, run, memory, images_);
     };
     memory_ = memory;
     writer_ = start_writer_();
@@ -231,6 +235,7 @@ void Checkpoints::write(int64_t step, const SaveBoard::Position& position, const
                     .attempt = attempt,
                     .step = step,
                     .lineage = checkpoints.owner()->lineage,
+                    .base = base_,
                     .position = position,
                     .job = to_yaml(without_env(job_.spec))},
                    images, progress);

@@ -91,6 +91,7 @@ class Checkpoints {
   const ResumeOptions options_;
   const CheckpointUse use_;
   std::optional<ResumePoint> point_;
+  std::optional<StoredBase> base_;  ///< weights that the saves leave out
   int attempt_ = 0;
   std::vector<int> images_;  ///< memfds as in images(), followed by those of servers if there are tables
   std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;

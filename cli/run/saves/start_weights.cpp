@@ -1,31 +1,85 @@
 // See the header.
 #include "cli/run/saves/start_weights.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <optional>
 
 #include "cli/text/name_maps.h"
 #include "engine/base/error.h"
 #include "engine/model_folder/model_folder.h"
+#include "engine/spec/adapters.h"
+#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/start_adapters.h"
 
 namespace trainctl {
 
+namespace {
+
+NameMap start_map(const JobSpec& spec) { return choose_map(spec.weights->map, folder_of_weights(spec.weights->from)); }
+
+void require_path(const JobSpec& spec, const std::string& field, const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error))
+    throw SpecError(spec.position(field), field, path + " does not exist",
+                    "relative paths start at the folder of the job file");
+}
+
+/// The adapters of adapters.lora.from; empty if the job starts from none.
+std::optional<StartAdapters> start_adapters(const PlannedJob& job) {
+  const std::optional<LoraSpec>& lora = job.spec.adapters.lora;
+  if (!lora || lora->from.empty()) return {};
+  require_path(job.spec, "adapters.lora.from", lora->from);
+  return StartAdapters(job, start_map(job.spec));
+}
+
+}  // namespace
+
 MappedWeights start_weights(const PlannedJob& job) {
   const JobSpec& spec = job.spec;
-  const WeightsSpec& weights = *spec.weights;
   if (!job.tables.empty())
     throw SpecError(spec.position("weights"), "weights", "is not supported with parallel.tables",
                     "import a checkpoint with `trainctl checkpoint import`, or remove parallel.tables");
-  std::error_code error;
-  if (!std::filesystem::exists(weights.from, error))
-    throw SpecError(spec.position("weights.from"), "weights.from", weights.from + " does not exist",
-                    "relative paths start at the folder of the job file");
-  MappedWeights mapped(job, WeightFiles(weights.from), choose_map(weights.map, folder_of_weights(weights.from)));
-  mapped.require_fit(weights.partial, "weights.partial: true loads the tensors that fit and initialises the others");
+  require_path(spec, "weights.from", spec.weights->from);
+  MappedWeights mapped(job, WeightFiles(spec.weights->from), start_map(spec));
+  mapped.require_fit(spec.weights->partial,
+                     "weights.partial: true loads the tensors that fit and initialises the others");
   return mapped;
 }
 
-void require_start_weights(const PlannedJob& job) {
-  if (job.spec.weights) start_weights(job);
+void require_start_weights(const PlannedJob& job, bool reads_ties) {
+  if (!job.spec.weights) return;
+  MappedWeights weights = start_weights(job);
+  if (reads_ties) weights.require_equal_ties(job.spec.weights->partial);
+  start_adapters(job);
+}
+
+std::optional<StoredBase> base_of(const PlannedJob& job) {
+  if (!saves_without_base(job.spec)) return {};
+  StoredBase base{.from = job.spec.weights->from, .fingerprint = WeightFiles(job.spec.weights->from).fingerprint()};
+  for (const VariablePlan& variable : job.plan.variables)
+    if (const Tensor& tensor = job.graph.tensors[variable.tensor]; tensor.is_base)
+      base.tensors.emplace_back(tensor.name, variable.global_shape);
+  return base;
+}
+
+void require_base(const WeightFiles& weights, const StoredBase& base, const std::string& checkpoint) {
+  if (const std::string found = weights.fingerprint(); found != base.fingerprint)
+    throw EnvError(
+        fmt::format("{} is not the base that {} was trained with: its fingerprint is {}, expected {}; restore "
+                    "the weights that were in {}, or set weights.from to a copy of them",
+                    weights.path(), checkpoint, found, base.fingerprint, base.from));
+}
+
+void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor) {
+  if (reader.manifest().base) load_weights(program, start_weights(job), executor);
+  restore(program, reader, executor);
+}
+
+void load_start(const PlannedJob& job, const Program& program, Executor& executor) {
+  load_weights(program, start_weights(job), executor);
+  if (const std::optional<StartAdapters> adapters = start_adapters(job)) adapters->load(program, executor);
 }
 
 }  // namespace trainctl

@@ -1,8 +1,12 @@
 // The weights that a job starts from (`weights`).
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "engine/planning/planned_job.h"
 #include "engine/train/checkpoint/mapped_weights.h"
+#include "engine/train/checkpoint/piece_reader.h"
 
 namespace trainctl {
 
@@ -10,7 +14,21 @@ namespace trainctl {
 /// Throws SpecError, or EnvError with everything that does not fit.
 MappedWeights start_weights(const PlannedJob& job);
 
-/// Throws what start_weights throws; does nothing for a job without `weights`.
-void require_start_weights(const PlannedJob& job);
+/// Throws what load_start throws, without an arena; does nothing for a job without `weights`. `reads_ties`: also
+/// compares the values of tensors that the job ties, which reads them.
+void require_start_weights(const PlannedJob& job, bool reads_ties = false);
+
+/// The weights that the job's checkpoints leave out; empty if they leave out none. Reads samples of the files.
+std::optional<StoredBase> base_of(const PlannedJob& job);
+
+/// Writes this rank's part of a checkpoint's state into the arena, and that of its base, from the job's weights. Throws
+/// EnvError if those are not the ones that the checkpoint was trained with.
+void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor);
+
+/// Throws EnvError if the files of `weights` are not the base of a checkpoint; `checkpoint` is its path.
+void require_base(const WeightFiles& weights, const StoredBase& base, const std::string& checkpoint);
+
+/// Writes this rank's part of the files of `weights` into the arena, and of the adapters of adapters.lora.from.
+void load_start(const PlannedJob& job, const Program& program, Executor& executor);
 
 }  // namespace trainctl

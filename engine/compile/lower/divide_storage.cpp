@@ -35,7 +35,8 @@ int64_t at_row(const Variable& v, int64_t elements) {
 
 }  // namespace
 
-StorageDivision::StorageDivision(const Plan& plan, const std::vector<BucketPlan>& buckets) : plan_(plan) {
+StorageDivision::StorageDivision(const Graph& graph, const Plan& plan, const std::vector<BucketPlan>& buckets)
+    : plan_(plan) {
   std::unordered_map<TensorId, const BucketPlan*> bucket_of;
   for (const BucketPlan& bucket : buckets)
     for (const BucketParameter& p : bucket.parameters) bucket_of[p.tensor] = &bucket;
@@ -44,7 +45,9 @@ StorageDivision::StorageDivision(const Plan& plan, const std::vector<BucketPlan>
     const BucketPlan* bucket = found == bucket_of.end() ? nullptr : found->second;
     const Axes replicas = v.layout.replica_axes(plan.mesh);
     Place& place = places_.emplace_back();
-    if (bucket != nullptr && (bucket->is_served() || bucket->is_table)) {
+    if (graph.tensors[static_cast<size_t>(v.tensor)].is_base) {
+      place.way = Way::base;
+    } else if (bucket != nullptr && (bucket->is_served() || bucket->is_table)) {
       place.way = Way::served;
     } else if (bucket != nullptr && bucket->level > 0) {
       place = {Way::sharded, find_holders({}, without(replicas, bucket->shard_axes)), 0};
@@ -77,6 +80,7 @@ void StorageDivision::divide(const std::vector<const VariablePlan*>& plans, Prog
   for (size_t i = 0; i < plans.size(); ++i) {
     Variable& variable = program.variables[i];
     const Place& place = places_[static_cast<size_t>(plans[i] - plan_.variables.data())];
+    if (place.way == Way::base) continue;
     if (place.way == Way::served) {
       variable.own_elements = program.server >= 0 ? num_elements(variable.shape) : 0;
       continue;
@@ -94,6 +98,8 @@ void StorageDivision::divide(const std::vector<const VariablePlan*>& plans, Prog
   }
 }
 
-void divide_storage(Compiler& c) { StorageDivision(c.plan, c.bucket_plans).divide(c.variable_plans, c.program); }
+void divide_storage(Compiler& c) {
+  StorageDivision(c.graph, c.plan, c.bucket_plans).divide(c.variable_plans, c.program);
+}
 
 }  // namespace trainctl

@@ -11,8 +11,8 @@ namespace trainctl {
 
 class StorageDivision {
  public:
-  /// `plan` must outlive it; `buckets` are not referred to.
-  StorageDivision(const Plan& plan, const std::vector<BucketPlan>& buckets);
+  /// `plan` must outlive it; the others are not referred to.
+  StorageDivision(const Graph& graph, const Plan& plan, const std::vector<BucketPlan>& buckets);
 
   /// Sets own_first and own_elements of a rank's variables. plans[i], an element of the plan, is that of
   /// program.variables[i].
@@ -22,7 +22,8 @@ class StorageDivision {
   enum class Way : uint8_t {
     shared,   ///< all holders write an equal part of what they hold
     sharded,  ///< the first of the ranks with the same shard writes it
-    served    ///< each server writes what it holds
+    served,   ///< each server writes what it holds
+    base      ///< nobody writes it: it is in the files of `weights`
   };
   /// Ranks that hold the same, in a range that they share or in their shards.
   struct Holders {

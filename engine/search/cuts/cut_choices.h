@@ -42,7 +42,9 @@ class CutChoices {
   std::vector<std::shared_ptr<const CutChoice>> many(int stages, int micro_batches, double memory);
 
  private:
-  double bytes_per_weight() const { return bytes_.weight + bytes_.master + bytes_.gradient + bytes_.optimizer; }
+  BytesPerWeight bytes_per_weight() const {
+    return {.trained = bytes_.weight + bytes_.master + bytes_.gradient + bytes_.optimizer, .frozen = bytes_.weight};
+  }
   AxisSplit within_hosts(const Mesh& mesh) const;
 
   const JobSpec& job_;

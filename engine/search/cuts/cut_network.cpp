@@ -6,15 +6,24 @@
 #include <set>
 #include <string_view>
 
+#include "engine/spec/adapters.h"
+
 namespace trainctl {
 
 CutNetwork::CutNetwork(const Graph& g, const std::vector<LayerFacts>& f, const Units& u, const Folded& from)
     : graph(g), facts(f), units(u), folded(from) {
   std::map<std::string, const BlockPlace*> places;
   for (size_t i = 0; i < folded.job.network.size(); ++i) places[folded.job.network[i].name] = &folded.repeats.places[i];
+  std::map<std::string_view, LayerId> known;
   for (const Layer& layer : graph.layers) {
-    const auto found = places.find(layer.name);
-    const BlockPlace place = found == places.end() ? BlockPlace{.pattern = layer.name} : *found->second;
+    const auto id = static_cast<LayerId>(owners.size());
+    known[layer.name] = id;
+    const auto adapted = known.find(adapted_layer(folded.job, layer.name));
+    owners.push_back(adapted == known.end() ? id : adapted->second);
+    const std::string& owner = graph.layers[static_cast<size_t>(owners.back())].name;
+    const auto found = places.find(owner);
+    BlockPlace place = found == places.end() ? BlockPlace{.pattern = owner} : *found->second;
+    place.pattern += layer.name.substr(owner.size());
     run.push_back(place.run);
     block.push_back(place.block);
     patterns.push_back(place.pattern);

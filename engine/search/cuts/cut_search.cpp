@@ -62,13 +62,13 @@ class CutSearch {
     }
   }
 
-  void add_tables(double seconds_per_byte, double bytes_per_weight) {
+  void add_tables(double seconds_per_byte, const BytesPerWeight& bytes) {
     for (const CutCandidates& candidates : candidates_) {
       std::vector<Traffic::Coded>& coded = coded_.emplace_back();
       for (const FactorAxes& axes : candidates) coded.push_back(traffic_.coded(axes));
     }
     const std::vector<UnitMemory> memory =
-        seconds_per_byte > 0 ? memory_by_unit(network_, bytes_per_weight) : std::vector<UnitMemory>(num_units());
+        seconds_per_byte > 0 ? memory_by_unit(network_, bytes) : std::vector<UnitMemory>(num_units());
     for (int u = 0; u < static_cast<int>(num_units()); ++u)
       add_unit(u, memory[static_cast<size_t>(u)], seconds_per_byte);
     for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) add_tensor(t);
@@ -444,30 +444,30 @@ CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const Cost
       traffic(of.graph, of.units, on, cost, micro_batches, once_per_step_part(cost.machine())) {}
 
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte,
-                    double bytes_per_weight) {
+                    const BytesPerWeight& bytes) {
   CutSearch search(space, split, space.effort, space.strategies, aim);
-  search.add_tables(seconds_per_byte, bytes_per_weight);
+  search.add_tables(seconds_per_byte, bytes);
   return search.solve(split);
 }
 
-std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most) {
+std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, const BytesPerWeight& bytes, size_t most) {
   const AxisSplit per_axis = split_per_axis(space.mesh);
   CutSearch search(space, per_axis, Effort::high, space.strategies, CutAim::least_time);
-  search.add_tables(seconds_per_byte, bytes_per_weight);
+  search.add_tables(seconds_per_byte, bytes);
   return search.solve_all(per_axis, most);
 }
 
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found) {
   CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
   search.include(found.of_unit);
-  search.add_tables(0, 0);
+  search.add_tables(0, {});
   return search.next_best(found.of_unit);
 }
 
 std::vector<CutAlternative> other_cuts(CutSpace& space, const FoundCuts& found) {
   CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
   search.include(found.of_unit);
-  search.add_tables(0, 0);
+  search.add_tables(0, {});
   return search.others(found.of_unit);
 }
 
@@ -491,7 +491,7 @@ FoundCuts given_cuts(CutSpace& space, AxesOf axes_of) {
   for (LayerId l = 0; l < static_cast<LayerId>(space.network.graph.layers.size()); ++l)
     search.fix(
         l, axes_of(space.network.graph.layers[static_cast<size_t>(l)], space.network.facts[static_cast<size_t>(l)]));
-  search.add_tables(0, 0);
+  search.add_tables(0, {});
   return search.solve(split);
 }
 

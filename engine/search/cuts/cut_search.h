@@ -9,6 +9,7 @@
 #include "engine/plan/traffic/traffic.h"
 #include "engine/search/cuts/cut_candidates.h"
 #include "engine/search/cuts/cut_network.h"
+#include "engine/search/cuts/unit_memory.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -59,13 +60,13 @@ struct CutSpace {
 };
 
 /// `seconds_per_byte`: what a byte of weights, gradients, optimizer state and kept activations counts
-/// (`bytes_per_weight` for each element of a parameter).
+/// (`bytes` for each element of a parameter).
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim::least_time,
-                    double seconds_per_byte = 0, double bytes_per_weight = 16);
+                    double seconds_per_byte = 0, const BytesPerWeight& bytes = {});
 
 /// The same of all cuts, each axis apart: those that differ as strategies write them, the least sum first, `most` of
 /// them at most. What finishes layers, and the loss, is as is best with them.
-std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most);
+std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, const BytesPerWeight& bytes, size_t most);
 
 /// Every layer cuts its batch; no layer may have a strategy.
 FoundCuts data_parallel_cuts(CutSpace& space);

@@ -49,6 +49,10 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
       const Layout layout = rule_layout(node.rule.inputs[i], graph.layers[l].factors, cuts.of_layer[l]);
       const Axes replicas = layout.replica_axes(mesh);
       const double elements = static_cast<double>(num_elements(layout.local_shape(mesh, tensor.shape)));
+      if (tensor.frozen) {
+        loads[l].frozen_elements += elements;
+        continue;
+      }
       loads[l].elements += elements;
       const int64_t bytes = static_cast<int64_t>(elements) * byte_size(tensor.dtype);
       const auto add = [&](const Axes& axes, LayerLoad::Shards& shards) {
@@ -67,6 +71,20 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
     }
   }
   return loads;
+}
+
+/// An adapter's layers are in the stage of the layer beside them.
+void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
+  to.seconds += adapter.seconds;
+  to.forward_seconds += adapter.forward_seconds;
+  to.kept_bytes += adapter.kept_bytes;
+  to.made_bytes = std::max(to.made_bytes, adapter.made_bytes);
+  to.elements += adapter.elements;
+  to.frozen_elements += adapter.frozen_elements;
+  for (const auto shards : {&LayerLoad::of_all, &LayerLoad::of_host}) {
+    (to.*shards).ways = std::max((to.*shards).ways, (adapter.*shards).ways);
+    (to.*shards).gather_seconds += (adapter.*shards).gather_seconds;
+  }
 }
 
 /// Parts of layers in a row, the slowest as fast as possible to within a millionth: what balanced_partition gives, but
@@ -122,7 +140,10 @@ double waits(Schedule schedule, int stages, int chunks) {
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
                                 const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost,
                                 const Axes& within_host) {
-  const std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost, within_host);
+  std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost, within_host);
+  for (size_t l = 0; l < of_graph.size(); ++l)
+    if (const auto owner = static_cast<size_t>(network.owners[l]); owner != l)
+      add_adapter(of_graph[l], of_graph[owner]);
   const std::vector<LayerId> layers = network.layers_of_whole(whole, repeats);
   std::vector<LayerLoad> loads;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -197,7 +218,8 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
     shares.update_bytes.push_back(load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + kept)));
     // At level 3 in bf16 ranks keep the f32 weights alone.
     const double read = level == 3 && bytes_.master > 0 ? 0 : shared(3, bytes_.weight);
-    shares.memory.push_back(load.elements * (read + shared(1, bytes_.master + bytes_.optimizer)));
+    shares.memory.push_back(load.elements * (read + shared(1, bytes_.master + bytes_.optimizer)) +
+                            load.frozen_elements * bytes_.weight);
     shares.gradients.push_back(load.elements * shared(2, bytes_.gradient));
     shares.summed.push_back(level >= 1 ? load.elements * bytes_.gradient / (level == 1 ? ways : 1) : 0);
     shares.gathered.push_back(level >= 1 ? load.elements * bytes_.weight / (level == 3 ? 1 : ways) : 0);

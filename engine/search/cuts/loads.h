@@ -20,8 +20,9 @@ struct LayerLoad {
   double forward_seconds = 0;  ///< the part that recompute would repeat
   double kept_bytes = 0;       ///< kept bytes per micro-batch
   double made_bytes = 0;       ///< bytes of its output, per micro-batch
-  double elements = 0;         ///< elements of its parameters on a rank
-  /// Ranks over which optimizer_shard cuts its parameters.
+  double elements = 0;         ///< elements of its trained parameters on a rank
+  double frozen_elements = 0;  ///< those of its frozen parameters
+  /// Ranks over which optimizer_shard cuts its trained parameters.
   struct Shards {
     double ways = 1;            ///< number of ranks that hold the same
     double gather_seconds = 0;  ///< seconds to gather its weights once
@@ -32,7 +33,7 @@ struct LayerLoad {
 /// The part of the pipeline's start and end for which a stage waits, in micro-batches.
 double waits(Schedule schedule, int stages, int chunks);
 
-/// The layers of the whole network, the loss last. `within_host`: axes_within_hosts.
+/// The layers of the whole network with their adapters, the loss last. `within_host`: axes_within_hosts.
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
                                 const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost,
                                 const Axes& within_host);

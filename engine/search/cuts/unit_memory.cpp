@@ -36,7 +36,7 @@ std::vector<std::vector<NodeId>> consumers_of(const Graph& graph) {
 
 double in_arena(double bytes) { return std::ceil(bytes / kAlignment) * kAlignment; }
 
-std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, double bytes_per_weight) {
+std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, const BytesPerWeight& bytes) {
   const Graph& graph = network.graph;
   const auto consumers = consumers_of(graph);
   std::vector<UnitMemory> memory(network.units.all.size());
@@ -58,8 +58,9 @@ std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, double bytes_p
         mine.parts.push_back({static_cast<double>(bytes_of({tensor.shape, tensor.dtype})),
                               factors_of(node.rule.inputs[i], factors), true});
       if (tensor.kind == TensorKind::parameter && counted.insert(node.inputs[i]).second)
-        mine.parts.push_back({bytes_per_weight * static_cast<double>(num_elements(tensor.shape)),
-                              factors_of(node.rule.inputs[i], factors), false});
+        mine.parts.push_back(
+            {(tensor.frozen ? bytes.frozen : bytes.trained) * static_cast<double>(num_elements(tensor.shape)),
+             factors_of(node.rule.inputs[i], factors), false});
     }
   }
   return memory;

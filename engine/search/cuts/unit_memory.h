@@ -19,11 +19,16 @@ struct UnitMemory {
   std::vector<Part> parts;
 };
 
+/// Bytes of one element of a parameter and what belongs to it: gradients and the optimizer's state if it is trained.
+struct BytesPerWeight {
+  double trained = 16, frozen = 4;
+};
+
 /// Bytes that a buffer of its own takes in an arena.
 double in_arena(double bytes);
 
-/// By unit. `bytes_per_weight`: bytes of each element of a parameter.
-std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, double bytes_per_weight);
+/// By unit.
+std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, const BytesPerWeight& bytes);
 
 /// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass. What backward passes
 /// read in several layouts is kept in each of them.

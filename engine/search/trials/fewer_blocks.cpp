@@ -28,7 +28,9 @@ std::vector<int> expected_stages(const Network& network, const JobSpec& job, con
                                  const CostModel& cost, int virtual_stages) {
   const std::vector<double> of_node = node_seconds(network.graph, cost);
   std::vector<double> of_graph(network.graph.layers.size(), 0);
-  for (size_t n = 0; n < of_node.size(); ++n) of_graph[static_cast<size_t>(network.graph.nodes[n].layer)] += of_node[n];
+  for (size_t n = 0; n < of_node.size(); ++n)
+    of_graph[static_cast<size_t>(network.cuts->owners[static_cast<size_t>(network.graph.nodes[n].layer)])] +=
+        of_node[n];
   const std::vector<LayerId> layers = network.cuts->layers_of_whole(job, repeats);
   std::vector<double> seconds;
   for (LayerId l : layers)

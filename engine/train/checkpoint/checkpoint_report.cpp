@@ -11,6 +11,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/rank_classes.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/state_image.h"
 #include "engine/train/files/safetensors.h"
 
@@ -22,17 +23,22 @@ using Json = nlohmann::ordered_json;
 /// Whole tensors of the slots that write_checkpoint leaves in model.safetensors.
 class WholeFile {
  public:
+  explicit WholeFile(const Graph& graph) {
+    for (const Tensor& tensor : graph.tensors)
+      if (tensor.is_base) left_out_.insert(tensor.name);
+  }
   void add(const Program& program) {
     for (const StoredRange& range : stored_ranges(program)) {
       const Variable& variable = *range.variable;
       const bool is_chosen = range.slot == kWeightSlot || range.slot == kStateSlot;
-      if (!is_chosen || range.is_copy || range.count == 0 || !names_.insert(variable.name).second) continue;
+      if (!is_chosen || range.is_copy || range.count == 0 || left_out_.contains(variable.name)) continue;
+      if (!names_.insert(variable.name).second) continue;
       entries_.push_back({.name = variable.name + ":" + std::string(range.slot),
                           .type = stored_type(range.dtype),
                           .shape = variable.global_shape});
     }
   }
-  size_t num_tensors() const { return names_.size(); }
+  size_t num_tensors() const { return names_.size() + left_out_.size(); }
   /// Without the metadata in its header, which are short.
   int64_t bytes() {
     const SafetensorsHeader header = lay_out(std::move(entries_));
@@ -40,7 +46,7 @@ class WholeFile {
   }
 
  private:
-  std::set<std::string> names_;
+  std::set<std::string> names_, left_out_;
   std::vector<SafetensorsEntry> entries_;
 };
 
@@ -59,6 +65,11 @@ class RankRows {
   Json rows_ = Json::array();
 };
 
+/// Adds the base that the saves leave out.
+void put_base(const PlannedJob& job, Json& report) {
+  if (saves_without_base(job.spec)) report["base"] = job.spec.weights->from;
+}
+
 }  // namespace
 
 Json checkpoint_report(const PlannedJob& job) {
@@ -66,7 +77,7 @@ Json checkpoint_report(const PlannedJob& job) {
   const bool integrated = job.spec.train.saving().integrated;
   StateCompiler states(job.graph, job.plan, job.cost);
   RankRows rows;
-  WholeFile whole;
+  WholeFile whole(job.graph);
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
   for (int rank = 0; rank < job.spec.processes(); ++rank) {
@@ -87,14 +98,18 @@ Json checkpoint_report(const PlannedJob& job) {
   }
   report["seconds"] = report["bytes"].get<double>() / kAssumedBytesPerSecond;
   report["ranks"] = rows.take();
+  put_base(job, report);
   return report;
 }
 
 Json final_weights_report(const PlannedJob& job, const std::vector<Program>& programs) {
-  WholeFile whole;
+  WholeFile whole(job.graph);
   for (const Program& program : programs) whole.add(program);
   const std::string dir = job.spec.train.saving().dir;
-  return {{"bytes", whole.bytes()}, {"folder", dir.empty() ? job.spec.launch.log_dir + "/<run>/checkpoints" : dir}};
+  Json report = {{"bytes", whole.bytes()},
+                 {"folder", dir.empty() ? job.spec.launch.log_dir + "/<run>/checkpoints" : dir}};
+  put_base(job, report);
+  return report;
 }
 
 }  // namespace trainctl

@@ -44,11 +44,17 @@ class Exporter {
  public:
   Exporter(const Manifest& manifest, const std::string& directory, const NameMap& map, const LayerNumbers& layers,
            const ExportOptions& options)
-      : manifest_(manifest), map_(map), layers_(layers), options_(options), reader_(manifest, directory) {
+      : manifest_(manifest),
+        stored_(manifest.with_base()),
+        map_(map),
+        layers_(layers),
+        options_(options),
+        reader_(manifest, directory) {
+    check(!manifest.base || options.base != nullptr, "an export has the weights that the checkpoint leaves out");
     std::vector<std::string> names;
-    for (const StoredTensor& tensor : manifest_.tensors) names.push_back(tensor.name);
+    for (const StoredTensor& tensor : stored_) names.push_back(tensor.name);
     result_.unused = map_.unused(names);
-    for (const StoredTensor& tensor : manifest_.tensors) {
+    for (const StoredTensor& tensor : stored_) {
       if (tensor.slot != kWeightSlot && tensor.slot != kStateSlot)
         ++result_.optimizer_tensors;
       else if (is_merged(tensor.name))
@@ -124,6 +130,13 @@ class Exporter {
     return values;
   }
 
+  void read_stored(const StoredTensor& tensor, const Box& box, DType dtype, void* to) {
+    if (tensor.pieces.empty())
+      options_.base->read(tensor.name, box, dtype, to);
+    else
+      reader_.read(tensor.name, tensor.slot, box, dtype, to);
+  }
+
   /// Reads a box of a tensor, with the product of its adapter.
   void read(const StoredTensor& tensor, const Box& box, DType dtype, void* to) {
     const std::string layer = tensor.name.substr(0, tensor.name.rfind('.'));
@@ -131,15 +144,14 @@ class Exporter {
         is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterA), kWeightSlot) : nullptr;
     const StoredTensor* const b =
         is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterB), kWeightSlot) : nullptr;
-    if (options_.adapter_factor == 0 || a == nullptr || b == nullptr)
-      return reader_.read(tensor.name, tensor.slot, box, dtype, to);
+    if (options_.adapter_factor == 0 || a == nullptr || b == nullptr) return read_stored(tensor, box, dtype, to);
     if (adapter_of_ != &tensor) {
       a_ = read_whole(*a);
       b_ = read_whole(*b);
       adapter_of_ = &tensor;
     }
     std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
-    reader_.read(tensor.name, tensor.slot, box, DType::f32, values.data());
+    read_stored(tensor, box, DType::f32, values.data());
     add_product(a->shape, box, values.data());
     if (dtype == DType::f32)
       std::memcpy(to, values.data(), values.size() * sizeof(float));
@@ -258,6 +270,7 @@ class Exporter {
   }
 
   const Manifest& manifest_;
+  const std::vector<StoredTensor> stored_;  ///< with_base()
   const NameMap& map_;
   const LayerNumbers& layers_;
   const ExportOptions& options_;

@@ -7,6 +7,7 @@
 
 #include "engine/graph/dtype.h"
 #include "engine/train/checkpoint/manifest.h"
+#include "engine/train/checkpoint/mapped_weights.h"
 #include "engine/train/checkpoint/name_map.h"
 #include "engine/train/files/disk.h"
 
@@ -18,6 +19,7 @@ struct ExportOptions {
   /// Adapters of the checkpoint are merged: their product times this is added to the weight beside them. 0: there are
   /// none.
   double adapter_factor = 0;
+  const MappedWeights* base = nullptr;  ///< has the base of the checkpoint, if that leaves it out
   int64_t shard_bytes = 0;  ///< for a model folder: most bytes of tensors per file, if there are several tensors in it
 };
 

@@ -143,6 +143,31 @@ PieceName parse_piece_key(std::string_view key) {
   return piece;
 }
 
+bool StoredBase::has(std::string_view tensor) const {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first == tensor; });
+}
+
+std::vector<StoredTensor> Manifest::with_base() const {
+  std::vector<StoredTensor> all = tensors;
+  if (base)
+    for (const auto& [tensor, sizes] : base->tensors)
+      all.push_back({.name = tensor, .slot = "weight", .shape = sizes, .pieces = {}});
+  return all;
+}
+
+static std::string base_defect(const StoredBase& base) {
+  if (!is_digest(base.fingerprint)) return "fingerprint: expected 32 hexadecimal digits";
+  std::unordered_set<std::string> names;
+  for (const auto& [name, shape] : base.tensors) {
+    if (name.empty()) return "tensors: a name is empty";
+    if (!names.insert(name).second) return "tensors: " + shown(name) + " is listed twice";
+    for (const int64_t size : shape)
+      if (size < 1) return "tensors: expected sizes of at least 1, found " + to_string(shape);
+    if (capped_product(shape) == kCapped) return "tensors: " + shown(name) + " has too many elements";
+  }
+  return "";
+}
+
 std::string manifest_defect(const Manifest& manifest) {
   for (const auto& [field, value] : {std::pair<const char*, int64_t>{"run", manifest.run},
                                      {"attempt", manifest.attempt},
@@ -155,6 +180,8 @@ std::string manifest_defect(const Manifest& manifest) {
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (std::string defect = file_defect(manifest.files[i], files); !defect.empty())
       return fmt::format("files[{}]: {}", i, defect);
+  if (manifest.base)
+    if (const std::string defect = base_defect(*manifest.base); !defect.empty()) return "base." + defect;
   std::unordered_set<std::string> keys;
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const StoredTensor& tensor = manifest.tensors[i];

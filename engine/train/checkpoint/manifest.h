@@ -3,6 +3,8 @@
 //   {"format": 1, "trainctl": "0.1.0", "name": "mnist_mlp", "run": 3, "attempt": 3, "step": 120, "epoch": 2,
 //    "epoch_step": 20, "samples": 3840, "seed": 1, "written": "2026-11-23T12:00:00Z",
 //    "lineage": "52d0…", "weights_only": true,
+//    "base": {"from": "/models/llama", "fingerprint": "9f86…", "tensors": [{"name": "h.0.qkv.weight", "shape": [64,
+//    32]}, …]},
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
@@ -12,9 +14,9 @@
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
 //    "checksum": "…"}
 //
-// `lineage` and `weights_only` are optional. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of
-// all bytes before that line. Fields that are not known are ignored; a higher `format` is an error. A metric that is
-// not finite is a string: "nan", "inf", "-inf".
+// `lineage`, `weights_only` and `base` are optional. `base` has the frozen weights that the checkpoint leaves out. The
+// last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that are
+// not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf", "-inf".
 //
 // slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
 // state. The pieces of a tensor tile it: each element is in exactly one.
@@ -55,6 +57,15 @@ struct StoredFile {
   std::string xxh128;  ///< 32 hexadecimal digits
 };
 
+/// Frozen weights that are not in a checkpoint, but in the files from which its run started.
+struct StoredBase {
+  std::string from;         ///< weights.from
+  std::string fingerprint;  ///< WeightFiles::fingerprint
+  std::vector<std::pair<std::string, Shape>> tensors;
+
+  bool has(std::string_view tensor) const;
+};
+
 struct Manifest {
   std::string trainctl;    ///< version that wrote it
   std::string name;        ///< name of the job
@@ -70,6 +81,7 @@ struct Manifest {
   std::string written;        ///< UTC, ISO 8601
   std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it
   bool weights_only = false;  ///< a run's final weights, without the optimizer's state
+  std::optional<StoredBase> base;
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
   double epoch_loss_sum = 0;                            ///< sum of the losses of the epoch_step steps of the epoch
@@ -79,6 +91,8 @@ struct Manifest {
   BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
+  /// `tensors`, and those of the base, which have no pieces.
+  std::vector<StoredTensor> with_base() const;
 };
 
 /// The name of a piece in its file: "layer1.weight:momentum" if it is the whole tensor, else

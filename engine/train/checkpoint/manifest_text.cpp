@@ -167,6 +167,13 @@ StoredTensor read_tensor(const ManifestValue& value) {
   return tensor;
 }
 
+StoredBase read_base(const ManifestValue& value) {
+  StoredBase base{.from = value["from"].text(), .fingerprint = value["fingerprint"].text(), .tensors = {}};
+  value["tensors"].each(
+      [&](const ManifestValue& tensor) { base.tensors.emplace_back(tensor["name"].text(), tensor["shape"].shape()); });
+  return base;
+}
+
 Manifest read(const ManifestValue& root) {
   Manifest manifest;
   if (root["format"].unsigned_integer(kManifestFormat) != kManifestFormat) root["format"].fail("expected 1, found 0");
@@ -182,6 +189,7 @@ Manifest read(const ManifestValue& root) {
   manifest.written = root["written"].text();
   if (root.has("lineage")) manifest.lineage = root["lineage"].text();
   if (root.has("weights_only")) manifest.weights_only = root["weights_only"].flag();
+  if (root.has("base")) manifest.base = read_base(root["base"]);
   root["files"].each([&](const ManifestValue& file) {
     manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["xxh128"].text()});
   });
@@ -218,6 +226,12 @@ Json json_of(const StoredTensor& tensor) {
           {"pieces", std::move(pieces)}};
 }
 
+Json json_of_base(const StoredBase& base) {
+  Json tensors = Json::array();
+  for (const auto& [name, shape] : base.tensors) tensors.push_back({{"name", name}, {"shape", shape}});
+  return {{"from", base.from}, {"fingerprint", base.fingerprint}, {"tensors", std::move(tensors)}};
+}
+
 Json json_of_number(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
 
 template <class Item, class ToJson>
@@ -238,6 +252,7 @@ std::string to_json(const Manifest& manifest) {
                {"seed", manifest.seed},     {"written", manifest.written}};
   if (!manifest.lineage.empty()) head["lineage"] = manifest.lineage;
   if (manifest.weights_only) head["weights_only"] = true;
+  if (manifest.base) head["base"] = json_of_base(*manifest.base);
   std::string text = head.dump();
   text.pop_back();  // the object continues
   text += ",\n\"files\": " + lines(manifest.files, [](const StoredFile& file) {

@@ -20,18 +20,29 @@ namespace {
 constexpr int64_t kComparedElements = int64_t{1} << 20;
 constexpr int64_t kLoadedElements = int64_t{4} << 20;  ///< so that no buffer is as large as a tensor
 
+std::vector<MappedWeights::Variable> variables_of(const PlannedJob& job) {
+  std::vector<MappedWeights::Variable> variables;
+  for (const VariablePlan& variable : job.plan.variables) {
+    const Tensor& tensor = job.graph.tensors[variable.tensor];
+    if (is_adapter_parameter(job.spec, tensor.name)) continue;
+    variables.push_back({tensor.name, tensor.kind == TensorKind::parameter, variable.global_shape});
+  }
+  return variables;
+}
+
 }  // namespace
 
 MappedWeights::MappedWeights(const PlannedJob& job, WeightFiles files, NameMap map)
+    : MappedWeights(variables_of(job), numbers_of(job.spec), std::move(files), std::move(map)) {}
+
+MappedWeights::MappedWeights(const std::vector<Variable>& variables, const LayerNumbers& layers, WeightFiles files,
+                             NameMap map)
     : files_(std::move(files)), map_(std::move(map)) {
   map_.drop_prefix_unless_used(files_.names());
-  const LayerNumbers layers = numbers_of(job.spec);
   std::vector<std::string> names;
-  for (const VariablePlan& variable : job.plan.variables) {
-    const std::string& name = job.graph.tensors[variable.tensor].name;
-    if (is_adapter_parameter(job.spec, name)) continue;  // a model has none: they begin with initial values
-    names.push_back(name);
-    expect(job.graph, variable, layers);
+  for (const Variable& variable : variables) {
+    names.push_back(variable.name);
+    expect(variable, layers);
   }
   match_.unused = map_.unused(names);
   // The place of a part of a fused tensor follows from the shapes of the parts before it, so all are known by now.
@@ -42,17 +53,16 @@ MappedWeights::MappedWeights(const PlannedJob& job, WeightFiles files, NameMap m
 }
 
 /// Derives from a tensor of the job what the files should have.
-void MappedWeights::expect(const Graph& graph, const VariablePlan& variable, const LayerNumbers& layers) {
-  const Tensor& tensor = graph.tensors[variable.tensor];
-  std::optional<MappedTensor> mapped = map_.of_ours(tensor.name, layers);
+void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers) {
+  std::optional<MappedTensor> mapped = map_.of_ours(variable.name, layers);
   if (!mapped) {
-    match_.missing.push_back(tensor.name + " (the map has no pattern for it)");
+    match_.missing.push_back(variable.name + " (the map has no pattern for it)");
     return;
   }
   require_own_sources(*mapped);
-  const Shape& shape = variable.global_shape;
+  const Shape& shape = variable.shape;
   AxisOrder order = mapped->order ? *mapped->order : AxisOrder::same(shape.size());
-  Source source{tensor.name, tensor.kind == TensorKind::parameter, shape, std::move(*mapped), std::move(order)};
+  Source source{variable.name, variable.is_parameter, shape, std::move(*mapped), std::move(order)};
   try {
     source.sizes = source.order.sizes_from_ours(shape, source.mapped.sizes);
   } catch (const OrderFault& fault) {

@@ -32,8 +32,16 @@ struct WeightMatch {
 
 class MappedWeights {
  public:
+  struct Variable {
+    std::string name;
+    bool is_parameter = true;  ///< false: a running statistic
+    Shape shape{};
+  };
+
   /// Throws SpecError at the pattern whose order does not fit a tensor, or that gives a tensor of theirs to a second
-  /// one of ours.
+  /// one of ours. `variables`: those that the files should have.
+  MappedWeights(const std::vector<Variable>& variables, const LayerNumbers& layers, WeightFiles files, NameMap map);
+  /// For all tensors of a job but those of adapters, which begin with initial values.
   MappedWeights(const PlannedJob& job, WeightFiles files, NameMap map);
 
   const std::string& path() const { return files_.path(); }
@@ -45,11 +53,6 @@ class MappedWeights {
   /// extra. Reads those tensors.
   void require_equal_ties(bool partial);
 
-  struct Variable {
-    std::string name;
-    bool is_parameter = true;  ///< false: a running statistic
-    Shape shape{};
-  };
   /// The tensors that the files have, in the order of the job.
   std::vector<Variable> variables() const;
   bool has(std::string_view name) const { return by_name_.contains(std::string(name)); }
@@ -77,7 +80,7 @@ class MappedWeights {
   };
 
   const Source& source_of(std::string_view name) const;
-  void expect(const Graph& graph, const VariablePlan& variable, const LayerNumbers& layers);
+  void expect(const Variable& variable, const LayerNumbers& layers);
   void require_own_sources(const MappedTensor& mapped);
   void find(Source source);
   bool find_theirs(Source& source);

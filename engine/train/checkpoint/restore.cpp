@@ -13,6 +13,7 @@
 #include "engine/ops/optimizer_def.h"
 #include "engine/planning/served_tables.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/data/order.h"
 
@@ -107,6 +108,7 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
   std::map<StateKey, Shape> state;
   for (const VariablePlan& v : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[v.tensor];
+    if (tensor.is_base) continue;
     const bool is_parameter = tensor.kind == TensorKind::parameter;
     const ServedTable* table = table_of(job, tensor.name);
     const Shape shape = table == nullptr ? v.global_shape : Shape{table->rows, table->units};
@@ -138,12 +140,36 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
       found.reshaped.push_back(fmt::format("{} is {} in the job, but {} in the checkpoint", text_of(key),
                                            to_string(at->second), to_string(tensor.shape)));
   }
-  for (const auto& [key, shape] : wanted)
-    if (!there.contains(key)) found.missing.push_back(text_of(key));
+  for (const auto& [key, shape] : wanted) {
+    const bool is_in_base = manifest.base && key.second == kWeightSlot && manifest.base->has(key.first);
+    if (!there.contains(key) && !is_in_base) found.missing.push_back(text_of(key));
+  }
   return found;
 }
 
+namespace {
+
+/// A checkpoint's base is read from the job's weights; and a job whose checkpoints leave the base out does not resume
+/// from a checkpoint that has another one.
+void require_same_base(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  if (manifest.base && !job.spec.weights)
+    throw EnvError(fmt::format("{} contains only what was trained; its base is in {}: set weights.from to that path",
+                               checkpoint, manifest.base->from));
+  if (manifest.base || !saves_without_base(job.spec)) return;
+  const auto of_base = std::find_if(job.graph.tensors.begin(), job.graph.tensors.end(), [&](const Tensor& tensor) {
+    return tensor.is_base && manifest.find(tensor.name, kWeightSlot) != nullptr;
+  });
+  if (of_base != job.graph.tensors.end())
+    throw EnvError(
+        fmt::format("{} contains the frozen {}, but the job takes it from weights.from, and its checkpoints "
+                    "leave it out: remove `weights` from the job to resume from this checkpoint",
+                    checkpoint, of_base->name));
+}
+
+}  // namespace
+
 void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial) {
+  require_same_base(job, manifest, checkpoint);
   const StateDifference found = difference(job, manifest);
   if (found.empty()) return;
   const bool nothing_fits = found.extra.size() + found.reshaped.size() == manifest.tensors.size();
@@ -160,12 +186,14 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
 }
 
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  if (manifest.base) require_same_base(job, manifest, checkpoint);
   std::vector<std::string> missing, reshaped;
   for (const VariablePlan& v : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[v.tensor];
     const StoredTensor* stored =
         manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
     if (stored == nullptr && !saved_ids(manifest, tensor.name).empty()) continue;  // rows of a table
+    if (stored == nullptr && manifest.base && manifest.base->has(tensor.name)) continue;
     if (stored == nullptr)
       missing.push_back(tensor.name);
     else if (stored->shape != v.global_shape)

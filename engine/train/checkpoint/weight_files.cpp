@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/train/checkpoint/values.h"
+#include "engine/train/files/digest.h"
 #include "engine/train/files/input_file.h"
 
 namespace trainctl {
@@ -104,6 +105,23 @@ void WeightFiles::open_index(const std::string& path) {
       throw EnvError(fmt::format("{}: tensor '{}' is not in {}, although the index lists it there", path,
                                  printable(tensor), file));
   }
+}
+
+std::string WeightFiles::fingerprint() const {
+  constexpr int64_t kSampledBytes = 4096;
+  Digest digest;
+  std::vector<uint8_t> bytes;
+  for (const auto& [name, place] : std::map<std::string, Place>(places_.begin(), places_.end())) {
+    const SafetensorsEntry& entry = *place.entry;
+    const std::string head = fmt::format("{} {} {}\n", name, to_string(entry.type), to_string(entry.shape));
+    digest.add({reinterpret_cast<const uint8_t*>(head.data()), head.size()});
+    bytes.resize(static_cast<size_t>(std::min(kSampledBytes, entry.bytes())));
+    for (const int64_t at : {int64_t{0}, entry.bytes() - static_cast<int64_t>(bytes.size())}) {
+      place.file->read(entry, at, bytes);
+      digest.add(bytes);
+    }
+  }
+  return digest.digits();
 }
 
 const SafetensorsEntry* WeightFiles::find(const std::string& name) const {

@@ -23,6 +23,9 @@ class WeightFiles {
 
   const std::string& path() const { return path_; }
   const std::vector<std::string>& names() const { return names_; }
+  /// 32 hexadecimal digits of the names, types and shapes of all tensors, and of the first and last bytes of each:
+  /// another model has others, however the tensors are divided into files.
+  std::string fingerprint() const;
   const SafetensorsEntry* find(const std::string& name) const;  ///< null if there is none
   /// Elements [first, first + count) as f32. EnvError if the type has no numbers that fit.
   void read_f32(const std::string& name, int64_t first, int64_t count, float* to) const;

@@ -159,6 +159,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.written = utc_now();
   m.lineage = facts.lineage;
   m.weights_only = facts.weights_only;
+  m.base = facts.base;
   m.epoch_loss_sum = facts.position.loss_sum;
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct CheckpointFacts {
   int64_t step = 0;
   std::string lineage = {};   ///< CheckpointOwner
   bool weights_only = false;  ///< the images have no state of the optimizer
+  std::optional<StoredBase> base = {};  ///< weights that no image has
   SaveBoard::Position position;
   std::string job;  ///< the resolved job, as YAML
 };

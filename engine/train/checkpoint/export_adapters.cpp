@@ -1,0 +1,179 @@
+// See the header.
+#include "engine/train/checkpoint/export_adapters.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/graph/bf16.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/spec/adapters.h"
+#include "engine/train/checkpoint/adapter_modules.h"
+#include "engine/train/checkpoint/piece_reader.h"
+#include "engine/train/checkpoint/tiling.h"
+#include "engine/train/files/safetensors.h"
+
+namespace trainctl {
+namespace {
+
+/// A parameter that the job trains beside its adapters; "" if there is none.
+std::string other_trained(const Manifest& manifest, const JobSpec& job) {
+  for (const StoredTensor& tensor : manifest.tensors)
+    if (tensor.slot == kWeightSlot && !is_frozen(job, tensor.name) && !is_adapter_parameter(tensor.name))
+      return tensor.name;
+  return "";
+}
+
+std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest) {
+  std::vector<AdaptedLayer> layers;
+  for (const StoredTensor& a : manifest.tensors) {
+    if (a.slot != kWeightSlot || !a.name.ends_with(kAdapterA)) continue;
+    const std::string layer = a.name.substr(0, a.name.size() - kAdapterA.size());
+    const StoredTensor* const b = manifest.find(layer + std::string(kAdapterB), kWeightSlot);
+    if (b == nullptr) throw EnvError(fmt::format("the checkpoint has {}, but not {}{}", a.name, layer, kAdapterB));
+    layers.push_back({.name = layer, .units = b->shape[0], .features = a.shape[1]});
+  }
+  return layers;
+}
+
+/// One A belongs to a module, so two layers with adapters of their own cannot share one.
+void require_own_modules(const std::vector<AdaptedLayer>& layers) {
+  std::map<std::string, std::string> owners;
+  for (const AdaptedLayer& layer : layers)
+    for (const std::string& module : layer.modules)
+      if (const auto [owner, is_new] = owners.emplace(module, layer.name); !is_new && owner->second != layer.name)
+        throw EnvError(
+            fmt::format("{} and {} are rows of the same module {}, for which PEFT has only one A: export "
+                        "merged weights, without --adapters",
+                        owner->second, layer.name, module));
+}
+
+class AdapterFile {
+ public:
+  AdapterFile(const Manifest& manifest, const std::string& directory, const AdapterModules& modules, int64_t rank,
+              DType dtype, const std::string& path, Disk& disk)
+      : reader_(manifest, directory),
+        rank_(rank),
+        dtype_(dtype),
+        writer_(path, entries_of(modules), {{"format", "pt"}}, disk) {}
+
+  void write(const AdaptedLayer& layer, const AdapterModules& modules) {
+    const std::vector<float> a = read(layer.name + std::string(kAdapterA), {rank_, layer.features});
+    const std::vector<float> b = read(layer.name + std::string(kAdapterB), {layer.units, rank_});
+    std::vector<float> their_a(a.size());
+    for (int64_t r = 0; r < rank_; ++r)
+      for (int64_t f = 0; f < layer.features; ++f)
+        their_a[at(r, layer.columns[static_cast<size_t>(f)], layer.features)] = a[at(r, f, layer.features)];
+    const std::set<std::string> names(layer.modules.begin(), layer.modules.end());
+    for (const std::string& name : names) {
+      std::vector<float> their_b(static_cast<size_t>(modules.units(name) * rank_));
+      for (int64_t u = 0; u < layer.units; ++u) {
+        const AdaptedLayer::Row& row = layer.rows[static_cast<size_t>(u)];
+        if (layer.modules[row.module] == name)
+          std::memcpy(&their_b[at(row.row, 0, rank_)], &b[at(u, 0, rank_)], static_cast<size_t>(rank_) * sizeof(float));
+      }
+      put(peft_a(name), their_a);
+      put(peft_b(name), their_b);
+    }
+  }
+
+  int64_t finish() { return writer_.finish().bytes; }
+
+ private:
+  static size_t at(int64_t row, int64_t column, int64_t columns) { return static_cast<size_t>(row * columns + column); }
+
+  std::vector<SafetensorsEntry> entries_of(const AdapterModules& modules) const {
+    std::vector<SafetensorsEntry> entries;
+    std::set<std::string> names;
+    for (const AdaptedLayer& layer : modules.layers())
+      for (const std::string& module : layer.modules) {
+        if (!names.insert(module).second) continue;
+        entries.push_back({.name = peft_a(module), .type = stored_type(dtype_), .shape = {rank_, layer.features}});
+        entries.push_back(
+            {.name = peft_b(module), .type = stored_type(dtype_), .shape = {modules.units(module), rank_}});
+      }
+    return entries;
+  }
+
+  std::vector<float> read(const std::string& name, const Shape& shape) {
+    std::vector<float> values(static_cast<size_t>(num_elements(shape)));
+    reader_.read(name, kWeightSlot, whole_box(shape), DType::f32, values.data());
+    return values;
+  }
+
+  void put(const std::string& name, const std::vector<float>& values) {
+    if (dtype_ == DType::f32) return put_bytes(name, values);
+    std::vector<uint16_t> rounded;
+    for (const float value : values) rounded.push_back(to_bf16(value));
+    put_bytes(name, rounded);
+  }
+
+  template <class T>
+  void put_bytes(const std::string& name, const std::vector<T>& values) {
+    writer_.write(writer_.index_of(name), 0,
+                  {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)});
+  }
+
+  PieceReader reader_;
+  int64_t rank_;
+  DType dtype_;
+  SafetensorsWriter writer_;
+};
+
+std::string config_text(const JobSpec& job, const AdapterModules& modules) {
+  const LoraSpec& lora = *job.adapters.lora;
+  std::set<std::string> names;
+  bool is_transposed = false;
+  for (const AdaptedLayer& layer : modules.layers()) {
+    names.insert(layer.modules.begin(), layer.modules.end());
+    is_transposed = is_transposed || layer.is_transposed;
+  }
+  const nlohmann::ordered_json base =
+      job.weights ? nlohmann::ordered_json(job.weights->from) : nlohmann::ordered_json(nullptr);
+  const nlohmann::ordered_json config = {{"peft_type", "LORA"},
+                                         {"task_type", nullptr},
+                                         {"base_model_name_or_path", base},
+                                         {"inference_mode", true},
+                                         {"r", lora.rank},
+                                         {"lora_alpha", lora.alpha},
+                                         {"lora_dropout", lora.dropout},
+                                         {"use_rslora", lora.rank_stabilized},
+                                         {"use_dora", false},
+                                         {"bias", "none"},
+                                         {"fan_in_fan_out", is_transposed},
+                                         {"target_modules", names}};
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+ExportedAdapters export_adapters(const Manifest& manifest, const std::string& directory, const JobSpec& job,
+                                 const NameMap& map, DType dtype, const std::string& folder, Disk& disk) {
+  if (const std::string other = other_trained(manifest, job); !other.empty())
+    throw EnvError(
+        fmt::format("{}: the job also trained {}, which PEFT's format has no place for: export merged "
+                    "weights, without --adapters",
+                    directory, other));
+  const AdapterModules modules(adapted_layers(manifest), map, numbers_of(job));
+  require_own_modules(modules.layers());
+  AdapterFile file(manifest, directory, modules, job.adapters.lora->rank, dtype, folder + "/" + kPeftWeightsName, disk);
+  std::set<std::string> names;
+  for (const AdaptedLayer& layer : modules.layers()) {
+    file.write(layer, modules);
+    names.insert(layer.modules.begin(), layer.modules.end());
+  }
+  const int64_t bytes = file.finish();
+  const std::string config = config_text(job, modules);
+  DiskFile text(folder + "/" + kPeftConfigName, disk);
+  text.write(0, {reinterpret_cast<const uint8_t*>(config.data()), config.size()});
+  text.sync_and_close();
+  return {static_cast<int64_t>(names.size()), bytes};
+}
+
+}  // namespace trainctl

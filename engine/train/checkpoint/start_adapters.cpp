@@ -1,0 +1,182 @@
+// See the header.
+#include "engine/train/checkpoint/start_adapters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/graph/bf16.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/spec/adapters.h"
+#include "engine/train/files/input_file.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<AdaptedLayer> layers_of(const PlannedJob& job) {
+  std::map<std::string, Shape> shapes;
+  for (const VariablePlan& variable : job.plan.variables)
+    shapes[job.graph.tensors[variable.tensor].name] = variable.global_shape;
+  std::vector<AdaptedLayer> layers;
+  for (const auto& [name, shape] : shapes) {
+    if (!name.ends_with(kAdapterA)) continue;
+    const std::string layer = name.substr(0, name.size() - kAdapterA.size());
+    layers.push_back({.name = layer, .units = shapes.at(layer + std::string(kAdapterB))[0], .features = shape[1]});
+  }
+  return layers;
+}
+
+bool is_set(const Json& config, const char* field) {
+  if (!config.contains(field)) return false;
+  const Json& value = config[field];
+  return !(value.is_null() || value == false || value == "none" || (value.is_structured() && value.empty()));
+}
+
+template <class T>
+T value_of_field(const Json& config, const char* field, const std::string& path) {
+  try {
+    return config.at(field).get<T>();
+  } catch (const Json::exception&) {
+    throw EnvError(fmt::format("{}: {} is missing or has another type", path, field));
+  }
+}
+
+/// Stores values as f32 or bf16.
+void store(const float* values, int64_t count, DType dtype, std::byte* to) {
+  if (dtype == DType::f32)
+    std::memcpy(to, values, static_cast<size_t>(count) * sizeof(float));
+  else
+    for (int64_t i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+}
+
+}  // namespace
+
+StartAdapters::StartAdapters(const PlannedJob& job, const NameMap& map)
+    : files_(job.spec.adapters.lora->from + "/" + kPeftWeightsName), rank_(job.spec.adapters.lora->rank) {
+  const LoraSpec& lora = *job.spec.adapters.lora;
+  const double factor = read_factor(lora.from) / adapter_factor(lora);
+  const AdapterModules modules(layers_of(job), map, numbers_of(job.spec));
+  require_known_modules(modules);
+  for (const AdaptedLayer& layer : modules.layers())
+    values_.emplace(layer.name, values_of(layer, modules, factor, lora.from));
+}
+
+/// Returns the factor of the folder's products.
+double StartAdapters::read_factor(const std::string& folder) {
+  const std::string path = folder + "/" + kPeftConfigName;
+  const Json config = Json::parse(read_whole_file(path), nullptr, false);
+  if (!config.is_object()) throw EnvError(path + ": is not a JSON object");
+  if (const std::string type = value_of_field<std::string>(config, "peft_type", path); type != "LORA")
+    throw EnvError(fmt::format("{}: peft_type is {}; only LORA is supported", path, type));
+  for (const char* field : {"use_dora", "bias", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias",
+                            "layer_replication", "alora_invocation_tokens"})
+    if (is_set(config, field))
+      throw EnvError(fmt::format("{}: {}: {} is not supported", path, field, config[field].dump()));
+  their_rank_ = value_of_field<int64_t>(config, "r", path);
+  if (their_rank_ < 1) throw EnvError(fmt::format("{}: r is {}; expected at least 1", path, their_rank_));
+  const auto rank = static_cast<double>(their_rank_);
+  return value_of_field<double>(config, "lora_alpha", path) / (is_set(config, "use_rslora") ? std::sqrt(rank) : rank);
+}
+
+void StartAdapters::require_known_modules(const AdapterModules& modules) const {
+  std::set<std::string> known;
+  for (const AdaptedLayer& layer : modules.layers())
+    for (const std::string& module : layer.modules) known.insert({peft_a(module), peft_b(module)});
+  std::vector<std::string> others;
+  for (const std::string& name : files_.names())
+    if (!known.contains(name)) others.push_back(name);
+  if (others.empty()) return;
+  const bool has_tables = std::any_of(others.begin(), others.end(), [](const std::string& name) {
+    return name.find(".base_layer.") != std::string::npos;
+  });
+  constexpr size_t kShownNames = 8;
+  const size_t more = others.size() > kShownNames ? others.size() - kShownNames : 0;
+  others.resize(others.size() - more);
+  throw EnvError(fmt::format(
+      "{}: adapters.lora.layers names no layer for these tensors:\n  {}{}{}", files_.path(), join(others, "\n  "),
+      more > 0 ? fmt::format("\n  and {} more", more) : "",
+      has_tables ? "\n  PEFT has saved weights of the base; save the adapter with save_embedding_layers=False" : ""));
+}
+
+std::vector<float> StartAdapters::read(const std::string& name, const Shape& shape) const {
+  const SafetensorsEntry* const entry = files_.find(name);
+  if (entry == nullptr) throw EnvError(fmt::format("{}: {} is missing", files_.path(), name));
+  if (entry->shape != shape)
+    throw EnvError(
+        fmt::format("{}: {} is {}, expected {}", files_.path(), name, to_string(entry->shape), to_string(shape)));
+  std::vector<float> values(static_cast<size_t>(num_elements(shape)));
+  files_.read_f32(name, 0, num_elements(shape), values.data());
+  return values;
+}
+
+StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const AdapterModules& modules, double factor,
+                                               const std::string& path) const {
+  std::vector<std::vector<float>> distinct;  // their A's
+  std::vector<std::optional<size_t>> a_of(layer.modules.size());
+  std::vector<std::vector<float>> b_of(layer.modules.size());
+  for (size_t m = 0; m < layer.modules.size(); ++m) {
+    const std::string& module = layer.modules[m];
+    if (files_.find(peft_a(module)) == nullptr && files_.find(peft_b(module)) == nullptr) continue;
+    std::vector<float> a = read(peft_a(module), {their_rank_, layer.features});
+    const auto same = std::find(distinct.begin(), distinct.end(), a);
+    a_of[m] = static_cast<size_t>(same - distinct.begin());
+    if (same == distinct.end()) distinct.push_back(std::move(a));
+    b_of[m] = read(peft_b(module), {modules.units(module), their_rank_});
+  }
+  Values values{.filled = static_cast<int64_t>(distinct.size()) * their_rank_};
+  if (values.filled > rank_)
+    throw EnvError(
+        fmt::format("{}: {} needs {} ranks ({} different A's of {} ranks), but adapters.lora.rank is {}; "
+                    "set rank to {} and scale alpha with it",
+                    path, layer.name, values.filled, distinct.size(), their_rank_, rank_, values.filled));
+  values.a.resize(static_cast<size_t>(values.filled * layer.features));
+  for (int64_t r = 0; r < values.filled; ++r)
+    for (int64_t f = 0; f < layer.features; ++f) {
+      const std::vector<float>& a = distinct[static_cast<size_t>(r / their_rank_)];
+      values.a[static_cast<size_t>(r * layer.features + f)] =
+          a[static_cast<size_t>(r % their_rank_ * layer.features + layer.columns[static_cast<size_t>(f)])];
+    }
+  values.b.resize(static_cast<size_t>(layer.units * rank_));
+  for (int64_t u = 0; u < layer.units; ++u) {
+    const AdaptedLayer::Row& row = layer.rows[static_cast<size_t>(u)];
+    if (!a_of[row.module]) continue;
+    const int64_t first = static_cast<int64_t>(*a_of[row.module]) * their_rank_;
+    for (int64_t r = 0; r < their_rank_; ++r)
+      values.b[static_cast<size_t>(u * rank_ + first + r)] =
+          static_cast<float>(factor * b_of[row.module][static_cast<size_t>(row.row * their_rank_ + r)]);
+  }
+  return values;
+}
+
+void StartAdapters::load(const Program& program, Executor& executor) const {
+  std::vector<std::byte> buffer;
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (range.slot != kWeightSlot || range.count == 0 || !is_adapter_parameter(range.variable->name)) continue;
+    const std::string_view name = range.variable->name;
+    const bool is_a = name.ends_with(kAdapterA);
+    const Values& values = values_.at(std::string(name.substr(0, name.size() - kAdapterA.size())));
+    const std::vector<float>& from = is_a ? values.a : values.b;
+    const int64_t width = byte_size(range.dtype), columns = range.variable->global_shape[1];
+    int64_t to = range.offset;
+    for (const Box& box : boxes_of(*range.variable, range.first, range.count)) {
+      const int64_t rows = is_a ? std::clamp<int64_t>(values.filled - box.offset[0], 0, box.shape[0]) : box.shape[0];
+      buffer.resize(static_cast<size_t>(rows * box.shape[1] * width));  // the other rows keep their initial values
+      for (int64_t row = 0; row < rows; ++row)
+        store(&from[static_cast<size_t>((box.offset[0] + row) * columns + box.offset[1])], box.shape[1], range.dtype,
+              &buffer[static_cast<size_t>(row * box.shape[1] * width)]);
+      if (!buffer.empty()) executor.write(to, buffer.data(), static_cast<int64_t>(buffer.size()));
+      to += num_elements(box.shape) * width;
+    }
+  }
+}
+
+}  // namespace trainctl
