@@ -28,7 +28,9 @@ MappedWeights::MappedWeights(const PlannedJob& job, WeightFiles files, NameMap m
   const LayerNumbers layers = numbers_of(job.spec);
   std::vector<std::string> names;
   for (const VariablePlan& variable : job.plan.variables) {
-    const std::string& name = job.graph.tensors[variable.tensor].name;
+    const Tensor& tensor = job.graph.tensors[variable.tensor];
+    const std::string& name = tensor.name;
+    if (tensor.is_cache) continue;
     if (is_adapter_parameter(job.spec, name)) continue;  // a model has none: they begin with initial values
     names.push_back(name);
     expect(job.graph, variable, layers);
