@@ -121,7 +121,7 @@ GenerationSize size_of(const JobSpec& spec, const GenerationRequest& request, in
   return size;
 }
 
-GenerationRequest request_of(const GenerateArguments& options, const JobSpec& spec) {
+GenerationRequest generation_request_of(const GenerateArguments& options, const JobSpec& spec) {
   const std::string folder = model_folder_of(spec);
   const GenerationConfig config = folder.empty() ? GenerationConfig{} : read_generation_config(folder);
   GenerationRequest request;
@@ -161,7 +161,7 @@ int generate(GenerateArguments options) {
     const CheckpointPlace place = find_checkpoints(options.checkpoint, spec.launch.log_dir);
     evaluate.checkpoint = place.checkpoint.empty() ? place.folder : place.checkpoint;
   }
-  evaluate.generate->request = request_of(options, spec);
+  evaluate.generate->request = generation_request_of(options, spec);
   boost::asio::io_context loop;
   std::unique_ptr<Workload> workload;
   {

@@ -17,16 +17,16 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using PromptJson = nlohmann::ordered_json;
 
 /// A prompt as the user gives it: a text, or the messages of a conversation.
 struct Prompt {
   std::string text;
-  Json messages;
+  PromptJson messages;
 };
 
 Prompt prompt_of_line(const std::string& line, const std::string& where) {
-  const Json json = Json::parse(line, nullptr, false);
+  const PromptJson json = PromptJson::parse(line, nullptr, false);
   if (!json.is_object()) throw EnvError(where + " is not a JSON object");
   if (const auto text = json.find("prompt"); text != json.end() && text->is_string()) return {*text, {}};
   if (const auto messages = json.find("messages"); messages != json.end() && messages->is_array())
@@ -54,7 +54,7 @@ std::vector<Prompt> read_prompts(const std::string& file) {
 /// The text of the last message.
 std::string shown_text(const Prompt& prompt) {
   if (prompt.messages.empty()) return prompt.text;
-  const Json& content = prompt.messages.back().value("content", Json(""));
+  const PromptJson& content = prompt.messages.back().value("content", PromptJson(""));
   return content.is_string() ? content.get<std::string>() : content.dump();
 }
 
@@ -83,7 +83,7 @@ class PromptTokens {
   std::optional<int32_t> end_of_turn() const {
     constexpr const char* kAnswer = "ok";
     if (!template_) return std::nullopt;
-    Json context = context_of({"hello", {}});
+    PromptJson context = context_of({"hello", {}});
     const std::string before = template_->render(context, true);
     context["messages"].push_back({{"role", "assistant"}, {"content", kAnswer}});
     const std::string whole = template_->render(context, false);
@@ -106,11 +106,11 @@ class PromptTokens {
     return tokenizer_->decode(alone, true).empty() && !tokenizer_->decode(alone, false).empty();
   }
 
-  Json context_of(const Prompt& prompt) const {
-    Json messages = Json::array();
+  PromptJson context_of(const Prompt& prompt) const {
+    PromptJson messages = PromptJson::array();
     if (!options_.system.empty()) messages.push_back({{"role", "system"}, {"content", options_.system}});
     if (prompt.messages.empty()) messages.push_back({{"role", "user"}, {"content", prompt.text}});
-    for (const Json& message : prompt.messages) messages.push_back(message);
+    for (const PromptJson& message : prompt.messages) messages.push_back(message);
     return {{"messages", messages}};
   }
 

@@ -10,29 +10,29 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::json;
+using GenerationJson = nlohmann::json;
 
-Json read_object(const std::string& file) {
-  if (!std::filesystem::exists(file)) return Json::object();
+GenerationJson read_object(const std::string& file) {
+  if (!std::filesystem::exists(file)) return GenerationJson::object();
   std::ifstream in(file);
-  Json json = Json::parse(in, nullptr, false);
+  GenerationJson json = GenerationJson::parse(in, nullptr, false);
   if (!json.is_object()) throw EnvError(file + " is not a JSON object");
   return json;
 }
 
 template <class T>
-std::optional<T> value_of(const Json& json, const char* name, const std::string& file) {
+std::optional<T> value_of(const GenerationJson& json, const char* name, const std::string& file) {
   const auto found = json.find(name);
   if (found == json.end() || found->is_null()) return std::nullopt;
   if (!found->is_number() && !found->is_boolean()) throw EnvError(file + ": " + name + " is not a number");
   return found->get<T>();
 }
 
-std::vector<int64_t> end_tokens_of(const Json& json, const std::string& file) {
+std::vector<int64_t> end_tokens_of(const GenerationJson& json, const std::string& file) {
   const auto found = json.find("eos_token_id");
   if (found == json.end() || found->is_null()) return {};
   std::vector<int64_t> tokens;
-  for (const Json& each : found->is_array() ? *found : Json::array({*found})) {
+  for (const GenerationJson& each : found->is_array() ? *found : GenerationJson::array({*found})) {
     if (!each.is_number_integer()) throw EnvError(file + ": eos_token_id is not a token");
     tokens.push_back(each.get<int64_t>());
   }
@@ -43,7 +43,7 @@ std::vector<int64_t> end_tokens_of(const Json& json, const std::string& file) {
 
 GenerationConfig read_generation_config(const std::string& folder) {
   const std::string file = folder + "/generation_config.json", model_file = folder + "/config.json";
-  const Json json = read_object(file), model = read_object(model_file);
+  const GenerationJson json = read_object(file), model = read_object(model_file);
   GenerationConfig config;
   config.end_tokens = end_tokens_of(json, file);
   if (config.end_tokens.empty()) config.end_tokens = end_tokens_of(model, model_file);

@@ -12,7 +12,7 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kContextTokens = 6;  ///< of the prompt
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
 /// Length of the longest end of `text` that `stop` begins with, and that is not all of `stop`.
 size_t begun(std::string_view text, std::string_view stop) {
@@ -56,7 +56,7 @@ std::string TextStream::add(int32_t token) {
   if (stopped_) return "";
   tokens_.push_back(token);
   const std::string now = decoded(from_, tokens_.size()), before = decoded(from_, read_);
-  if (now.size() <= before.size() || now.ends_with(kReplacement)) return "";
+  if (now.size() <= before.size() || now.ends_with(kReplacementCharacter)) return "";
   take_until(now, before);
   return release();
 }

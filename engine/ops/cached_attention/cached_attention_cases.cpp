@@ -71,11 +71,11 @@ Outputs cached_attention(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-Attrs attrs_of(int64_t head_dim, int64_t group = 1) {
+Attrs cached_attrs(int64_t head_dim, int64_t group = 1) {
   return {{"head_dim", head_dim}, {"group", group}, {"scale", 0.5}};
 }
 
-Attrs with(Attrs attrs, const Attrs& more) {
+Attrs with_more(Attrs attrs, const Attrs& more) {
   for (const auto& [name, value] : more) attrs.set(name, value);
   return attrs;
 }
@@ -85,7 +85,7 @@ OpCase packed_rows(int64_t b, int64_t t, int64_t positions, int64_t kv_heads, in
   const CaseInput cache = fixed({b, positions, kv_heads * d});
   OpCase row{"cached_attention",
              {cache, cache, ids({b}, positions), fixed({b, t, kv_heads * (group + 2) * d})},
-             with(attrs_of(d, group), more)};
+             with_more(cached_attrs(d, group), more)};
   row.outputs = {{b, t, kv_heads * group * d}};
   row.tolerance = 5e-6;
   return row;
@@ -96,7 +96,7 @@ OpCase apart_rows(int64_t b, int64_t t, int64_t positions, int64_t kv_heads, int
   OpCase row{"cached_attention",
              {fixed({b, positions, kv_heads * d}), fixed({b, positions, kv_heads * e}), ids({b}, positions),
               fixed({b, t, kv_heads * group * d}), fixed({b, t, kv_heads * d}), fixed({b, t, kv_heads * e})},
-             with(attrs_of(d), more)};
+             with_more(cached_attrs(d), more)};
   row.attrs.erase("group");
   row.outputs = {{b, t, kv_heads * group * e}};
   row.tolerance = 5e-6;
@@ -114,27 +114,27 @@ extern const OpCases cached_attention_cases = {
              packed_rows(2, 1, 11, 2, 1, 34, {{"softcap", 1.5}}), apart_rows(2, 1, 13, 2, 2, 4, 4),
              apart_rows(3, 4, 10, 1, 4, 8, 8), apart_rows(2, 2, 530, 2, 1, 12, 6, {{"window", int64_t{300}}})},
     .references = {{"cached_attention", cached_attention}},
-    .rules = {{{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 32}}}, attrs_of(4, 2)},
+    .rules = {{{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 32}}}, cached_attrs(4, 2)},
                "bs(gd),bs(gd),b,bt(gn)->bt(gm)",
                "tnsdm",
                {{2, 1, 16}}},
               {{"cached_attention",
                 {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 16}}, {{2, 1, 8}}, {{2, 1, 8}}},
-                attrs_of(4)},
+                cached_attrs(4)},
                "bs(gd),bs(gd),b,bt(grd),bt(gd),bt(gd)->bt(grd)",
                "tsdr",
                {{2, 1, 16}}},
               {{"cached_attention",
                 {{{2, 5, 4}}, {{2, 5, 6}}, starts(2), {{2, 1, 8}}, {{2, 1, 4}}, {{2, 1, 6}}},
-                attrs_of(4)},
+                cached_attrs(4)},
                "bs(gd),bs(ge),b,bt(grd),bt(gd),bt(ge)->bt(gre)",
                "tsde",
                {{2, 1, 12}}}},
-    .shape_errors = {{{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(3), {{2, 1, 32}}}, attrs_of(4, 2)},
+    .shape_errors = {{{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(3), {{2, 1, 32}}}, cached_attrs(4, 2)},
                       "cached_attention: the first positions are [3], expected [2]"},
-                     {{"cached_attention", {{{2, 5, 8}}, {{2, 5, 4}}, starts(2), {{2, 1, 32}}}, attrs_of(4, 2)},
+                     {{"cached_attention", {{{2, 5, 8}}, {{2, 5, 4}}, starts(2), {{2, 1, 32}}}, cached_attrs(4, 2)},
                       "cached_attention: the cache of values is [2, 5, 4], expected [2, 5, 8]"},
-                     {{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 30}}}, attrs_of(4, 2)},
+                     {{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 30}}}, cached_attrs(4, 2)},
                       "cached_attention: the last dim of [2, 1, 30] is not a multiple of 16"}},
 };
 

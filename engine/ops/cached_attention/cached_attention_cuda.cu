@@ -185,7 +185,7 @@ CachedOperands<T> operands_of_cached(const CudaKernelCall& call) {
   return p;
 }
 
-unsigned blocks_of(int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kCachedThreads)); }
+unsigned cached_blocks(int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kCachedThreads)); }
 
 template <class T>
 CudaKernel prepare_cached(const CudaKernelCall& call) {
@@ -202,13 +202,13 @@ CudaKernel prepare_cached(const CudaKernelCall& call) {
         now.tops = now.sums + entries * now.n.e, now.totals = now.tops + entries;
       }
       const int64_t groups = now.n.b * now.n.t * now.n.g;
-      launch(append_kernel<T>, blocks_of(groups * (now.n.d + now.n.e)), kCachedThreads, 0, stream, "cached_attention",
+      launch(append_kernel<T>, cached_blocks(groups * (now.n.d + now.n.e)), kCachedThreads, 0, stream, "cached_attention",
              now);
       launch(attend_kernel<T, kU, kR>,
              dim3(static_cast<unsigned>(groups * now.chunks), static_cast<unsigned>(now.parts)), kCachedThreads, 0,
              stream, "cached_attention", now);
       if (now.parts > 1)
-        launch(combine_kernel<T>, blocks_of(elements), kCachedThreads, 0, stream, "cached_attention", now);
+        launch(combine_kernel<T>, cached_blocks(elements), kCachedThreads, 0, stream, "cached_attention", now);
     };
   });
 }
