@@ -1,11 +1,16 @@
 // trainctl worker: runs one rank. Started by `trainctl run`, never by hand.
 #include "engine/train/servers/worker.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -27,14 +32,17 @@
 #include "engine/base/file_wait.h"
 #include "engine/plan/served.h"
 #include "engine/planning/compile_job.h"
+#include "engine/planning/plan_generation.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/data/read_and_plan.h"
+#include "engine/train/files/input_file.h"
 #include "engine/train/servers/client.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
 #include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
@@ -60,6 +68,7 @@ struct WorkerArguments {
   int cache_fd = -1;            ///< sample cache shared by the ranks of this host; -1: none
   int failures = 0;             ///< number of failures of the run before this attempt
   std::string resume;           ///< the checkpoint to resume from; empty: none
+  int generate_fd = -1;         ///< writes generated texts there; -1: generates none
   bool evaluate = false;        ///< evaluates the validation set with the weights of `resume`, or of the job
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
   std::string start_up;         ///< the launcher's StartUpClock, serialized
@@ -102,7 +111,7 @@ class Worker {
     status.state = RankState::loading;
     plan();
     program_ = compile(*job_, options_.rank);
-    if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
+    if (job_->validation) beside_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
@@ -193,25 +202,9 @@ class Worker {
         file->write(batch, operand, data, micro_batch);
       };
     std::unique_ptr<Dataset> set = open_validation_set(*job_);
-    std::unique_ptr<Executor> executor;
-    if (options_.gpu >= 0) {
-      executor_options.byte_tables = byte_tables(*set, *program_);
-      CudaExecutorOptions cuda;
-      cuda.gpu = options_.gpu;
-      cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
-      executor = make_cuda_executor(*program_, rendezvous.communicator(), executor_options, cuda);
-    } else {
-      executor =
-          make_cpu_executor(*program_, rendezvous.communicator(), executor_options, memory_->arena(options_.rank));
-    }
-    int64_t step = 0;
-    if (options_.resume.empty()) {
-      load_start(*job_, *program_, *executor);
-    } else {
-      PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
-      load_checkpoint(*job_, *program_, reader, *executor);
-      step = reader.manifest().step;
-    }
+    if (options_.gpu >= 0) executor_options.byte_tables = byte_tables(*set, *program_);
+    std::unique_ptr<Executor> executor = make_executor(*program_, rendezvous.communicator(), executor_options);
+    const int64_t step = load_state(*executor);
     status.state = RankState::training;
     Evaluator evaluator(*job_, *job_->validation, *program_, std::move(set), std::move(executor),
                         [this](const EnvError& error) { end_now(error); });
@@ -222,6 +215,33 @@ class Worker {
     });
     if (options_.rank == 0 && !file)
       write_evaluation(directory_, options_.resume.empty() ? job_->spec.weights->from : options_.resume, report);
+    status.state = RankState::done;
+  }
+
+  void generate() {
+    begin_gpu();
+    memory_ = SharedMemory::attach(options_.memory_fd);
+    RankStatus& status = memory_->status(options_.rank);
+    status.state = RankState::loading;
+    const GenerationRequest request =
+        GenerationRequest::of_json(read_whole_file(directory_.file(kGenerationRequestName)));
+    plan_with([&](JobSpec spec) { return plan_generation(std::move(spec), request.size); });
+    program_ = compile(*job_, options_.rank);
+    beside_ = compile_prefill(*job_, options_.rank);
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
+    ExecutorOptions executor_options;
+    executor_options.threads = kernel_threads();
+    executor_options.on_prepared = [&status] { status.looks.fetch_add(1, std::memory_order_relaxed); };
+    TokenSteps steps(*job_, *program_, *beside_, rendezvous.communicator(), executor_options,
+                     [&](const Program& program, const ExecutorOptions& options) {
+                       return make_executor(program, rendezvous.communicator(), options);
+                     });
+    load_state(steps.executor());
+    status.state = RankState::training;
+    if (options_.rank > 0)
+      steps.follow();
+    else
+      trainctl::generate(request, steps, [this](std::string_view text) { write_text(text); });
     status.state = RankState::done;
   }
 
@@ -236,6 +256,35 @@ class Worker {
   }
 
  private:
+  void write_text(std::string_view text) const {
+    while (!text.empty()) {
+      const ssize_t written = ::write(options_.generate_fd, text.data(), text.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw EnvError(std::string("the text cannot be written: ") + std::strerror(errno));
+      text.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+
+  std::unique_ptr<Executor> make_executor(const Program& program, Communicator& comm, const ExecutorOptions& options) {
+    if (options_.gpu < 0) return make_cpu_executor(program, comm, options, memory_->arena(options_.rank));
+    CudaExecutorOptions cuda;
+    cuda.gpu = options_.gpu;
+    cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
+    return make_cuda_executor(program, comm, options, cuda);
+  }
+
+  /// Loads the weights of the checkpoint or those that the job starts from. Returns the steps after which they were
+  /// saved.
+  int64_t load_state(Executor& executor) {
+    if (options_.resume.empty()) {
+      load_start(*job_, *program_, executor);
+      return 0;
+    }
+    PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
+    load_checkpoint(*job_, *program_, reader, executor);
+    return reader.manifest().step;
+  }
+
   void begin_gpu() {
     if (options_.take_gpu >= 0) options_.gpu = take_gpu(options_.take_gpu);
     if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
@@ -243,9 +292,13 @@ class Worker {
 
   /// From here on, a file system that stops responding ends the rank.
   void plan() {
+    plan_with([](JobSpec spec) { return plan_job(std::move(spec)); });
+  }
+
+  void plan_with(const std::function<PlannedJob(JobSpec)>& plan_spec) {
     JobSpec spec = load_job(directory_.file("job.yaml"));
     watch_.emplace(spec.launch.timeout_seconds, [this](const EnvError& error) { end_now(error); });
-    job_ = plan_job(std::move(spec));
+    job_ = plan_spec(std::move(spec));
   }
 
   /// On one host, the launcher keeps only lines that will not be repeated (cli/run/launch/metrics_file.h). On several
@@ -284,7 +337,7 @@ class Worker {
       options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
     }
     options.start_up = start_up;
-    if (validation_) options.validation = &*validation_;
+    if (beside_) options.validation = &*beside_;
     options.on_hang = [this](const EnvError& error) { end_now(error); };
     return options;
   }
@@ -338,7 +391,7 @@ class Worker {
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
-  std::optional<Program> program_, validation_;
+  std::optional<Program> program_, beside_;  ///< beside_: of the validation, or of prompts
   std::optional<FileWatch> watch_;
 };
 
@@ -347,7 +400,10 @@ int work(const WorkerArguments& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a lost peer then causes an error that names it
   Worker worker(options);
   try {
-    options.evaluate ? worker.evaluate() : worker.train_rank();
+    if (options.generate_fd >= 0)
+      worker.generate();
+    else
+      options.evaluate ? worker.evaluate() : worker.train_rank();
     return kExitDone;
   } catch (...) {
     worker.end_failed();
@@ -376,6 +432,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--cache-fd", options->cache_fd);
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);
+  command->add_option("--generate", options->generate_fd);
   command->add_flag("--evaluate", options->evaluate);
   command->add_option("--predict", options->predict);
   command->add_option("--output", options->output);

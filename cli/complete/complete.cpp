@@ -143,7 +143,7 @@ std::vector<Candidate> overrides(const CommandWords& typed, const std::string& w
 std::vector<Candidate> value_of(const CommandWords& typed, const CLI::Option& argument, const std::string& word) {
   const std::string name = argument.get_name(), command = typed.command->get_name();
   if (name == "JOB.yaml" || name == "--plan") return paths(word, {".yaml", ".yml"});
-  if (name == "field=value" || name == "field=values") return overrides(typed, word);
+  if (name == "field=value" || name == "PROMPT" || name == "field=values") return overrides(typed, word);
   if (name == "run") return command == "attach" || command == "stop" ? running_numbers() : all_numbers(typed);
   if (name == "CHECKPOINT" || name == "A" || name == "B") {
     std::vector<Candidate> found = all_numbers(typed);

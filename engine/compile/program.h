@@ -121,6 +121,7 @@ size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first)
 struct Variable {
   std::string name;
   TensorKind kind = TensorKind::parameter;
+  bool is_cache = false;  ///< Tensor::is_cache
   Init init;
   DType dtype = DType::f32;  ///< dtype of the stored weights; kernels may read a bf16 copy (Bucket::compute_offset)
   Shape global_shape;
@@ -142,9 +143,9 @@ struct Variable {
 /// after another.
 struct Bucket {
   std::string name;
-  int64_t elements = 0;   ///< padded
-  int reduce_group = -1;  ///< sums gradients once per step; if not shard_group, shards summed by hosts; -1: none
-  int shard_group = -1;   ///< the group the optimizer is cut over; -1: not sharded
+  int64_t elements = 0;       ///< padded
+  int reduce_group = -1;      ///< sums gradients once per step; if not shard_group, shards summed by hosts; -1: none
+  int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
   int level = 0;  ///< optimizer_shard level of this bucket (0 if it is smaller than min_kb)
@@ -159,7 +160,7 @@ struct Bucket {
   int64_t weights_offset = -1;
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
   int64_t compute_offset = -1;
-  int64_t gradients_offset = -1;     ///< whole range, or from level 2 on only this rank's shard; -1: forward only
+  int64_t gradients_offset = -1;  ///< whole range, or from level 2 on only this rank's shard; -1: forward only
   /// Other buffers use the memory of the gradients, and of their sums, before the first contribution and after the
   /// update. If false, the gradients keep their memory and can be read after the step.
   bool gradients_share_memory = false;
@@ -196,8 +197,8 @@ struct LiveBytes {
 };
 
 struct Memory {
-  int64_t weights = 0;  ///< parameters as kernels read them, and states
-  int64_t master = 0;   ///< bf16: the f32 weights that the optimizer updates
+  int64_t weights = 0;    ///< parameters as kernels read them, and states
+  int64_t master = 0;     ///< bf16: the f32 weights that the optimizer updates
   int64_t gradients = 0;  ///< added to the peak of the activations, whose memory gradients share
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass

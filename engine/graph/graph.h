@@ -53,11 +53,12 @@ struct Tensor {
   Shape shape;       ///< logical
   DType dtype = DType::f32;
   TensorKind kind = TensorKind::activation;
-  NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
-  Init init;             ///< parameter and state
-  bool frozen = false;   ///< parameter: not trained (train.freeze)
-  bool is_base = false;  ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
-  BatchRows batch;       ///< a gradient has the batch of its tensor
+  NodeId producer = -1;   ///< the node that writes it; -1 for input, parameter and state
+  Init init;              ///< parameter and state
+  bool frozen = false;    ///< parameter: not trained (train.freeze)
+  bool is_base = false;   ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
+  bool is_cache = false;  ///< state: of the texts that are being generated; checkpoints do not contain it
+  BatchRows batch;        ///< a gradient has the batch of its tensor
 };
 
 enum class Phase : uint8_t { forward, backward };

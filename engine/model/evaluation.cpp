@@ -66,7 +66,8 @@ void forget_mixed_rows(Graph& graph) {
       graph.layers[static_cast<size_t>(node.layer)].mixed_rows = 0;
 }
 
-/// Everything that depends on training is gone. `wanted` is replaced by what is computed.
+}  // namespace
+
 Graph forward_part(const Graph& trained, std::vector<TensorId>& wanted) {
   Graph graph = trained;
   graph.is_evaluation = true;
@@ -81,6 +82,8 @@ Graph forward_part(const Graph& trained, std::vector<TensorId>& wanted) {
   keep_only(graph, needed_nodes(graph, wanted));
   return graph;
 }
+
+namespace {
 
 const Node& loss_node(const Graph& graph) {
   return graph.nodes[static_cast<size_t>(graph.tensors[static_cast<size_t>(graph.loss)].producer)];

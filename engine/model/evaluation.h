@@ -8,6 +8,7 @@
 #pragma once
 
 #include <limits>
+#include <vector>
 
 #include "engine/graph/graph.h"
 
@@ -22,6 +23,10 @@ Graph evaluation_graph(const Graph& trained);
 
 /// One tensor, an activation, which is printed (Graph::prints): no loss, and only what the tensor needs.
 Graph prediction_graph(const Graph& trained, TensorId wanted);
+
+/// The nodes that the wanted tensors need, as an evaluation runs them. `wanted` is replaced by the tensors that are
+/// computed in their place.
+Graph forward_part(const Graph& trained, std::vector<TensorId>& wanted);
 
 /// The i32 that marks a row of labels as not there.
 int32_t no_label(const Graph& evaluation);

@@ -8,6 +8,7 @@
 #include "engine/compile/rank_classes.h"
 #include "engine/estimate/simulate.h"
 #include "engine/graph/graph.h"
+#include "engine/model/generation.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/traffic/cost_model.h"
 #include "engine/planning/data_header.h"
@@ -22,6 +23,13 @@ struct PlannedEvaluation {
   DatasetSpec set;
   DataHeader data;
   Graph graph;  ///< PlannedJob::plan is its plan too
+};
+
+/// Text generation. PlannedJob::graph reads one token of each text.
+struct PlannedGeneration {
+  GenerationSize size;
+  int64_t prefill_tokens = 1;  ///< tokens of each prompt that `prefill` reads at a time
+  Graph prefill;               ///< PlannedJob::plan is its plan too
 };
 
 /// A plan that the search has planned, compiled and simulated.
@@ -39,6 +47,7 @@ struct PlannedJob {
   CostModel cost;
   std::vector<ServedTable> tables;  ///< tables of asynchronous parameter servers; the graph has a window of each
   std::optional<PlannedEvaluation> validation;  ///< evaluation for `validation:`
+  std::optional<PlannedGeneration> generation;  ///< the job generates text; it does not train
   /// Result of auto_parallel; `spec` is the job with all its choices fixed.
   std::optional<FoundPlan> search;
   /// The search's trial of this very plan; null: compile_classes compiles it.

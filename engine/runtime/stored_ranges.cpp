@@ -83,6 +83,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
   std::vector<StoredRange> ranges;
   ranges.reserve(kUsual * program.variables.size());
   for (const Variable& v : program.variables) {
+    if (v.is_cache) continue;
     if (v.bucket < 0) {
       ranges.push_back(range_of_state(v));
       continue;

@@ -221,7 +221,7 @@ TEST_CASE("an unknown command is answered with the nearest one") {
   CHECK(result.exit_code == kExitSpec);
   CHECK(contains(result.err, "unknown command 'runn'; did you mean 'run'?"));
   CHECK(contains(trainctl_command(scratch.path(), {"frobnicate"}).err,
-                 "available commands: run, evaluate, predict, plan, check"));
+                 "available commands: run, evaluate, predict, generate, plan, check"));
 }
 
 TEST_CASE("output that cannot be written is a failure") {

@@ -13,11 +13,13 @@
 #include "engine/plan/served.h"
 #include "engine/planning/compile_job.h"
 #include "engine/planning/memory_limit.h"
+#include "engine/planning/plan_generation.h"
 #include "engine/planning/plan_job.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/data/sample_check.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/trainer/tensor_histograms.h"
+#include "engine/train/trainer/token_steps.h"
 #include "launcher/own_program.h"
 #include "launcher/protocol.h"
 
@@ -46,6 +48,23 @@ std::vector<Route> routes_of(const Plan& plan) {
   return routes;
 }
 
+/// The programs that the ranks run.
+RankClasses classes_of(const PlannedJob& job, const WorkloadOptions& options) {
+  return options.evaluate && !options.generates() ? compile_validation_classes(job, false) : compile_classes(job);
+}
+
+/// The programs that run beside them, in the same arenas.
+std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadOptions& options) {
+  if (options.generates()) return compile_prefill_classes(job);
+  if (!job.validation || options.evaluate) return std::nullopt;
+  return compile_validation_classes(job);
+}
+
+CheckpointUse checkpoint_use(const WorkloadOptions& options) {
+  if (options.generates()) return CheckpointUse::generate;
+  return options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train;
+}
+
 }  // namespace
 
 NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
@@ -53,19 +72,19 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     : job_(std::move(job)),
       options_(options),
       start_up_(options.start_up),
-      classes_(options.evaluate ? compile_validation_classes(job_, false) : compile_classes(job_)),
-      validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_))
-                                                       : std::nullopt),
+      classes_(classes_of(job_, options)),
+      beside_(classes_beside(job_, options)),
       checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
-                   options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train),
+                   checkpoint_use(options)),
       loop_(loop) {
   start_up_.ended("plan");
-  require_sound_samples(job_);
+  if (!options.generates()) require_sound_samples(job_);
   require_precision(job_.spec);
-  if (validation_) make_room_for(*validation_, classes_);
+  if (beside_) make_room_for(*beside_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
   if (job_.spec.train.histograms > 0 && !options.evaluate) memory_.routes = routes_of_histograms(classes_.num_ranks());
+  if (options.generates()) memory_.routes = routes_of_generation(classes_.num_ranks());
   choose_devices(asked, found);
   reports_.emplace(job_, classes_, checkpoints_, options_, gpus_, on_hosts_ ? &*on_hosts_ : nullptr);
 }
@@ -97,11 +116,11 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
     if (!job_.plan.is_asynchronous()) add_routes(routes_of(classes_));
     if (serves_by_event(job_.plan)) add_routes(routes_of(job_.plan));
   }
-  if (validation_) run_beside(*validation_);
+  if (beside_) run_beside(*beside_);
   require_host_memory();
 }
 
-/// The validation programs use the arenas and the routes of the training.
+/// The programs beside those of classes_ use their arenas and routes.
 void NetworkWorkload::run_beside(const RankClasses& others) {
   for (int rank = 0; rank < others.num_ranks(); ++rank) {
     int64_t& bytes = memory_.arena_bytes[static_cast<size_t>(rank)];
@@ -131,7 +150,7 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
     report["launch"] = launch_report(job_.spec, classes_);
   } else {
     const std::optional<JobEstimate> estimate = estimate_of(job_, classes_, false);
-    report = job_json(job_, classes_, validation_ ? &*validation_ : nullptr, estimate ? &*estimate : nullptr);
+    report = job_json(job_, classes_, beside_ ? &*beside_ : nullptr, estimate ? &*estimate : nullptr);
   }
   if (const ResumePoint* point = checkpoints_.resumed_from())
     report["launch"]["resumed"] = {{"checkpoint", point->path}, {"step", point->manifest.step}};
@@ -146,6 +165,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   cache_ = classes_.num_ranks() > 1 ? SharedCache::create() : SharedCache();
   checkpoints_.prepare(attempt, directory, board_);
   reports_->begin(board_, directory);
+  if (options_.generates()) directory.write(kGenerationRequestName, options_.evaluate->generate->request.to_json());
   if (on_hosts_) on_hosts_->prepare(attempt, directory, board_, memory_);
   prepare_batches(job_, checkpoints_.first_step(), *board_);
   if (!needs_store(job_.spec) || has_hosts()) return;
@@ -175,7 +195,13 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
                   std::to_string(board_->fd()),
                   "--start-up",
                   start_up_.to_text()};
-  if (options_.evaluate) command.argv.emplace_back("--evaluate");
+  if (options_.generates()) {
+    const int fd = options_.evaluate->generate->output_fd;
+    command.argv.insert(command.argv.end(), {"--generate", std::to_string(fd)});
+    if (place.rank == 0) command.inherited_fds.push_back(fd);
+  } else if (options_.evaluate) {
+    command.argv.emplace_back("--evaluate");
+  }
   if (options_.evaluate && !options_.evaluate->layer.empty())
     command.argv.insert(command.argv.end(),
                         {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});

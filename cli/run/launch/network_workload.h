@@ -56,7 +56,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   const WorkloadOptions options_;
   StartUpClock start_up_;
   RankClasses classes_;
-  const std::optional<RankClasses> validation_;  ///< programs that run in addition to those of classes_
+  const std::optional<RankClasses> beside_;  ///< programs that run in addition to those of classes_
   Checkpoints checkpoints_;
   HostMemory memory_;
   std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs

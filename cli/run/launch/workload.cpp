@@ -13,6 +13,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_check.h"
+#include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
 
 namespace trainctl {
@@ -28,9 +29,11 @@ void choose_device(JobSpec& spec, CudaDevices& found) {
 
 /// Throws SpecError for an option that a job on several hosts cannot follow, or a file to copy that does not exist.
 void require_possible_on_hosts(const JobSpec& spec, const WorkloadOptions& options) {
-  if (options.evaluate && !options.evaluate->layer.empty())
-    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "trainctl predict does not support several hosts",
-                    "set launch.hosts=[] on the command line");
+  if (options.generates() || (options.evaluate && !options.evaluate->layer.empty()))
+    throw SpecError(
+        spec.position("launch.hosts"), "launch.hosts",
+        std::string("trainctl ") + (options.generates() ? "generate" : "predict") + " does not support several hosts",
+        "set launch.hosts=[] on the command line");
   if (options.profile)
     throw SpecError({}, "--profile", "profiling does not support several hosts", "remove --profile or launch.hosts");
   for (size_t i = 0; i < spec.launch.copy.size(); ++i) {
@@ -50,7 +53,9 @@ bool WorkloadOptions::loads_checkpoint() const {
 }
 
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
-  if (options.evaluate && (spec.has_command() || !spec.validation))
+  if (options.generates() && spec.has_command())
+    throw SpecError(spec.position("command"), "command", "a program cannot generate text", "name a job with a network");
+  if (options.evaluate && !options.generates() && (spec.has_command() || !spec.validation))
     throw SpecError(
         spec.position("validation"), "validation", "the job has no validation data set",
         "set validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
@@ -92,6 +97,13 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   CudaDevices found;
   choose_device(spec, found);
   later.start_up.ended("devices");
+  if (options.generates()) {
+    PlannedJob job = plan_generation(std::move(spec), options.evaluate->generate->request.size);
+    require_known_tokens(job, options.evaluate->generate->request);
+    if (job.spec.weights && !options.loads_checkpoint())
+      start_weights(job).require_equal_ties(job.spec.weights->partial);
+    return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
+  }
   const PlannedJob* ahead = options.plans ? options.plans->find(spec) : nullptr;
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   require_intact_files(job);

@@ -16,6 +16,7 @@
 #include "engine/base/start_up.h"
 #include "engine/planning/planned_job.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/trainer/generation_request.h"
 #include "launcher/live_status.h"
 #include "launcher/rank_program.h"
 #include "launcher/supervisor.h"
@@ -71,11 +72,19 @@ class Workload {
   virtual NetworkOnHosts* on_hosts() { return nullptr; }
 };
 
-/// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.
+/// `trainctl generate`.
+struct GenerateOptions {
+  GenerationRequest request;
+  int output_fd = -1;  ///< where the first rank writes the texts
+};
+
+/// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint. Or texts
+/// that are generated with those weights.
 struct EvaluateOptions {
   std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run; empty: the weights of the job
   std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
   std::string output;      ///< absolute
+  std::optional<GenerateOptions> generate{};
 };
 
 /// Jobs that are planned before they are needed: launch.elastic's for the loss of each host.
@@ -98,6 +107,7 @@ struct WorkloadOptions {
   std::optional<EvaluateOptions> evaluate;    ///< networks only: nothing is trained
   std::optional<ProfileOptions> profile;      ///< networks only: when each instruction of a few steps ran
 
+  bool generates() const { return evaluate && evaluate->generate; }
   /// Whether the ranks read a checkpoint, not the weights that the job starts from.
   bool loads_checkpoint() const;
 };

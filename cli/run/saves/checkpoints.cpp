@@ -144,9 +144,9 @@ Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, Ch
   if (!resumes) return;
   if (const std::optional<StoredBase>& base = point_->manifest.base; base && job.spec.weights)
     require_base(WeightFiles(job.spec.weights->from), *base, point_->path);
-  if (use == CheckpointUse::evaluate) {
+  if (use != CheckpointUse::train) {
     require_same_weights(job, point_->manifest, point_->path);
-    require_untrained_samples(job, point_->manifest, point_->path);
+    if (use == CheckpointUse::evaluate) require_untrained_samples(job, point_->manifest, point_->path);
     return;
   }
   require_same_state(job, point_->manifest, point_->path, options.partial);
@@ -186,7 +186,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
   if (point_ && use_ == CheckpointUse::evaluate)
     notices_.push_back(
         fmt::format("evaluating the weights after step {} from {}", point_->manifest.step, point_->path));
-  else if (point_)
+  else if (point_ && use_ == CheckpointUse::train)
     notices_.push_back(fmt::format("resuming after step {} (epoch {}) from {}", point_->manifest.step,
                                    point_->manifest.epoch, point_->path));
 }

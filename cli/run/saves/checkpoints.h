@@ -42,6 +42,7 @@ ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options,
 enum class CheckpointUse : uint8_t {
   train,     ///< resumes from the checkpoint, if requested, and saves
   evaluate,  ///< reads the weights and running statistics
+  generate,  ///< the same; no samples are read
 };
 
 class Checkpoints {

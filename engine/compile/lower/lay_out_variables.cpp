@@ -21,7 +21,9 @@ Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   Variable v;
   v.name = tensor.name;
   v.kind = tensor.kind;
+  v.is_cache = tensor.is_cache;
   v.init = tensor.init;
+  if (v.is_cache) v.dtype = tensor.dtype;
   v.global_shape = plan.global_shape;
   v.shape = plan.layout.local_shape(c.plan.mesh, plan.global_shape);
   v.offset = plan.layout.local_offset(c.plan.mesh, plan.global_shape, c.rank_in_stage);

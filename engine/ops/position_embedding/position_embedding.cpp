@@ -1,5 +1,6 @@
 // y[.., t, d] = x[.., t, d] + table[t, d]: the row of each position. The table has a row for each of max_length
-// positions, of which the first T are used.
+// positions, of which the first T are used. With a third input, starts [b], the position of row t is starts[b] + t;
+// rows beyond the table, which no other row reads, take its last row.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -15,8 +16,8 @@ namespace trainctl {
 extern const OpDef position_embedding_op = {
     .name = "position_embedding",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("position_embedding", in, 2, 2);
-      expect_floats("position_embedding", in);
+      expect_inputs("position_embedding", in, 2, 3);
+      expect_floats("position_embedding", in.first(2));
       expect_ndim("position_embedding", in[0], 2);
       const Shape &x = in[0].shape, &table = in[1].shape;
       if (table.size() != 2 || table[1] != x.back()) {
@@ -27,11 +28,21 @@ extern const OpDef position_embedding_op = {
         shape_error(fmt::format("position_embedding: {} has {} positions, but max_length is {}", to_string(in[0]),
                                 x[x.size() - 2], table[0]));
       }
+      if (in.size() == 3) {
+        expect_shape("position_embedding", "the first positions", in[2], {x[0]});
+        if (x.size() != 3 || in[2].dtype != DType::i32)
+          shape_error(
+              fmt::format("position_embedding: with first positions, {}, it expects [batch, rows, features], "
+                          "but got {}",
+                          to_string(in[2]), to_string(in[0])));
+      }
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
       const std::string x = letters(in[0].shape.size() - 2, "tdp") + "td";
-      return {x + ",pd->" + x, "p", "each rank adds the rows of its own positions, so it needs all rows of the table"};
+      const std::string starts = in.size() == 3 ? "," + x.substr(0, 1) : "";
+      return {x + ",pd" + starts + "->" + x, "p",
+              "each rank adds the rows of its own positions, so it needs all rows of the table"};
     },
     .backward =
         [](GradBuilder& g) {

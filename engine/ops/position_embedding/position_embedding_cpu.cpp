@@ -19,7 +19,19 @@ struct Positions {
   }
 };
 
+/// With the position of the first row of each sample.
+CpuKernel prepare_positions_from(const KernelCall& call) {
+  return [p = Positions(call.in[0]), x = call.in[0].as<float>(), table = call.in[1].as<float>(),
+          starts = call.in[2].as<int32_t>(), last = call.in[1].shape[0] - 1, y = call.out[0].as<float>()] {
+    for (int64_t row = 0; row < p.batches * p.count; ++row) {
+      const int64_t position = std::min(last, starts[row / p.count] + p.first + row % p.count);
+      for (int64_t j = 0; j < p.d; ++j) y[row * p.d + j] = x[row * p.d + j] + table[position * p.d + j];
+    }
+  };
+}
+
 CpuKernel prepare_position_embedding(const KernelCall& call) {
+  if (call.in.size() == 3) return prepare_positions_from(call);
   return [p = Positions(call.in[0]), x = call.in[0].as<float>(), table = call.in[1].as<float>(),
           y = call.out[0].as<float>(), threads = call.threads] {
     const float* rows = table + p.first * p.d;

@@ -1,6 +1,7 @@
 // y[b, t, :] = x[b, t, :] + table[t, :]; dtable[t, :] = sum over b of dy[b, t, :], 0 for positions that do not occur.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/sums_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -26,7 +27,40 @@ Shape strides_of_rows(const TensorArg& x) {
   return strides;
 }
 
+constexpr int kPositionThreads = 256;
+
+struct PositionsFrom {
+  const int32_t* starts;
+  int64_t size, t, d, first, last;
+};
+
+template <class T>
+__global__ void positions_from_kernel(PositionsFrom p, const T* x, const T* table, T* y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kPositionThreads + threadIdx.x;
+  if (i >= p.size) return;
+  const int64_t row = i / p.d, wanted = p.starts[row / p.t] + p.first + row % p.t;
+  const int64_t position = wanted < p.last ? wanted : p.last;
+  y[i] = from_f32<T>(to_f32(x[i]) + to_f32(table[position * p.d + i % p.d]));
+}
+
+/// With the position of the first row of each sample.
+CudaKernel prepare_positions_from(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &table = call.in[1];
+  const PositionsFrom p{call.in[2].as<int32_t>(), x.size(), x.shape[1], x.shape[2], x.offset[1], table.shape[0] - 1};
+  return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
+    using T = decltype(type);
+    return [=, x = call.in[0].as<T>(), table = call.in[1].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
+      if (p.size == 0) return;
+      launch(positions_from_kernel<T>, static_cast<unsigned>(ceil_div(p.size, kPositionThreads)), kPositionThreads, 0,
+             stream, "position_embedding", p, x, table, y);
+    };
+  });
+}
+
 CudaKernel prepare_position_embedding(const CudaKernelCall& call) {
+  if (call.in.size() == 3) return prepare_positions_from(call);
   const TensorArg &x = call.in[0], rows = rows_of_positions(call.in[1], x);
   return map_strided<1, 1>({&x}, {&rows}, call.out[0], x.shape, {strides_of_rows(x)}, Plus{}, "position_embedding");
 }

@@ -3,7 +3,8 @@
 // (attr interleaved, GPT-J). Attr rotary_dim: only the first d features of a head are rotated.
 //   x [b, t, (units, heads, head_dim)] -> y; the first attr `rotated` heads of each unit are rotated, the others copied
 // With a second input, documents [b, t], p is the row's position in its document, which begins at row documents[b,
-// row]. The gradient is the inverse rotation of dy.
+// row]. With attr positions: N, the second input is starts [b]: the position of row t is starts[b] + t, and less than
+// N. The gradient is the inverse rotation of dy.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -20,6 +21,16 @@ namespace {
 Attrs inverse_of(Attrs attrs) {
   attrs.set("inverse", !attrs.flag("inverse"));
   return attrs;
+}
+
+bool reads_starts(const Attrs& attrs) { return attrs.integer("positions", 0) > 0; }
+
+/// Checks the second input.
+void expect_places(Infos in, const Attrs& attrs) {
+  const Shape& x = in[0].shape;
+  const char* const what = reads_starts(attrs) ? "the first positions" : "the documents";
+  expect_shape("rotary", what, in[1], reads_starts(attrs) ? Shape{x[0]} : Shape{x[0], x[1]});
+  if (in[1].dtype != DType::i32) shape_error(fmt::format("rotary: {} are {}, expected i32", what, to_string(in[1])));
 }
 
 /// The heads of an input, as the layer attention has them.
@@ -67,14 +78,13 @@ extern const OpDef rotary_op = {
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
         shape_error(
             fmt::format("rotary: the last dim of {} is not a multiple of {} heads of {}", to_string(in[0]), heads, d));
-      if (in.size() == 2) expect_shape("rotary", "the documents", in[1], {in[0].shape[0], in[0].shape[1]});
-      if (in.size() == 2 && in[1].dtype != DType::i32)
-        shape_error(fmt::format("rotary: the documents are {}, expected i32", to_string(in[1])));
+      if (in.size() == 2) expect_places(in, attrs);
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const int64_t together = attrs.integer("heads", 1) * attrs.integer("head_dim"), g = in[0].shape[2] / together;
-      return {.text = in.size() == 2 ? "bt(gd),bt->bt(gd)" : "bt(gd)->bt(gd)",
+      const std::string places = in.size() == 1 ? "" : reads_starts(attrs) ? ",b" : ",bt";
+      return {.text = "bt(gd)" + places + "->bt(gd)",
               .uncuttable = "d",
               .why_not =
                   "rotary needs whole heads on one rank, and for a packed input the heads that attention needs "
@@ -101,6 +111,7 @@ extern const OpDef rotary_op = {
                                                        {"rotated", int64_t{2}},
                                                        {"rotary_dim", int64_t{32}},
                                                        {"interleaved", true},
+                                                       {"positions", int64_t{2048}},
                                                        {"inverse", true}}};
                    }},
 };

@@ -16,7 +16,15 @@ struct Turning {
   int64_t rows, t, units, features, head_dim, rotated, rotary_dim, first_row;
   bool interleaved;
   float direction, magnitude;
-  const int32_t* documents;
+  const int32_t *documents, *starts;
+  int64_t positions;
+
+  /// The position of a row, counted over all samples.
+  __device__ int64_t position(int64_t row) const {
+    const int64_t of_sample = first_row + row % t;
+    if (starts != nullptr) return position_from(starts[row / t], of_sample, positions);
+    return documents != nullptr ? position_in_document(of_sample, documents[row]) : of_sample;
+  }
 
   /// The index within a unit of its i-th feature that is copied: those of rotated heads come first.
   __device__ int64_t copied(int64_t i) const {
@@ -45,9 +53,7 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
     }
     return;
   }
-  const int64_t of_sample = r.first_row + row % r.t;
-  const int64_t position = r.documents ? position_in_document(of_sample, r.documents[row]) : of_sample;
-  const double turns = static_cast<double>(position) * r.rates[of_row];
+  const double turns = static_cast<double>(r.position(row)) * r.rates[of_row];
   const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
   const float cosine = r.magnitude * cospif(half_turns), sine = r.magnitude * r.direction * sinpif(half_turns);
   const int64_t apart = r.interleaved ? 1 : pairs, feature = r.interleaved ? 2 * of_row : of_row;
@@ -75,6 +81,8 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
                   .direction = r.inverse ? -1.0f : 1.0f,
                   .magnitude = static_cast<float>(r.angles.magnitude),
                   .documents = r.documents,
+                  .starts = r.starts,
+                  .positions = r.positions,
                   .rates = {}};
   for (size_t i = 0; i < r.angles.rates.size(); ++i) turning.rates.at(i) = r.angles.rates[i] / kTurn;
   // In place, the features that are not rotated already have their values.
@@ -85,8 +93,8 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
     using T = decltype(type);
     return [=, x = call.in[0].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
       if (threads == 0) return;
-      launch(rotary_kernel<T>, static_cast<unsigned>(ceil_div(threads, kRotaryThreads)), kRotaryThreads, 0, stream, "rotary",
-             turning, x, y, row_threads);
+      launch(rotary_kernel<T>, static_cast<unsigned>(ceil_div(threads, kRotaryThreads)), kRotaryThreads, 0, stream,
+             "rotary", turning, x, y, row_threads);
     };
   });
 }

@@ -18,6 +18,8 @@ struct RotaryCall {
   bool interleaved = false, inverse = false;
   RotaryAngles angles = {};
   const int32_t* documents = nullptr;  ///< [b, t]: index of the first row of each row's document; null: 0
+  const int32_t* starts = nullptr;     ///< [b]: the position of the first row; null: 0
+  int64_t positions = 0;               ///< with starts: positions are less than that
 
   int64_t pairs() const { return rotary_dim / 2; }
 };
@@ -25,6 +27,13 @@ struct RotaryCall {
 /// The position of a row, whose index is `row`, in the document that begins at row `first`.
 TRAINCTL_HOST_DEVICE inline int64_t position_in_document(int64_t row, int64_t first) {
   return first <= 0 ? row : first < row ? row - first : 0;
+}
+
+/// The position of row `row` of a sample whose first row has position `start`. Rows beyond the last position, which no
+/// other row reads, have it too.
+TRAINCTL_HOST_DEVICE inline int64_t position_from(int64_t start, int64_t row, int64_t positions) {
+  const int64_t position = start + row;
+  return position < positions ? position : positions - 1;
 }
 
 inline RotaryCall rotary_of(const KernelCall& call) {
@@ -36,7 +45,8 @@ inline RotaryCall rotary_of(const KernelCall& call) {
   r.rotary_dim = call.attrs.integer("rotary_dim", r.head_dim);
   r.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
   r.rows = x.global_shape.size() == 3 ? x.global_shape[1] : r.t;
-  if (call.in.size() > 1) r.documents = call.in[1].as<int32_t>();
+  r.positions = call.attrs.integer("positions", 0);
+  if (call.in.size() > 1) (r.positions > 0 ? r.starts : r.documents) = call.in[1].as<int32_t>();
   r.interleaved = call.attrs.flag("interleaved");
   r.inverse = call.attrs.flag("inverse");
   r.angles = rotary_angles(call.attrs, r.rotary_dim);

@@ -24,7 +24,7 @@ std::vector<MappedWeights::Variable> variables_of(const PlannedJob& job) {
   std::vector<MappedWeights::Variable> variables;
   for (const VariablePlan& variable : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[variable.tensor];
-    if (is_adapter_parameter(job.spec, tensor.name)) continue;
+    if (tensor.is_cache || is_adapter_parameter(job.spec, tensor.name)) continue;
     variables.push_back({tensor.name, tensor.kind == TensorKind::parameter, variable.global_shape});
   }
   return variables;

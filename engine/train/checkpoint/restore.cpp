@@ -108,7 +108,7 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
   std::map<StateKey, Shape> state;
   for (const VariablePlan& v : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[v.tensor];
-    if (tensor.is_base) continue;
+    if (tensor.is_base || tensor.is_cache) continue;
     const bool is_parameter = tensor.kind == TensorKind::parameter;
     const ServedTable* table = table_of(job, tensor.name);
     const Shape shape = table == nullptr ? v.global_shape : Shape{table->rows, table->units};
@@ -190,6 +190,7 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
   std::vector<std::string> missing, reshaped;
   for (const VariablePlan& v : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[v.tensor];
+    if (tensor.is_cache) continue;
     const StoredTensor* stored =
         manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
     if (stored == nullptr && !saved_ids(manifest, tensor.name).empty()) continue;  // rows of a table

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/planning/machine_file.h"
+#include "engine/planning/plan_generation.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/dataset.h"
 
@@ -24,6 +25,16 @@ PlannedJob plan_job(JobSpec spec) {
     }
   }
   return plan_job(std::move(spec), std::move(inputs));
+}
+
+PlannedJob plan_generation(JobSpec spec, const GenerationSize& size) {
+  std::shared_ptr<const Machine> machine;
+  try {
+    machine = machine_of(spec.launch);
+  } catch (const SpecError& error) {
+    throw with_positions(error, spec);
+  }
+  return plan_generation(std::move(spec), size, std::move(machine));
 }
 
 }  // namespace trainctl

@@ -7,5 +7,7 @@ namespace trainctl {
 
 /// plan_job (engine/planning) with inputs from files. SpecErrors have positions.
 PlannedJob plan_job(JobSpec spec);
+/// plan_generation (engine/planning), which reads no data set.
+PlannedJob plan_generation(JobSpec spec, const GenerationSize& size);
 
 }  // namespace trainctl

@@ -1,0 +1,22 @@
+// What a model folder says about generation: generation_config.json, and config.json for what it lacks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainctl {
+
+struct GenerationConfig {
+  std::vector<int64_t> end_tokens;  ///< eos_token_id
+  int64_t max_positions = 0;        ///< max_position_embeddings of the model; 0: not known
+  bool do_sample = false;
+  std::optional<double> temperature, top_p, repetition_penalty;
+  std::optional<int64_t> top_k;
+};
+
+/// A folder without the files gives an empty result. EnvError for a file that is not JSON, or a value of another kind.
+GenerationConfig read_generation_config(const std::string& folder);
+
+}  // namespace trainctl

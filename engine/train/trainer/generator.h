@@ -1,0 +1,18 @@
+// Generates the texts of a request on rank 0, and writes them as they are generated.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "engine/train/trainer/generation_request.h"
+#include "engine/train/trainer/token_steps.h"
+
+namespace trainctl {
+
+/// EnvError unless each token of the prompts is in the vocabulary of the network.
+void require_known_tokens(const PlannedJob& job, const GenerationRequest& request);
+
+/// `write` receives the output in the request's format. Throws as TokenSteps, and EnvError for the tokenizer.
+void generate(const GenerationRequest& request, TokenSteps& steps, const std::function<void(std::string_view)>& write);
+
+}  // namespace trainctl

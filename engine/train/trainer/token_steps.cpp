@@ -1,0 +1,181 @@
+// See the header.
+#include "engine/train/trainer/token_steps.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/model/generation.h"
+
+namespace trainctl {
+namespace {
+
+/// Copies this rank's part of an input [rows, columns] or [rows].
+void fill(const Operand& load, std::span<const int32_t> whole, std::byte* to) {
+  const int64_t columns = load.shape.size() > 1 ? load.shape[1] : 1;
+  check(load.dtype == DType::i32 && (load.shape.size() < 2 || columns == load.global_shape[1]),
+        "only the rows of tokens are cut");
+  std::memcpy(to, whole.data() + load.global_offset[0] * columns,
+              static_cast<size_t>(load.shape[0] * columns) * sizeof(int32_t));
+}
+
+/// The index of a part along all dims but the last, of which at most one is cut.
+int64_t flat_row(const PrintedPart& part) {
+  int64_t row = 0;
+  for (size_t d = 0; d + 1 < part.whole.size(); ++d) row = row * part.whole[d] + part.first[d];
+  return row;
+}
+
+void to_floats(const Operand& printed, const void* data, std::vector<float>& values) {
+  const auto size = static_cast<size_t>(num_elements(printed.shape));
+  values.resize(size);
+  if (printed.dtype == DType::f32) {
+    std::memcpy(values.data(), data, size * sizeof(float));
+    return;
+  }
+  check(printed.dtype == DType::bf16, "logits are f32 or bf16");
+  const auto* halves = static_cast<const uint16_t*>(data);
+  std::transform(halves, halves + size, values.begin(), from_bf16);
+}
+
+}  // namespace
+
+std::vector<Route> routes_of_generation(int processes) {
+  std::vector<Route> routes;
+  for (int rank = 1; rank < processes; ++rank) {
+    routes.push_back({rank, 0});
+    routes.push_back({0, rank});
+  }
+  return routes;
+}
+
+TokenSteps::TokenSteps(const PlannedJob& job, const Program& decode, const Program& prefill, Communicator& comm,
+                       ExecutorOptions options, const MakeExecutor& make)
+    : job_(job),
+      comm_(comm),
+      tokens_name_(tokens_input(job.spec)),
+      printed_(std::make_unique<PrintedTensors>(job, decode)),
+      decode_{&decode},
+      prefill_{&prefill},
+      sent_(static_cast<size_t>(comm.num_ranks())) {
+  options.seed = job.spec.seed;
+  options.in_flight = 1;
+  options.least_arena_bytes = prefill.arena_bytes;
+  ExecutorOptions beside = options;
+  options.print = [this](const Operand& printed, const void* data, int) { take(printed, data); };
+  decode_.executor = make(decode, options);
+  prefill_.executor = decode_.executor->beside(prefill, beside);
+  for (Steps* steps : {&decode_, &prefill_})
+    steps->inputs = steps->executor->allocate_inputs(steps->executor->inputs().bytes);
+  exchange_parts();
+}
+
+TokenSteps::Part TokenSteps::own_part() const {
+  for (const Instruction& i : decode_.program->instructions) {
+    if (i.opcode != Opcode::print) continue;
+    const PrintedPart part = printed_->part(i.inputs[0], -1);
+    if (!part.first_holder) return {};
+    const int64_t columns = part.shape.back();
+    return {flat_row(part), num_elements(part.shape) / columns, part.first.back(), columns};
+  }
+  return {};
+}
+
+void TokenSteps::exchange_parts() {
+  parts_.resize(static_cast<size_t>(comm_.num_ranks()));
+  Part& own = parts_[static_cast<size_t>(comm_.rank())] = own_part();
+  if (comm_.rank() > 0) {
+    comm_.wait_send(0, comm_.send(0, &own, sizeof own));
+    return;
+  }
+  for (int rank = 1; rank < comm_.num_ranks(); ++rank)
+    comm_.recv(rank, &parts_[static_cast<size_t>(rank)], sizeof(Part));
+  int64_t elements = 0, columns = 0;
+  for (const Part& part : parts_) elements += part.size(), columns = std::max(columns, part.column + part.columns);
+  check(elements == rows() * columns, "the ranks have each logit once");
+  logits_.resize(static_cast<size_t>(elements));
+}
+
+void TokenSteps::take(const Operand& printed, const void* data) {
+  if (parts_[static_cast<size_t>(comm_.rank())].rows > 0) to_floats(printed, data, own_values_);
+}
+
+/// Message: the number of tokens per row, the first positions, the tokens.
+void TokenSteps::order(int64_t tokens_of_row, std::span<const int32_t> tokens, std::span<const int32_t> starts) {
+  for (int rank = 1; rank < comm_.num_ranks(); ++rank)
+    if (const int64_t sent = sent_[static_cast<size_t>(rank)]; sent > 0) comm_.wait_send(rank, sent);
+  message_.assign(1, static_cast<int32_t>(tokens_of_row));
+  message_.insert(message_.end(), starts.begin(), starts.end());
+  message_.insert(message_.end(), tokens.begin(), tokens.end());
+  // Messages have one size, so that the others know it.
+  message_.resize(static_cast<size_t>(1 + rows() * (1 + prefill_tokens())));
+  for (int rank = 1; rank < comm_.num_ranks(); ++rank)
+    sent_[static_cast<size_t>(rank)] =
+        comm_.send(rank, message_.data(), static_cast<int64_t>(message_.size() * sizeof(int32_t)));
+}
+
+void TokenSteps::run(Steps& steps, int64_t tokens_of_row, std::span<const int32_t> tokens,
+                     std::span<const int32_t> starts) {
+  check(static_cast<int64_t>(tokens.size()) == rows() * tokens_of_row, "each row has as many tokens");
+  const InputLayout& layout = steps.executor->inputs();
+  for (size_t i = 0; i < layout.offsets.size(); ++i) {
+    if (layout.offsets[i] < 0) continue;
+    const Instruction& load = steps.program->instructions[i];
+    check(load.op == tokens_name_ || load.op == kStartsInput, "the graph reads tokens and first positions");
+    fill(load.outputs[0], load.op == kStartsInput ? starts : tokens, steps.inputs.get() + layout.offsets[i]);
+  }
+  steps.executor->start_step(steps.inputs.get(), {});
+  steps.executor->finish_step();
+}
+
+void TokenSteps::prefill(std::span<const int32_t> tokens, std::span<const int32_t> starts) {
+  order(prefill_tokens(), tokens, starts);
+  run(prefill_, prefill_tokens(), tokens, starts);
+}
+
+void TokenSteps::place(const Part& part, const std::vector<float>& values) {
+  const int64_t columns = static_cast<int64_t>(logits_.size()) / rows();
+  for (int64_t row = 0; row < part.rows; ++row)
+    std::copy_n(values.begin() + row * part.columns, part.columns,
+                logits_.begin() + (part.row + row) * columns + part.column);
+}
+
+std::span<float> TokenSteps::decode(std::span<const int32_t> tokens, std::span<const int32_t> starts) {
+  order(1, tokens, starts);
+  run(decode_, 1, tokens, starts);
+  place(parts_[0], own_values_);
+  for (int rank = 1; rank < comm_.num_ranks(); ++rank) {
+    const Part& part = parts_[static_cast<size_t>(rank)];
+    if (part.rows == 0) continue;
+    received_.resize(static_cast<size_t>(part.size()));
+    comm_.recv(rank, received_.data(), part.size() * static_cast<int64_t>(sizeof(float)));
+    place(part, received_);
+  }
+  return logits_;
+}
+
+void TokenSteps::finish() {
+  order(0, {}, std::vector<int32_t>(static_cast<size_t>(rows())));
+  for (int rank = 1; rank < comm_.num_ranks(); ++rank) comm_.wait_send(rank, sent_[static_cast<size_t>(rank)]);
+}
+
+void TokenSteps::follow() {
+  const auto texts = static_cast<size_t>(rows());
+  message_.resize(1 + texts * static_cast<size_t>(1 + prefill_tokens()));
+  while (true) {
+    comm_.recv(0, message_.data(), static_cast<int64_t>(message_.size() * sizeof(int32_t)));
+    const int64_t tokens_of_row = message_[0];
+    if (tokens_of_row == 0) return;
+    const std::span<const int32_t> starts = std::span(message_).subspan(1, texts);
+    const std::span<const int32_t> tokens =
+        std::span(message_).subspan(1 + texts, texts * static_cast<size_t>(tokens_of_row));
+    Steps& steps = tokens_of_row == 1 ? decode_ : prefill_;
+    run(steps, tokens_of_row, tokens, starts);
+    if (&steps != &decode_ || parts_[static_cast<size_t>(comm_.rank())].rows == 0) continue;
+    comm_.wait_send(0, comm_.send(0, own_values_.data(), static_cast<int64_t>(own_values_.size() * sizeof(float))));
+  }
+}
+
+}  // namespace trainctl

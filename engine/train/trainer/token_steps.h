@@ -1,0 +1,78 @@
+// Runs the programs of text generation on all ranks: rank 0 orders each step and has the logits of all texts after it.
+//
+//   rank 0   order (tokens, first positions) to all | step | logits of all ranks | next tokens | order ..
+//   others   order                                  | step | logits to rank 0    |             | order ..
+//
+// Orders and logits are messages between hosts' memories, beside the communication of the programs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/planning/planned_job.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/trainer/printed_tensors.h"
+
+namespace trainctl {
+
+/// Routes of the messages of `processes` ranks.
+std::vector<Route> routes_of_generation(int processes);
+
+class TokenSteps {
+ public:
+  using MakeExecutor = std::function<std::unique_ptr<Executor>(const Program& program, const ExecutorOptions& options)>;
+
+  /// All must outlive it; the job has a generation. `make` gets `options` with the other members set.
+  TokenSteps(const PlannedJob& job, const Program& decode, const Program& prefill, Communicator& comm,
+             ExecutorOptions options, const MakeExecutor& make);
+
+  /// To load the weights.
+  Executor& executor() { return *decode_.executor; }
+  int64_t rows() const { return job_.generation->size.rows; }
+  int64_t prefill_tokens() const { return job_.generation->prefill_tokens; }
+
+  // Rank 0. `starts`: by row, the position of its first token.
+  /// `tokens`: [rows, prefill_tokens].
+  void prefill(std::span<const int32_t> tokens, std::span<const int32_t> starts);
+  /// `tokens`: one per row. Returns the logits of the next tokens, [rows, vocabulary].
+  std::span<float> decode(std::span<const int32_t> tokens, std::span<const int32_t> starts);
+  /// Ends the loops of the others.
+  void finish();
+
+  /// The other ranks: runs what rank 0 orders, until it has finished.
+  void follow();
+
+ private:
+  struct Part {
+    int64_t row = 0, rows = 0, column = 0, columns = 0;  ///< no rows: the rank has no logits
+    int64_t size() const { return rows * columns; }
+  };
+  struct Steps {
+    const Program* program = nullptr;
+    std::unique_ptr<Executor> executor;
+    HostBlock inputs;
+  };
+
+  void order(int64_t tokens_of_row, std::span<const int32_t> tokens, std::span<const int32_t> starts);
+  void run(Steps& steps, int64_t tokens_of_row, std::span<const int32_t> tokens, std::span<const int32_t> starts);
+  void take(const Operand& printed, const void* data);
+  Part own_part() const;
+  void exchange_parts();
+  void place(const Part& part, const std::vector<float>& values);
+
+  const PlannedJob& job_;
+  Communicator& comm_;
+  const std::string tokens_name_;
+  std::unique_ptr<PrintedTensors> printed_;
+  Steps decode_, prefill_;
+  std::vector<Part> parts_;        ///< by rank; other ranks have only their own
+  std::vector<float> own_values_;  ///< of this rank's part
+  std::vector<float> logits_, received_;
+  std::vector<int32_t> message_;
+  std::vector<int64_t> sent_;  ///< by rank: the number of the last order
+};
+
+}  // namespace trainctl
