@@ -36,8 +36,10 @@ class Model {
     for (Diagnostic& wrong : check_adapters(spec_)) errors_.add(std::move(wrong));
     has_reference_ = spec_.loss && needs_reference(spec_.loss->type);
     if (has_reference_ && !spec_.adapters.lora)
-      error("loss", spec_.loss->type + " compares the network with its start, which without adapters would be a second copy "
-                    "of all weights",
+      error("loss",
+            spec_.loss->type +
+                " compares the network with its start, which without adapters would be a second copy "
+                "of all weights",
             "add adapters: {lora: {...}}, whose base is the start");
     for (const LayerSpec& layer : spec_.network) {
       add_layer(layer);
@@ -166,7 +168,7 @@ class Model {
       const Attrs attrs = with_defaults(layer.attrs, def->fields);
       LayerContext context{*def,   graph_,          builder, attrs,
                            inputs, ranks_in_stage_, hybrid_, spec_.parallel.micro_batches};
-      const std::vector<TensorId> outputs = emit_layer(context).tensors;
+      const std::vector<TensorId> outputs = emit_layer(context);
       builder.finish(outputs, layer.outputs);
       return outputs;
     } catch (const ShapeError& problem) {

@@ -1,7 +1,7 @@
 // The log-probability of each row's label, and the loss dpo, which compares those of two answers.
 //
-//   label_log_prob        logits [.., c], label i32 [..] -> [..] f32: x[label] - log sum_c e^x[c]; 0 for a negative label
-//   label_log_prob_grad   logits, label, dy [..]         -> dx[c] = dy * ((c == label) - softmax(x)[c])
+//   label_log_prob        logits [.., c], label i32 [..] -> [..] f32: x[label] - log sum_c e^x[c]; 0 for a negative
+//   label label_log_prob_grad   logits, label, dy [..]         -> dx[c] = dy * ((c == label) - softmax(x)[c])
 //
 // dpo (https://arxiv.org/abs/2305.18290), for rows whose first half is the chosen and whose second half is the rejected
 // answer (dataset.type preference):
@@ -40,6 +40,8 @@ KernelExample log_prob_example(const char* what, bool is_gradient) {
 
 /// See above. The references of both halves are known, so no gradient flows into them.
 TensorId dpo_margin(LayerBuilder& b, TensorId prediction, TensorId reference, TensorId targets, const Attrs& attrs) {
+  const double beta = attrs.number("beta");
+  if (!(beta > 0)) shape_error("dpo: beta is 0, expected more than 0");
   const TensorId trained = b.emit("label_log_prob", {prediction, targets}, {}, "trained")[0];
   const TensorId start = b.emit("label_log_prob", {reference, targets}, {}, "reference")[0];
   const TensorId gained = b.emit("sub", {trained, start}, {}, "gained")[0];
@@ -49,8 +51,7 @@ TensorId dpo_margin(LayerBuilder& b, TensorId prediction, TensorId reference, Te
   const TensorId chosen = b.emit("slice", {gained}, {{"begin", Ints{0, 0}}, {"size", half}}, "chosen")[0];
   const TensorId rejected = b.emit("slice", {gained}, {{"begin", Ints{0, half[1]}}, {"size", half}}, "rejected")[0];
   const TensorId difference = b.emit("sub", {chosen, rejected}, {}, "difference")[0];
-  return b.emit("reduce_sum", {difference},
-                {{"dims", Ints{1}}, {"keep_dims", false}, {"scale", attrs.number("beta", 0.1)}})[0];
+  return b.emit("reduce_sum", {difference}, {{"dims", Ints{1}}, {"keep_dims", false}, {"scale", beta}})[0];
 }
 
 }  // namespace
@@ -85,16 +86,18 @@ extern const OpDef label_log_prob_op = {
         },
     .kernel = {.name = "label_log_prob",
                .cost = reduction_cost<12>,
-               .example = [] { return log_prob_example("log-probability of the label; inputs logits, labels", false); }},
+               .example =
+                   [] { return log_prob_example("log-probability of the label; inputs logits, labels", false); }},
 };
 
 extern const LossDef dpo_loss = {
     .name = "dpo",
-    .doc = "direct preference optimization: mean -log sigmoid(beta * how much more than the reference the network "
-           "prefers the chosen to the rejected answer)",
+    .doc =
+        "direct preference optimization: mean -log sigmoid(beta * how much more than the reference the network "
+        "prefers the chosen to the rejected answer)",
     .fields = {text("reference", "The network to compare with. start: as it is at the start of the run.")
                    .one_of({"start"})
-                   .defaults("start"),
+                   .defaults(std::string("start")),
                number("beta", "Weight of the log-probabilities.").defaults(0.1).above(0)},
     .op = &binary_cross_entropy_op,
     .margin = dpo_margin,

@@ -28,8 +28,7 @@ Outputs label_log_probs(const Inputs& in, const Attrs&) {
 std::vector<KernelCase> label_log_prob_kernels() {
   std::vector<KernelCase> calls;
   for (const int64_t classes : {int64_t{1}, int64_t{7}, int64_t{37}, int64_t{5001}}) {
-    const CaseOperand none{
-        .shape = {12}, .fill = CaseOperand::Fill::number, .dtype = DType::i32, .number = -100};
+    const CaseOperand none{.shape = {12}, .fill = CaseOperand::Fill::number, .dtype = DType::i32, .number = -100};
     calls.push_back({"label_log_prob", {{.shape = {12, classes}}, none}, {unwritten({12})}, {}, 2e-6});
     calls.push_back({"label_log_prob_grad",
                      {{.shape = {12, classes}}, none, {.shape = {12}}},
@@ -57,7 +56,8 @@ extern const OpCases label_log_prob_cases = {
                       "label_log_prob: the label is [3] i32, expected [2]"},
                      {{"label_log_prob", {{{2, 3}}, {{2}}}}, "label_log_prob: the label is f32, expected i32"}},
     .kernels = label_log_prob_kernels(),
-    .kernel_references = {{"label_log_prob", [](const NaiveCall& call) { return label_log_probs(call.in, call.attrs); }},
+    .kernel_references = {{"label_log_prob",
+                           [](const NaiveCall& call) { return label_log_probs(call.in, call.attrs); }},
                           {"label_log_prob_grad",
                            [](const NaiveCall& call) {
                              Tensor64 grad = zeros(call.in[0].shape);
