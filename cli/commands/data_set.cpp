@@ -59,7 +59,7 @@ CheckedSets sets_to_check(const JobArguments& job) {
   }
   const JobSpec whole = job.load();
   const DatasetSpec& spec = whole.dataset;
-  if (whole.has_command() || !(spec.has_source() || spec.has_documents() || spec.type == "mnist"))
+  if (whole.has_command() || !(spec.has_source() || spec.has_documents() || spec.has_class_texts() || spec.type == "mnist"))
     throw SpecError(whole.position("dataset.type"), "dataset.type",
                     "a data set of type " + spec.type + " has no sample files to check",
                     "supported types: image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, mnist, chat, "
@@ -130,8 +130,11 @@ void print_report(const Source& source, const SourceReport& report, const std::s
 
 /// Whether all samples of the set can be read and are finite. `title` is printed before the report.
 bool is_sound(const DatasetSpec& spec, const std::string& title) {
-  if (spec.has_documents()) {
-    report_documents(spec, title);
+  if (spec.has_documents() || spec.has_class_texts()) {
+    if (spec.has_documents())
+      report_documents(spec, title);
+    else
+      report_class_texts(spec, title);
     return true;
   }
   const std::shared_ptr<const Source> source = open_source(spec, 0);  // the seed has no effect without shares

@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <iostream>
+#include <map>
 #include <vector>
 
 #include "cli/render/terminal.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/train/data/class_text_set.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/order.h"
 
@@ -83,6 +86,26 @@ void report_documents(const DatasetSpec& spec, const std::string& title) {
     std::cout << fmt::format("  {} row{} train{} nothing; first: {}\n", with_commas(found.untrained),
                              found.untrained == 1 ? "" : "s", found.untrained == 1 ? "s" : "",
                              printable(found.first_untrained));
+}
+
+void report_class_texts(const DatasetSpec& spec, const std::string& title) {
+  const ClassTextSet set(spec);
+  std::map<int32_t, int64_t> counts;
+  int64_t full = 0;
+  std::vector<int32_t> mask(static_cast<size_t>(spec.length));
+  for (int64_t i = 0; i < set.size(); ++i) {
+    ReadState state;
+    int32_t label = 0;
+    const std::array<void*, 3> to = {nullptr, &label, mask.data()};
+    set.read(i, state, to);
+    ++counts[label];
+    full += mask.back();
+  }
+  std::cout << fmt::format("{}{} texts of {} classes\n", title, with_commas(set.size()), counts.size());
+  for (const auto& [label, count] : counts) std::cout << fmt::format("  class {}: {}\n", label, with_commas(count));
+  if (full > 0)
+    std::cout << fmt::format("  {} texts fill a row or are truncated; increase dataset.length to keep them whole\n",
+                             with_commas(full));
 }
 
 void show_tokens(const DatasetSpec& spec, uint64_t seed, int64_t rows) {

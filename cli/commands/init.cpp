@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <iostream>
@@ -16,6 +17,8 @@
 #include "engine/base/put_all.h"
 #include "engine/base/text.h"
 #include "engine/model_folder/model_folder.h"
+#include "engine/train/data/class_text_set.h"
+#include "engine/train/data/open_source.h"
 
 namespace trainctl {
 namespace {
@@ -51,20 +54,55 @@ struct InitArguments {
   std::string name = "mlp";
   std::string from;  ///< a model folder; empty: the template
   std::string file;  ///< empty: stdout
+  std::string task, data, validation;  ///< of --finetune
 };
 
-/// The path of the model folder as the job file names it, relative to its own folder unless the user gave an absolute
-/// one.
-std::string path_for_job(const InitArguments& options) {
+/// A path as the job file names it, relative to its own folder unless the user gave an absolute one.
+std::string path_for_job(const std::string& path, const InitArguments& options) {
   namespace fs = std::filesystem;
-  if (fs::path(options.from).is_absolute()) return fs::path(options.from).lexically_normal().string();
+  if (path.empty()) return path;
+  if (fs::path(path).is_absolute()) return fs::path(path).lexically_normal().string();
   const fs::path folder = options.file.empty() ? fs::current_path() : fs::absolute(options.file).parent_path();
-  return fs::absolute(options.from).lexically_normal().lexically_proximate(folder.lexically_normal()).string();
+  return fs::absolute(path).lexically_normal().lexically_proximate(folder.lexically_normal()).string();
+}
+
+/// The number of classes in the data of a classifier: of folders of images, or of texts.
+int64_t count_classes(const InitArguments& options) {
+  DatasetSpec spec;
+  spec.paths = {options.data};
+  if (std::filesystem::is_directory(options.data)) {
+    spec.type = "image_folder";
+    return static_cast<int64_t>(open_source(spec, 0)->class_names().size());
+  }
+  spec.type = "text";
+  spec.tokenizer = options.from;
+  spec.label_field = "label";
+  spec.length = 1;
+  const ClassTextSet set(spec);
+  int64_t classes = 2;
+  for (int64_t i = 0; i < set.size(); ++i) classes = std::max<int64_t>(classes, int64_t{set.label(i)} + 1);
+  return classes;
+}
+
+Finetune finetune_of(const InitArguments& options) {
+  Finetune tuning;
+  if (options.task.empty()) return tuning;
+  if (options.from.empty() || options.data.empty())
+    throw SpecError({}, "init", "--finetune needs the model and the data", "add --from FOLDER and --data PATH");
+  if (!std::filesystem::exists(options.data)) throw EnvError(options.data + ": no such file or folder");
+  tuning.task = options.task == "chat"   ? FinetuneTask::chat
+                : options.task == "text" ? FinetuneTask::text
+                                         : FinetuneTask::classifier;
+  tuning.data = path_for_job(options.data, options);
+  tuning.validation = path_for_job(options.validation, options);
+  if (tuning.is_classifier()) tuning.classes = count_classes(options);
+  return tuning;
 }
 
 int init(const InitArguments& options) {
   FolderJob made;
-  if (!options.from.empty()) made = job_of_folder(options.from, path_for_job(options));
+  const Finetune tuning = finetune_of(options);
+  if (!options.from.empty()) made = job_of_folder(options.from, path_for_job(options.from, options), tuning);
   const std::string_view text = options.from.empty() ? find_template(options.name) : std::string_view(made.text);
   if (options.file.empty())
     std::cout << text;
@@ -86,10 +124,21 @@ void add_init_command(CLI::App& app, Action& chosen) {
       ->add_option("--from", options->from,
                    "Model folder in the format of Hugging Face (config.json, model.safetensors): the job of its model")
       ->excludes(name);
+  auto* task = command
+                   ->add_option("--finetune", options->task,
+                                "With --from: the job trains on --data: chat (conversations), text or classifier")
+                   ->check(CLI::IsMember({"chat", "text", "classifier"}));
+  auto* data = command->add_option("--data", options->data,
+                                   "Data of --finetune: JSON lines, or for images the folder of the class folders");
+  task->needs(data);
+  data->needs(task);
+  command->add_option("--validation", options->validation, "Data like --data for a validation after each epoch")
+      ->needs(task);
   command->add_option("-o,--output", options->file, "File to write; default: stdout");
   command->footer(R"(Examples:
   trainctl init mlp -o job.yaml && trainctl check job.yaml
-  trainctl init --from SmolLM2-135M -o smol.yaml && trainctl check smol.yaml)");
+  trainctl init --from SmolLM2-135M -o smol.yaml && trainctl check smol.yaml
+  trainctl init --from SmolLM2-135M --finetune chat --data talks.jsonl -o tune.yaml)");
   command->callback([&chosen, options] { chosen = [options] { return init(*options); }; });
 }
 

@@ -16,6 +16,7 @@
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/spec/adapters.h"
+#include "engine/spec/reference_model.h"
 
 namespace trainctl {
 namespace {
@@ -33,8 +34,16 @@ class Model {
     if (const DataField* first = data_.find("data")) input(*first);
     for (const LayerSpec& layer : spec_.network) check_name(layer);
     for (Diagnostic& wrong : check_adapters(spec_)) errors_.add(std::move(wrong));
+    has_reference_ = spec_.loss && needs_reference(spec_.loss->type);
+    if (has_reference_ && !spec_.adapters.lora)
+      error("loss",
+            spec_.loss->type +
+                " compares the network with its start, which without adapters would be a second copy "
+                "of all weights",
+            "add adapters: {lora: {...}}, whose base is the start");
     for (const LayerSpec& layer : spec_.network) {
       add_layer(layer);
+      if (has_reference_) add_reference(layer);
       add_adapter(layer);
     }
     if (spec_.loss) add_loss();
@@ -143,8 +152,16 @@ class Model {
     const std::vector<std::string> names = layer.output_names();
     for (const std::string& name : names) outputs_[name] = -1;
     if (!all) return;
-    graph_.layers.push_back({.name = layer.name, .type = layer.type, .pos = spec_.position(layer.path)});
-    LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1), compute_type_);
+    const std::vector<TensorId> outputs = emit(layer, inputs, layer.name, "");
+    for (size_t i = 0; i < outputs.size(); ++i) outputs_[names[i]] = outputs[i];
+  }
+
+  /// Emits the layer under a name, with the parameters of an earlier layer (or its own). Returns its outputs, none if
+  /// it is wrong.
+  std::vector<TensorId> emit(const LayerSpec& layer, const std::vector<TensorId>& inputs, const std::string& name,
+                             const std::string& owner) {
+    graph_.layers.push_back({.name = name, .type = layer.type, .pos = spec_.position(layer.path)});
+    LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1), compute_type_, owner);
     try {
       const LayerDef* def = find_layer(layer.type);
       if (def == nullptr) shape_error(fmt::format("there is no layer type '{}'", layer.type));
@@ -153,10 +170,33 @@ class Model {
                            inputs, ranks_in_stage_, hybrid_, spec_.parallel.micro_batches};
       const std::vector<TensorId> outputs = emit_layer(context);
       builder.finish(outputs, layer.outputs);
-      for (size_t i = 0; i < names.size(); ++i) outputs_[names[i]] = outputs.at(i);
+      return outputs;
     } catch (const ShapeError& problem) {
       layer_error(layer, problem.what(), problem.field);
+      return {};
     }
+  }
+
+  /// The layer in the reference model (reference_model.h), which has neither adapters nor dropout. It is the layer
+  /// itself as long as no adapter comes before it.
+  void add_reference(const LayerSpec& layer) {
+    const std::vector<std::string> names = layer.output_names();
+    std::vector<TensorId> inputs;
+    bool differs = layer.type == "dropout";
+    for (const std::string& name : layer.inputs) {
+      const auto trained = outputs_.find(name), reference = references_.find(name);
+      if (trained == outputs_.end() || trained->second < 0) return;  // reported already
+      inputs.push_back(reference == references_.end() ? trained->second : reference->second);
+      differs = differs || inputs.back() != trained->second;
+    }
+    std::vector<TensorId> outputs;
+    if (!differs)
+      for (const std::string& name : names) outputs.push_back(outputs_[name]);
+    else if (layer.type == "dropout")
+      outputs = inputs;
+    else if (outputs_[names.front()] >= 0)
+      outputs = emit(layer, inputs, reference_layer(layer.name), layer.name);
+    for (size_t i = 0; i < outputs.size(); ++i) references_[names[i]] = outputs[i];
   }
 
   /// Every reader of the layer then reads the sum of it and its adapter.
@@ -173,8 +213,16 @@ class Model {
     const auto prediction = find(name, "loss");
     if (!prediction) return;
     const double shares = static_cast<double>(spec_.parallel.micro_batches) * (hybrid_ ? ranks_in_stage_ : 1);
+    LossContext context{graph_, spec_, data_, batch_, shares};
+    if (has_reference_) {
+      const auto targets = find("targets", "loss");
+      const auto reference = references_.find(name);
+      if (!targets || reference == references_.end()) return;
+      context.targets = *targets;
+      context.reference = reference->second;
+    }
     try {
-      graph_.loss = build_loss({graph_, spec_, data_, batch_, shares}, *prediction);
+      graph_.loss = build_loss(context, *prediction);
     } catch (const ShapeError& problem) {
       error("loss", problem.what());
     } catch (const SpecError& problem) {  // from a metric
@@ -191,6 +239,8 @@ class Model {
 
   const JobSpec& spec_;
   const DataShapes& data_;
+  bool has_reference_ = false;
+  std::map<std::string, TensorId> references_;  ///< by name, the outputs of layers in the reference model
   bool hybrid_ = false;
   int ranks_in_stage_ = 1;
   int64_t batch_ = 1;

@@ -15,7 +15,13 @@ struct LossContext {
   const DataShapes& data;
   int64_t batch = 1;  ///< batch size of the graph
   double shares = 1;  ///< micro-batches (in hybrid_parallel times the ranks of a stage)
+  // For a loss that compares the network with its start (LossDef::margin).
+  TensorId reference = -1;  ///< prediction of the start
+  TensorId targets = -1;
 };
+
+/// Whether the loss of this name compares the network with its start.
+bool needs_reference(const std::string& loss);
 
 /// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch. Before it the layer
 /// computes graph.metrics, each as "loss.<its name>". Creates input "label" if no layer reads it yet. Throws

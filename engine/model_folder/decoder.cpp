@@ -31,8 +31,10 @@ LayerLine linear(std::string_view name, std::string_view units, bool bias) {
 
 /// The rotary layer of q, k or all heads; two with `if` where layers with a window have other angles. Returns the name
 /// of the last one.
-std::string add_rotary(const Decoder& d, Lines& lines, const std::string& name, const std::string& fields) {
+std::string add_rotary(const Decoder& d, Lines& lines, const std::string& name, const std::string& input,
+                       std::string fields) {
   const bool differs = !d.local_rotary.empty();
+  if (d.reads_documents) fields = ", inputs: [" + input + ", documents]" + fields;
   LayerLine line(name, "rotary");
   if (differs) line.with("if", "${not local}");
   lines.push_back(line.with_fields(fields).with_fields(d.rotary).text());
@@ -45,7 +47,7 @@ std::string add_rotary(const Decoder& d, Lines& lines, const std::string& name, 
 /// q, k and v from one product, which is cut by heads.
 std::string add_packed_heads(const Decoder& d, Lines& lines) {
   lines.push_back(linear("qkv", "${head * (heads + 2*kv_heads)}", d.qkv_bias).text());
-  return add_rotary(d, lines, "turn", R"(, heads: "${heads}", kv_heads: "${kv_heads}", packing: heads)");
+  return add_rotary(d, lines, "turn", "qkv", R"(, heads: "${heads}", kv_heads: "${kv_heads}", packing: heads)");
 }
 
 /// q, k and v apart, because norms come between the products and the angles.
@@ -55,20 +57,24 @@ void add_normed_heads(const Decoder& d, Lines& lines, std::string& inputs) {
     lines.push_back((name == "q" ? product : product.with("inputs", "norm1")).text());
     if (name == "v") return name;
     lines.push_back(norm(d, name + "_norm").with("heads", "${" + heads + "}").text());
-    return add_rotary(d, lines, name + "_turn", fmt::format(", heads: \"${{{}}}\"", heads));
+    return add_rotary(d, lines, name + "_turn", name + "_norm", fmt::format(", heads: \"${{{}}}\"", heads));
   };
   const std::string q = add("q", "heads"), k = add("k", "kv_heads"), v = add("v", "kv_heads");
-  inputs = "[" + q + ", " + k + ", " + v + "]";
+  inputs = q + ", " + k + ", " + v;
 }
 
 void add_attention(const Decoder& d, Lines& lines) {
   std::string inputs;
-  if (d.head_norms)
-    add_normed_heads(d, lines, inputs);
+  const bool is_packed = !d.head_norms;
+  if (is_packed)
+    inputs = add_packed_heads(d, lines);
   else
-    add_packed_heads(d, lines);
+    add_normed_heads(d, lines, inputs);
   LayerLine attention("attn", "attention");
-  if (!inputs.empty()) attention.with("inputs", inputs);
+  if (d.reads_documents)
+    attention.with("inputs", "[" + inputs + ", documents]").with("mask", "documents");
+  else if (!is_packed)
+    attention.with("inputs", "[" + inputs + "]");
   attention.with("heads", "${heads}").with("kv_heads", "${kv_heads}").with("causal", true);
   if (d.score_scale > 0) attention.with("scale", d.score_scale);
   if (d.score_softcap > 0) attention.with("softcap", d.score_softcap);
@@ -130,8 +136,11 @@ Lines network_of(const Decoder& d) {
 
 }  // namespace
 
-ModelJob decoder_job(const Decoder& d) {
-  ModelJob job{.title = d.title, .map = d.map};
+ModelJob decoder_job(Decoder d, const Finetune& tuning) {
+  d.reads_documents = tuning.has_documents();
+  ModelJob job{.title = d.title, .map = d.map, .is_decoder = true, .reads_documents = d.reads_documents};
+  job.products = d.head_norms ? Lines{"h.*.q", "h.*.k", "h.*.v"} : Lines{"h.*.qkv"};
+  for (const char* product : {"h.*.proj", "h.*.gate", "h.*.up", "h.*.down"}) job.products.emplace_back(product);
   const auto var = [&](const char* name, int64_t value) { job.vars.emplace_back(name, std::to_string(value)); };
   if (all_alike(d)) var("layers", d.layers);
   var("heads", d.heads);

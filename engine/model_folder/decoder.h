@@ -28,6 +28,7 @@ struct Decoder {
   std::vector<int64_t> windows{};               ///< window of each layer; 0: none
   std::string rotary{};                         ///< fields of rotary: ", base: 10000.0"
   std::string local_rotary{};                   ///< the same for layers with a window, if they differ
+  bool reads_documents = false;                 ///< rows contain several documents
 };
 
 /// The fields that almost all of these families share. `config` also has those that only some have.
@@ -37,6 +38,6 @@ std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::
 /// The window of each layer, by layer_types, or else of those for which has_window(layer) is true.
 std::vector<int64_t> read_windows(const ModelConfig& config, int64_t layers, bool (*has_window)(int64_t layer));
 
-ModelJob decoder_job(const Decoder& decoder);
+ModelJob decoder_job(Decoder decoder, const Finetune& tuning);
 
 }  // namespace trainctl

@@ -43,41 +43,41 @@ Decoder gemma(const ModelConfig& config) {
 
 }  // namespace
 
-ModelJob llama_job(const ModelConfig& config) { return decoder_job(llama(config)); }
+ModelJob llama_job(const ModelConfig& config, const Finetune& tuning) { return decoder_job(llama(config), tuning); }
 
-ModelJob mistral_job(const ModelConfig& config) {
+ModelJob mistral_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = llama(config);
   d.title = "Mistral";
   d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
-  return decoder_job(d);
+  return decoder_job(d, tuning);
 }
 
-ModelJob qwen2_job(const ModelConfig& config) {
+ModelJob qwen2_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = read_decoder(config);
   d.title = "Qwen2";
   d.qkv_bias = true;
   d.rotary = read_rotary(config, d.head_dim);
   read_qwen_windows(config, d);
-  return decoder_job(d);
+  return decoder_job(d, tuning);
 }
 
-ModelJob qwen3_job(const ModelConfig& config) {
+ModelJob qwen3_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = llama(config);
   d.title = "Qwen3";
   d.head_norms = true;
   read_qwen_windows(config, d);
-  return decoder_job(d);
+  return decoder_job(d, tuning);
 }
 
-ModelJob gemma2_job(const ModelConfig& config) {
+ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = gemma(config);
   d.title = "Gemma 2";
   d.rotary = read_rotary(config, d.head_dim);
   d.windows = read_windows(config, d.layers, [](int64_t layer) { return layer % 2 == 0; });
-  return decoder_job(d);
+  return decoder_job(d, tuning);
 }
 
-ModelJob gemma3_job(const ModelConfig& config) {
+ModelJob gemma3_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = gemma(config);
   d.title = "Gemma 3";
   d.head_norms = true;
@@ -94,17 +94,17 @@ ModelJob gemma3_job(const ModelConfig& config) {
   const bool all = std::all_of(d.windows.begin(), d.windows.end(), [&](int64_t w) { return w == d.windows.front(); });
   if (all && d.windows.front() > 0) d.rotary = d.local_rotary;
   if (all || d.local_rotary == d.rotary) d.local_rotary.clear();
-  return decoder_job(d);
+  return decoder_job(d, tuning);
 }
 
-ModelJob phi3_job(const ModelConfig& config) {
+ModelJob phi3_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = read_decoder(config);
   d.title = "Phi-3";
   d.map = "phi3";
   d.rotary = read_rotary(config, d.head_dim);
   d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
   config.ignore({"original_max_position_embeddings", "auto_map"});
-  return decoder_job(d);
+  return decoder_job(d, tuning);
 }
 
 }  // namespace trainctl

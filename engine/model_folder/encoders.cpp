@@ -1,7 +1,12 @@
 // Encoders: BERT (BertForMaskedLM, BertForSequenceClassification) and ViT (ViTForImageClassification). A folder of the
 // bare encoder becomes a classifier with a new last layer.
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/text.h"
 #include "engine/model_folder/activation.h"
 #include "engine/model_folder/families.h"
 
@@ -14,8 +19,9 @@ std::string layer_norm(const char* name, double eps) { return LayerLine(name, "l
 
 std::string sum(const char* name, const char* inputs) { return LayerLine(name, "add").with("inputs", inputs).text(); }
 
-std::string attention() {
-  return LayerLine("attn", "attention").with("inputs", "[q, k, v]").with("heads", "${heads}").text();
+/// `inputs`: "[q, k, v]", possibly with a mask.
+std::string attention(const char* inputs) {
+  return LayerLine("attn", "attention").with("inputs", inputs).with("heads", "${heads}").text();
 }
 
 bool has_architecture(const ModelConfig& config, const char* name) {
@@ -26,6 +32,30 @@ bool has_architecture(const ModelConfig& config, const char* name) {
 int64_t num_labels(const ModelConfig& config) {
   const ModelConfig::Json* labels = config.find("id2label");
   return labels == nullptr ? config.integer("num_labels", 2) : static_cast<int64_t>(labels->size());
+}
+
+/// The last layer is new if the files have none, or one for another number of classes.
+void set_classes(const ModelConfig& config, const Finetune& tuning, const char* architecture, ModelJob& job) {
+  const int64_t known = num_labels(config), classes = tuning.classes > 0 ? tuning.classes : known;
+  job.has_new_head = !has_architecture(config, architecture) || classes != known;
+  job.vars.emplace_back("classes", std::to_string(classes));
+}
+
+/// The normalization of preprocessor_config.json, for pixels from 0 to 255; each value is 0.5 without that file.
+std::string pixels_of(const ModelConfig& config) {
+  const auto path = std::filesystem::path(config.file()).parent_path() / "preprocessor_config.json";
+  std::ifstream file(path);
+  const auto json = file ? ModelConfig::Json::parse(file, nullptr, false) : ModelConfig::Json::object();
+  const auto numbers = [&](const char* field) {
+    std::vector<double> values(3, 0.5);
+    if (json.is_object() && json.contains(field) && json[field].is_array()) values.clear();
+    if (values.empty())
+      for (const auto& value : json[field]) values.push_back(value.is_number() ? value.get<double>() : 0.5);
+    std::vector<std::string> texts;
+    for (const double value : values) texts.push_back(fmt::format("{:.6g}", value * 255));
+    return "[" + join(texts) + "]";
+  };
+  return "{mean: " + numbers("image_mean") + ", std: " + numbers("image_std") + "}";
 }
 
 void add_encoder_vars(const ModelConfig& config, ModelJob& job) {
@@ -63,11 +93,11 @@ void add_classifier(ModelJob& job, bool has_pooler) {
 }
 
 /// Norms follow the sums.
-std::vector<std::string> bert_block(const std::string& activation, double eps) {
+std::vector<std::string> bert_block(const std::string& activation, double eps, bool is_masked) {
   return {dense("q", "${d}").text(),
           dense("k", "${d}").with("inputs", "input").text(),
           dense("v", "${d}").with("inputs", "input").text(),
-          attention(),
+          attention(is_masked ? "[q, k, v, mask]" : "[q, k, v]"),
           dense("proj", "${d}").text(),
           sum("sum1", "[proj, input]"),
           layer_norm("norm1", eps),
@@ -93,7 +123,7 @@ std::vector<std::string> bert_embeddings(double eps) {
 
 }  // namespace
 
-ModelJob bert_job(const ModelConfig& config) {
+ModelJob bert_job(const ModelConfig& config, const Finetune& tuning) {
   config.refuse_if_set({"is_decoder", "add_cross_attention", "quantization_config"});
   if (config.text("position_embedding_type", "absolute") != "absolute") config.refuse("position_embedding_type");
   config.ignore({"gradient_checkpointing", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
@@ -107,24 +137,23 @@ ModelJob bert_job(const ModelConfig& config) {
   job.vars.emplace_back("max_length", std::to_string(positions));
   job.vars.emplace_back("token_types", std::to_string(config.integer("type_vocab_size", 2)));
   job.vars.emplace_back("length", std::to_string(std::min<int64_t>(positions, 128)));
-  job.block = bert_block(activation, eps);
+  job.block = bert_block(activation, eps, tuning.is_classifier());
   job.network = bert_embeddings(eps);
-  if (has_architecture(config, "BertForMaskedLM")) {
+  if (has_architecture(config, "BertForMaskedLM") && !tuning.is_classifier()) {
     job.network.push_back(dense("transform", "${d}").text());
     job.network.push_back(LayerLine("transform_act", activation).text());
     job.network.push_back(layer_norm("transform_norm", eps));
     job.network.push_back(dense("head", "${vocab}").with("share", "words").text());
   } else {
     job.input = ModelInput::text_class;
-    job.has_new_head = !has_architecture(config, "BertForSequenceClassification");
-    job.vars.emplace_back("classes", std::to_string(num_labels(config)));
+    set_classes(config, tuning, "BertForSequenceClassification", job);
     add_classifier(job, true);
   }
   job.no_decay = {"*.bias", "*norm*.weight"};
   return job;
 }
 
-ModelJob vit_job(const ModelConfig& config) {
+ModelJob vit_job(const ModelConfig& config, const Finetune& tuning) {
   config.refuse_if_set({"quantization_config"});
   config.ignore({"encoder_stride", "pooler_act", "pooler_output_size"});
   const double eps = config.number("layer_norm_eps", 1e-12);
@@ -138,12 +167,12 @@ ModelJob vit_job(const ModelConfig& config) {
   job.vars.emplace_back("image", std::to_string(config.integer("image_size", 224)));
   job.vars.emplace_back("patch", std::to_string(config.integer("patch_size", 16)));
   job.vars.emplace_back("channels", std::to_string(config.integer("num_channels", 3)));
-  job.vars.emplace_back("classes", std::to_string(num_labels(config)));
+  set_classes(config, tuning, "ViTForImageClassification", job);
   job.block = {layer_norm("norm1", eps),
                product("q"),
                product("k"),
                product("v"),
-               attention(),
+               attention("[q, k, v]"),
                dense("proj", "${d}").text(),
                sum("sum1", "[proj, input]"),
                layer_norm("norm2", eps),
@@ -155,7 +184,7 @@ ModelJob vit_job(const ModelConfig& config) {
   job.network.push_back(layer_norm("norm", eps));
   add_classifier(job, false);
   job.input = ModelInput::image_class;
-  job.has_new_head = !has_architecture(config, "ViTForImageClassification");
+  job.pixels = pixels_of(config);
   job.no_decay = {"*.bias", "*norm*.weight"};
   return job;
 }

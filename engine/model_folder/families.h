@@ -13,21 +13,21 @@ namespace trainctl {
 struct ModelFamily {
   std::string_view type;  ///< model_type
   std::string_view map;   ///< name map of its tensors
-  ModelJob (*job)(const ModelConfig& config);
+  ModelJob (*job)(const ModelConfig& config, const Finetune& tuning);
 };
 const std::vector<ModelFamily>& model_families();
 /// Throws SpecError, which lists the known families.
 const ModelFamily& find_family(const ModelConfig& config);
 
-ModelJob gpt2_job(const ModelConfig& config);
-ModelJob llama_job(const ModelConfig& config);
-ModelJob mistral_job(const ModelConfig& config);
-ModelJob qwen2_job(const ModelConfig& config);
-ModelJob qwen3_job(const ModelConfig& config);
-ModelJob gemma2_job(const ModelConfig& config);
-ModelJob gemma3_job(const ModelConfig& config);
-ModelJob phi3_job(const ModelConfig& config);
-ModelJob bert_job(const ModelConfig& config);
-ModelJob vit_job(const ModelConfig& config);
+ModelJob gpt2_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob llama_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob mistral_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob qwen2_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob qwen3_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob gemma3_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob phi3_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob bert_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob vit_job(const ModelConfig& config, const Finetune& tuning);
 
 }  // namespace trainctl

@@ -4,7 +4,7 @@
 
 namespace trainctl {
 
-ModelJob gpt2_job(const ModelConfig& config) {
+ModelJob gpt2_job(const ModelConfig& config, const Finetune&) {
   if (!config.flag("scale_attn_weights", true)) config.refuse("scale_attn_weights");
   config.refuse_if_set({"scale_attn_by_inverse_layer_idx", "add_cross_attention", "quantization_config"});
   config.ignore({"reorder_and_upcast_attn", "n_ctx", "summary_activation", "summary_first_dropout",
@@ -45,6 +45,8 @@ ModelJob gpt2_job(const ModelConfig& config) {
       norm("ln_f"),
       head.text(),
   };
+  job.is_decoder = true;
+  job.products = {"h.*.qkv", "h.*.proj", "h.*.up", "h.*.down"};
   job.no_decay = {"*.bias", "*ln*.weight"};
   job.recompute = {"h.*.ln1", "h.*.ln2", "h.*.act"};
   return job;

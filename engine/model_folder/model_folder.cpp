@@ -23,10 +23,11 @@ std::string job_name(const std::string& folder) {
 
 }  // namespace
 
-FolderJob job_of_folder(const std::string& folder, const std::string& from) {
+FolderJob job_of_folder(const std::string& folder, const std::string& from, const Finetune& tuning) {
   const ModelConfig config(folder);
-  ModelJob job = find_family(config).job(config);
-  return {job_text(job, from, job_name(folder)), config.notes()};
+  const ModelJob job = find_family(config).job(config, tuning);
+  require_task(job, tuning, config.type());
+  return {job_text(job, tuning, from, job_name(folder)), config.notes()};
 }
 
 std::string folder_of_weights(const std::string& path) {

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/model_folder/finetune.h"
+
 namespace trainctl {
 
 struct FolderJob {
@@ -13,9 +15,9 @@ struct FolderJob {
   std::vector<std::string> notes;  ///< fields that are left out or unknown
 };
 
-/// The job for the model of a folder. `from`: the folder as the job names it. Throws EnvError if the folder has no
+/// The job for the model of a folder, or for its fine-tuning. `from`: the folder as the job names it. Throws EnvError if the folder has no
 /// config.json, SpecError for an unknown model_type or a value that no layer of trainctl computes.
-FolderJob job_of_folder(const std::string& folder, const std::string& from);
+FolderJob job_of_folder(const std::string& folder, const std::string& from, const Finetune& tuning = {});
 
 /// The folder that contains weights: `path` itself, or the folder of the file.
 std::string folder_of_weights(const std::string& path);

@@ -8,17 +8,6 @@
 namespace trainctl {
 namespace {
 
-/// A text in YAML's double quotes, in which ${ is not an expression.
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"' || text[i] == '\\') result += '\\';
-    if (text[i] == '$' && text.compare(i, 2, "${") == 0) result += '$';
-    result += text[i];
-  }
-  return result + "\"";
-}
-
 constexpr std::string_view kHead = R"(# A trainctl job for the {title} model in {from}, made by `trainctl init --from`.
 #
 #   trainctl check FILE       validate it, and compare names and shapes of the weights
@@ -74,17 +63,11 @@ optimizer:
   clip_norm: 1.0
 )";
 
-constexpr std::string_view kEnd = R"(
-train: {steps: 1000, log_every: 10, checkpoint: auto}
-
-parallel:
-  mode: semi_auto_parallel
-)";
-
-std::string quoted_list(const std::vector<std::string>& patterns) {
-  std::vector<std::string> all;
-  for (const std::string& pattern : patterns) all.push_back("'" + pattern + "'");
-  return "[" + join(all) + "]";
+std::string training_text(const ModelJob& job) {
+  std::string text(kOptimizer);
+  if (!job.no_decay.empty())
+    text += "  groups:\n    - {parameters: " + quoted_list(job.no_decay) + ", weight_decay: 0}\n";
+  return text + "\ntrain: {steps: 1000, log_every: 10, checkpoint: auto}\n";
 }
 
 std::string vars_text(const ModelJob& job) {
@@ -99,7 +82,7 @@ std::string weights_text(const ModelJob& job, const std::string& from) {
   text += "  from: " + from + "\n  map: auto                        # the names in those files: ";
   text += job.map + ", by model_type in config.json\n";
   if (job.has_new_head)
-    text += "  partial: true                    # the last layer is new and starts with random weights\n";
+    text += "  partial: true                    # layers that the files lack are new and start with random weights\n";
   return text;
 }
 
@@ -116,6 +99,22 @@ std::string modules_text(const ModelJob& job) {
 }
 
 }  // namespace
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"' || text[i] == '\\') result += '\\';
+    if (text[i] == '$' && text.compare(i, 2, "${") == 0) result += '$';
+    result += text[i];
+  }
+  return result + "\"";
+}
+
+std::string quoted_list(const std::vector<std::string>& patterns) {
+  std::vector<std::string> all;
+  for (const std::string& pattern : patterns) all.push_back("'" + pattern + "'");
+  return "[" + join(all) + "]";
+}
 
 LayerLine::LayerLine(std::string_view name, std::string_view type) {
   if (!name.empty()) text_ = fmt::format("name: {}, ", name);
@@ -142,7 +141,8 @@ LayerLine& LayerLine::with_fields(const std::string& fields) {
   return *this;
 }
 
-std::string job_text(const ModelJob& job, const std::string& from, const std::string& name) {
+std::string job_text(const ModelJob& job, const Finetune& tuning, const std::string& from, const std::string& name) {
+  const bool tunes = tuning.task != FinetuneTask::none;
   std::string text(kHead);
   text.replace(text.find("{title}"), 7, job.title);
   text.replace(text.find("{from}"), 6, from);
@@ -150,12 +150,10 @@ std::string job_text(const ModelJob& job, const std::string& from, const std::st
   text += "precision: bf16                    # weights and activations; masters, sums and statistics stay f32\n\n";
   text += vars_text(job);
   text += weights_text(job, quoted(from));
-  text += dataset_text(job.input);
+  text += tunes ? finetune_data_text(job, tuning, quoted(from)) : std::string(dataset_text(job.input));
   text += modules_text(job);
-  text += kOptimizer;
-  if (!job.no_decay.empty())
-    text += "  groups:\n    - {parameters: " + quoted_list(job.no_decay) + ", weight_decay: 0}\n";
-  text += kEnd;
+  text += tunes ? finetune_training_text(job, tuning) : training_text(job);
+  text += "\nparallel:\n  mode: semi_auto_parallel\n";
   if (!job.recompute.empty())
     text += "  recompute: " + quoted_list(job.recompute) + "     # cheap to recompute, and large\n";
   text += "\nlaunch: {ranks: 1}\n";

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model_folder/finetune.h"
+
 namespace trainctl {
 
 /// A line of a network: {name: norm1, type: rms_norm, eps: 1e-06}.
@@ -44,10 +46,19 @@ struct ModelJob {
   std::vector<std::string> no_decay{};   ///< patterns of parameters without weight decay
   std::vector<std::string> recompute{};  ///< layers that are cheap to recompute, and large
   ModelInput input = ModelInput::next_token;
-  bool has_new_head = false;  ///< the files have no weights for the last layer
+  bool has_new_head = false;     ///< the files have no weights for the last layer, or for other classes
+  bool is_decoder = false;       ///< predicts the next token from those before it
+  bool reads_documents = false;  ///< rows may contain several documents
+  std::vector<std::string> products{};  ///< patterns of the dense layers of the blocks
+  std::string pixels{};                 ///< fields of the transform normalize, for images
 };
 
 /// The text of the job file. `from`: the model folder, as the job names it; `name`: of the job.
-std::string job_text(const ModelJob& job, const std::string& from, const std::string& name);
+std::string job_text(const ModelJob& job, const Finetune& tuning, const std::string& from, const std::string& name);
+
+/// A text in YAML's double quotes, in which ${ is not an expression.
+std::string quoted(const std::string& text);
+/// "['h.*.qkv', head]", each in quotes.
+std::string quoted_list(const std::vector<std::string>& patterns);
 
 }  // namespace trainctl

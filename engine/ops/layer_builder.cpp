@@ -74,6 +74,11 @@ TensorId LayerBuilder::add_tensor(Tensor tensor) {
 }
 
 TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) {
+  if (!owner_.empty()) {
+    const auto owned = graph_.find_tensor(fmt::format("{}.{}", owner_, name));
+    check(owned && graph_.tensors[*owned].shape == shape, "a copy of a layer has the parameters of its owner");
+    return *owned;
+  }
   Tensor tensor{.name = fmt::format("{}.{}", this->name(), name), .shape = std::move(shape)};
   tensor.kind = TensorKind::parameter;
   tensor.dtype = parameter_type_;
@@ -82,6 +87,8 @@ TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) 
 }
 
 TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {
+  if (!owner_.empty())
+    shape_error(fmt::format("{} has running statistics, so the network cannot be its own reference", owner_));
   Tensor tensor{.name = fmt::format("{}.{}", this->name(), name), .shape = std::move(shape)};
   tensor.kind = TensorKind::state;
   tensor.init = {Init::Kind::constant, value};

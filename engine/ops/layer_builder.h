@@ -17,11 +17,12 @@ namespace trainctl {
 /// do not fit or a name is taken.
 class LayerBuilder {
  public:
-  /// `parameter_type`: the type in which the layer's nodes read its parameters.
-  LayerBuilder(Graph& graph, LayerId layer, DType parameter_type = DType::f32)
-      : graph_(graph), layer_(layer), parameter_type_(parameter_type) {}
+  /// `parameter_type`: the type in which the layer's nodes read its parameters. `owner`: an earlier layer whose
+  /// parameters this one reads in place of its own; empty: none.
+  LayerBuilder(Graph& graph, LayerId layer, DType parameter_type = DType::f32, std::string owner = {})
+      : graph_(graph), layer_(layer), parameter_type_(parameter_type), owner_(std::move(owner)) {}
 
-  /// "layer.name"
+  /// "layer.name", or the parameter "owner.name".
   TensorId parameter(std::string_view name, Shape shape, Init init);
   TensorId state(std::string_view name, Shape shape, double value);
 
@@ -52,6 +53,7 @@ class LayerBuilder {
   Graph& graph_;
   LayerId layer_;
   DType parameter_type_;
+  std::string owner_;
   std::map<TensorId, TensorRule> rules_;
 };
 

@@ -23,6 +23,7 @@
 #include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
 #include "engine/plan/traffic/sums.h"
+#include "engine/spec/reference_model.h"
 
 namespace trainctl {
 namespace {
@@ -351,7 +352,7 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
   const std::vector<LayerFacts> facts = sharding_facts(graph);
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     if (plan.layers[l].choice != Choice::user) continue;
-    const StrategySpec* strategy = rule_for(spec.parallel.strategies, graph.layers[l].name, facts[l].is_loss);
+    const StrategySpec* strategy = rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
     StrategySpec bare = *strategy;
     bare.reason.clear();
     // Text that follows the strategy's own reason is kept.

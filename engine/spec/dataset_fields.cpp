@@ -38,16 +38,17 @@ const Section& dataset_section() {
               "mnist: IDX files (also .gz). image_folder: JPEG and PNG files, one folder per class. tar: shards in "
               "which files with a common name form a sample (WebDataset). csv: rows of text. npy, npz, safetensors: "
               "arrays. cifar10, cifar100: their binary files. tokens: token files of nanoGPT or llm.c. text: the "
-              "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines. random, "
-              "constant and clicks generate samples.")
+              "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines. preference: "
+              "chosen and rejected answers in JSON Lines, for the loss dpo. random, constant and clicks generate "
+              "samples.")
               .one_of({"mnist", "image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100",
-                       "tokens", "text", "chat", "random", "constant", "clicks"})
+                       "tokens", "text", "chat", "preference", "random", "constant", "clicks"})
               .required(),
           list_field<&D::paths>("path", FieldKind::paths,
                                 "mnist, cifar10, cifar100: the folder of the files. image_folder: the folder that "
                                 "contains the class folders. npy: the folder of the files named by `fields`. All "
                                 "others: files, by name or glob. Relative to the job file.")
-              .for_type(with_sources({"mnist", "tokens", "text", "chat"}))
+              .for_type(with_sources({"mnist", "tokens", "text", "chat", "preference"}))
               .required(),
           field<&D::split>("split",
                            "mnist, cifar10, cifar100: which files of the folder to use. Others: fractions of the "
@@ -73,8 +74,9 @@ const Section& dataset_section() {
           field<&D::delimiter>("delimiter", "The column separator: one character, or tab.").for_type({"csv"}),
           field<&D::header>("header", "The first line contains the column names. false: columns are numbered from 1.")
               .for_type({"csv"}),
-          field<&D::length>("length", "Tokens per sample; the label of each token is the next token.")
-              .for_type({"tokens", "text", "chat"})
+          field<&D::length>("length", "Tokens per sample; the label of each token is the next token. preference: of both "
+                             "answers together, each with its prompt.")
+              .for_type({"tokens", "text", "chat", "preference"})
               .at_least(1)
               .at_most(kMaxSize)
               .required(),
@@ -87,10 +89,15 @@ const Section& dataset_section() {
               .for_type({"tokens"}),
           field<&D::tokenizer>("tokenizer",
                                "A model's folder, tokenizer.json or a SentencePiece model, relative to the job file. "
-                               "chat also reads the chat template of the folder.")
-              .for_type({"text", "chat"}),
+                               "chat and preference also read the chat template of the folder.")
+              .for_type({"text", "chat", "preference"}),
           field<&D::json_field>("field", "The field of each JSON line: messages for chat and text for text if omitted.")
               .for_type({"text", "chat"}),
+          field<&D::label_field>("label_field",
+                                 "The field of each JSON line that has the class of the text, a whole number. A sample "
+                                 "is then a text with a class, and its field `mask` has 1 for tokens and 0 behind "
+                                 "them, for attention.")
+              .for_type({"text"}),
           field<&D::train_on>("train_on", "Tokens whose loss counts: all, or those that the assistant writes.")
               .one_of({"all", "assistant"})
               .for_type({"chat"}),

@@ -189,6 +189,8 @@ std::vector<std::string> DatasetSpec::field_names() const {
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};
   if (type == "clicks") return {"data", "ids", "label"};
+  if (type == "preference") return {"data", "label", "targets", "documents"};
+  if (has_class_texts()) return {"data", "label", "mask"};
   if (pack) return {"data", "label", "documents"};
   if (fields.empty()) return {"data", "label"};
   std::vector<std::string> names;

@@ -83,6 +83,7 @@ struct DatasetSpec {
   // chat, and text with a tokenizer: rows of documents
   std::string tokenizer;         ///< folder or file, made absolute
   std::string json_field;        ///< field of JSON Lines; empty: messages (chat) or text
+  std::string label_field;       ///< text: field of JSON Lines with the class; empty: the labels are tokens
   std::string train_on = "all";  ///< all | assistant: tokens whose labels count
   bool pack = false;             ///< several documents share a row
   // random and constant sets; shapes are per sample
@@ -101,9 +102,13 @@ struct DatasetSpec {
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty()); }
+  bool has_documents() const {
+    return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts());
+  }
+  /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
+  bool has_class_texts() const { return type == "text" && !label_field.empty(); }
   /// True if its samples are tokens and the tokens that follow them.
-  bool has_tokens() const { return type == "tokens" || type == "text" || type == "chat"; }
+  bool has_tokens() const { return type == "tokens" || (type == "text" && !has_class_texts()) || type == "chat"; }
   /// True if it is read through a Source (engine/train/data/source.h).
   bool has_source() const;
   /// True if its files say which samples are for training and which for tests.

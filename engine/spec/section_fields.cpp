@@ -12,6 +12,24 @@
 namespace trainctl {
 namespace {
 
+/// "dpo: Weight of the log-probabilities. Default: 0.1."
+std::string meaning_in(const std::string& type, const Field& field) {
+  return type + ": " + field.doc + (field.fallback ? " Default: " + to_string(*field.fallback) + "." : "");
+}
+
+/// Adds what a field of the same name means in another type. Its default is then that of the type.
+void add_meaning(Field& field, const std::string& type, const Field& other) {
+  check(field.kind == other.kind, "types that share a field must give it the same kind: " + field.name);
+  if (field.doc == other.doc && field.fallback == other.fallback && kind_text(field) == kind_text(other)) return;
+  check(field.only.size() == 1, "a field has the same meaning in all of its types, or two: " + field.name);
+  field.doc = meaning_in(field.only[0], field) + " " + meaning_in(type, other);
+  field.fallback.reset();
+  field.min_open = field.min_open && (other.min_open || other.min > field.min);
+  field.min = std::min(field.min, other.min);
+  field.max_open = field.max_open && (other.max_open || other.max < field.max);
+  field.max = std::max(field.max, other.max);
+}
+
 /// The fields that the types of a section define, each once, marked with the types that have it. `attrs` finds
 /// their values.
 std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs)(void* object)) {
@@ -23,8 +41,7 @@ std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs
         at = fields.insert(at, field);
         at->attrs = attrs;
       }
-      check(at->doc == field.doc && at->fallback == field.fallback && kind_text(*at) == kind_text(field),
-            "types that share a field must give it the same meaning: " + field.name);
+      add_meaning(*at, type.name, field);
       at->only.push_back(type.name);
     }
   }

@@ -348,6 +348,17 @@ void labels_suit_the_loss(Rules& r) {
     return;
   }
   const std::string wanted = loss.labels_are_classes ? "i32" : "f32";
+  if (r.job.dataset.has_class_texts() && wanted != "i32")
+    r.wrong("loss", r.job.loss->type + " needs f32 labels, but dataset.label_field has classes",
+            "use softmax_cross_entropy for classes");
+  const bool has_pairs = r.job.dataset.type == "preference";
+  if (has_pairs != (r.job.loss->type == "dpo"))
+    r.wrong("loss",
+            has_pairs ? "the labels of a preference data set are for dpo, not for " + r.job.loss->type
+                      : "dpo compares chosen and rejected answers, which a data set of type " + r.job.dataset.type +
+                            " does not have",
+            has_pairs ? "loss: {type: dpo}" : "use a data set of type preference");
+  if (r.job.dataset.has_class_texts() || has_pairs) return;
   if (r.job.dataset.has_tokens()) {
     if (wanted != "i32")
       r.wrong(
@@ -365,13 +376,39 @@ void labels_suit_the_loss(Rules& r) {
 /// The label of positions that are not trained, which the loss has to ignore (document_set.h).
 constexpr int64_t kUntrained = -100;
 
+bool reads_documents(const Rules& r) {
+  return std::any_of(r.job.network.begin(), r.job.network.end(), [](const LayerSpec& layer) {
+    return std::find(layer.inputs.begin(), layer.inputs.end(), "documents") != layer.inputs.end();
+  });
+}
+
+void pairs_suit_the_job(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (set.type != "preference" || !r.fine({"dataset", "network"})) return;
+  if (set.tokenizer.empty())
+    r.wrong("dataset.type", "preference needs the tokenizer of a model", "add tokenizer: FOLDER");
+  if (set.length % 2 != 0)
+    r.wrong("dataset.length", "is " + number(set.length) + ", but two answers share a row", "use an even number");
+  if (!reads_documents(r))
+    r.wrong("dataset.type",
+            "puts two answers into a row, but no layer reads the field `documents`, so attention would mix them",
+            "add `documents` to the inputs of rotary and attention layers; models with position_embedding cannot be "
+            "trained on preferences");
+}
+
 void documents_suit_the_job(Rules& r) {
   const DatasetSpec& set = r.job.dataset;
   if (!r.fine({"dataset", "loss", "network"})) return;
-  const char* needs_tokenizer = set.pack ? "dataset.pack" : !set.json_field.empty() ? "dataset.field" : nullptr;
+  const char* needs_tokenizer = set.pack                  ? "dataset.pack"
+                                : set.has_class_texts()   ? "dataset.label_field"
+                                : !set.json_field.empty() ? "dataset.field"
+                                                          : nullptr;
   if (set.type == "text" && set.tokenizer.empty() && needs_tokenizer != nullptr)
     r.wrong(needs_tokenizer, "needs a tokenizer, because without one the bytes of the files are tokens",
             "add tokenizer: FOLDER");
+  if (set.has_class_texts() && (set.pack || set.stride != 0))
+    r.wrong(set.pack ? "dataset.pack" : "dataset.stride", "cannot be used for texts with a class, one per row",
+            "remove it");
   if (!set.has_documents()) return;
   if (set.tokenizer.empty())
     r.wrong("dataset.type", "chat needs the tokenizer and the chat template of a model", "add tokenizer: FOLDER");
@@ -380,10 +417,7 @@ void documents_suit_the_job(Rules& r) {
   if (r.job.loss && r.job.loss->attrs.integer("ignore_index", 0) != kUntrained)
     r.wrong("loss", "has to ignore the label -100 of positions that are not trained",
             "loss: {type: " + r.job.loss->type + ", ignore_index: -100}");
-  const auto reads_documents = [](const LayerSpec& layer) {
-    return std::find(layer.inputs.begin(), layer.inputs.end(), "documents") != layer.inputs.end();
-  };
-  if (set.pack && std::none_of(r.job.network.begin(), r.job.network.end(), reads_documents))
+  if (set.pack && !reads_documents(r))
     r.wrong("dataset.pack",
             "puts several documents into a row, but no layer reads the field `documents`, so attention would mix them",
             "add `documents` to the inputs of attention layers, or remove pack");
@@ -600,6 +634,7 @@ void validate(const JobSpec& job, Problems& problems) {
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);
   documents_suit_the_job(r);
+  pairs_suit_the_job(r);
   metrics_have_classes(r);
   validation_fits(r);
   validation_has_samples_of_its_own(r);

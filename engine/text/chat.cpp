@@ -65,17 +65,38 @@ std::string file_text(const fs::path& path) {
   return in ? std::move(text).str() : std::string();
 }
 
+constexpr const char *kConfigFile = "tokenizer_config.json", *kTemplateFile = "chat_template.jinja";
+
+fs::path folder_of_tokenizer(const std::string& tokenizer) {
+  return fs::is_directory(tokenizer) ? fs::path(tokenizer) : fs::path(tokenizer).parent_path();
+}
+
+/// An empty object if the folder has none.
+Json read_tokenizer_config(const fs::path& folder) {
+  const fs::path file = folder / kConfigFile;
+  Json config = Json::parse(file_text(file), nullptr, false);
+  if (fs::exists(file) && !config.is_object()) throw EnvError(file.string() + ": is not a JSON object");
+  return config.is_object() ? config : Json::object();
+}
+
 }  // namespace
+
+std::string special_token_of(const std::string& tokenizer, const char* key) {
+  return token_text(read_tokenizer_config(folder_of_tokenizer(tokenizer)), key);
+}
+
+bool ChatTemplate::is_in(const std::string& tokenizer) {
+  const fs::path folder = folder_of_tokenizer(tokenizer);
+  return fs::exists(folder / kTemplateFile) || !template_in(read_tokenizer_config(folder)).empty();
+}
 
 ChatTemplate::ChatTemplate(std::string_view source, Json variables)
     : template_(source), variables_(std::move(variables)) {}
 
 ChatTemplate ChatTemplate::open(const std::string& tokenizer) {
-  const fs::path folder = fs::is_directory(tokenizer) ? fs::path(tokenizer) : fs::path(tokenizer).parent_path();
-  const fs::path config_file = folder / "tokenizer_config.json", template_file = folder / "chat_template.jinja";
-  Json config = Json::parse(file_text(config_file), nullptr, false);
-  if (fs::exists(config_file) && !config.is_object()) throw EnvError(config_file.string() + ": is not a JSON object");
-  if (!config.is_object()) config = Json::object();
+  const fs::path folder = folder_of_tokenizer(tokenizer);
+  const fs::path config_file = folder / kConfigFile, template_file = folder / kTemplateFile;
+  const Json config = read_tokenizer_config(folder);
   const std::string source = fs::exists(template_file) ? file_text(template_file) : template_in(config);
   if (source.empty())
     throw EnvError(folder.string() +

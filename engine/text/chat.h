@@ -22,6 +22,8 @@ class ChatTemplate {
   /// The template of a tokenizer's folder: chat_template.jinja, or chat_template in tokenizer_config.json. `tokenizer`:
   /// the folder, or a file in it. EnvError if there is none.
   static ChatTemplate open(const std::string& tokenizer);
+  /// Whether open() finds one.
+  static bool is_in(const std::string& tokenizer);
 
   /// `context`: an object with `messages` and possibly `tools` and other variables. EnvError if the template refuses
   /// it.
@@ -38,6 +40,10 @@ class ChatTemplate {
   jinja::Template template_;
   nlohmann::ordered_json variables_;
 };
+
+/// The text of bos_token, eos_token, pad_token or unk_token in the tokenizer_config.json of a tokenizer's folder; empty if
+/// there is none.
+std::string special_token_of(const std::string& tokenizer, const char* key);
 
 /// Tokens, and which of them the ranges cover, at least in part.
 struct MarkedTokens {

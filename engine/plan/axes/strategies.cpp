@@ -8,6 +8,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/layer_errors.h"
 #include "engine/plan/layout.h"
+#include "engine/spec/reference_model.h"
 
 namespace trainctl {
 namespace {
@@ -226,7 +227,7 @@ std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, co
   std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
   LayerErrors of_layers;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
-    const StrategySpec* strategy = rule_for(spec.parallel.strategies, graph.layers[l].name, facts[l].is_loss);
+    const StrategySpec* strategy = rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
     if (strategy == nullptr) continue;
     strategies[l] = LayerStrategy{strategy, Reader(graph, l, facts[l], spec, mesh, *strategy, of_layers).read()};
   }

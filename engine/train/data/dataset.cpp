@@ -12,12 +12,14 @@
 #include "engine/train/data/cached_set.h"
 #include "engine/train/data/clicks.h"
 #include "engine/train/data/cut_transforms.h"
+#include "engine/train/data/class_text_set.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/made_sets.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/preference_set.h"
 #include "engine/train/data/sample_transforms.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
@@ -109,11 +111,17 @@ DataHeader mnist_header(const DatasetSpec& spec) {
                    capped_product(files.size, num_elements(files.sample_shape) + 1), spec);
 }
 
+/// Of a set whose samples are lines of JSON Lines.
+template <class Set>
+DataHeader header_of_lines(const DatasetSpec& spec) {
+  const Set set(spec);
+  return {Set::shapes_of(spec), set.size(), set.memory_bytes()};
+}
+
 DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
-  if (spec.has_documents()) {
-    const DocumentSet set(spec);
-    return {DocumentSet::shapes_of(spec), set.size(), set.memory_bytes()};
-  }
+  if (spec.has_class_texts()) return header_of_lines<ClassTextSet>(spec);
+  if (spec.has_documents()) return header_of_lines<DocumentSet>(spec);
+  if (spec.type == "preference") return header_of_lines<PreferenceSet>(spec);
   if (spec.has_tokens()) return without_files(token_shapes(spec), read_token_index(spec).samples);
   if (spec.type == "mnist") return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
@@ -178,12 +186,18 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
   load_field(one, bytes.data(), one.is_integer ? DType::i32 : DType::f32, out);
 }
 
+/// Null for sets of another kind.
+static std::unique_ptr<Dataset> open_set_of_lines(const DatasetSpec& spec) {
+  if (spec.has_class_texts()) return std::make_unique<ClassTextSet>(spec);
+  if (spec.has_documents()) return std::make_unique<DocumentSet>(spec);
+  if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
+  return nullptr;
+}
+
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (spec.has_documents()) {
-    std::unique_ptr<Dataset> set = std::make_unique<DocumentSet>(spec);
+  if (std::unique_ptr<Dataset> set = open_set_of_lines(spec))
     return cached_bytes(*set) <= most_cached_bytes() ? keep_samples(std::move(set), CachePlace::memory, shared_cache)
                                                      : std::move(set);
-  }
   if (spec.has_tokens())
     return std::make_unique<Tokens>(spec);  // the system keeps their pages: a cache would save nothing
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
@@ -191,7 +205,7 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
   if (spec.type != "random" && spec.type != "constant")
     throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
                     "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, chat, "
-                    "random, constant, clicks");
+                    "preference, random, constant, clicks");
   std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
   if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
   return set;

@@ -7,9 +7,20 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/train/data/sources/open_files.h"
 
 namespace trainctl {
+
+/// Errors of the data are errors of the job, which names the data.
+template <class F>
+auto of_the_document_job(const char* field, F&& read) {
+  try {
+    return read();
+  } catch (const EnvError& error) {
+    throw SpecError({}, field, error.what());
+  }
+}
 
 class DocumentIndex {
  public:

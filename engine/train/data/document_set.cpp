@@ -20,16 +20,6 @@
 namespace trainctl {
 namespace {
 
-/// Errors of the data are errors of the job, which names the data.
-template <class F>
-auto of_the_document_job(const char* field, F&& read) {
-  try {
-    return read();
-  } catch (const EnvError& error) {
-    throw SpecError({}, field, error.what());
-  }
-}
-
 /// Calls `work(i)` for each i below `count` on the cores of this rank, and throws the error of the smallest i.
 template <class Work>
 void for_each_in_parallel(int64_t count, Work work) {

@@ -8,6 +8,7 @@
 
 #include "engine/model/index_uses.h"
 #include "engine/spec/error_positions.h"
+#include "engine/train/data/class_text_set.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
@@ -77,15 +78,32 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
 
 /// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length.
 std::optional<Stray> first_stray_of_documents(const DatasetSpec& spec, const IndexUse& use) {
-  const int64_t largest = DocumentTokenizer(spec).tokenizer().vocabulary_size() - 1;
+  const int64_t largest = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })
+                              ->vocabulary_size() -
+                          1;
   if (use.input == "documents" || use.accepts(largest)) return {};
   return Stray{static_cast<int32_t>(largest), fmt::format("the tokenizer {} has token {}", spec.tokenizer, largest)};
+}
+
+std::optional<Stray> first_stray_of_class_texts(const DatasetSpec& spec, const IndexUse& use) {
+  const ClassTextSet set(spec);
+  if (use.input == "data") {
+    const int64_t largest = set.tokenizer().vocabulary_size() - 1;
+    if (use.accepts(largest)) return {};
+    return Stray{static_cast<int32_t>(largest), fmt::format("the tokenizer {} has token {}", spec.tokenizer, largest)};
+  }
+  if (use.input != "label") return {};
+  for (int64_t i = 0; i < std::min(set.size(), kMostSamplesRead); ++i)
+    if (const int32_t label = set.label(i); !use.accepts(label))
+      return Stray{label, fmt::format("{} has the class {}", set.where(i), label)};
+  return {};
 }
 
 /// The first sample, in the set's order, with an element out of range.
 std::optional<Stray> first_stray(const CheckedSet& checked, const IndexUse& use) {
   const DatasetSpec& spec = checked.spec;
-  if (spec.has_documents()) return first_stray_of_documents(spec, use);
+  if (spec.has_documents() || spec.type == "preference") return first_stray_of_documents(spec, use);
+  if (spec.has_class_texts()) return first_stray_of_class_texts(spec, use);
   if (spec.has_tokens()) {
     const auto stray = TokenSet(spec).first_stray(use.below, kMostTokensRead);
     if (!stray || use.accepts(stray->token)) return {};
@@ -153,7 +171,9 @@ std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) 
                        : fmt::format("change the network to support at least {}, or use other data", stray->value + 1)};
 }
 
-bool is_of_files(const DatasetSpec& set) { return set.type == "mnist" || set.has_source(); }
+bool is_of_files(const DatasetSpec& set) {
+  return set.type == "mnist" || set.has_source() || set.has_class_texts() || set.type == "preference";
+}
 
 /// The index that the loaded integers of a field break; nothing if they are all in range.
 std::optional<Stray> stray_of(const std::vector<IndexUse>& uses, const SampleField& field,

@@ -1,0 +1,31 @@
+// What a job of `trainctl init --from` trains the model of a folder for, and the sections that depend on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trainctl {
+
+enum class FinetuneTask : uint8_t { none, chat, text, classifier };
+
+struct Finetune {
+  FinetuneTask task = FinetuneTask::none;
+  std::string data;        ///< the data set, as the job names it
+  std::string validation;  ///< the same of a validation; empty: none, or a part of the images
+  int64_t classes = 0;     ///< of a classifier; 0: as many as config.json has
+
+  bool has_documents() const { return task == FinetuneTask::chat || task == FinetuneTask::text; }
+  bool is_classifier() const { return task == FinetuneTask::classifier; }
+};
+
+struct ModelJob;
+
+/// The sections dataset, validation and metrics. `from`: the model folder, quoted.
+std::string finetune_data_text(const ModelJob& job, const Finetune& tuning, const std::string& from);
+/// The sections loss, adapters, optimizer and train.
+std::string finetune_training_text(const ModelJob& job, const Finetune& tuning);
+/// Throws SpecError if the model cannot be trained for this task. `type`: model_type.
+void require_task(const ModelJob& job, const Finetune& tuning, const std::string& type);
+
+}  // namespace trainctl

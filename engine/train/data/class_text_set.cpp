@@ -1,0 +1,69 @@
+// See the header.
+#include "engine/train/data/class_text_set.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/train/data/document_set.h"
+#include "engine/train/data/sources/file_list.h"
+
+namespace trainctl {
+
+DataShapes ClassTextSet::shapes_of(const DatasetSpec& spec) {
+  DataShapes shapes = data_and_label({spec.length}, {}, true, true);
+  shapes.fields.push_back({"mask", {spec.length}, true});
+  return shapes;
+}
+
+ClassTextSet::ClassTextSet(const DatasetSpec& spec)
+    : length_(spec.length),
+      text_field_(spec.json_field.empty() ? "text" : spec.json_field),
+      label_field_(spec.label_field),
+      tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
+      index_(
+          of_the_document_job("dataset.path", [&] { return DocumentIndex(list_files(spec.paths, "dataset.path")); })),
+      fields_(as_loaded(shapes_of(spec))) {
+  if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no texts");
+  if (!index_.is_json(0))
+    throw SpecError({}, "dataset.path", index_.where(0) + " is not JSON Lines, so it has no field '" + label_field_ + "'",
+                    "write a line {\"text\": ..., \"label\": 0} for each text to a file *.jsonl");
+  const std::vector<int32_t> added = tokenizer_->encode("");
+  if (added.size() >= 2) last_ = {added.back()};
+}
+
+ClassTextSet::Line ClassTextSet::line(int64_t sample) const {
+  const auto fail = [&](const std::string& what) { throw EnvError(index_.where(sample) + ": " + what); };
+  const auto row = nlohmann::json::parse(index_.read(sample), nullptr, false);
+  if (!row.is_object()) fail("expected a JSON object");
+  if (!row.contains(text_field_) || !row[text_field_].is_string())
+    fail("has no text in the field '" + text_field_ + "'; name another with dataset.field");
+  if (!row.contains(label_field_) || !row[label_field_].is_number_integer())
+    fail("has no class in the field '" + label_field_ + "'; a class is a whole number, counted from 0");
+  const auto label = row[label_field_].get<int64_t>();
+  if (label < std::numeric_limits<int32_t>::min() || label > std::numeric_limits<int32_t>::max())
+    fail("has the class " + std::to_string(label) + ", which does not fit into 32 bits");
+  return {row[text_field_].get<std::string>(), static_cast<int32_t>(label)};
+}
+
+int32_t ClassTextSet::label(int64_t sample) const { return line(sample).label; }
+
+void ClassTextSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
+  const StageTimer timer(state.seconds, ReadStage::read);
+  const Line line = this->line(sample);
+  if (to[1] != nullptr) *static_cast<int32_t*>(to[1]) = line.label;
+  if (to[0] == nullptr && to[2] == nullptr) return;
+  std::vector<int32_t> tokens = tokenizer_->encode(line.text);
+  const auto length = static_cast<size_t>(length_);
+  if (tokens.size() > length) {
+    tokens.resize(length);
+    std::copy(last_.begin(), last_.end(), tokens.end() - static_cast<int64_t>(last_.size()));
+  }
+  for (size_t i = 0; i < length; ++i) {
+    if (to[0] != nullptr) static_cast<int32_t*>(to[0])[i] = i < tokens.size() ? tokens[i] : 0;
+    if (to[2] != nullptr) static_cast<int32_t*>(to[2])[i] = i < tokens.size() ? 1 : 0;
+  }
+}
+
+}  // namespace trainctl

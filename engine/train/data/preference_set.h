@@ -1,0 +1,69 @@
+// Pairs of answers to a prompt (dataset.type preference), in the forms that TRL accepts. A line of JSON Lines has
+//
+//   prompt, chosen, rejected   texts, or lists of messages, which the model's chat template renders
+//   chosen, rejected           lists of messages that begin with the same messages: the prompt
+//
+// A sample is a row of `length` positions, of which the first half is the chosen and the second half the rejected answer,
+// each behind its prompt:
+//
+//   data       i32 [length]   the tokens, then 0
+//   targets    i32 [length]   the next token where the answer writes it, otherwise kNoTrainedLabel
+//   documents  i32 [length]   0 in the first half and length / 2 in the second, as attention and rotary read it
+//   label      f32 []         1: the first answer is the chosen one
+//
+// An answer that is a text ends with the tokenizer's eos_token. What does not fit into half a row is cut off at its end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/spec/job_spec.h"
+#include "engine/text/chat.h"
+#include "engine/text/tokenizer.h"
+#include "engine/train/data/dataset.h"
+#include "engine/train/data/document_index.h"
+
+namespace trainctl {
+
+class PreferenceSet final : public Dataset {
+ public:
+  /// SpecError if a file or the tokenizer cannot be read.
+  explicit PreferenceSet(const DatasetSpec& spec);
+
+  int64_t size() const override { return index_.size(); }
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
+  void expect(int64_t sample) const override { index_.expect(sample); }
+  std::string where(int64_t sample) const override { return index_.where(sample); }
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  int64_t memory_bytes() const { return index_.memory_bytes(); }
+  /// Pairs with an answer that does not fit into half a row, and those of which an answer has no token there. EnvError,
+  /// with its place, for a line that is no pair.
+  struct Summary {
+    int64_t truncated = 0, untrained = 0;
+    std::string first_untrained = {};
+  };
+  Summary summarize() const;
+
+  static DataShapes shapes_of(const DatasetSpec& spec);
+
+ private:
+  struct Pair {
+    MarkedTokens chosen, rejected;
+  };
+  Pair pair(int64_t sample) const;
+  MarkedTokens answer(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer) const;
+  Conversation render(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer) const;
+
+  int64_t half_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_;  ///< null if the tokenizer's folder has none
+  std::string end_;                     ///< eos_token
+  DocumentIndex index_;
+  std::vector<SampleField> fields_;
+};
+
+}  // namespace trainctl
