@@ -100,6 +100,10 @@ extern const OpDef experts_op = {
     .kernel = {.name = "experts",
                .private_outputs = 2,
                .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in, out, attrs, 1); },
+               .most_cuda_scratch =
+                   [](const std::vector<Shape>& in, const std::vector<Shape>& out) {
+                     return experts_scratch(ExpertsSize::of(in[2], in[3], out[1]), false);
+                   },
                .example =
                    [] {
                      using namespace example;
@@ -125,6 +129,10 @@ extern const OpDef experts_grad_op = {
         .name = "experts_grad",
         .accumulates = 12,
         .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in.subspan(1), out, attrs, 2); },
+        .most_cuda_scratch =
+            [](const std::vector<Shape>& in, const std::vector<Shape>&) {
+              return experts_scratch(ExpertsSize::of(in[3], in[4], in[6]), true);
+            },
         .example =
             [] {
               using namespace example;

@@ -41,6 +41,14 @@ struct ExpertsSize {
   }
 };
 
+/// Bytes of scratch memory on a GPU, for numbers of 4 bytes: the order of the rows, and for each row a and the result,
+/// or da, a, du and the gradient of x.
+inline int64_t experts_scratch(const ExpertsSize& n, bool backward) {
+  const int64_t ints = 2 * n.experts + 1 + n.rows + n.tokens * n.top_k;
+  const int64_t of_row = n.features + n.hidden + (backward ? n.hidden + n.inner() : 0);
+  return 4 * (ints + n.rows * of_row) + 5 * 256;
+}
+
 /// The hidden features of all experts are cut in this many blocks at most.
 inline int64_t blocks_of_hidden(int64_t hidden) { return std::gcd(hidden, int64_t{64}); }
 

@@ -207,10 +207,6 @@ extern const OpCases moe_cases = {
           "experts: the first weight is [4, 2, 8, 6], expected [experts, parts, hidden, 5]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},
           "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"}},
-    .without_cuda = {{"route", "not written yet"},
-                     {"route_grad", "not written yet"},
-                     {"experts", "not written yet"},
-                     {"experts_grad", "not written yet"}},
     .layers = {{"moe", ", experts: 4, top_k: 2, hidden: 5", {8, 12}},
                {"moe",
                 ", experts: 6, top_k: 2, hidden: 8, activation: relu, score: sigmoid, normalize: false, groups: 3, "
