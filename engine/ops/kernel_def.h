@@ -90,6 +90,8 @@ struct KernelDef {
 
   // Operands. Inputs are read and outputs are written, except:
   unsigned accumulates = 0;    ///< bit i: the kernel can add to output i (TensorArg::accumulate)
+  /// Bit i: output i is for the kernel of the gradient alone, and the order of its elements depends on the cut.
+  unsigned private_outputs = 0;
   unsigned updates_input = 0;  ///< bit i: input i is state that the kernel changes in place
   bool updates_outputs =
       false;  ///< f32 outputs are read and changed (an optimizer's); a bf16 output is a copy that is only written

@@ -206,6 +206,29 @@ def rotary(x, attrs, documents=None):
     return jnp.concatenate([units, k[:, :, :, None], v[:, :, :, None]], 3).reshape(x.shape)
 
 
+def routed(logits, attrs):
+    """Weights and ids of the chosen experts of each row."""
+    scores = jax.nn.sigmoid(logits) if attrs["score"] == "sigmoid" else jax.nn.softmax(logits)
+    groups = attrs["groups"]
+    parts = scores.reshape(*scores.shape[:-1], groups, -1)
+    best = jnp.sort(parts)[..., -2:].sum(-1) if attrs["score"] == "sigmoid" else parts.max(-1)
+    allowed = jax.nn.one_hot(jax.lax.top_k(best, attrs.get("top_groups", groups))[1], groups).sum(-2) > 0
+    candidates = jnp.where(allowed[..., None], parts, -1).reshape(scores.shape)
+    ids = jax.lax.top_k(candidates, attrs["top_k"])[1]
+    weights = jnp.take_along_axis(scores, ids, -1)
+    return attrs["scale"] * (weights / weights.sum(-1, keepdims=True) if attrs["normalize"] else weights), ids
+
+
+def mixture_of_experts(x, router, up, down, attrs):
+    """Every expert computes every row; rows that did not choose it have weight 0."""
+    weights, ids = routed(x @ router.T, attrs)
+    of_expert = (weights[..., None] * jax.nn.one_hot(ids, len(up))).sum(-2)
+    parts = jnp.einsum("ephd,...d->...eph", up, x)
+    act = {"swiglu": jax.nn.silu, "silu": jax.nn.silu, "relu": jax.nn.relu}.get(attrs["activation"], jax.nn.gelu)
+    hidden = act(parts[..., 0, :]) * (parts[..., 1, :] if up.shape[1] == 2 else 1)
+    return jnp.einsum("...e,edh,...eh->...d", of_expert, down, hidden)
+
+
 class Network:
     def __init__(self, job):
         self.job = job
@@ -308,6 +331,8 @@ class Network:
             return normalized(x, tuple(dim for dim in range(x.ndim) if dim != channel), attrs["eps"], weight, bias, channel)
         if kind == "attention":
             return attention(inputs, attrs)
+        if kind == "moe":
+            return mixture_of_experts(x, *(weights[f"{name}.{of}"] for of in ("router", "up", "down")), attrs)
         if kind == "rotary":
             return rotary(*inputs[:1], attrs, *inputs[1:])
         if kind == "embedding":
@@ -426,7 +451,7 @@ def reference_losses(dump_job, job_file, overrides=()):
         folder = pathlib.Path(name)
         subprocess.run([dump_job, str(job_file), name, *overrides], check=True)
         job = json.loads((folder / "job.json").read_text())
-        files = sorted(folder.glob("*.weight.npy")) + sorted(folder.glob("*.bias.npy"))
+        files = [file for kind in ("weight", "bias", "router", "up", "down") for file in sorted(folder.glob(f"*.{kind}.npy"))]
         weights = {file.stem: read_array(file) for file in files}
         data, label = read_array(folder / "data.npy"), read_array(folder / "label.npy")
     slots = {name: (jnp.zeros_like(w), jnp.zeros_like(w)) for name, w in weights.items() if name not in job["frozen"]}

@@ -1,0 +1,384 @@
+// The experts on CPUs. Pairs of a token and an expert that this rank holds are rows, ordered by expert and then by
+// token; a task computes at most 64 rows of one expert:
+//   u = x up^T    a = act(u)    y += weight * a down^T
+//   backward: da = dy down, dweight = da . a, du = weight * da * act'(u), dx += du up;
+//   then for each expert dup = du^T x, ddown = (weight * dy)^T a
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/cpu/scratch_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
+#include "engine/ops/kernel.h"
+#include "engine/ops/matmul/product_cpu.h"
+#include "engine/ops/moe/experts_size.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kRowsOfTask = 64;
+constexpr int64_t kLinesOfTask = 128;              ///< of a weight's gradient
+constexpr int64_t kWorthAnExpertThread = 1 << 20;  ///< multiplications
+
+/// Rows [first, first + count) of one expert.
+struct ExpertTask {
+  int64_t expert, first, count;
+};
+
+/// The rows of this rank's experts, in memory that is allocated once.
+struct ExpertRows {
+  ExpertsSize size;
+  std::vector<int64_t> starts;   ///< [experts + 1]: the first row of each expert
+  std::vector<int64_t> pair_of;  ///< [rows]: token * top_k + slot
+  std::vector<int64_t> row_of;   ///< [tokens * top_k]; -1: another rank's expert
+  std::vector<ExpertTask> tasks;
+
+  explicit ExpertRows(const ExpertsSize& n) : size(n) {
+    starts.resize(static_cast<size_t>(n.experts) + 1);
+    pair_of.resize(static_cast<size_t>(n.rows));
+    row_of.resize(static_cast<size_t>(n.tokens * n.top_k));
+    tasks.reserve(static_cast<size_t>(n.rows / kRowsOfTask + n.experts));
+  }
+
+  int64_t token(int64_t row) const { return pair_of[static_cast<size_t>(row)] / size.top_k; }
+
+  void sort(const int32_t* ids) {
+    std::fill(starts.begin(), starts.end(), 0);
+    const auto pairs = static_cast<int64_t>(row_of.size());
+    for (int64_t p = 0; p < pairs; ++p)
+      if (is_here(ids[p])) ++starts[static_cast<size_t>(ids[p] - size.first) + 1];
+    for (size_t e = 1; e < starts.size(); ++e) starts[e] += starts[e - 1];
+    if (starts.back() > size.rows)
+      throw EnvError(
+          fmt::format("moe: the router sends {} rows to experts {} to {}, but this rank has memory for {}\n  "
+                      "increase the layer's capacity, or cut the experts over fewer ranks",
+                      starts.back(), size.first, size.first + size.experts - 1, size.rows));
+    for (int64_t p = 0; p < pairs; ++p) {
+      int64_t& row = row_of[static_cast<size_t>(p)];
+      row = is_here(ids[p]) ? starts[static_cast<size_t>(ids[p] - size.first)]++ : -1;
+      if (row >= 0) pair_of[static_cast<size_t>(row)] = p;
+    }
+    std::rotate(starts.rbegin(), starts.rbegin() + 1, starts.rend());  // each start has moved to the next one
+    starts[0] = 0;
+    tasks.clear();
+    for (int64_t e = 0; e < size.experts; ++e)
+      for (int64_t r = begin(e); r < begin(e + 1); r += kRowsOfTask)
+        tasks.push_back({e, r, std::min(kRowsOfTask, begin(e + 1) - r)});
+  }
+
+  int64_t begin(int64_t expert) const { return starts[static_cast<size_t>(expert)]; }
+
+ private:
+  bool is_here(int32_t id) const { return id >= size.first && id < size.first + size.experts; }
+};
+
+float sigmoid_of(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
+
+constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // of gelu's approximation by tanh
+
+/// act(x), and its slope.
+template <ExpertActivation activation>
+float act(float x) {
+  if constexpr (activation == ExpertActivation::relu) return x > 0 ? x : 0.0f;
+  if constexpr (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu)
+    return x * sigmoid_of(x);
+  return 0.5f * x * (1 + cpu::tanh(kGeluRoot * (x + kGeluCube * x * x * x)));
+}
+template <ExpertActivation activation>
+float slope(float x) {
+  if constexpr (activation == ExpertActivation::relu) return x > 0 ? 1.0f : 0.0f;
+  if constexpr (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu) {
+    const float s = sigmoid_of(x);
+    return s * (1 + x * (1 - s));
+  }
+  const float t = cpu::tanh(kGeluRoot * (x + kGeluCube * x * x * x));
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluRoot * (1 + 3 * kGeluCube * x * x);
+}
+
+/// a [hidden] of u [parts, hidden].
+template <ExpertActivation activation>
+void activate(int64_t hidden, const float* u, float* a) {
+  if constexpr (is_gated(activation)) {
+    for (int64_t i = 0; i < hidden; ++i) a[i] = act<activation>(u[i]) * u[hidden + i];
+  } else {
+    for (int64_t i = 0; i < hidden; ++i) a[i] = act<activation>(u[i]);
+  }
+}
+
+/// du [parts, hidden] of the gradient of a.
+template <ExpertActivation activation>
+void activate_grad(int64_t hidden, const float* u, const float* da, float weight, float* du) {
+  for (int64_t i = 0; i < hidden; ++i) {
+    const float g = weight * da[i];
+    if constexpr (is_gated(activation)) {
+      du[i] = g * u[hidden + i] * slope<activation>(u[i]);
+      du[hidden + i] = g * act<activation>(u[i]);
+    } else {
+      du[i] = g * slope<activation>(u[i]);
+    }
+  }
+}
+
+/// Calls f with the activation as a constant.
+template <class F>
+void with_activation(ExpertActivation activation, const F& f) {
+  using enum ExpertActivation;
+  switch (activation) {
+    case swiglu:
+      return f(std::integral_constant<ExpertActivation, swiglu>());
+    case geglu:
+      return f(std::integral_constant<ExpertActivation, geglu>());
+    case silu:
+      return f(std::integral_constant<ExpertActivation, silu>());
+    case gelu:
+      return f(std::integral_constant<ExpertActivation, gelu>());
+    case relu:
+      return f(std::integral_constant<ExpertActivation, relu>());
+  }
+}
+
+/// What both kernels share: rows, threads and scratch memory.
+class ExpertsKernel {
+ public:
+  /// `floats_of_row`: scratch of each row; `floats_of_thread`: besides that of products.
+  ExpertsKernel(const KernelCall& call, const ExpertsSize& size, int64_t floats_of_row, int64_t floats_of_thread)
+      : n_(size),
+        rows_(size),
+        activation_(expert_activation(call.attrs)),
+        tiles_(cpu::tiles_for_blocks()),
+        scratch_(cpu::scratch_of_this_thread()) {
+    const int64_t worth = n_.rows * n_.inner() * n_.features / kWorthAnExpertThread;
+    threads_ = static_cast<int>(std::clamp<int64_t>(worth, 1, call.threads));
+    product_at_ = floats_of_row * n_.rows + threads_ * floats_of_thread;
+    product_floats_ = floats_of_products();
+    scratch_->reserve(product_at_ + threads_ * product_floats_);
+    cpu::start_workers(threads_);
+  }
+
+ protected:
+  /// Calls f(task, thread) for each task of rows.
+  template <class F>
+  void for_each_task(const F& f) const {
+    const auto count = static_cast<int64_t>(rows_.tasks.size());
+    for_each(count, [&](int64_t i, int thread) { f(rows_.tasks[static_cast<size_t>(i)], thread); });
+  }
+
+  /// Calls f(i, thread) for i in [0, count); each thread takes consecutive ones.
+  template <class F>
+  void for_each(int64_t count, const F& f) const {
+    cpu::run_parts(threads_, [&](int thread) {
+      for (int64_t i = count * thread / threads_; i < count * (thread + 1) / threads_; ++i) f(i, thread);
+    });
+  }
+
+  /// c[m, n] (+)= op(a) op(b), with contiguous rows of a and b.
+  void multiply(cpu::Product p, int thread) const {
+    p.a_row = p.transpose_a ? p.a_row : p.k;
+    p.b_row = p.transpose_b ? p.k : p.n;
+    p.c_row = p.n;
+    tiles_.run(p, scratch_->data() + product_at_ + thread * product_floats_);
+  }
+
+  /// to[i] = rows of `from`, one per token, of the rows of a task.
+  void gather(const float* from, const ExpertTask& task, float* to) const {
+    for (int64_t i = 0; i < task.count; ++i)
+      std::copy_n(from + rows_.token(task.first + i) * n_.features, n_.features, to + i * n_.features);
+  }
+
+  /// y[t] = sum of its rows of `from`, times their weights; null: 1.
+  void combine(const float* from, const float* weights, float* y) const {
+    for_each(n_.tokens, [&](int64_t t, int) {
+      float* const to = y + t * n_.features;
+      std::fill_n(to, n_.features, 0.0f);
+      for (int64_t p = t * n_.top_k; p < (t + 1) * n_.top_k; ++p) {
+        const int64_t row = rows_.row_of[static_cast<size_t>(p)];
+        if (row < 0) continue;
+        const float weight = weights == nullptr ? 1.0f : weights[p];
+        for (int64_t i = 0; i < n_.features; ++i) to[i] += weight * from[row * n_.features + i];
+      }
+    });
+  }
+
+  ExpertsSize n_;
+  ExpertRows rows_;
+  ExpertActivation activation_;
+  int threads_ = 1;
+
+  float* scratch() const { return scratch_->data(); }
+
+ private:
+  int64_t floats_of_products() const {
+    const int64_t inner = n_.inner(), d = n_.features, h = n_.hidden, most = std::max<int64_t>(1, n_.rows);
+    int64_t floats = 0;
+    const auto need = [&](cpu::Product p) { floats = std::max(floats, tiles_.scratch_floats(p)); };
+    need({.m = kRowsOfTask, .n = inner, .k = d, .transpose_b = true});
+    need({.m = kRowsOfTask, .n = d, .k = h, .transpose_b = true});
+    need({.m = kRowsOfTask, .n = h, .k = d});
+    need({.m = kRowsOfTask, .n = d, .k = inner});
+    need({.m = kLinesOfTask, .n = d, .k = most, .transpose_a = true});
+    need({.m = kLinesOfTask, .n = h, .k = most, .transpose_a = true});
+    return (floats + 15) / 16 * 16;
+  }
+
+  const cpu::Tiles& tiles_;
+  std::shared_ptr<cpu::Scratch> scratch_;
+  int64_t product_at_ = 0, product_floats_ = 0;
+};
+
+/// Where the operands of both kernels begin.
+struct ExpertOperands {
+  const float *x, *weights;
+  const int32_t* ids;
+  const float *up, *down;
+
+  ExpertOperands(const KernelCall& call, size_t first)
+      : x(call.in[first].as<float>()),
+        weights(call.in[first + 1].as<float>()),
+        ids(call.in[first + 2].as<int32_t>()),
+        up(call.in[first + 3].as<float>()),
+        down(call.in[first + 4].as<float>()) {}
+};
+
+ExpertsSize size_of_call(const KernelCall& call, size_t first, const TensorArg& kept) {
+  ExpertsSize n = ExpertsSize::of(call.in[first + 2].shape, call.in[first + 3].shape, kept.shape);
+  n.first = call.in[first + 3].offset[0];
+  return n;
+}
+
+class ExpertsForward : ExpertsKernel {
+ public:
+  ExpertsForward(const KernelCall& call, const ExpertsSize& n)
+      : ExpertsKernel(call, n, n.features, kRowsOfTask * (n.features + n.hidden)),
+        in_(call, 0),
+        y_(call.out[0].as<float>()),
+        kept_(call.out[1].as<float>()) {}
+
+  void operator()() {
+    rows_.sort(in_.ids);
+    with_activation(activation_, [&](auto activation) {
+      for_each_task([&](const ExpertTask& task, int thread) { run_task<activation()>(task, thread); });
+    });
+    combine(scratch(), in_.weights, y_);
+  }
+
+ private:
+  template <ExpertActivation activation>
+  void run_task(const ExpertTask& task, int thread) const {
+    const int64_t d = n_.features, h = n_.hidden, inner = n_.inner();
+    float* const xs = scratch() + n_.rows * d + thread * kRowsOfTask * (d + h);
+    float *const a = xs + kRowsOfTask * d, *const u = kept_ + task.first * inner;
+    gather(in_.x, task, xs);
+    const float* const up = in_.up + task.expert * inner * d;
+    multiply({.m = task.count, .n = inner, .k = d, .a = xs, .b = up, .c = u, .transpose_b = true}, thread);
+    for (int64_t i = 0; i < task.count; ++i) activate<activation>(h, u + i * inner, a + i * h);
+    const float* const down = in_.down + task.expert * d * h;
+    multiply({.m = task.count, .n = d, .k = h, .a = a, .b = down, .c = scratch() + task.first * d, .transpose_b = true},
+             thread);
+  }
+
+  ExpertOperands in_;
+  float *y_, *kept_;
+};
+
+class ExpertsBackward : ExpertsKernel {
+ public:
+  ExpertsBackward(const KernelCall& call, const ExpertsSize& n)
+      : ExpertsKernel(call, n, 3 * n.features + n.hidden + n.inner(), kRowsOfTask * n.hidden),
+        in_(call, 1),
+        dy_(call.in[0].as<float>()),
+        kept_(call.in[6].as<float>()),
+        dx_(call.out[0].as<float>()),
+        dweights_(call.out[1].as<float>()),
+        dup_(call.out[2].as<float>()),
+        ddown_(call.out[3].as<float>()),
+        adds_up_(call.out[2].accumulate),
+        adds_down_(call.out[3].accumulate) {}
+
+  void operator()() {
+    rows_.sort(in_.ids);
+    std::fill_n(dweights_, n_.tokens * n_.top_k, 0.0f);
+    with_activation(activation_, [&](auto activation) {
+      for_each_task([&](const ExpertTask& task, int thread) { run_task<activation()>(task, thread); });
+    });
+    combine(dxs(), nullptr, dx_);
+    weight_gradients();
+  }
+
+ private:
+  // Scratch memory: for each row x, dy (then times its weight), dx, a and du; for each thread da.
+  float* xs() const { return scratch(); }
+  float* dys() const { return xs() + n_.rows * n_.features; }
+  float* dxs() const { return dys() + n_.rows * n_.features; }
+  float* as() const { return dxs() + n_.rows * n_.features; }
+  float* dus() const { return as() + n_.rows * n_.hidden; }
+  float* da(int thread) const { return dus() + n_.rows * n_.inner() + thread * kRowsOfTask * n_.hidden; }
+
+  template <ExpertActivation activation>
+  void run_task(const ExpertTask& task, int thread) const {
+    const int64_t d = n_.features, h = n_.hidden, inner = n_.inner();
+    float *const dy = dys() + task.first * d, *const du = dus() + task.first * inner;
+    gather(in_.x, task, xs() + task.first * d);
+    gather(dy_, task, dy);
+    const float* const down = in_.down + task.expert * d * h;
+    multiply({.m = task.count, .n = h, .k = d, .a = dy, .b = down, .c = da(thread)}, thread);
+    for (int64_t i = 0; i < task.count; ++i) {
+      const int64_t pair = rows_.pair_of[static_cast<size_t>(task.first + i)];
+      const float *const u = kept_ + (task.first + i) * inner, *const slopes = da(thread) + i * h;
+      float* const a = as() + (task.first + i) * h;
+      activate<activation>(h, u, a);
+      activate_grad<activation>(h, u, slopes, in_.weights[pair], du + i * inner);
+      double dot = 0;
+      for (int64_t j = 0; j < h; ++j) dot += double{slopes[j]} * a[j];
+      dweights_[pair] = static_cast<float>(dot);
+      for (int64_t j = 0; j < d; ++j) dy[i * d + j] *= in_.weights[pair];
+    }
+    const float* const up = in_.up + task.expert * inner * d;
+    multiply({.m = task.count, .n = d, .k = inner, .a = du, .b = up, .c = dxs() + task.first * d}, thread);
+  }
+
+  /// c[lines, columns] (+)= a[rows, lines]^T b[rows, columns], over the rows of each expert.
+  void contract_rows(const float* a, int64_t lines, const float* b, int64_t columns, float* c, bool adds) const {
+    const int64_t blocks = (lines + kLinesOfTask - 1) / kLinesOfTask;
+    for_each(n_.experts * blocks, [&](int64_t task, int thread) {
+      const int64_t expert = task / blocks, first = task % blocks * kLinesOfTask;
+      const int64_t count = std::min(kLinesOfTask, lines - first), row = rows_.begin(expert);
+      const int64_t rows = rows_.begin(expert + 1) - row;
+      float* const to = c + (expert * lines + first) * columns;
+      if (rows == 0 && !adds) std::fill_n(to, count * columns, 0.0f);
+      if (rows == 0) return;
+      cpu::Product p{
+          .m = count, .n = columns, .k = rows, .a = a + row * lines + first, .b = b + row * columns, .c = to};
+      p.transpose_a = true;
+      p.accumulate = adds;
+      p.a_row = lines;
+      multiply(p, thread);
+    });
+  }
+
+  void weight_gradients() const {
+    contract_rows(dus(), n_.inner(), xs(), n_.features, dup_, adds_up_);
+    contract_rows(dys(), n_.features, as(), n_.hidden, ddown_, adds_down_);
+  }
+
+  ExpertOperands in_;
+  const float *dy_, *kept_;
+  float *dx_, *dweights_, *dup_, *ddown_;
+  bool adds_up_, adds_down_;
+};
+
+}  // namespace
+
+CpuKernel prepare_experts(const KernelCall& call) {
+  return [run = std::make_shared<ExpertsForward>(call, size_of_call(call, 0, call.out[1]))] { (*run)(); };
+}
+
+CpuKernel prepare_experts_grad(const KernelCall& call) {
+  return [run = std::make_shared<ExpertsBackward>(call, size_of_call(call, 1, call.in[6]))] { (*run)(); };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,344 @@
+// The experts on GPUs: pairs of a token and an expert are sorted into rows, the products of all experts are one launch
+// of tiles over ragged rows, and each token adds up its rows in the order of its slots. Arithmetic is f32.
+#include "engine/ops/moe/expert_rows_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+constexpr int kExpertTile = 64, kExpertDepth = 16, kExpertThreads = 256, kTileOfThread = 4;
+
+/// Rows of an operand: row i is that of its pair's token, if `pairs` is given, times the pair's weight, if that is
+/// given.
+struct ExpertOperand {
+  Ref<Mixed> data;
+  int64_t width = 0;
+  const int* pairs = nullptr;
+  int top_k = 1;
+  Ref<Mixed> weights = {};
+
+  __device__ float at(int64_t row, int64_t column) const {
+    const int64_t place = pairs == nullptr ? row : pairs[row] / top_k;
+    const float v = value(data, place * width + column);
+    return weights.p == nullptr ? v : v * value(weights, pairs[row]);
+  }
+};
+
+/// The 64 x 64 results of a block: each thread has 4 x 4, from 16 terms at a time in shared memory.
+struct ExpertTileMemory {
+  float a[kExpertDepth][kExpertTile + 1], b[kExpertDepth][kExpertTile + 1];
+};
+
+__device__ inline void multiply_terms(const ExpertTileMemory& memory, float (&sums)[kTileOfThread][kTileOfThread]) {
+  const int m = static_cast<int>(threadIdx.x) / 16 * kTileOfThread,
+            n = static_cast<int>(threadIdx.x) % 16 * kTileOfThread;
+#pragma unroll
+  for (int k = 0; k < kExpertDepth; ++k) {
+#pragma unroll
+    for (int i = 0; i < kTileOfThread; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTileOfThread; ++j) sums[i][j] = fmaf(memory.a[k][m + i], memory.b[k][n + j], sums[i][j]);
+    }
+  }
+}
+
+/// The rows [first, first + count) of one expert that a block computes.
+struct RowTile {
+  int expert, first, count;
+};
+__device__ inline RowTile find_tile(const int* starts, int experts, int tile) {
+  for (int e = 0; e < experts; ++e) {
+    const int rows = starts[e + 1] - starts[e], tiles = (rows + kExpertTile - 1) / kExpertTile;
+    if (tile < tiles) return {e, starts[e] + tile * kExpertTile, min(kExpertTile, rows - tile * kExpertTile)};
+    tile -= tiles;
+  }
+  return {-1, 0, 0};
+}
+
+/// c[row, n] = sum over k of a[row, k] * b[expert of the row][n, k], or [k, n] if b is not transposed.
+struct RowsProduct {
+  ExpertOperand a;
+  Ref<Mixed> b, c;
+  int64_t n, k;
+  bool transposed;
+};
+
+__global__ void __launch_bounds__(kExpertThreads) rows_product_kernel(RowsProduct p, const int* starts, int experts) {
+  __shared__ ExpertTileMemory memory;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const RowTile tile = find_tile(starts, experts, static_cast<int>(blockIdx.y));
+  if (tile.expert < 0) return;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kExpertTile;
+  const Ref<Mixed> b = from(p.b, tile.expert * p.n * p.k);
+  float sums[kTileOfThread][kTileOfThread] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += kExpertDepth) {
+    for (int i = static_cast<int>(threadIdx.x); i < kExpertTile * kExpertDepth; i += kExpertThreads) {
+      const int line = i / kExpertDepth, k = i % kExpertDepth;
+      memory.a[k][line] = line < tile.count && k0 + k < p.k ? p.a.at(tile.first + line, k0 + k) : 0.0f;
+      const int kb = p.transposed ? k : i / kExpertTile, nb = p.transposed ? line : i % kExpertTile;
+      const bool valid = column + nb < p.n && k0 + kb < p.k;
+      memory.b[kb][nb] =
+          valid ? value(b, p.transposed ? (column + nb) * p.k + k0 + kb : (k0 + kb) * p.n + column + nb) : 0.0f;
+    }
+    __syncthreads();
+    multiply_terms(memory, sums);
+    __syncthreads();
+  }
+  const int m = static_cast<int>(threadIdx.x) / 16 * kTileOfThread,
+            n = static_cast<int>(threadIdx.x) % 16 * kTileOfThread;
+  for (int i = 0; i < kTileOfThread; ++i) {
+    for (int j = 0; j < kTileOfThread; ++j)
+      if (m + i < tile.count && column + n + j < p.n) set(p.c, (tile.first + m + i) * p.n + column + n + j, sums[i][j]);
+  }
+}
+
+/// c[expert][m, n] (+)= sum over the rows of the expert of a[row, m] * b[row, n].
+struct SumOverRows {
+  ExpertOperand a, b;
+  Ref<Mixed> c;
+  bool adds;
+};
+
+__global__ void __launch_bounds__(kExpertThreads) sum_over_rows_kernel(SumOverRows p, const int* starts) {
+  __shared__ ExpertTileMemory memory;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t expert = blockIdx.z, line = static_cast<int64_t>(blockIdx.y) * kExpertTile,
+                column = static_cast<int64_t>(blockIdx.x) * kExpertTile;
+  float sums[kTileOfThread][kTileOfThread] = {};
+  const int end = starts[expert + 1];
+  for (int row = starts[expert]; row < end; row += kExpertDepth) {
+    for (int i = static_cast<int>(threadIdx.x); i < kExpertTile * kExpertDepth; i += kExpertThreads) {
+      const int k = i / kExpertTile, place = i % kExpertTile;
+      const bool here = row + k < end;
+      memory.a[k][place] = here && line + place < p.a.width ? p.a.at(row + k, line + place) : 0.0f;
+      memory.b[k][place] = here && column + place < p.b.width ? p.b.at(row + k, column + place) : 0.0f;
+    }
+    __syncthreads();
+    multiply_terms(memory, sums);
+    __syncthreads();
+  }
+  const int m = static_cast<int>(threadIdx.x) / 16 * kTileOfThread,
+            n = static_cast<int>(threadIdx.x) % 16 * kTileOfThread;
+  for (int i = 0; i < kTileOfThread; ++i) {
+    for (int j = 0; j < kTileOfThread; ++j) {
+      if (line + m + i >= p.a.width || column + n + j >= p.b.width) continue;
+      const int64_t at = (expert * p.a.width + line + m + i) * p.b.width + column + n + j;
+      set(p.c, at, sums[i][j] + (p.adds ? value(p.c, at) : 0.0f));
+    }
+  }
+}
+
+__device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // of gelu's approximation by tanh
+
+/// act(x), and its slope.
+__device__ inline float activated(ExpertActivation activation, float x, float& slope) {
+  if (activation == ExpertActivation::relu) {
+    slope = x > 0 ? 1.0f : 0.0f;
+    return x > 0 ? x : 0.0f;
+  }
+  if (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu) {
+    const float s = sigmoid_of(x);
+    slope = s * (1 + x * (1 - s));
+    return x * s;
+  }
+  const float t = tanhf(kGeluRoot * (x + kGeluCube * x * x * x));
+  slope = 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluRoot * (1 + 3 * kGeluCube * x * x);
+  return 0.5f * x * (1 + t);
+}
+
+/// a of u. A block computes one row.
+__global__ void __launch_bounds__(kExpertThreads)
+    activate_kernel(ExpertActivation activation, const int* starts, int experts, int64_t hidden, Ref<Mixed> u,
+                    Ref<Mixed> a) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t row = blockIdx.x;
+  if (row >= starts[experts]) return;
+  const bool gated = activation <= ExpertActivation::geglu;
+  const int64_t inner = gated ? 2 * hidden : hidden;
+  for (int64_t i = threadIdx.x; i < hidden; i += kExpertThreads) {
+    float slope;
+    const float v = activated(activation, value(u, row * inner + i), slope);
+    set(a, row * hidden + i, gated ? v * value(u, row * inner + hidden + i) : v);
+  }
+}
+
+/// a, du and the gradient of the pair's weight, of u and da. A block computes one row.
+__global__ void __launch_bounds__(kExpertThreads)
+    activate_grad_kernel(ExpertActivation activation, ExpertRowsRef rows, int experts, int64_t hidden,
+                         Ref<Mixed> weights, Ref<Mixed> u, Ref<Mixed> da, Ref<Mixed> a, Ref<Mixed> du,
+                         Ref<Mixed> dweights) {
+  __shared__ float sums[kExpertThreads / 32];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t row = blockIdx.x;
+  if (row >= rows.starts[experts]) return;
+  const bool gated = activation <= ExpertActivation::geglu;
+  const int64_t inner = gated ? 2 * hidden : hidden;
+  const int pair = rows.pair_of[row];
+  const float weight = value(weights, pair);
+  float dot = 0;
+  for (int64_t i = threadIdx.x; i < hidden; i += kExpertThreads) {
+    float slope;
+    const float v = activated(activation, value(u, row * inner + i), slope);
+    const float other = gated ? value(u, row * inner + hidden + i) : 1.0f, g = value(da, row * hidden + i);
+    dot += g * v * other;
+    set(a, row * hidden + i, v * other);
+    set(du, row * inner + i, weight * g * other * slope);
+    if (gated) set(du, row * inner + hidden + i, weight * g * v);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = dot;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float total = 0;
+  for (const float sum : sums) total += sum;
+  set(dweights, pair, total);
+}
+
+/// y[t] = sum of the token's rows, times their weights if those are given. Pairs of other ranks get 0 in dweights, if
+/// that is given. A block computes one token.
+__global__ void __launch_bounds__(kExpertThreads)
+    combine_kernel(const int* row_of, int top_k, int64_t features, Ref<Mixed> rows, Ref<Mixed> weights, Ref<Mixed> y,
+                   Ref<Mixed> dweights) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t pair = static_cast<int64_t>(blockIdx.x) * top_k;
+  for (int64_t i = threadIdx.x; i < features; i += kExpertThreads) {
+    float sum = 0;
+    for (int j = 0; j < top_k; ++j) {
+      const int64_t row = row_of[pair + j];
+      if (row < 0) continue;
+      const float v = value(rows, row * features + i);
+      sum += weights.p == nullptr ? v : v * value(weights, pair + j);
+    }
+    set(y, blockIdx.x * features + i, sum);
+  }
+  if (dweights.p == nullptr) return;
+  for (int j = static_cast<int>(threadIdx.x); j < top_k; j += kExpertThreads)
+    if (row_of[pair + j] < 0) set(dweights, pair + j, 0.0f);
+}
+
+// Launchers
+
+unsigned grid(int64_t count) {
+  check(count <= INT32_MAX, "moe: too many rows for one launch");
+  return static_cast<unsigned>(count);
+}
+
+/// Takes parts of the scratch memory one after another.
+class ScratchParts {
+ public:
+  ScratchParts(const CudaScratch& scratch, bool is_bf16)
+      : next_(static_cast<char*>(scratch.memory())), is_bf16_(is_bf16) {}
+  void* take(int64_t bytes) {
+    void* const here = next_;
+    next_ += (bytes + 255) / 256 * 256;
+    return here;
+  }
+  Ref<Mixed> numbers(int64_t count) { return {take(count * (is_bf16_ ? 2 : 4)), is_bf16_}; }
+
+ private:
+  char* next_;
+  bool is_bf16_;
+};
+
+/// What both kernels share.
+struct ExpertsLaunch {
+  ExpertsSize n;
+  ExpertActivation activation;
+  CudaScratch* scratch;
+  Ref<Mixed> x, weights, up, down;
+  const int32_t* ids;
+
+  ExpertsLaunch(const CudaKernelCall& call, size_t first, const TensorArg& kept)
+      : n(ExpertsSize::of(call.in[first + 2].shape, call.in[first + 3].shape, kept.shape)),
+        activation(expert_activation(call.attrs)),
+        scratch(call.scratch),
+        x(ref<Mixed>(call.in[first])),
+        weights(ref<Mixed>(call.in[first + 1])),
+        up(ref<Mixed>(call.in[first + 3])),
+        down(ref<Mixed>(call.in[first + 4])),
+        ids(call.in[first + 2].as<int32_t>()) {
+    n.first = call.in[first + 3].offset[0];
+  }
+
+  int experts() const { return static_cast<int>(n.experts); }
+  int top_k() const { return static_cast<int>(n.top_k); }
+
+  ExpertRowsRef sort(ScratchParts& parts, CudaStream stream) const {
+    const ExpertRowsRef rows = ExpertRowsRef::at(static_cast<int*>(parts.take(4 * ExpertRowsRef::ints(n))), n);
+    const int64_t pairs = n.tokens * n.top_k;
+    const int first = static_cast<int>(n.first);
+    launch(count_pairs_kernel, grid(n.experts), kSortThreads, 0, stream, "experts", ids, pairs, first, rows);
+    launch(place_pairs_kernel, grid(n.experts), kSortThreads, 0, stream, "experts", ids, pairs, first, experts(),
+           n.rows, rows);
+    return rows;
+  }
+
+  void product(const RowsProduct& p, const ExpertRowsRef& rows, CudaStream stream) const {
+    const dim3 blocks(grid(ceil_div(p.n, kExpertTile)), grid(n.rows / kExpertTile + n.experts));
+    launch(rows_product_kernel, blocks, kExpertThreads, 0, stream, "experts", p, rows.starts, experts());
+  }
+
+  ExpertOperand by_token(Ref<Mixed> data, const ExpertRowsRef& rows) const {
+    return {data, n.features, rows.pair_of, top_k(), {}};
+  }
+
+  void sum_rows(const SumOverRows& p, const ExpertRowsRef& rows, CudaStream stream) const {
+    const dim3 blocks(grid(ceil_div(p.b.width, kExpertTile)), grid(ceil_div(p.a.width, kExpertTile)), grid(n.experts));
+    launch(sum_over_rows_kernel, blocks, kExpertThreads, 0, stream, "experts", p, rows.starts);
+  }
+};
+
+}  // namespace
+
+CudaKernel prepare_experts(const CudaKernelCall& call) {
+  const ExpertsLaunch e(call, 0, call.out[1]);
+  if (e.n.tokens == 0) return [](CudaStream) {};
+  call.scratch->need(experts_scratch(e.n, false));
+  return [e, y = ref<Mixed>(call.out[0]), kept = ref<Mixed>(call.out[1])](CudaStream stream) {
+    const ExpertsSize& n = e.n;
+    ScratchParts parts(*e.scratch, e.x.is_bf16);
+    const ExpertRowsRef rows = e.sort(parts, stream);
+    const Ref<Mixed> a = parts.numbers(n.rows * n.hidden), made = parts.numbers(n.rows * n.features);
+    e.product({e.by_token(e.x, rows), e.up, kept, n.inner(), n.features, true}, rows, stream);
+    launch(activate_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts", e.activation, rows.starts, e.experts(),
+           n.hidden, kept, a);
+    e.product({{a, n.hidden}, e.down, made, n.features, n.hidden, true}, rows, stream);
+    launch(combine_kernel, grid(n.tokens), kExpertThreads, 0, stream, "experts", rows.row_of, e.top_k(), n.features,
+           made, e.weights, y, Ref<Mixed>{});
+  };
+}
+
+CudaKernel prepare_experts_grad(const CudaKernelCall& call) {
+  const ExpertsLaunch e(call, 1, call.in[6]);
+  call.scratch->need(experts_scratch(e.n, true));
+  return [e, dy = ref<Mixed>(call.in[0]), kept = ref<Mixed>(call.in[6]), dx = ref<Mixed>(call.out[0]),
+          dweights = ref<Mixed>(call.out[1]), dup = ref<Mixed>(call.out[2]), ddown = ref<Mixed>(call.out[3]),
+          adds_up = call.out[2].accumulate, adds_down = call.out[3].accumulate](CudaStream stream) {
+    const ExpertsSize& n = e.n;
+    ScratchParts parts(*e.scratch, e.x.is_bf16);
+    const ExpertRowsRef rows = e.sort(parts, stream);
+    const Ref<Mixed> da = parts.numbers(n.rows * n.hidden), a = parts.numbers(n.rows * n.hidden),
+                     du = parts.numbers(n.rows * n.inner()), made = parts.numbers(n.rows * n.features);
+    ExpertOperand weighted_dy = e.by_token(dy, rows);
+    weighted_dy.weights = e.weights;
+    e.product({e.by_token(dy, rows), e.down, da, n.hidden, n.features, false}, rows, stream);
+    if (n.rows > 0)
+      launch(activate_grad_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts_grad", e.activation, rows,
+             e.experts(), n.hidden, e.weights, kept, da, a, du, dweights);
+    e.product({{du, n.inner()}, e.up, made, n.features, n.inner(), false}, rows, stream);
+    if (n.tokens > 0)
+      launch(combine_kernel, grid(n.tokens), kExpertThreads, 0, stream, "experts_grad", rows.row_of, e.top_k(),
+             n.features, made, Ref<Mixed>{}, dx, dweights);
+    e.sum_rows({{du, n.inner()}, e.by_token(e.x, rows), dup, adds_up}, rows, stream);
+    e.sum_rows({weighted_dy, {a, n.hidden}, ddown, adds_down}, rows, stream);
+  };
+}
+
+}  // namespace trainctl

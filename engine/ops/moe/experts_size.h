@@ -1,0 +1,55 @@
+// The sizes of a call of `experts` or `experts_grad`, from the shapes of this rank's operands.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "engine/ops/kernel_def.h"
+
+namespace trainctl {
+
+/// The function between the two products of an expert. Gated ones multiply act(gate) by the second part of `up`.
+enum class ExpertActivation : uint8_t { swiglu, geglu, silu, gelu, relu };
+
+inline ExpertActivation expert_activation(const Attrs& attrs) {
+  const std::string name = attrs.text("function", "swiglu");
+  if (name == "swiglu") return ExpertActivation::swiglu;
+  if (name == "geglu") return ExpertActivation::geglu;
+  if (name == "silu") return ExpertActivation::silu;
+  return name == "gelu" ? ExpertActivation::gelu : ExpertActivation::relu;
+}
+constexpr bool is_gated(ExpertActivation activation) { return activation <= ExpertActivation::geglu; }
+
+struct ExpertsSize {
+  int64_t tokens = 0, features = 0;
+  int64_t top_k = 0;               ///< experts of a token
+  int64_t experts = 0, first = 0;  ///< held by this rank: experts [first, first + experts)
+  int64_t parts = 1, hidden = 0;   ///< `up` makes parts x hidden numbers of a row
+  int64_t rows = 0;                ///< (token, expert) pairs that this rank has memory for
+
+  int64_t inner() const { return parts * hidden; }
+
+  /// `ids` [.., k], `up` [experts, parts, hidden, features], and the operand that keeps rows of parts x hidden.
+  static ExpertsSize of(const Shape& ids, const Shape& up, const Shape& kept) {
+    ExpertsSize n;
+    n.top_k = ids.back();
+    n.tokens = num_elements(ids) / std::max<int64_t>(1, n.top_k);
+    n.experts = up[0], n.parts = up[1], n.hidden = up[2], n.features = up[3];
+    n.rows = std::min(n.tokens * n.top_k, num_elements(kept) / std::max<int64_t>(1, n.inner()));
+    return n;
+  }
+};
+
+/// Bytes of scratch memory on a GPU, for numbers of 4 bytes: the order of the rows, and for each row a and the result,
+/// or da, a, du and the gradient of x.
+inline int64_t experts_scratch(const ExpertsSize& n, bool backward) {
+  const int64_t ints = 2 * n.experts + 1 + n.rows + n.tokens * n.top_k;
+  const int64_t of_row = n.features + n.hidden + (backward ? n.hidden + n.inner() : 0);
+  return 4 * (ints + n.rows * of_row) + 5 * 256;
+}
+
+/// The hidden features of all experts are cut in this many blocks at most.
+inline int64_t blocks_of_hidden(int64_t hidden) { return std::gcd(hidden, int64_t{64}); }
+
+}  // namespace trainctl

@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/ops/moe/experts_size.h"
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+double naive_sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+/// Scores of a row of logits.
+std::vector<double> naive_scores(const std::vector<double>& logits, bool sigmoid) {
+  std::vector<double> s;
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (const double x : logits) total += std::exp(x - top);
+  for (const double x : logits) s.push_back(sigmoid ? naive_sigmoid(x) : std::exp(x - top) / total);
+  return s;
+}
+
+/// Indices by falling value, of equal ones the lower first.
+std::vector<size_t> by_value(const std::vector<double>& values) {
+  std::vector<size_t> order(values.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] > values[b]; });
+  return order;
+}
+
+/// Whether each expert is in one of the best groups.
+std::vector<bool> candidates(const std::vector<double>& s, const Attrs& attrs, bool sigmoid) {
+  const auto groups = static_cast<size_t>(attrs.integer("groups", 1));
+  const auto chosen = static_cast<size_t>(attrs.integer("top_groups", static_cast<int64_t>(groups)));
+  const size_t size = s.size() / groups;
+  std::vector<double> values;
+  for (size_t g = 0; g < groups; ++g) {
+    std::vector<double> own(s.begin() + static_cast<std::ptrdiff_t>(g * size),
+                            s.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
+    std::sort(own.rbegin(), own.rend());
+    values.push_back(own[0] + (sigmoid && size > 1 ? own[1] : 0));
+  }
+  std::vector<bool> allowed(s.size());
+  const std::vector<size_t> order = by_value(values);
+  for (size_t i = 0; i < chosen; ++i)
+    for (size_t e = 0; e < size; ++e) allowed[order[i] * size + e] = true;
+  return allowed;
+}
+
+Outputs route(const Inputs& in, const Attrs& attrs) {
+  const int64_t n = in[0].shape.back(), k = attrs.integer("top_k");
+  const bool sigmoid = attrs.text("score") == "sigmoid";
+  Shape chosen = in[0].shape;
+  chosen.back() = k;
+  Outputs out{zeros(chosen), zeros(chosen)};
+  for (int64_t r = 0; r < static_cast<int64_t>(in[0].values.size()) / n; ++r) {
+    const auto row = in[0].values.begin() + r * n;
+    const std::vector<double> s = naive_scores({row, row + n}, sigmoid);
+    const std::vector<bool> allowed = candidates(s, attrs, sigmoid);
+    double total = 0;
+    int64_t j = 0;
+    for (const size_t e : by_value(s)) {
+      if (!allowed[e] || j == k) continue;
+      total += out[0].values[r * k + j] = s[e];
+      out[1].values[r * k + j++] = static_cast<double>(e);
+    }
+    for (j = 0; j < k; ++j) out[0].values[r * k + j] *= attrs.number("scale") / (attrs.flag("normalize") ? total : 1);
+  }
+  return out;
+}
+
+double naive_activation(ExpertActivation activation, double x) {
+  using enum ExpertActivation;
+  if (activation == relu) return std::max(x, 0.0);
+  if (activation == swiglu || activation == silu) return x * naive_sigmoid(x);
+  return activated(Activation::gelu_tanh, x);
+}
+
+/// x [.., d], weights [.., k], ids [.., k], up [n, parts, h, d], down [n, d, h]
+Outputs experts(const Inputs& in, const Attrs& attrs) {
+  const Shape& up = in[3].shape;
+  const int64_t parts = up[1], h = up[2], d = up[3], k = in[2].shape.back();
+  const ExpertActivation activation = expert_activation(attrs);
+  Outputs out{zeros(in[0].shape), zeros({1})};
+  for (int64_t pair = 0; pair < static_cast<int64_t>(in[2].values.size()); ++pair) {
+    const int64_t token = pair / k, e = static_cast<int64_t>(in[2].values[pair]);
+    std::vector<double> a(h);
+    for (int64_t i = 0; i < h; ++i) {
+      std::vector<double> u(parts, 0.0);
+      for (int64_t p = 0; p < parts; ++p)
+        for (int64_t c = 0; c < d; ++c)
+          u[p] += in[3].values[((e * parts + p) * h + i) * d + c] * in[0].values[token * d + c];
+      a[i] = naive_activation(activation, u[0]) * (parts == 2 ? u[1] : 1);
+    }
+    for (int64_t c = 0; c < d; ++c)
+      for (int64_t i = 0; i < h; ++i)
+        out[0].values[token * d + c] += in[1].values[pair] * in[4].values[(e * d + c) * h + i] * a[i];
+  }
+  return out;
+}
+
+Attrs route_attrs(int64_t top_k, bool normalize = true, const char* score = "softmax", double scale = 1) {
+  return {{"top_k", top_k}, {"score", std::string(score)}, {"normalize", normalize}, {"scale", scale}};
+}
+Attrs in_groups(Attrs attrs, int64_t groups, int64_t top_groups) {
+  attrs.set("groups", groups);
+  attrs.set("top_groups", top_groups);
+  return attrs;
+}
+
+OpCase route_case(Shape logits, Attrs attrs) {
+  Shape chosen = logits;
+  chosen.back() = attrs.integer("top_k");
+  OpCase row{"route", {{.shape = std::move(logits), .distinct = true}}, std::move(attrs), {chosen, chosen}};
+  return row;
+}
+
+struct ExpertsCase {
+  Shape tokens;
+  int64_t features, experts, top_k, hidden;
+  const char* activation = "swiglu";
+  double capacity = 4;  // cases have few tokens, so their experts are far from balanced
+};
+
+OpCase experts_case(const ExpertsCase& of) {
+  const int64_t parts = is_gated(expert_activation({{"function", std::string(of.activation)}})) ? 2 : 1;
+  const int64_t block = of.hidden / blocks_of_hidden(of.hidden);
+  Shape x = of.tokens, chosen = of.tokens, kept = of.tokens;
+  x.push_back(of.features);
+  chosen.push_back(of.top_k);
+  const double per_block =
+      of.capacity * static_cast<double>(of.top_k * parts * block) / static_cast<double>(of.experts);
+  kept.insert(kept.end(), {of.experts, of.hidden / block, static_cast<int64_t>(std::ceil(per_block))});
+  return {
+      "experts",
+      {{x},
+       {chosen},
+       ids(chosen, of.experts),
+       {{of.experts, parts, of.hidden, of.features}},
+       {{of.experts, of.features, of.hidden}}},
+      {{"experts", of.experts}, {"function", std::string(of.activation)}, {"capacity", of.capacity}, {"block", block}},
+      {x, kept},
+      5e-6};
+}
+
+std::vector<OpCase> moe_rows() {
+  std::vector<OpCase> rows;
+  for (const bool normalize : {false, true}) {
+    for (const char* score : {"softmax", "sigmoid"}) {
+      rows.push_back(route_case({12, 8}, route_attrs(2, normalize, score)));
+      rows.push_back(route_case({2, 6, 12}, in_groups(route_attrs(3, normalize, score, 2.5), 4, 2)));
+    }
+  }
+  rows.push_back(route_case({5, 1}, route_attrs(1)));
+  rows.push_back(route_case({7, 61}, route_attrs(8)));
+  rows.push_back(route_case({3, 7}, route_attrs(7)));
+  for (const char* activation : {"swiglu", "geglu", "silu", "gelu", "relu"})
+    rows.push_back(experts_case({{12}, 6, 4, 2, 8, activation}));
+  rows.push_back(experts_case({{1}, 1, 1, 1, 1}));
+  rows.push_back(experts_case({{2, 12}, 5, 6, 3, 12}));
+  rows.push_back(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12}));
+  rows.push_back(experts_case({{90}, 3, 2, 1, 5}));              // more than one task of an expert
+  rows.push_back(experts_case({{2, 7}, 5, 3, 2, 67}));           // hidden features that cannot be cut
+  rows.push_back(experts_case({{5}, 3, 16, 2, 4, "silu", 16}));  // most experts receive nothing
+  return rows;
+}
+
+const Attrs kRuleAttrs{
+    {"experts", int64_t{4}}, {"function", std::string("swiglu")}, {"capacity", 1.0}, {"block", int64_t{1}}};
+const std::vector<TensorInfo> kRuleInputs{
+    {{2, 3, 5}}, {{2, 3, 2}}, {{2, 3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 5, 8}}};
+
+}  // namespace
+
+extern const OpCases moe_cases = {
+    .rows = moe_rows(),
+    .references = {{"route", route}, {"experts", experts}},
+    .rules = {{{"route", {{{2, 3, 6}}}, route_attrs(2)}, "abn->abk,abk", "nk", {{2, 3, 2}, {2, 3, 2}}},
+              {{"experts", kRuleInputs, kRuleAttrs},
+               "abd,abk,abk,ep(hi)d,eo(hi)->abo,abehq",
+               "dkpioq",
+               {{2, 3, 5}, {2, 3, 4, 8, 1}}}},
+    .gradients =
+        {{{"route", {{{2, 3, 6}}}, route_attrs(2)},
+          {"route_grad abk,abn,abk->abn sums k"},
+          "each token alone; its experts are never cut",
+          "kn"},
+         {{"experts", kRuleInputs, kRuleAttrs},
+          {"experts_grad abo,abd,abk,abk,ep(hi)d,eo(hi),abehq->abd,abk,ep(hi)d,eo(hi) sums kephioq sums dephioq sums "
+           "abkoq "
+           "sums abdkpq"},
+          "the gradients are linear in dy: of its own experts and hidden features a rank adds its terms to dx and "
+          "dweights; those of weights add up over tokens",
+          "dkpioq"}},
+    .shape_errors =
+        {{{"route", {{{2, 3}}}, route_attrs(4)}, "route: top_k is 4, expected 1 to 3, the number of experts"},
+         {{"route", {{{2, 6}}}, in_groups(route_attrs(2), 4, 2)}, "route: 6 experts are not divisible by 4 groups"},
+         {{"route", {{{2, 6}}}, in_groups(route_attrs(3), 3, 1)}, "route: 1 of 3 groups have fewer than 3 experts"},
+         {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
+          "experts expects i32 ids, but got [3, 2] f32"},
+         {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 1}, DType::i32}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
+          "experts: the ids is [3, 1] i32, expected [3, 2]"},
+         {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 6}}, {{4, 5, 8}}}, kRuleAttrs},
+          "experts: the first weight is [4, 2, 8, 6], expected [experts, parts, hidden, 5]"},
+         {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},
+          "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"}},
+    .layers = {{"moe", ", experts: 4, top_k: 2, hidden: 5", {8, 12}},
+               {"moe",
+                ", experts: 6, top_k: 2, hidden: 8, activation: relu, score: sigmoid, normalize: false, groups: 3, "
+                "top_groups: 2",
+                {8, 12}}},
+};
+
+}  // namespace trainctl
