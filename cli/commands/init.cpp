@@ -52,8 +52,8 @@ void write_file(const std::string& path, std::string_view text) {
 
 struct InitArguments {
   std::string name = "mlp";
-  std::string from;  ///< a model folder; empty: the template
-  std::string file;  ///< empty: stdout
+  std::string from;                    ///< a model folder; empty: the template
+  std::string file;                    ///< empty: stdout
   std::string task, data, validation;  ///< of --finetune
 };
 
@@ -92,6 +92,7 @@ Finetune finetune_of(const InitArguments& options) {
   if (!std::filesystem::exists(options.data)) throw EnvError(options.data + ": no such file or folder");
   tuning.task = options.task == "chat"   ? FinetuneTask::chat
                 : options.task == "text" ? FinetuneTask::text
+                : options.task == "dpo"  ? FinetuneTask::dpo
                                          : FinetuneTask::classifier;
   tuning.data = path_for_job(options.data, options);
   tuning.validation = path_for_job(options.validation, options);
@@ -124,10 +125,12 @@ void add_init_command(CLI::App& app, Action& chosen) {
       ->add_option("--from", options->from,
                    "Model folder in the format of Hugging Face (config.json, model.safetensors): the job of its model")
       ->excludes(name);
-  auto* task = command
-                   ->add_option("--finetune", options->task,
-                                "With --from: the job trains on --data: chat (conversations), text or classifier")
-                   ->check(CLI::IsMember({"chat", "text", "classifier"}));
+  auto* task =
+      command
+          ->add_option("--finetune", options->task,
+                       "With --from: the job trains on --data: chat (conversations), text, dpo (preferences) or "
+                       "classifier")
+          ->check(CLI::IsMember({"chat", "text", "dpo", "classifier"}));
   auto* data = command->add_option("--data", options->data,
                                    "Data of --finetune: JSON lines, or for images the folder of the class folders");
   task->needs(data);

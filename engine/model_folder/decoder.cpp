@@ -137,7 +137,7 @@ Lines network_of(const Decoder& d) {
 }  // namespace
 
 ModelJob decoder_job(Decoder d, const Finetune& tuning) {
-  d.reads_documents = tuning.has_documents();
+  d.reads_documents = tuning.trains_adapters();
   ModelJob job{.title = d.title, .map = d.map, .is_decoder = true, .reads_documents = d.reads_documents};
   job.products = d.head_norms ? Lines{"h.*.q", "h.*.k", "h.*.v"} : Lines{"h.*.qkv"};
   for (const char* product : {"h.*.proj", "h.*.gate", "h.*.up", "h.*.down"}) job.products.emplace_back(product);

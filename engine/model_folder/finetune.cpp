@@ -21,6 +21,13 @@ std::string documents_text(const ModelJob& job, const Finetune& tuning, const st
   return text + "  batch: 8\n  drop_last: false\n";
 }
 
+std::string pairs_text(const Finetune& tuning, const std::string& from) {
+  return "\ndataset:\n  type: preference                 # JSON lines with prompt, chosen, rejected: docs/data.md, "
+         "Preferences\n  path: " +
+         quoted(tuning.data) + "\n  tokenizer: " + from +
+         "\n  length: \"${length}\"              # of both answers together\n  batch: 8\n  drop_last: false\n";
+}
+
 std::string class_texts_text(const Finetune& tuning, const std::string& from) {
   return "\ndataset:\n  type: text                       # JSON lines {\"text\": ..., \"label\": 0}\n  path: " +
          quoted(tuning.data) + "\n  tokenizer: " + from +
@@ -40,9 +47,10 @@ std::string class_images_text(const ModelJob& job, const Finetune& tuning) {
 
 std::string finetune_data_text(const ModelJob& job, const Finetune& tuning, const std::string& from) {
   const bool has_images = job.input == ModelInput::image_class;
-  std::string text = tuning.has_documents() ? documents_text(job, tuning, from)
-                     : has_images           ? class_images_text(job, tuning)
-                                            : class_texts_text(tuning, from);
+  std::string text = tuning.task == FinetuneTask::dpo ? pairs_text(tuning, from)
+                     : tuning.trains_adapters()       ? documents_text(job, tuning, from)
+                     : has_images                     ? class_images_text(job, tuning)
+                                                      : class_texts_text(tuning, from);
   if (tuning.is_classifier()) text += "\nmetrics: [accuracy]\n";
   if (!tuning.validation.empty())
     text += "\nvalidation: {every_epochs: 1, dataset: {path: " + quoted(tuning.validation) + "}}\n";
@@ -54,17 +62,22 @@ std::string finetune_data_text(const ModelJob& job, const Finetune& tuning, cons
 }
 
 std::string finetune_training_text(const ModelJob& job, const Finetune& tuning) {
-  const bool adapts = tuning.has_documents();
-  std::string text = adapts ? "\nloss: {type: softmax_cross_entropy, ignore_index: -100}\n"
-                            : "\nloss: softmax_cross_entropy\n";
+  const bool adapts = tuning.trains_adapters(), has_pairs = tuning.task == FinetuneTask::dpo;
+  std::string text = has_pairs ? "\nloss: {type: dpo, beta: 0.1}      # compared with the model without its adapters\n"
+                     : adapts  ? "\nloss: {type: softmax_cross_entropy, ignore_index: -100}\n"
+                               : "\nloss: softmax_cross_entropy\n";
   if (adapts)
-    text += "\nadapters:                          # everything else is frozen; remove this to train all weights\n  lora: "
-            "{layers: " +
-            quoted_list(job.products) + ", rank: 16, alpha: 32, dropout: 0.05}\n";
+    text +=
+        "\nadapters:                          # everything else is frozen; remove this to train all weights\n  lora: "
+        "{layers: " +
+        quoted_list(job.products) + ", rank: 16, alpha: 32, dropout: 0.05}\n";
   text += fmt::format(
       "\noptimizer:\n  type: adamw\n  learning_rate: {{type: cosine, base: {}, warmup_steps: 20}}\n  betas: [0.9, "
       "0.999]\n  weight_decay: {}\n  clip_norm: 1.0\n",
-      adapts ? "0.0002" : "0.00005", adapts ? "0" : "0.01");
+      has_pairs ? "0.00002"
+      : adapts  ? "0.0002"
+                : "0.00005",
+      adapts ? "0" : "0.01");
   if (!adapts && !job.no_decay.empty())
     text += "  groups:\n    - {parameters: " + quoted_list(job.no_decay) + ", weight_decay: 0}\n";
   const bool validates = !tuning.validation.empty() || job.input == ModelInput::image_class;
@@ -77,11 +90,16 @@ void require_task(const ModelJob& job, const Finetune& tuning, const std::string
   const auto refuse = [&](const std::string& message, const std::string& hint) {
     throw SpecError({}, "init", "--finetune " + message, hint);
   };
-  if (tuning.has_documents() && !job.is_decoder)
-    refuse("chat and text train a decoder, but the model_type of the folder is " + type, "use --finetune classifier");
+  if (tuning.trains_adapters() && !job.is_decoder)
+    refuse("chat, text and dpo train a decoder, but the model_type of the folder is " + type,
+           "use --finetune classifier");
+  if (tuning.task == FinetuneTask::dpo && !job.reads_documents)
+    refuse(
+        "dpo puts two answers into a row, which needs rotary positions, but model_type " + type + " has learned ones",
+        "use --finetune chat with the chosen answers");
   if (tuning.is_classifier() && job.input == ModelInput::next_token)
     refuse("classifier trains an encoder (bert, vit), but the model_type of the folder is " + type,
-           "use --finetune chat or --finetune text");
+           "use --finetune chat, text or dpo");
 }
 
 }  // namespace trainctl

@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-enum class FinetuneTask : uint8_t { none, chat, text, classifier };
+enum class FinetuneTask : uint8_t { none, chat, text, dpo, classifier };
 
 struct Finetune {
   FinetuneTask task = FinetuneTask::none;
@@ -15,7 +15,8 @@ struct Finetune {
   std::string validation;  ///< the same of a validation; empty: none, or a part of the images
   int64_t classes = 0;     ///< of a classifier; 0: as many as config.json has
 
-  bool has_documents() const { return task == FinetuneTask::chat || task == FinetuneTask::text; }
+  /// The job trains adapters of a decoder, whose rows may contain several texts.
+  bool trains_adapters() const { return task != FinetuneTask::none && !is_classifier(); }
   bool is_classifier() const { return task == FinetuneTask::classifier; }
 };
 

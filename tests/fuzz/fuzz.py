@@ -23,8 +23,8 @@ PRESETS = {"address": "fuzz", "thread": "fuzz-tsan"}
 THREADED = ["fuzz_agent_orders", "fuzz_rank_links", "fuzz_report_server", "fuzz_store_sessions"]
 SKIPPED = 77
 MOST_SECONDS = 120  # of one input, on a busy machine
-# The agent forks while it has threads.
-ENVIRONMENT = {**os.environ, "TSAN_OPTIONS": f"die_after_fork=0:halt_on_error=1:suppressions={HERE}/thread_sanitizer.txt",
+# The agent forks while it has threads; libFuzzer prints in signal handlers.
+ENVIRONMENT = {**os.environ, "TSAN_OPTIONS": f"die_after_fork=0:halt_on_error=1:report_signal_unsafe=0:suppressions={HERE}/thread_sanitizer.txt",
                "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
