@@ -74,31 +74,31 @@ void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId predictio
   }
 }
 
-/// In a layer before the loss, so that the nodes of the loss itself read (prediction, label).
-TensorId margin_of(const LossContext& c, const LossDef& type, TensorId prediction) {
+/// In layers before the loss, so that the nodes of the loss itself read (prediction, label).
+TensorId margins_of(const LossContext& c, const LossDef& type, TensorId prediction) {
   const Shape& shape = c.graph.tensors[prediction].shape;
   const Shape& targets = c.graph.tensors[c.targets].shape;
   if (shape.size() != 3 || shape[1] != targets[1])
     shape_error(fmt::format("{} needs a prediction [{}, {}, classes], but got {}", type.name, targets[0], targets[1],
                             to_string(shape)));
-  c.graph.layers.push_back({.name = "loss.margin", .type = type.name, .pos = c.spec.position("loss")});
-  LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
-  const TensorId margin =
-      type.margin(builder, prediction, c.reference, c.targets, with_defaults(c.spec.loss->attrs, type.fields));
-  builder.finish({margin});
-  return margin;
+  const auto first = static_cast<LayerId>(c.graph.layers.size());
+  for (const char* name : {"loss.gains", "loss.margins"})
+    c.graph.layers.push_back({.name = name, .type = type.name, .pos = c.spec.position("loss")});
+  LayerBuilder gains(c.graph, first), sums(c.graph, first + 1);
+  return type.margins(gains, sums, {prediction, c.reference, c.targets},
+                      with_defaults(c.spec.loss->attrs, type.fields));
 }
 
 }  // namespace
 
 bool needs_reference(const std::string& loss) {
   const LossDef* def = find_loss(loss);
-  return def != nullptr && def->margin != nullptr;
+  return def != nullptr && def->margins != nullptr;
 }
 
 TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
-  if (type.margin != nullptr) prediction = margin_of(c, type, prediction);
+  if (type.margins != nullptr) prediction = margins_of(c, type, prediction);
   const bool soft = type.labels_are_classes && has_soft_labels(c.spec.dataset);
   if (soft && type.soft_op == nullptr)
     shape_error(fmt::format("{} needs class labels, but one_hot turns them into class probabilities", type.name));
@@ -112,7 +112,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
   add_metrics(c, builder, prediction, label, terms);
-  Attrs attrs = type.margin != nullptr ? Attrs() : with_defaults(c.spec.loss->attrs, type.fields);
+  Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(c.spec.loss->attrs, type.fields);
   attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
   const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, {prediction, label}, attrs)[0];
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the

@@ -13,6 +13,12 @@ namespace trainctl {
 
 class LayerBuilder;  // layer_builder.h
 
+/// What a loss that compares two networks reads.
+struct LossRows {
+  TensorId prediction = -1, reference = -1;  ///< of the network, and of the network without its adapters
+  TensorId targets = -1;                     ///< the sample field of that name
+};
+
 /// The op reads (prediction, label) and computes [1]: attr scale times a sum. Its gradient reads the same inputs.
 struct LossDef {
   const char* name;                 ///< the `type` of a job file
@@ -23,11 +29,9 @@ struct LossDef {
   /// For class labels: the op for labels that are class probabilities, f32 and one per element (one_hot, mixup and
   /// cutmix of the data set). Null: there is none.
   const OpDef* soft_op = nullptr;
-  /// For a loss that compares two networks: computes what the op reads as its prediction, in a layer of its own before
-  /// the loss. `reference`: the prediction of the network at the start of the run; `targets`: the sample field of that
-  /// name. The op then has no attrs of the job. Null: the op reads the prediction.
-  TensorId (*margin)(LayerBuilder& builder, TensorId prediction, TensorId reference, TensorId targets,
-                     const Attrs& attrs) = nullptr;
+  /// For a loss that compares two networks: computes what the op reads as its prediction, in two layers before the
+  /// loss, and finishes both. The op then has no attrs of the job. Null: the op reads the prediction.
+  TensorId (*margins)(LayerBuilder& gains, LayerBuilder& sums, const LossRows& rows, const Attrs& attrs) = nullptr;
 };
 
 /// Every loss, in the order of the reference.

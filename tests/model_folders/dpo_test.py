@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """dpo_test.py TRAINCTL: the losses of dpo with adapters are those of TRL's DPOTrainer, under every plan.
 
-PEFT makes a folder of adapters with random values for a small random Llama, and DPOTrainer trains them on pairs of answers. A job that starts
-from the same folder has the same losses, on one rank and on two and four ranks.
+DPOTrainer trains new adapters of a small random Llama on pairs of answers. A job that starts from the same adapters has the same losses, on one
+rank and on two and four ranks.
 
 Exits with 77 (Skipped) without PyTorch, transformers, PEFT, TRL or datasets."""
 
@@ -29,9 +29,9 @@ except ImportError as error:
 
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 TOLERANCE = 1e-5
-PAIRS, STEPS, VOCAB, RANK, ALPHA, BETA, RATE = 8, 5, 320, 4, 8, 0.3, 0.002
+PAIRS, STEPS, VOCAB, RANK, ALPHA, BETA, RATE = 8, 5, 320, 4, 8, 0.3, 0.01
 ANSWERS = [("blue", "green like grass"), ("grey and cold", "red"), ("deep", "shallow as a plate"), ("calm tonight", "made of stone")] * 2
-ROWS = [{"prompt": f"The sea number {n} is ", "chosen": a, "rejected": b} for n, (a, b) in enumerate(ANSWERS)]
+ROWS = [{"prompt": f"The sea number {n} is", "chosen": " " + a, "rejected": " " + b} for n, (a, b) in enumerate(ANSWERS)]
 PLANS = {
     "one rank": [],
     "level 3": ["launch.ranks=4", "parallel={mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}"],
@@ -52,7 +52,7 @@ def run(folder, *words):
 
 
 def make_folders(folder):
-    """A model with a tokenizer, and random adapters."""
+    """A model with a tokenizer."""
     config = transformers.LlamaConfig(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
                                       num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     model = transformers.LlamaForCausalLM(config)
@@ -62,17 +62,15 @@ def make_folders(folder):
     (folder / "lines.txt").write_text("".join(row["prompt"] + row["chosen"] + row["rejected"] + "\n" for row in ROWS))
     run(folder, "data", "train-tokenizer", "lines.txt", "--vocab", VOCAB, "--special", "<pad>", "<s>", "</s>", "-o", "hf")
     (folder / "hf" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "pad_token": "<pad>"}))
-    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, lora_dropout=0.0))
-    for name, parameter in adapted.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    for block in adapted.base_model.model.model.layers:  # one layer of the job makes q, k and v, from one A
+    return model
+
+
+def tie(adapted):
+    """One layer of the job makes q, k and v, from one A."""
+    for block in adapted.base_model.model.model.layers:
         first, *others = [getattr(block.self_attn, name).lora_A["default"] for name in ("q_proj", "k_proj", "v_proj")]
         for other in others:
             other.weight = first.weight
-    adapted.save_pretrained(folder / "adapters")
-    return adapted
 
 
 def theirs(model, folder):
@@ -80,7 +78,11 @@ def theirs(model, folder):
     arguments = trl.DPOConfig(output_dir=str(folder / "trl"), per_device_train_batch_size=PAIRS, max_steps=STEPS, learning_rate=RATE, beta=BETA,
                               lr_scheduler_type="constant", logging_steps=1, max_grad_norm=0, report_to=[], use_cpu=True, bf16=False,
                               gradient_checkpointing=False, save_strategy="no", weight_decay=0.0, disable_tqdm=True)
-    trainer = trl.DPOTrainer(model=model, args=arguments, train_dataset=datasets.Dataset.from_list(ROWS), processing_class=tokenizer)
+    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    trainer = trl.DPOTrainer(model=model, args=arguments, train_dataset=datasets.Dataset.from_list(ROWS), processing_class=tokenizer,
+                             peft_config=peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, lora_dropout=0.0))
+    tie(trainer.model)
+    trainer.model.save_pretrained(folder / "adapters")
     losses = []
 
     class Record(transformers.TrainerCallback):

@@ -6,8 +6,10 @@
 // dpo (https://arxiv.org/abs/2305.18290), for rows whose first half is the chosen and whose second half is the rejected
 // answer (dataset.type preference):
 //
-//   margin = beta * (sum over the first half of (log p - log p of the reference) - the same of the second half)
-//   loss   = -log sigmoid(margin)
+//   margin of an answer = beta * sum over its half of (log p - log p of the reference)
+//   loss                = -log sigmoid(margin of the chosen - margin of the rejected answer)
+//
+// which is the cross-entropy of a softmax over the two margins.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -18,7 +20,7 @@
 
 namespace trainctl {
 
-extern const OpDef binary_cross_entropy_op;
+extern const OpDef softmax_cross_entropy_op;
 
 namespace {
 
@@ -38,20 +40,22 @@ KernelExample log_prob_example(const char* what, bool is_gradient) {
   return shown;
 }
 
-/// See above. The references of both halves are known, so no gradient flows into them.
-TensorId dpo_margin(LayerBuilder& b, TensorId prediction, TensorId reference, TensorId targets, const Attrs& attrs) {
+/// The margins of both answers: softmax_cross_entropy compares them, with label 0 for the chosen one. No gradient flows
+/// into the reference.
+TensorId dpo_margins(LayerBuilder& gains, LayerBuilder& sums, const LossRows& rows, const Attrs& attrs) {
   const double beta = attrs.number("beta");
   if (!(beta > 0)) shape_error("dpo: beta is 0, expected more than 0");
-  const TensorId trained = b.emit("label_log_prob", {prediction, targets}, {}, "trained")[0];
-  const TensorId start = b.emit("label_log_prob", {reference, targets}, {}, "reference")[0];
-  const TensorId gained = b.emit("sub", {trained, start}, {}, "gained")[0];
-  const Shape shape = b.shape(gained);
-  Ints half = shape;
-  half[1] /= 2;
-  const TensorId chosen = b.emit("slice", {gained}, {{"begin", Ints{0, 0}}, {"size", half}}, "chosen")[0];
-  const TensorId rejected = b.emit("slice", {gained}, {{"begin", Ints{0, half[1]}}, {"size", half}}, "rejected")[0];
-  const TensorId difference = b.emit("sub", {chosen, rejected}, {}, "difference")[0];
-  return b.emit("reduce_sum", {difference}, {{"dims", Ints{1}}, {"keep_dims", false}, {"scale", beta}})[0];
+  const TensorId trained = gains.emit("label_log_prob", {rows.prediction, rows.targets}, {}, "trained")[0];
+  const TensorId start = gains.emit("label_log_prob", {rows.reference, rows.targets}, {}, "reference")[0];
+  const TensorId gained = gains.emit("sub", {trained, start})[0];
+  gains.finish({gained});
+  const Shape& shape = gains.shape(gained);
+  const Ints halves{shape[0], 2, shape[1] / 2};
+  const TensorId answers = sums.emit("reshape", {gained}, {{"shape", halves}}, "answers")[0];
+  const TensorId margins =
+      sums.emit("reduce_sum", {answers}, {{"dims", Ints{2}}, {"keep_dims", false}, {"scale", beta}})[0];
+  sums.finish({margins});
+  return margins;
 }
 
 }  // namespace
@@ -95,12 +99,13 @@ extern const LossDef dpo_loss = {
     .doc =
         "direct preference optimization: mean -log sigmoid(beta * how much more than the reference the network "
         "prefers the chosen to the rejected answer)",
-    .fields = {text("reference", "The network to compare with. start: as it is at the start of the run.")
+    .fields = {text("reference", "The network to compare with. start: the network without its adapters.")
                    .one_of({"start"})
                    .defaults(std::string("start")),
                number("beta", "Weight of the log-probabilities.").defaults(0.1).above(0)},
-    .op = &binary_cross_entropy_op,
-    .margin = dpo_margin,
+    .op = &softmax_cross_entropy_op,
+    .labels_are_classes = true,
+    .margins = dpo_margins,
 };
 
 extern const OpFamily label_log_prob_family = {.ops = {&label_log_prob_op, &label_log_prob_grad_op},

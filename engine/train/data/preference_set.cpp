@@ -35,7 +35,7 @@ bool trains_nothing(const MarkedTokens& tokens, int64_t half) {
 }  // namespace
 
 DataShapes PreferenceSet::shapes_of(const DatasetSpec& spec) {
-  DataShapes shapes = data_and_label({spec.length}, {}, true, false);
+  DataShapes shapes = data_and_label({spec.length}, {}, true, true);
   shapes.fields.push_back({"targets", {spec.length}, true});
   shapes.fields.push_back({"documents", {spec.length}, true});
   return shapes;
@@ -103,7 +103,7 @@ void PreferenceSet::read(int64_t sample, ReadState& state, SampleOutputs to) con
   const StageTimer timer(state.seconds, ReadStage::read);
   auto *data = static_cast<int32_t*>(to[0]), *targets = static_cast<int32_t*>(to[2]),
        *documents = static_cast<int32_t*>(to[3]);
-  if (to[1] != nullptr) *static_cast<float*>(to[1]) = 1;
+  if (to[1] != nullptr) *static_cast<int32_t*>(to[1]) = 0;
   for (int64_t i = 0; documents != nullptr && i < 2 * half_; ++i) documents[i] = static_cast<int32_t>(i < half_ ? 0 : half_);
   if (data == nullptr && targets == nullptr) return;
   const Pair pair = this->pair(sample);

@@ -9,7 +9,7 @@
 //   data       i32 [length]   the tokens, then 0
 //   targets    i32 [length]   the next token where the answer writes it, otherwise kNoTrainedLabel
 //   documents  i32 [length]   0 in the first half and length / 2 in the second, as attention and rotary read it
-//   label      f32 []         1: the first answer is the chosen one
+//   label      i32 []         0: the first answer is the chosen one
 //
 // An answer that is a text ends with the tokenizer's eos_token. What does not fit into half a row is cut off at its end.
 #pragma once

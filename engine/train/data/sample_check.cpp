@@ -150,6 +150,7 @@ std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) 
                       fmt::format("set dataset.vocab: {}, or change the network to support {}", use.below, set.vocab)};
   }
   if (set.type == "clicks") return {};  // a label is 0 or 1, and a loss has at least two classes
+  if (set.type == "preference" && use.input == "label") return {};  // always 0
   if (set.type == "constant") {
     const double value = use.input == "label" ? set.label_value : set.value;
     if (use.accepts(static_cast<int64_t>(value))) return {};
