@@ -54,7 +54,7 @@ struct InitArguments {
   std::string name = "mlp";
   std::string from;                    ///< a model folder; empty: the template
   std::string file;                    ///< empty: stdout
-  std::string task, data, validation;  ///< of --finetune
+  std::string task, data, validation;  ///< --finetune and its data
 };
 
 /// A path as the job file names it, relative to its own folder unless the user gave an absolute one.
@@ -90,10 +90,7 @@ Finetune finetune_of(const InitArguments& options) {
   if (options.from.empty() || options.data.empty())
     throw SpecError({}, "init", "--finetune needs the model and the data", "add --from FOLDER and --data PATH");
   if (!std::filesystem::exists(options.data)) throw EnvError(options.data + ": no such file or folder");
-  tuning.task = options.task == "chat"   ? FinetuneTask::chat
-                : options.task == "text" ? FinetuneTask::text
-                : options.task == "dpo"  ? FinetuneTask::dpo
-                                         : FinetuneTask::classifier;
+  tuning.task = finetune_tasks().at(options.task);
   tuning.data = path_for_job(options.data, options);
   tuning.validation = path_for_job(options.validation, options);
   if (tuning.is_classifier()) tuning.classes = count_classes(options);
@@ -130,7 +127,7 @@ void add_init_command(CLI::App& app, Action& chosen) {
           ->add_option("--finetune", options->task,
                        "With --from: the job trains on --data: chat (conversations), text, dpo (preferences) or "
                        "classifier")
-          ->check(CLI::IsMember({"chat", "text", "dpo", "classifier"}));
+          ->check(CLI::IsMember(finetune_tasks()));
   auto* data = command->add_option("--data", options->data,
                                    "Data of --finetune: JSON lines, or for images the folder of the class folders");
   task->needs(data);

@@ -182,7 +182,9 @@ class Model {
   void add_reference(const LayerSpec& layer) {
     const std::vector<std::string> names = layer.output_names();
     std::vector<TensorId> inputs;
-    bool differs = layer.type == "dropout";
+    const OpDef* const op = find_op(layer.type);
+    const bool passes_on = op != nullptr && op->in_evaluation == InEvaluation::passes_on;
+    bool differs = passes_on;
     for (const std::string& name : layer.inputs) {
       const auto trained = outputs_.find(name), reference = references_.find(name);
       if (trained == outputs_.end() || trained->second < 0) return;  // reported already
@@ -192,7 +194,7 @@ class Model {
     std::vector<TensorId> outputs;
     if (!differs)
       for (const std::string& name : names) outputs.push_back(outputs_[name]);
-    else if (layer.type == "dropout")
+    else if (passes_on)
       outputs = inputs;
     else if (outputs_[names.front()] >= 0)
       outputs = emit(layer, inputs, reference_layer(layer.name), layer.name);

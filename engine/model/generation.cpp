@@ -13,6 +13,7 @@
 #include "engine/model/evaluation.h"
 #include "engine/model/model.h"
 #include "engine/model/token_positions.h"
+#include "engine/ops/op_def.h"
 #include "engine/spec/adapters.h"
 
 namespace trainctl {
@@ -36,9 +37,9 @@ class CachedNetwork {
 
   void replace() {
     for (Node& node : graph_.nodes) {
-      if (node.op == "attention") replace_attention(node);
-      if (node.op == "rotary") replace_rotary(node);
-      if (node.op == "position_embedding") add_starts(node, 2);
+      const InGeneration way = get_op(node.op).in_generation;
+      if (way == InGeneration::reads_caches) replace_attention(node);
+      if (way == InGeneration::reads_starts) add_starts(node);
     }
   }
 
@@ -54,16 +55,14 @@ class CachedNetwork {
     return static_cast<int>(factors.size()) - 1;
   }
 
-  /// Leaves the first `kept` inputs, and adds the first positions.
-  void add_starts(Node& node, size_t kept) {
-    node.inputs.resize(kept);
-    node.rule.inputs.resize(kept);
+  /// Adds the first positions, in place of documents.
+  void add_starts(Node& node) {
+    if (graph_.tensors[static_cast<size_t>(node.inputs.back())].dtype == DType::i32) {
+      node.inputs.pop_back();
+      node.rule.inputs.pop_back();
+    }
     node.inputs.push_back(starts_);
     node.rule.inputs.push_back({node.rule.inputs[0][0]});
-  }
-
-  void replace_rotary(Node& node) {
-    add_starts(node, 1);
     node.attrs.set("positions", size_.positions);
   }
 
@@ -150,7 +149,7 @@ std::string tokens_input(const JobSpec& spec) {
 int64_t most_positions(const JobSpec& spec) {
   int64_t most = 0;
   for (const LayerSpec& layer : spec.network) {
-    if (layer.type != "position_embedding") continue;
+    if (!layer.attrs.has("max_length")) continue;  // only tables of positions have it
     const int64_t rows = layer.attrs.integer("max_length");
     most = most == 0 ? rows : std::min(most, rows);
   }
@@ -173,7 +172,7 @@ Graph prefill_graph(const JobSpec& spec, const GenerationSize& size, int64_t tok
   const Graph network = cached_network(spec, size, tokens);
   std::vector<TensorId> wanted;
   for (const Node& node : network.nodes)
-    if (node.op == "cached_attention") wanted.push_back(node.outputs[0]);
+    if (network.tensors[static_cast<size_t>(node.inputs[0])].is_cache) wanted.push_back(node.outputs[0]);
   Graph graph = forward_part(network, wanted);
   verify_graph(graph);
   return graph;

@@ -28,7 +28,8 @@ class TokenPositions {
   }
 
   void find() {
-    for (const Node& node : graph_.nodes) node.op == "attention" ? follow_attention(node) : follow(node);
+    for (const Node& node : graph_.nodes)
+      get_op(node.op).in_generation == InGeneration::reads_caches ? follow_attention(node) : follow(node);
   }
 
   void set(int64_t tokens) {

@@ -45,6 +45,14 @@ std::string class_images_text(const ModelJob& job, const Finetune& tuning) {
 
 }  // namespace
 
+const std::map<std::string, FinetuneTask>& finetune_tasks() {
+  static const std::map<std::string, FinetuneTask> tasks = {{"chat", FinetuneTask::chat},
+                                                            {"text", FinetuneTask::text},
+                                                            {"dpo", FinetuneTask::dpo},
+                                                            {"classifier", FinetuneTask::classifier}};
+  return tasks;
+}
+
 std::string finetune_data_text(const ModelJob& job, const Finetune& tuning, const std::string& from) {
   const bool has_images = job.input == ModelInput::image_class;
   std::string text = tuning.task == FinetuneTask::dpo ? pairs_text(tuning, from)

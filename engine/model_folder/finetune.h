@@ -1,19 +1,24 @@
-// What a job of `trainctl init --from` trains the model of a folder for, and the sections that depend on it.
+// The task that a job of `trainctl init --from` trains the model of a folder for, and the sections that depend on it.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
 namespace trainctl {
 
+/// `none` is a job without --finetune.
 enum class FinetuneTask : uint8_t { none, chat, text, dpo, classifier };
+
+/// The tasks by name, as --finetune takes them.
+const std::map<std::string, FinetuneTask>& finetune_tasks();
 
 struct Finetune {
   FinetuneTask task = FinetuneTask::none;
   std::string data;        ///< the data set, as the job names it
   std::string validation;  ///< the same of a validation; empty: none, or a part of the images
-  int64_t classes = 0;     ///< of a classifier; 0: as many as config.json has
+  int64_t classes = 0;     ///< classifier: their number; 0: as many as config.json has
 
   /// The job trains adapters of a decoder, whose rows may contain several texts.
   bool trains_adapters() const { return task != FinetuneTask::none && !is_classifier(); }

@@ -1,4 +1,4 @@
-// What a model folder says about generation: generation_config.json, and config.json for what it lacks.
+// The settings of generation in a model folder: generation_config.json, and config.json for those that it lacks.
 #pragma once
 
 #include <cstdint>

@@ -89,7 +89,7 @@ struct KernelDef {
   const char* name;
 
   // Operands. Inputs are read and outputs are written, except:
-  unsigned accumulates = 0;    ///< bit i: the kernel can add to output i (TensorArg::accumulate)
+  unsigned accumulates = 0;  ///< bit i: the kernel can add to output i (TensorArg::accumulate)
   /// Bit i: output i is for the kernel of the gradient alone, and the order of its elements depends on the cut.
   unsigned private_outputs = 0;
   unsigned updates_input = 0;  ///< bit i: input i is state that the kernel changes in place
@@ -127,6 +127,9 @@ struct KernelDef {
   /// A product of matrices or a convolution: under precision tf32 its instructions get the attr `tf32`, and what
   /// follows it becomes its epilogue (compile/fuse/fuse_products.cpp).
   bool is_product = false;
+  /// Products of matrices with weights are most of its work, which counts as that of the model, although it is no
+  /// product to the compiler.
+  bool has_products = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;
   /// Operands by rows of a kernel that computes its rows one by one: given some rows of these inputs, it computes the

@@ -13,9 +13,9 @@ namespace trainctl {
 
 class LayerBuilder;  // layer_builder.h
 
-/// What a loss that compares two networks reads.
+/// The inputs of a loss that compares two networks.
 struct LossRows {
-  TensorId prediction = -1, reference = -1;  ///< of the network, and of the network without its adapters
+  TensorId prediction = -1, reference = -1;  ///< outputs with and without adapters
   TensorId targets = -1;                     ///< the sample field of that name
 };
 

@@ -30,6 +30,13 @@ enum class InEvaluation : uint8_t {
   reads_state,  ///< it does not run: its inputs are (new statistics.., kept ones..); readers of new ones read the kept
 };
 
+/// What takes a node's place in a graph that generates text (model/generation.h).
+enum class InGeneration : uint8_t {
+  runs,          ///< the node itself: it computes each position alone, or it is refused
+  reads_starts,  ///< the node, which reads the first position of each text in place of the documents
+  reads_caches   ///< cached_attention
+};
+
 /// How an op runs if an inner letter of its rule, of input 0, is cut, on each rank: `stats` computes statistics of its
 /// part, a few numbers per row; they are gathered from the ranks that share the rows; `apply` computes the rank's part
 /// of the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not
@@ -79,6 +86,7 @@ struct OpDef {
   /// Set if the rule of the op, or that of its forward op, has inner letters.
   std::optional<InnerSum> inner_sum = {};
   InEvaluation in_evaluation = InEvaluation::runs;
+  InGeneration in_generation = InGeneration::runs;
 };
 
 /// Thrown by an op's infer or a layer's emit; model/ turns it into a SpecError at the layer's position, or at that of

@@ -18,7 +18,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kPrefillTokens =
-    64;  ///< of each prompt at a time: enough for large products, and little is left over
+    64;  ///< tokens of each prompt at a time: enough for large products, and little is left over
 
 void require_generation(const JobSpec& spec) {
   const auto refuse = [&](const char* field, const std::string& why, const std::string& hint) {

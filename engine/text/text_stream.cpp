@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kContextTokens = 6;  ///< of the prompt
+constexpr size_t kContextTokens = 6;  ///< last tokens of the prompt
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
 /// Length of the longest end of `text` that `stop` begins with, and that is not all of `stop`.

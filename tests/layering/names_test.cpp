@@ -46,11 +46,12 @@ std::string code_of(const std::string& text) {
 }
 
 /// Names of other things with the same spelling.
-const std::string kChoices = R"({"none", "tanh"})";                // of gelu's field `approximate`
-const std::string kEnumerators = "kNames[] = ";                    // the texts of an enum, in its to_string
-const Names kExempt = {"engine/runtime/comm/collective_call.cpp",  // to_string(Collective)
-                       "engine/train/data/chain_builder.cpp",      // transforms of samples
-                       "cli/foreign_options.cpp"};                 // options of other launchers
+const std::string kChoices = R"({"none", "tanh"})";                    // of gelu's field `approximate`
+const std::string kEnumerators = "kNames[] = ";                        // the texts of an enum, in its to_string
+const Names kExempt = {"engine/runtime/comm/collective_call.cpp",      // to_string(Collective)
+                       "engine/train/data/chain_builder.cpp",          // transforms of samples
+                       "engine/train/trainer/generation_request.cpp",  // options of sampling
+                       "cli/foreign_options.cpp"};                     // options of other launchers
 
 std::string read(const fs::path& file) {
   std::ifstream in(file);

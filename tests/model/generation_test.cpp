@@ -15,12 +15,12 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 constexpr GenerationSize kSize{.rows = 2, .positions = 16};
 
-JobSpec job_of(const std::string& network) {
-  return parse_job(
-      "dataset: {type: random, shape: [8], dtype: i32, classes: 11, label_shape: [8], label_dtype: i32, batch: 2}\n"
-      "network:\n" +
-          network,
-      "job.yaml");
+constexpr const char* kTokens =
+    "{type: random, shape: [8], dtype: i32, classes: 11, label_shape: [8], label_dtype: i32, batch: 2}";
+constexpr const char* kPacked = "{type: chat, path: a.jsonl, tokenizer: a, length: 8, pack: true, batch: 2}";
+
+JobSpec job_of(const std::string& network, const std::string& dataset = kTokens) {
+  return parse_job("dataset: " + dataset + "\nnetwork:\n" + network, "job.yaml");
 }
 
 /// A decoder of one block with these layers between the embedding and the logits.
@@ -46,7 +46,8 @@ std::string refusal(const std::string& layers) {
 }  // namespace
 
 TEST_CASE("attention reads caches, and positions come from an input") {
-  const JobSpec job = job_of(decoder(std::string("  - {name: pos, type: position_embedding, max_length: 32}\n") + kBlock));
+  const JobSpec job =
+      job_of(decoder(std::string("  - {name: pos, type: position_embedding, max_length: 32}\n") + kBlock));
   const Graph graph = decode_graph(job, kSize, "head");
   CHECK(nodes(graph, Phase::forward) ==
         std::vector<std::string>{"table = embedding(data, table.weight)",
@@ -85,7 +86,7 @@ TEST_CASE("dropout has no node, and documents are not read") {
       "  - {name: drop, type: dropout}\n"
       "  - {name: qkv, type: dense, units: 24, bias: false}\n"
       "  - {name: attn, type: attention, heads: 2, causal: true, mask: documents, inputs: [qkv, documents]}\n";
-  const Graph graph = decode_graph(job_of(decoder(layers)), kSize, "head");
+  const Graph graph = decode_graph(job_of(decoder(layers), kPacked), kSize, "head");
   CHECK(nodes(graph, Phase::forward)[1] == "qkv = matmul(table, qkv.weight)");
 }
 
@@ -93,8 +94,10 @@ TEST_CASE("layers that compute over positions otherwise are refused by name") {
   CHECK(contains(refusal("  - {name: qkv, type: dense, units: 24}\n  - {name: attn, type: attention, heads: 2}\n"),
                  "attn: text generation does not support this layer (attention): its rows attend to later ones"));
   CHECK(contains(refusal("  - {name: soft, type: softmax, dim: 1}\n"), "soft: text generation does not support"));
-  CHECK(contains(refusal("  - {name: total, type: reduce_sum, dims: [1]}\n"), "total: text generation does not support"));
-  CHECK(contains(refusal("  - {name: first, type: slice, dim: 1, end: 3}\n"), "first: text generation does not support"));
+  CHECK(
+      contains(refusal("  - {name: total, type: reduce_sum, dims: [1]}\n"), "total: text generation does not support"));
+  CHECK(
+      contains(refusal("  - {name: first, type: slice, dim: 1, end: 3}\n"), "first: text generation does not support"));
   CHECK(contains(refusal("  - {name: turn, type: transpose, perm: [0, 2, 1]}\n"
                          "  - {name: mix, type: dense, units: 16}\n"),
                  "mix: text generation does not support"));

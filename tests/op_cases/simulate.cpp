@@ -131,6 +131,14 @@ bool counts(const Node& node, const TensorRule& output, const Layer& layer, cons
   return true;
 }
 
+/// Ranks whose shards of a state are the same each update theirs.
+bool is_first_copy(const TensorRule& state, const Layer& layer, const Cuts& cuts, int rank) {
+  const std::vector<int> at = coordinates(rank, cuts);
+  for (size_t f = 0; f < cuts.size(); ++f)
+    if (at[f] != 0 && !has_factor(state, static_cast<int>(f), layer)) return false;
+  return true;
+}
+
 bool can_share(const Node& node, const KernelDef& kernel, const Graph& graph) {
   const InPlace in_place = kernel.in_place;
   if (in_place == InPlace::no) return false;
@@ -249,8 +257,7 @@ void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& va
       if (counts(node, node.rule.outputs[o], layer, cuts, rank)) add_to(out[o], made[o]);
     }
     for (size_t i = 0; i < in.size(); ++i) {
-      const bool first = (updates >> i & 1) != 0 && counts(node, node.rule.inputs[i], layer, cuts, rank);
-      if (first) add_to(in[i], updated[i]);
+      if ((updates >> i & 1) != 0 && is_first_copy(node.rule.inputs[i], layer, cuts, rank)) add_to(in[i], updated[i]);
     }
   }
   for (size_t o = 0; o < made.size(); ++o) values[node.outputs[o]] = std::move(made[o]);

@@ -29,7 +29,7 @@ class Pieces : public Tokenizer {
   std::vector<std::string> pieces_;
 };
 
-/// What is given out after each token, and at the end.
+/// The texts that are given out after each token, and at the end.
 std::vector<std::string> streamed(const std::vector<std::string>& pieces, const std::vector<int32_t>& tokens,
                                   const std::vector<std::string>& stops = {}) {
   const Pieces tokenizer(pieces);

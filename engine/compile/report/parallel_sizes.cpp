@@ -16,7 +16,8 @@ enum class Role : uint8_t { none, batch, weights, other };
 std::vector<bool> layers_with_products(const Graph& graph) {
   std::vector<bool> result(graph.layers.size());
   for (const Node& node : graph.nodes) {
-    if (node.phase != Phase::forward || !get_op(node.op).kernel.is_product) continue;
+    const KernelDef& kernel = get_op(node.op).kernel;
+    if (node.phase != Phase::forward || !(kernel.is_product || kernel.has_products)) continue;
     const bool has_weight = std::any_of(node.inputs.begin(), node.inputs.end(), [&](TensorId t) {
       return graph.tensors[static_cast<size_t>(t)].kind == TensorKind::parameter;
     });

@@ -6,6 +6,8 @@
 namespace trainctl {
 namespace {
 
+bool counts(const KernelDef& kernel) { return kernel.is_product || kernel.has_products; }
+
 /// Output 0 is the product; others are made of it, or by the way.
 double flops(const KernelDef& kernel, const std::vector<TensorInfo>& in, std::vector<TensorInfo> out,
              const Attrs& attrs) {
@@ -28,7 +30,7 @@ template <class Each>
 void each_product(const Graph& graph, const Each& each) {
   for (const Node& node : graph.nodes) {
     const KernelDef& kernel = get_op(node.op).kernel;
-    if (kernel.is_product)
+    if (counts(kernel))
       each(node, flops(kernel, infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs));
   }
 }
@@ -64,7 +66,7 @@ double program_flops(const Program& program) {
   double sum = 0;
   for (const Instruction& i : program.instructions) {
     const KernelDef* kernel = kernel_of(i);
-    if (kernel == nullptr || !kernel->is_product) continue;
+    if (kernel == nullptr || !counts(*kernel)) continue;
     std::vector<TensorInfo> in, out;
     for (const Operand& operand : i.inputs) in.push_back({operand.shape, operand.dtype});
     for (const Operand& operand : i.outputs) out.push_back({operand.shape, operand.dtype});

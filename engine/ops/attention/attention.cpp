@@ -204,6 +204,7 @@ extern const OpDef attention_op = {
                                           .attrs = example_attrs(),
                                           .optional = optional_attrs()};
                    }},
+    .in_generation = InGeneration::reads_caches,
 };
 
 /// (dy, inputs, out, logs) -> dx, or dq, dk, dv

@@ -54,7 +54,7 @@ AttentionSize size_of_call(Infos in, const Attrs& attrs) {
   const int64_t positions = in[0].shape.size() == 3 ? in[0].shape[1] : 0;
   expect_shape("cached_attention", "the cache of keys", in[0], {size.b, positions, size.g * size.d});
   expect_shape("cached_attention", "the cache of values", in[1], {size.b, positions, size.g * size.e});
-  expect_shape("cached_attention", "the first positions", in[2], {size.b});
+  expect_shape("cached_attention", "the input of first positions", in[2], {size.b});
   if (in[2].dtype != DType::i32) shape_error("cached_attention: the first positions are not i32");
   return size;
 }

@@ -131,7 +131,7 @@ extern const OpCases cached_attention_cases = {
                "tsde",
                {{2, 1, 12}}}},
     .shape_errors = {{{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(3), {{2, 1, 32}}}, cached_attrs(4, 2)},
-                      "cached_attention: the first positions are [3], expected [2]"},
+                      "cached_attention: the input of first positions is [3] i32, expected [2]"},
                      {{"cached_attention", {{{2, 5, 8}}, {{2, 5, 4}}, starts(2), {{2, 1, 32}}}, cached_attrs(4, 2)},
                       "cached_attention: the cache of values is [2, 5, 4], expected [2, 5, 8]"},
                      {{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 30}}}, cached_attrs(4, 2)},

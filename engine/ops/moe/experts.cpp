@@ -76,7 +76,7 @@ extern const OpDef experts_op = {
       const Shape &x = in[0].shape, &up = in[3].shape;
       if (in[2].dtype != DType::i32)
         shape_error(fmt::format("experts expects i32 ids, but got {} f32", to_string(in[2])));
-      expect_shape("experts", "the ids", in[2], in[1].shape);
+      expect_shape("experts", "the input of ids", in[2], in[1].shape);
       if (up.size() != 4 || up[3] != x.back())
         shape_error(fmt::format("experts: the first weight is {}, expected [experts, parts, hidden, {}]",
                                 to_string(in[3]), x.back()));
@@ -99,6 +99,7 @@ extern const OpDef experts_op = {
         },
     .kernel = {.name = "experts",
                .private_outputs = 2,
+               .has_products = true,
                .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in, out, attrs, 1); },
                .most_cuda_scratch =
                    [](const std::vector<Shape>& in, const std::vector<Shape>& out) {
@@ -128,6 +129,7 @@ extern const OpDef experts_grad_op = {
     .kernel = {
         .name = "experts_grad",
         .accumulates = 12,
+        .has_products = true,
         .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in.subspan(1), out, attrs, 2); },
         .most_cuda_scratch =
             [](const std::vector<Shape>& in, const std::vector<Shape>&) {

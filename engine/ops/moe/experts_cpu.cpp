@@ -22,7 +22,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kRowsOfTask = 64;
-constexpr int64_t kLinesOfTask = 128;              ///< of a weight's gradient
+constexpr int64_t kLinesOfTask = 128;              ///< lines of a weight's gradient
 constexpr int64_t kWorthAnExpertThread = 1 << 20;  ///< multiplications
 
 /// Rows [first, first + count) of one expert.
@@ -142,7 +142,7 @@ void with_activation(ExpertActivation activation, const F& f) {
   }
 }
 
-/// What both kernels share: rows, threads and scratch memory.
+/// The rows, threads and scratch memory of both kernels.
 class ExpertsKernel {
  public:
   /// `floats_of_row`: scratch of each row; `floats_of_thread`: besides that of products.

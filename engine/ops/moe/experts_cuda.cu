@@ -247,7 +247,7 @@ class ScratchParts {
   bool is_bf16_;
 };
 
-/// What both kernels share.
+/// The sizes and operands that both kernels share.
 struct ExpertsLaunch {
   ExpertsSize n;
   ExpertActivation activation;

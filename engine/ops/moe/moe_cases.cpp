@@ -202,7 +202,7 @@ extern const OpCases moe_cases = {
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
           "experts expects i32 ids, but got [3, 2] f32"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 1}, DType::i32}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
-          "experts: the ids is [3, 1] i32, expected [3, 2]"},
+          "experts: the input of ids is [3, 1] i32, expected [3, 2]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 6}}, {{4, 5, 8}}}, kRuleAttrs},
           "experts: the first weight is [4, 2, 8, 6], expected [experts, parts, hidden, 5]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},

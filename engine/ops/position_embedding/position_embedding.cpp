@@ -29,7 +29,7 @@ extern const OpDef position_embedding_op = {
                                 x[x.size() - 2], table[0]));
       }
       if (in.size() == 3) {
-        expect_shape("position_embedding", "the first positions", in[2], {x[0]});
+        expect_shape("position_embedding", "the input of first positions", in[2], {x[0]});
         if (x.size() != 3 || in[2].dtype != DType::i32)
           shape_error(
               fmt::format("position_embedding: with first positions, {}, it expects [batch, rows, features], "
@@ -65,6 +65,7 @@ extern const OpDef position_embedding_op = {
                      return KernelExample{.what = "y = x + table[position]; inputs x [.., t, d], table",
                                           .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}}};
                    }},
+    .in_generation = InGeneration::reads_starts,
 };
 
 /// dy -> dtable; rows of positions that do not occur are 0.

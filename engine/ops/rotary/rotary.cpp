@@ -28,7 +28,7 @@ bool reads_starts(const Attrs& attrs) { return attrs.integer("positions", 0) > 0
 /// Checks the second input.
 void expect_places(Infos in, const Attrs& attrs) {
   const Shape& x = in[0].shape;
-  const char* const what = reads_starts(attrs) ? "the first positions" : "the documents";
+  const char* const what = reads_starts(attrs) ? "the input of first positions" : "the documents";
   expect_shape("rotary", what, in[1], reads_starts(attrs) ? Shape{x[0]} : Shape{x[0], x[1]});
   if (in[1].dtype != DType::i32) shape_error(fmt::format("rotary: {} are {}, expected i32", what, to_string(in[1])));
 }
@@ -114,6 +114,7 @@ extern const OpDef rotary_op = {
                                                        {"positions", int64_t{2048}},
                                                        {"inverse", true}}};
                    }},
+    .in_generation = InGeneration::reads_starts,
 };
 
 namespace {

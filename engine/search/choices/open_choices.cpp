@@ -115,7 +115,8 @@ std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks) {
   const Repeats& repeats = networks.repeats();
   std::set<std::string> costly;  // patterns of layers with products or attention
   for (const Node& node : network->graph.nodes)
-    if (node.phase == Phase::forward && (get_op(node.op).kernel.is_product || node.op == "attention"))
+    if (const KernelDef& kernel = get_op(node.op).kernel;
+        node.phase == Phase::forward && (kernel.is_product || kernel.has_products || node.op == "attention"))
       costly.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
   Recompute cheap, inputs, attention, blocks;
   for (size_t begin = 0, end = 0; begin < job.network.size(); begin = end) {

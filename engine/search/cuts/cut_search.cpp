@@ -27,8 +27,10 @@ constexpr size_t kMostSettings = 512;
 constexpr size_t kMostAlike = 10;
 
 bool has_products(const Graph& graph, LayerId layer) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [&](const Node& node) { return node.layer == layer && get_op(node.op).kernel.is_product; });
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    const KernelDef& kernel = get_op(node.op).kernel;
+    return node.layer == layer && (kernel.is_product || kernel.has_products);
+  });
 }
 
 /// Sums of gradients run beside the backward pass where a machine can do both.

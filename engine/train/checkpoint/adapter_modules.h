@@ -24,8 +24,8 @@ struct AdaptedLayer {
   std::string name;
   int64_t units = 0, features = 0;
   std::vector<std::string> modules{};
-  std::vector<Row> rows{};         ///< of each of our units
-  std::vector<int64_t> columns{};  ///< of each of our features: the module's feature
+  std::vector<Row> rows{};         ///< place of each of our units
+  std::vector<int64_t> columns{};  ///< the module's feature for each of our features
   bool is_transposed = false;      ///< the modules keep [in, out], as Conv1D does
 };
 
@@ -42,8 +42,8 @@ class AdapterModules {
   void place(AdaptedLayer& layer, const NameMap& map, const LayerNumbers& numbers);
 
   std::vector<AdaptedLayer> layers_;
-  std::map<std::string, int64_t> units_;       ///< of modules
-  std::map<std::string, int64_t> part_units_;  ///< of parts of fused modules
+  std::map<std::string, int64_t> units_;       ///< by module
+  std::map<std::string, int64_t> part_units_;  ///< by part of a fused module
 };
 
 inline constexpr const char* kPeftConfigName = "adapter_config.json";

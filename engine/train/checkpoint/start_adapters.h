@@ -39,8 +39,8 @@ class StartAdapters {
   std::vector<float> read(const std::string& name, const Shape& shape) const;
 
   WeightFiles files_;
-  int64_t rank_ = 0;                                   ///< of the job
-  int64_t their_rank_ = 0;                             ///< of the folder
+  int64_t rank_ = 0;                                   ///< the job's rank
+  int64_t their_rank_ = 0;                             ///< the folder's rank
   std::map<std::string, Values, std::less<>> values_;  ///< by layer
 };
 

@@ -10,9 +10,9 @@
 #include "engine/planning/device_data.h"
 #include "engine/train/data/byte_map.h"
 #include "engine/train/data/cached_set.h"
+#include "engine/train/data/class_text_set.h"
 #include "engine/train/data/clicks.h"
 #include "engine/train/data/cut_transforms.h"
-#include "engine/train/data/class_text_set.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/made_sets.h"
@@ -111,7 +111,7 @@ DataHeader mnist_header(const DatasetSpec& spec) {
                    capped_product(files.size, num_elements(files.sample_shape) + 1), spec);
 }
 
-/// Of a set whose samples are lines of JSON Lines.
+/// For a set whose samples are lines of JSON Lines.
 template <class Set>
 DataHeader header_of_lines(const DatasetSpec& spec) {
   const Set set(spec);

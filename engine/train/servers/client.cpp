@@ -191,6 +191,14 @@ void Client::read(int64_t batch, std::byte* inputs) {
   pull_rows(*validation_window_);
 }
 
+void Client::settle(int64_t batch) {
+  ask(Ask::settle, batch, nullptr);
+  for (int server = 0; server < servers_; ++server) {
+    Settled settled;
+    comm_.recv(rank_of(server), &settled, sizeof(settled));
+  }
+}
+
 void Client::leave() { ask(Ask::leave, 0, nullptr); }
 
 void Client::before_batch(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next) {

@@ -29,6 +29,9 @@ class Client : public BatchExchange {
   void start(int64_t batch, std::byte* inputs, const std::optional<Loader::Ahead>& next = {});
   /// The program has run on the batch that was started last: pushes the gradients of its rows, and the report.
   void finish(const StepReport& step);
+  /// Before a validation, which may fail: waits for all updates of the batches before this one, and for the copy of a
+  /// state that is to be saved after them.
+  void settle(int64_t batch);
   /// Before the validation's program runs: with all updates of the batches before this one.
   void read(int64_t batch, std::byte* inputs);
   /// Ends the exchange: no further messages follow.

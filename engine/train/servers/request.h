@@ -13,6 +13,7 @@
 //   Report                       ->   of the batch
 //
 //   request {read, batch}        ->   as above, once all batches before that one are applied, and without a push
+//   request {settle, batch}      ->   Settled, at the same time as an answer to read: a save that is due has its copy
 //   request {leave}              ->   nothing more follows
 //
 // Workers that run in step (tables alone are on the servers) have no weights to pull. Their part of a step is a batch
@@ -29,7 +30,7 @@
 
 namespace trainctl::servers {
 
-enum class Ask : int32_t { train, read, leave };
+enum class Ask : int32_t { train, read, settle, leave };
 
 struct Request {
   Ask ask = Ask::train;
@@ -40,6 +41,11 @@ struct Request {
   int32_t ids[kMostTableFields] = {}, asked[kMostTableFields] = {}, ahead[kMostTableFields] = {};
 };
 static_assert(sizeof(Request) == 360);
+
+/// The answer to settle.
+struct Settled {
+  int32_t unused = 0;
+};
 
 /// Before rows of the next batch.
 struct Ahead {

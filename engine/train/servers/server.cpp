@@ -223,7 +223,9 @@ bool AsyncServer::serve(Worker& worker) {
       }
       comm_.recv(worker.rank, &worker.request, sizeof(worker.request));
       worker.taken = 0;
-      worker.state = worker.request.ask == Ask::leave ? Worker::State::left : Worker::State::lists;
+      worker.state = worker.request.ask == Ask::leave    ? Worker::State::left
+                     : worker.request.ask == Ask::settle ? Worker::State::asks
+                                                         : Worker::State::lists;
       return true;
     case Worker::State::lists:
       if (worker.taken < 2 * of_fields_.size() && !has_ids(worker)) {
@@ -274,7 +276,7 @@ void AsyncServer::let_go(Worker& worker) {
 }
 
 bool AsyncServer::may_start(const Request& request) {
-  if (request.ask == Ask::read) {
+  if (request.ask == Ask::read || request.ask == Ask::settle) {
     if (applied_.oldest() < request.batch) return false;
     save_before_validation();
     return true;
@@ -337,6 +339,12 @@ bool AsyncServer::has_ids(Worker& worker) {
 
 /// The copy is of one moment between two updates, and stays what it is while the worker reads it.
 void AsyncServer::answer(Worker& worker) {
+  if (worker.request.ask == Ask::settle) {
+    const servers::Settled settled;
+    comm_.send(worker.rank, &settled, sizeof(settled));
+    worker.state = Worker::State::idle;
+    return;
+  }
   answer_rows(worker);
   for (const Part& part : pulled_) {
     std::memcpy(worker.messages + part.at, arena_.data() + part.offset, static_cast<size_t>(part.bytes));

@@ -237,6 +237,7 @@ void AsyncWorker::end_by_rule(const ValidationReport& report) {
 /// With the updates of all batches before `applied`, and perhaps others.
 void AsyncWorker::validate(int64_t steps, int64_t applied) {
   if (validated_ >= steps) return;
+  client_.settle(applied);
   if (!evaluator_) make_evaluator();
   const auto before_batch = [&](std::byte* inputs) { client_.read(applied, inputs); };
   const auto progress = [this](int64_t done, int64_t all) {

@@ -69,7 +69,7 @@ class TokenSteps {
   std::unique_ptr<PrintedTensors> printed_;
   Steps decode_, prefill_;
   std::vector<Part> parts_;        ///< by rank; other ranks have only their own
-  std::vector<float> own_values_;  ///< of this rank's part
+  std::vector<float> own_values_;  ///< values of this rank's part
   std::vector<float> logits_, received_;
   std::vector<int32_t> message_;
   std::vector<int64_t> sent_;  ///< by rank: the number of the last order
