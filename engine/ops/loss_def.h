@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/entry_types.h"
+#include "engine/graph/graph.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {

@@ -30,7 +30,7 @@ enum class InEvaluation : uint8_t {
   reads_state,  ///< it does not run: its inputs are (new statistics.., kept ones..); readers of new ones read the kept
 };
 
-/// What takes a node's place in a graph that generates text (model/generation.h).
+/// The replacement of a node in a graph that generates text (model/generation.h).
 enum class InGeneration : uint8_t {
   runs,          ///< the node itself: it computes each position alone, or it is refused
   reads_starts,  ///< the node, which reads the first position of each text in place of the documents
