@@ -2,7 +2,9 @@
 #include "engine/train/data/preference_set.h"
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/train/data/document_set.h"
@@ -12,6 +14,12 @@ namespace trainctl {
 namespace {
 
 using PairJson = nlohmann::ordered_json;
+
+/// The numbers begin with 1.
+uint64_t next_number() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
 
 /// Returns the messages with which both lists begin.
 PairJson common_messages(const PairJson& a, const PairJson& b) {
@@ -42,7 +50,8 @@ DataShapes PreferenceSet::shapes_of(const DatasetSpec& spec) {
 }
 
 PreferenceSet::PreferenceSet(const DatasetSpec& spec)
-    : half_(spec.length / 2),
+    : number_(next_number()),
+      half_(spec.length / 2),
       tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
       index_(
           of_the_document_job("dataset.path", [&] { return DocumentIndex(list_files(spec.paths, "dataset.path")); })),
@@ -62,8 +71,7 @@ Conversation PreferenceSet::render(const PairJson& prompt, const PairJson& answe
   }
   if (!prompt.is_array() || !answer.is_array())
     throw EnvError("prompt, chosen and rejected are neither all texts nor all lists of messages");
-  if (!chat_)
-    throw EnvError("has messages, but the tokenizer's folder has no chat template; add chat_template.jinja");
+  if (!chat_) throw EnvError("has messages, but the tokenizer's folder has no chat template; add chat_template.jinja");
   PairJson asked = PairJson::object(), answered = PairJson::object();
   asked["messages"] = prompt;
   answered["messages"] = prompt;
@@ -76,8 +84,8 @@ Conversation PreferenceSet::render(const PairJson& prompt, const PairJson& answe
 
 MarkedTokens PreferenceSet::answer(const PairJson& prompt, const PairJson& answer) const {
   thread_local WordCache cache;
-  thread_local const PreferenceSet* owner = nullptr;
-  if (std::exchange(owner, this) != this) cache = WordCache();
+  thread_local uint64_t owner = 0;  // a later set may have the address of an earlier one
+  if (std::exchange(owner, number_) != number_) cache = WordCache();
   return encode_marked(*tokenizer_, render(prompt, answer), cache);
 }
 
@@ -87,8 +95,7 @@ PreferenceSet::Pair PreferenceSet::pair(int64_t sample) const {
     if (!row.is_object()) throw EnvError("expected a JSON object");
     for (const char* field : {"chosen", "rejected"})
       if (!row.contains(field)) throw EnvError(std::string("has no field '") + field + "'");
-    if (row.contains("prompt"))
-      return {answer(row["prompt"], row["chosen"]), answer(row["prompt"], row["rejected"])};
+    if (row.contains("prompt")) return {answer(row["prompt"], row["chosen"]), answer(row["prompt"], row["rejected"])};
     if (!row["chosen"].is_array() || !row["rejected"].is_array())
       throw EnvError("has no field 'prompt', which only lists of messages can do without");
     const PairJson prompt = common_messages(row["chosen"], row["rejected"]);
@@ -104,7 +111,8 @@ void PreferenceSet::read(int64_t sample, ReadState& state, SampleOutputs to) con
   auto *data = static_cast<int32_t*>(to[0]), *targets = static_cast<int32_t*>(to[2]),
        *documents = static_cast<int32_t*>(to[3]);
   if (to[1] != nullptr) *static_cast<int32_t*>(to[1]) = 0;
-  for (int64_t i = 0; documents != nullptr && i < 2 * half_; ++i) documents[i] = static_cast<int32_t>(i < half_ ? 0 : half_);
+  for (int64_t i = 0; documents != nullptr && i < 2 * half_; ++i)
+    documents[i] = static_cast<int32_t>(i < half_ ? 0 : half_);
   if (data == nullptr && targets == nullptr) return;
   const Pair pair = this->pair(sample);
   for (const MarkedTokens* tokens : {&pair.chosen, &pair.rejected}) {

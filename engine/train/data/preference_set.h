@@ -3,15 +3,16 @@
 //   prompt, chosen, rejected   texts, or lists of messages, which the model's chat template renders
 //   chosen, rejected           lists of messages that begin with the same messages: the prompt
 //
-// A sample is a row of `length` positions, of which the first half is the chosen and the second half the rejected answer,
-// each behind its prompt:
+// A sample is a row of `length` positions, of which the first half is the chosen and the second half the rejected
+// answer, each behind its prompt:
 //
 //   data       i32 [length]   the tokens, then 0
 //   targets    i32 [length]   the next token where the answer writes it, otherwise kNoTrainedLabel
 //   documents  i32 [length]   0 in the first half and length / 2 in the second, as attention and rotary read it
 //   label      i32 []         0: the first answer is the chosen one
 //
-// An answer that is a text ends with the tokenizer's eos_token. What does not fit into half a row is cut off at its end.
+// An answer that is a text ends with the tokenizer's eos_token. What does not fit into half a row is cut off at its
+// end.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,7 @@ class PreferenceSet final : public Dataset {
   MarkedTokens answer(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer) const;
   Conversation render(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer) const;
 
+  uint64_t number_;  ///< no two sets of this process have the same
   int64_t half_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_;  ///< null if the tokenizer's folder has none
