@@ -53,9 +53,11 @@ def container(folder, index, uid="f81d4fae-7dec-11d0-a765-00a0c91e6bf6"):
     config_file = pathlib.Path(folder) / "config.yaml"  # a job with env is in the Secret
     secret = yaml.safe_load((pathlib.Path(folder) / "secret.yaml").read_text())["stringData"]
     config = yaml.safe_load(config_file.read_text())["data"] if config_file.exists() else {"job.yaml": secret["job.yaml"]}
-    (pathlib.Path(folder) / "config").mkdir(exist_ok=True)
-    for name, text in config.items():
-        (pathlib.Path(folder) / "config" / name).write_text(text)
+    mounted = pathlib.Path(folder) / "config"
+    if not mounted.exists():  # Pods that were started earlier may be reading the files of this folder.
+        mounted.mkdir()
+        for name, text in config.items():
+            (mounted / name).write_text(text)
     words = [word.replace("/etc/trainctl", f"{folder}/config") for word in pod["args"]]
     variables = {"JOB_COMPLETION_INDEX": str(index)}
     labels = {"metadata.labels['controller-uid']": uid}  # the Job's controller sets it
