@@ -168,6 +168,8 @@ class Model {
       const Attrs attrs = with_defaults(layer.attrs, def->fields);
       LayerContext context{*def,   graph_,          builder, attrs,
                            inputs, ranks_in_stage_, hybrid_, spec_.parallel.micro_batches};
+      const std::string& owned = owner.empty() ? name : owner;
+      context.packing = packing_of(to_string(storage_of(spec_, owned + ".weight")));
       const std::vector<TensorId> outputs = emit_layer(context);
       builder.finish(outputs, layer.outputs);
       return outputs;

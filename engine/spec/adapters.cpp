@@ -81,6 +81,19 @@ bool is_frozen(const JobSpec& spec, const std::string& name) {
                              [&](const std::string& pattern) { return pattern_matches(pattern, name); });
 }
 
+FrozenType storage_of(const JobSpec& spec, const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  const FrozenType type = spec.train.frozen_type;
+  const bool is_same = type == FrozenType::same || (type == FrozenType::bf16 && spec.precision == Precision::bf16);
+  if (is_same || !name.ends_with(kWeight) || !is_frozen(spec, name)) return FrozenType::same;
+  const auto is_dense = [](const LayerSpec& layer) { return layer.type == "dense"; };
+  const auto last = std::find_if(spec.network.rbegin(), spec.network.rend(), is_dense);
+  const std::string_view owner = std::string_view(name).substr(0, name.size() - kWeight.size());
+  const bool has_owner = std::ranges::any_of(
+      spec.network, [&](const LayerSpec& layer) { return layer.name == owner && is_dense(layer); });
+  return has_owner && last->name != owner ? type : FrozenType::same;
+}
+
 bool saves_without_base(const JobSpec& spec) { return spec.adapters.lora && spec.weights && !spec.weights->partial; }
 
 std::vector<Diagnostic> check_adapters(const JobSpec& spec) {

@@ -36,6 +36,10 @@ bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
 /// always trained.
 bool is_frozen(const JobSpec& spec, const std::string& name);
 
+/// The storage of a parameter: train.frozen_type for the frozen weights of dense layers, but that of the last one (a
+/// language model's head).
+FrozenType storage_of(const JobSpec& spec, const std::string& name);
+
 /// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its base.
 bool saves_without_base(const JobSpec& spec);
 

@@ -114,6 +114,20 @@ std::string_view to_string(OnNan on_nan) {
   return "";
 }
 
+std::string_view to_string(FrozenType type) {
+  switch (type) {
+    case FrozenType::same:
+      return "same";
+    case FrozenType::bf16:
+      return "bf16";
+    case FrozenType::int8:
+      return "int8";
+    case FrozenType::nf4:
+      return "nf4";
+  }
+  return "";
+}
+
 std::string_view to_string(PrintFormat format) {
   switch (format) {
     case PrintFormat::text:

@@ -25,12 +25,15 @@ enum class ParallelMode : uint8_t {
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
 enum class OnNan : uint8_t { stop, warn };
+/// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
+enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
 /// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
+std::string_view to_string(FrozenType type);
 std::string_view to_string(PrintFormat format);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
@@ -233,6 +236,7 @@ struct TrainSpec {
   int64_t histograms = 0;           ///< steps between two histograms of weights and gradients; 0: none
   OnNan on_nan = OnNan::stop;       ///< reaction to a loss that is nan or infinite
   std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
+  FrozenType frozen_type = FrozenType::same;  ///< storage of weights of dense layers that are not trained
   std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
 
@@ -257,11 +261,14 @@ struct LoraSpec {
   double alpha = 8;  ///< the product is multiplied with alpha / rank
   double dropout = 0;
   bool rank_stabilized = false;  ///< alpha / sqrt(rank) instead
+  bool dora = false;             ///< trains the norms of the rows of the adapted weights as well
   std::string from;              ///< a folder in PEFT's format whose adapters a run starts from; absolute
 };
 
 struct AdaptersSpec {
   std::optional<LoraSpec> lora;
+  std::vector<std::string> names;  ///< several adapters of the same form, one for each sample; empty: one for all
+  std::string field;               ///< i32 sample field: the place in `names` of a sample's adapter
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.

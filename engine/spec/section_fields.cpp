@@ -302,6 +302,12 @@ const Section& train_section() {
               "freeze", FieldKind::metric_names,
               "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "
               "They have no gradient, no optimizer state and no reduction."),
+          field<&T::frozen_type>(
+              "frozen_type",
+              "Storage of the weights of frozen dense layers, except that of the last layer. nf4 and int8: blocks of 64 "
+              "elements of a row with their largest magnitude, 4.5 and 8.5 bits per element; bf16: 16 bits; same: the "
+              "type that kernels read. They are unpacked for each use. nf4 and int8 need `adapters` and `weights`.")
+              .of(JobKind::network),
           checkpoint_field(),
           stop_field(),
       }};
@@ -586,6 +592,9 @@ const Section& lora_section() {
               .at_least(0)
               .below(1),
           field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
+          field<&L::dora>("dora",
+                          "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
+                          "for each row, with the scale of B A as above."),
           field<&L::from>("from",
                           "A folder in PEFT's format whose adapters a new run starts from; relative to the job file. "
                           "Needs `weights`."),
@@ -602,7 +611,13 @@ const Section& adapters_section() {
       if (make && !spec) spec.emplace();
       return spec ? &*spec : nullptr;
     };
-    return Section{"adapters", "Small trained layers beside frozen ones.", {lora}};
+    using A = AdaptersSpec;
+    return Section{"adapters",
+                   "Small trained layers beside frozen ones.",
+                   {lora,
+                    list_field<&A::names>("names", FieldKind::metric_names,
+                                          "Several adapters on one base: each sample uses one of them. Needs `field`."),
+                    field<&A::field>("field", "The sample field with the number of its adapter in `names`, from 0.")}};
   }();
   return section;
 }

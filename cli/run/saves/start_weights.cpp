@@ -60,7 +60,7 @@ std::optional<StoredBase> base_of(const PlannedJob& job) {
   StoredBase base{.from = job.spec.weights->from, .fingerprint = WeightFiles(job.spec.weights->from).fingerprint()};
   for (const VariablePlan& variable : job.plan.variables)
     if (const Tensor& tensor = job.graph.tensors[variable.tensor]; tensor.is_base)
-      base.tensors.emplace_back(tensor.name, variable.global_shape);
+      base.tensors.emplace_back(tensor.name, unpacked_shape(variable.global_shape, tensor.packing));
   return base;
 }
 
