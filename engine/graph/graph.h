@@ -60,10 +60,10 @@ struct Tensor {
   Shape shape;       ///< logical
   DType dtype = DType::f32;
   TensorKind kind = TensorKind::activation;
-  NodeId producer = -1;   ///< the node that writes it; -1 for input, parameter and state
-  Init init;              ///< parameter and state
-  bool frozen = false;    ///< parameter: not trained (train.freeze)
-  bool is_base = false;   ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
+  NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
+  Init init;             ///< parameter and state
+  bool frozen = false;   ///< parameter: not trained (train.freeze)
+  bool is_base = false;  ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
   /// Frozen parameter of fewer bits (packing.h): an op unpacks it for each use. With blocks `shape` counts words and
   /// `dtype` is i32.
   Packing packing = Packing::none;

@@ -88,8 +88,8 @@ inline void pack_blocks(Packing packing, const float* values, int64_t blocks, ui
       uint32_t word = 0;
       for (int j = 0; j < together; ++j) {
         const float v = values[i + j];
-        const uint32_t code = is_nf4 ? nf4_code(v * factor)
-                                     : static_cast<uint32_t>(most > 0 ? std::lrint(127 * (v / most)) : 0) & 0xffu;
+        const uint32_t code =
+            is_nf4 ? nf4_code(v * factor) : static_cast<uint32_t>(most > 0 ? std::lrint(127 * (v / most)) : 0) & 0xffu;
         word |= code << (j * bits);
       }
       *words++ = word;

@@ -76,9 +76,10 @@ TensorId LayerBuilder::add_tensor(Tensor tensor) {
 TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) {
   const Packing packing = name == "weight" ? packing_ : Packing::none;
   if (has_blocks(packing) && shape.back() % kPackedBlock != 0)
-    shape_error(fmt::format("its weight is {}, but {} needs rows whose length is a multiple of {}; set "
-                            "train.frozen_type: bf16, or remove it",
-                            to_string(shape), to_string(packing), kPackedBlock));
+    shape_error(
+        fmt::format("its weight is {}, but {} needs rows whose length is a multiple of {}; set "
+                    "train.frozen_type: bf16, or remove it",
+                    to_string(shape), to_string(packing), kPackedBlock));
   shape = packed_shape(std::move(shape), packing);
   if (!owner_.empty()) {
     const auto owned = graph_.find_tensor(fmt::format("{}.{}", owner_, name));

@@ -89,9 +89,9 @@ class AdapterLayers {
   Attrs sum_attrs(const std::string& own) const {
     if (!lora_.dora) return {};
     Attrs attrs{{"layer", beside_.name},
-            {"a", beside_.name + own + std::string(kLoraA)},
-            {"b", beside_.name + own + std::string(kLoraB)},
-            {"factor", adapter_factor(lora_)}};
+                {"a", beside_.name + own + std::string(kLoraA)},
+                {"b", beside_.name + own + std::string(kLoraB)},
+                {"factor", adapter_factor(lora_)}};
     if (owner() != beside_.name) attrs.set("share", owner());
     return attrs;
   }
@@ -156,8 +156,8 @@ FrozenType storage_of(const JobSpec& spec, const std::string& name) {
   const auto is_dense = [](const LayerSpec& layer) { return layer.type == "dense"; };
   const auto last = std::find_if(spec.network.rbegin(), spec.network.rend(), is_dense);
   const std::string_view owner = std::string_view(name).substr(0, name.size() - kWeight.size());
-  const bool has_owner = std::ranges::any_of(
-      spec.network, [&](const LayerSpec& layer) { return layer.name == owner && is_dense(layer); });
+  const bool has_owner =
+      std::ranges::any_of(spec.network, [&](const LayerSpec& layer) { return layer.name == owner && is_dense(layer); });
   return has_owner && last->name != owner ? type : FrozenType::same;
 }
 

@@ -9,7 +9,8 @@
 //                   adapters.lora.dora a layer `dora`, with L.lora.magnitude, and with dropout
 //   L.lora_product  L's product of the input that was dropped out
 //
-// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_scale (to L.one.lora with dora), L.two.… and
+// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_scale (to L.one.lora with dora), L.two.…
+// and
 //
 //   L.lora_chosen   for each sample the product of its adapter (with dora, L.lora)
 #pragma once
@@ -47,7 +48,8 @@ bool is_frozen(const JobSpec& spec, const std::string& name);
 /// language model's head).
 FrozenType storage_of(const JobSpec& spec, const std::string& name);
 
-/// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its base.
+/// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its
+/// base.
 bool saves_without_base(const JobSpec& spec);
 
 /// Returns an error for each pattern of adapters.lora.layers that names no dense layer.

@@ -105,9 +105,7 @@ struct DatasetSpec {
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const {
-    return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts());
-  }
+  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
   /// True if its samples are tokens and the tokens that follow them.
@@ -237,7 +235,7 @@ struct TrainSpec {
   OnNan on_nan = OnNan::stop;       ///< reaction to a loss that is nan or infinite
   std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
   FrozenType frozen_type = FrozenType::same;  ///< storage of weights of dense layers that are not trained
-  std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
+  std::optional<CheckpointSpec> checkpoint;   ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
 
   /// Returns what the run saves, also if the job does not say it.

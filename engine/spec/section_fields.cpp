@@ -304,7 +304,8 @@ const Section& train_section() {
               "They have no gradient, no optimizer state and no reduction."),
           field<&T::frozen_type>(
               "frozen_type",
-              "Storage of the weights of frozen dense layers, except that of the last layer. nf4 and int8: blocks of 64 "
+              "Storage of the weights of frozen dense layers, except that of the last layer. nf4 and int8: blocks of "
+              "64 "
               "elements of a row with their largest magnitude, 4.5 and 8.5 bits per element; bf16: 16 bits; same: the "
               "type that kernels read. They are unpacked for each use. nf4 and int8 need `adapters` and `weights`.")
               .of(JobKind::network),
@@ -592,9 +593,10 @@ const Section& lora_section() {
               .at_least(0)
               .below(1),
           field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
-          field<&L::dora>("dora",
-                          "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
-                          "for each row, with the scale of B A as above."),
+          field<&L::dora>(
+              "dora",
+              "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
+              "for each row, with the scale of B A as above."),
           field<&L::from>("from",
                           "A folder in PEFT's format whose adapters a new run starts from; relative to the job file. "
                           "Needs `weights`."),

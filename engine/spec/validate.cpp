@@ -79,7 +79,8 @@ void frozen_weights_are_packed_beside_adapters(Rules& r) {
             type + " needs adapters, and weights that contain the whole base: checkpoints have no packed weights",
             "add adapters: {lora: {...}} and weights: {from: ...}, or set train.frozen_type: bf16");
   else if (job.fp8)
-    r.wrong("train.frozen_type", "weights stored as " + type + " are unpacked to bf16, which precision: fp8 would round",
+    r.wrong("train.frozen_type",
+            "weights stored as " + type + " are unpacked to bf16, which precision: fp8 would round",
             "set precision: bf16");
   else if (job.parallel.mode == ParallelMode::hybrid_parallel || job.parallel.mode == ParallelMode::parameter_server)
     r.wrong("train.frozen_type", "is not supported in parallel.mode: " + std::string(to_string(job.parallel.mode)),

@@ -21,8 +21,8 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
   if (row.of_ids) {
     const bool looks_up = fields.find("looked_up") != std::string::npos;
     const std::string table = "  - {name: looked_up, type: embedding, vocab: 7, units: 3}\n";
-    return build("precision: " + precision + "\nnetwork:\n" + (looks_up ? table : "") + "  - {name: layer, type: " + type + fields +
-                     "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
+    return build("precision: " + precision + "\nnetwork:\n" + (looks_up ? table : "") + "  - {name: layer, type: " +
+                     type + fields + "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
                  {.shape = {5}, .label = {outputs / 8 / row.shape.back()}, .integer = true});
   }
   std::string input = "first", shaped;

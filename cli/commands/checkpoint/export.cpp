@@ -123,8 +123,8 @@ std::optional<MappedWeights> open_base(const Manifest& manifest, const std::stri
   std::vector<MappedWeights::Variable> variables;
   for (const StoredTensor& tensor : manifest.with_base())
     if ((tensor.slot == kWeightSlot || tensor.slot == kStateSlot) && !is_adapter_parameter(job, tensor.name))
-      variables.push_back({tensor.name, tensor.slot == kWeightSlot, tensor.shape,
-                           packing_of(to_string(storage_of(job, tensor.name)))});
+      variables.push_back(
+          {tensor.name, tensor.slot == kWeightSlot, tensor.shape, packing_of(to_string(storage_of(job, tensor.name)))});
   MappedWeights weights(variables, numbers_of(job), std::move(files),
                         choose_map(job.weights->map, folder_of_weights(manifest.base->from)));
   for (const auto& [name, shape] : manifest.base->tensors)

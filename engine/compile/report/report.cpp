@@ -343,8 +343,7 @@ int64_t count_parameters(const Program& program) {
   if (program.server >= 0) return owned_elements(program);
   int64_t count = 0;
   for (const Variable& variable : program.variables)
-    if (variable.kind == TensorKind::parameter)
-      count += num_elements(unpacked_shape(variable.shape, variable.packing));
+    if (variable.kind == TensorKind::parameter) count += num_elements(unpacked_shape(variable.shape, variable.packing));
   return count;
 }
 

@@ -53,11 +53,10 @@ extern const OpDef choose_rows_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "rows of one of several inputs; inputs ids, x_0, x_1",
-                                          .inputs = {ids(kColumn), {kMatrix}, {kMatrix}},
-                                          .below = [](Infos in, const Attrs&) {
-                                            return static_cast<int64_t>(in.size()) - 1;
-                                          }};
+                     return KernelExample{
+                         .what = "rows of one of several inputs; inputs ids, x_0, x_1",
+                         .inputs = {ids(kColumn), {kMatrix}, {kMatrix}},
+                         .below = [](Infos in, const Attrs&) { return static_cast<int64_t>(in.size()) - 1; }};
                    }},
 };
 
@@ -83,7 +82,9 @@ extern const OpDef masked_rows_op = {
 
 extern const LayerDef choose_rows_layer = {
     .name = "choose_rows",
-    .doc = "Selects each row from one of several inputs. Inputs: the numbers of the inputs to select (i32, from 0), then those.",
+    .doc =
+        "Selects each row from one of several inputs. Inputs: the numbers of the inputs to select (i32, from 0), then "
+        "those.",
     .min_inputs = 2,
     .max_inputs = 65,
     .emit = [](LayerContext& layer) { return layer.emit("choose_rows"); },

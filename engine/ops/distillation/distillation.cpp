@@ -1,8 +1,9 @@
 // Distillation from logits of a teacher that are stored with the samples (https://arxiv.org/abs/1503.02531). logits
-// [.., c], label i32 [..], teacher f32 [.., k], ids i32 [.., k]: the classes of the teacher's logits, or without ids k =
-// c and all classes. With T = temperature and a = alpha, a row's loss is
+// [.., c], label i32 [..], teacher f32 [.., k], ids i32 [.., k]: the classes of the teacher's logits, or without ids k
+// = c and all classes. With T = temperature and a = alpha, a row's loss is
 //
-//   (1 - a) * -log softmax(x)[label] + a * T^2 * sum_j p_j * (log p_j - log softmax(x / T)[id_j]),  p = softmax(teacher / T)
+//   (1 - a) * -log softmax(x)[label] + a * T^2 * sum_j p_j * (log p_j - log softmax(x / T)[id_j]),  p = softmax(teacher
+//   / T)
 //
 // loss[1] = scale * their sum. Rows whose label is ignore_index count in neither term.
 #include <fmt/format.h>
@@ -26,14 +27,16 @@ void expect_distillation(std::string_view op, Infos in) {
   if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, expected i32", op));
   Shape wanted = rows;
   wanted.push_back(in.size() == 3 ? in[0].shape.back() : in[2].shape.back());
-  if (in[2].dtype != DType::f32) shape_error(fmt::format("{}: teacher_logits are {}, expected f32", op, to_string(in[2])));
+  if (in[2].dtype != DType::f32)
+    shape_error(fmt::format("{}: teacher_logits are {}, expected f32", op, to_string(in[2])));
   if (in[2].shape != wanted)
     shape_error(fmt::format("{}: teacher_logits are {}, expected {}{}", op, to_string(in[2]), to_string(wanted),
                             in.size() == 3 ? ": logits of all classes, unless a field teacher_ids names some" : ""));
   if (in.size() == 3) return;
   if (in[3].dtype != DType::i32) shape_error(fmt::format("{}: teacher_ids are {}, expected i32", op, to_string(in[3])));
   if (in[3].shape != wanted)
-    shape_error(fmt::format("{}: teacher_ids are {}, but teacher_logits are {}", op, to_string(in[3]), to_string(in[2])));
+    shape_error(
+        fmt::format("{}: teacher_ids are {}, but teacher_logits are {}", op, to_string(in[3]), to_string(in[2])));
 }
 
 KernelExample distillation_example(const char* what) {
@@ -63,7 +66,8 @@ extern const KernelDef distillation_with_grad_kernel = {
     .most_cuda_scratch = distillation_scratch,
     .example =
         [] {
-          KernelExample shown = distillation_example("loss and gradient in one pass; inputs logits, labels, teacher, ids");
+          KernelExample shown =
+              distillation_example("loss and gradient in one pass; inputs logits, labels, teacher, ids");
           shown.outputs = example::loss_and_gradient;
           return shown;
         },
@@ -117,8 +121,10 @@ extern const OpDef distillation_op = {
 extern const LossDef distillation_loss = {
     .name = "distillation",
     .doc =
-        "(1 - alpha) * mean cross-entropy with integer labels + alpha * temperature^2 * mean KL divergence of the softmax "
-        "of logits / temperature from that of a teacher, whose logits are the sample field teacher_logits: all classes, "
+        "(1 - alpha) * mean cross-entropy with integer labels + alpha * temperature^2 * mean KL divergence of the "
+        "softmax "
+        "of logits / temperature from that of a teacher, whose logits are the sample field teacher_logits: all "
+        "classes, "
         "or those of the field teacher_ids",
     .fields = {number("temperature", "Divides the logits of both, so that small probabilities count more.")
                    .defaults(2.0)

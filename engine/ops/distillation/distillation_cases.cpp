@@ -53,15 +53,19 @@ Attrs distill_some() {
 std::vector<KernelCase> distillation_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;
-  for (const auto& [rows, classes, k] : {std::tuple<int64_t, int64_t, int64_t>{12, 7, 3}, {5, 37, 8}, {3, 5001, 16}, {2, 9, 0}}) {
+  for (const auto& [rows, classes, k] :
+       {std::tuple<int64_t, int64_t, int64_t>{12, 7, 3}, {5, 37, 8}, {3, 5001, 16}, {2, 9, 0}}) {
     const int64_t width = k == 0 ? classes : k;
-    const CaseOperand label{.shape = {rows}, .fill = Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
+    const CaseOperand label{
+        .shape = {rows}, .fill = Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
     const CaseOperand teacher{.shape = {rows, width}};
-    const CaseOperand of{.shape = {rows, width}, .fill = Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
+    const CaseOperand of{
+        .shape = {rows, width}, .fill = Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
     const CaseOperand sum{.shape = {1}, .fill = Fill::number, .accumulate = true, .number = 0.5};
     for (const Attrs& attrs : {distill(2, 0.5), distill_some()})
       for (const bool bf16 : {false, true}) {
-        std::vector<CaseOperand> in = {{.shape = {rows, classes}, .dtype = bf16 ? DType::bf16 : DType::f32}, label, teacher};
+        std::vector<CaseOperand> in = {
+            {.shape = {rows, classes}, .dtype = bf16 ? DType::bf16 : DType::f32}, label, teacher};
         if (k > 0) in.push_back(of);
         calls.push_back({"distillation_with_grad",
                          in,
@@ -79,10 +83,14 @@ std::vector<KernelCase> distillation_kernels() {
 
 extern const OpCases distillation_cases = {
     .rows = {{"distillation", {{{6, 10}}, ids({6}, 10), fixed({6, 10})}, distill(2, 0.5), {{1}}},
-             {"distillation", {{{4, 3, 37}}, ids({4, 3}, 37), fixed({4, 3, 5}), ids({4, 3, 5}, 37)}, distill(1, 0.75), {{1}}},
+             {"distillation",
+              {{{4, 3, 37}}, ids({4, 3}, 37), fixed({4, 3, 5}), ids({4, 3, 5}, 37)},
+              distill(1, 0.75),
+              {{1}}},
              {"distillation", {{{12, 7}}, ids({12}, 7), fixed({12, 2}), ids({12, 2}, 7)}, distill(4, 1), {{1}}},
              {"distillation", {{{6, 7}}, ids({6}, 7), fixed({6, 7})}, distill(3, 0), {{1}}}},
-    .references = {{"distillation", [](const Inputs& in, const Attrs& attrs) { return Outputs{distilled(in, attrs)[0]}; }}},
+    .references = {{"distillation",
+                    [](const Inputs& in, const Attrs& attrs) { return Outputs{distilled(in, attrs)[0]}; }}},
     .rules = {{{"distillation", {{{2, 3, 5}}, {{2, 3}, DType::i32}, {{2, 3, 4}}, {{2, 3, 4}, DType::i32}}},
                "abc,ab,abd,abd->()",
                "cd",

@@ -1,5 +1,5 @@
-// The loss of distillation and its gradient, row by row (distillation.cpp has the formulas). With p = softmax(teacher / T),
-// q = softmax(x / T) and s = softmax(x):
+// The loss of distillation and its gradient, row by row (distillation.cpp has the formulas). With p = softmax(teacher /
+// T), q = softmax(x / T) and s = softmax(x):
 //   dx_c = scale * ((1 - a) * (s_c - (c == label)) + a * T * (q_c - sum of the p_j with id_j == c))
 #include <algorithm>
 #include <cmath>
@@ -55,13 +55,12 @@ class Distillation {
     const double sum = cpu::sum(classes_, [=](int64_t c) { return double{cpu::exp(x[c] - top)}; });
     const double warm_sum = cpu::sum(classes_, [=](int64_t c) { return double{cpu::exp((x[c] - top) * warm)}; });
     const double divergence = compare(r, x, top, warm_sum);
-    const double loss = (1 - alpha_) * (std::log(sum) + (double{top} - x[label])) +
-                        alpha_ * temperature_ * temperature_ * divergence;
+    const double loss =
+        (1 - alpha_) * (std::log(sum) + (double{top} - x[label])) + alpha_ * temperature_ * temperature_ * divergence;
     if (dx == nullptr) return loss;
     const double of_label = scale() * (1 - alpha_), of_teacher = scale() * alpha_ * temperature_;
     const auto cool = static_cast<float>(of_label / sum), warmed = static_cast<float>(of_teacher / warm_sum);
-    for (int64_t c = 0; c < classes_; ++c)
-      dx[c] = cool * cpu::exp(x[c] - top) + warmed * cpu::exp((x[c] - top) * warm);
+    for (int64_t c = 0; c < classes_; ++c) dx[c] = cool * cpu::exp(x[c] - top) + warmed * cpu::exp((x[c] - top) * warm);
     dx[label] -= static_cast<float>(of_label);
     for (int64_t j = 0; j < k_; ++j)
       dx[ids_ == nullptr ? j : ids_[r * k_ + j]] -= static_cast<float>(of_teacher * (*shares_)[static_cast<size_t>(j)]);
@@ -118,9 +117,7 @@ CpuKernel prepare_distillation_grad(const KernelCall& call) {
 
 CpuKernel prepare_distillation_with_grad(const KernelCall& call) {
   return [of = Distillation(call), loss = call.out[0].as<float>(), add = call.out[0].accumulate,
-          dx = call.out[1].as<float>()] {
-    *loss = static_cast<float>((add ? *loss : 0.0) + of.scale() * of.run(dx));
-  };
+          dx = call.out[1].as<float>()] { *loss = static_cast<float>((add ? *loss : 0.0) + of.scale() * of.run(dx)); };
 }
 
 }  // namespace

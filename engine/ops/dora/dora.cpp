@@ -35,8 +35,8 @@ LayerOutputs emit_dora(LayerContext& layer) {
                  lora_b = weight_of(layer, layer.attrs.text("b"));
   const TensorId squares =
       b.emit("dora_squares", {w, lora_a, lora_b}, {{"factor", layer.attrs.number("factor")}}, "squares")[0];
-  const TensorId norms = b.parameter("magnitude", {b.shape(w)[0]},
-                                     {.kind = Init::Kind::row_norms, .value = 1, .of = owner + ".weight"});
+  const TensorId norms =
+      b.parameter("magnitude", {b.shape(w)[0]}, {.kind = Init::Kind::row_norms, .value = 1, .of = owner + ".weight"});
   const TensorId scale = b.emit("dora_scale", {norms, squares}, {}, "scale")[0];
   const TensorId y = layer.inputs[0], adapter = layer.inputs[1];
   if (layer.inputs.size() == 3) {  // the product whose input was dropped out, without the bias
@@ -61,7 +61,8 @@ extern const OpDef dora_squares_op = {
       expect_inputs("dora_squares", in, 3, 3);
       expect_floats("dora_squares", in);
       for (const TensorInfo& input : in)
-        if (input.shape.size() != 2) shape_error(fmt::format("dora_squares expects matrices, but got {}", to_string(input)));
+        if (input.shape.size() != 2)
+          shape_error(fmt::format("dora_squares expects matrices, but got {}", to_string(input)));
       const Shape &w = in[0].shape, &a = in[1].shape;
       expect_shape("dora_squares", "A", in[1], {a[0], w[1]});
       expect_shape("dora_squares", "B", in[2], {w[0], a[0]});

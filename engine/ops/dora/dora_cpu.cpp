@@ -1,4 +1,5 @@
-// dora_squares: for each row of w, the sum over k of (w + factor * b a)^2, added up in double.  dora_scale: m / sqrt(s).
+// dora_squares: for each row of w, the sum over k of (w + factor * b a)^2, added up in double.  dora_scale: m /
+// sqrt(s).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -18,8 +19,8 @@ CpuKernel prepare_dora_squares(const KernelCall& call) {
   return [=, w = call.in[0].as<float>(), a = call.in[1].as<float>(), b = call.in[2].as<float>(),
           out = call.out[0].as<float>(), adds = call.out[0].accumulate,
           factor = static_cast<float>(call.attrs.number("factor", 1.0)), threads = call.threads] {
-    const auto parts = static_cast<int>(
-        std::clamp<int64_t>(rows * columns * (rank + 1) / kLeastDoraWork, 1, std::min<int64_t>(threads, std::max<int64_t>(rows, 1))));
+    const auto parts = static_cast<int>(std::clamp<int64_t>(rows * columns * (rank + 1) / kLeastDoraWork, 1,
+                                                            std::min<int64_t>(threads, std::max<int64_t>(rows, 1))));
     cpu::run_parts(parts, [&](int part) {
       float* const row = sums->data() + part * columns;
       for (int64_t n = rows * part / parts; n < rows * (part + 1) / parts; ++n) {

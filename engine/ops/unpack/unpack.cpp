@@ -44,13 +44,12 @@ extern const OpDef unpack_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "a frozen weight of 4 bits per element (nf4) as products read it",
-                         .inputs = {{{1024, 1024 / kPackedBlock * words_per_block(Packing::nf4)},
-                                     KernelExample::Fill::indices}},
-                         .attrs = {{"packing", std::string("nf4")}},
-                         .optional = {{"bf16", true}},
-                         .below = [](Infos, const Attrs&) -> int64_t { return 2147483647; }};
+                     return KernelExample{.what = "a frozen weight of 4 bits per element (nf4) as products read it",
+                                          .inputs = {{{1024, 1024 / kPackedBlock * words_per_block(Packing::nf4)},
+                                                      KernelExample::Fill::indices}},
+                                          .attrs = {{"packing", std::string("nf4")}},
+                                          .optional = {{"bf16", true}},
+                                          .below = [](Infos, const Attrs&) -> int64_t { return 2147483647; }};
                    }},
     .runs_again = true,
 };

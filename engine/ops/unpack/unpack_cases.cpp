@@ -41,11 +41,10 @@ extern const OpCases unpack_cases = {
     .rules = {{{"unpack", {{{2, 27}, DType::i32}}, packed_as("nf4")}, "a(bc)->a(bd)", "cd", {{2, 192}}},
               {{"unpack", {{{2, 34}, DType::i32}}, packed_as("int8")}, "a(bc)->a(bd)", "cd", {{2, 128}}},
               {{"unpack", {{{2, 5}, DType::bf16}}, packed_as("bf16")}, "ab->ab", "", {{2, 5}}}},
-    .shape_errors =
-        {{{"unpack", {{{2, 9}}}, packed_as("nf4")}, "unpack expects i32 of nf4, but got [2, 9]"},
-         {{"unpack", {{{2, 9}, DType::i32}}, packed_as("int8")},
-          "unpack: rows of int8 consist of blocks of 17 words, but the input is [2, 9] i32"},
-         {{"unpack", {{{2, 9}, DType::i32}}}, "unpack: packing is bf16, int8 or nf4"}},
+    .shape_errors = {{{"unpack", {{{2, 9}}}, packed_as("nf4")}, "unpack expects i32 of nf4, but got [2, 9]"},
+                     {{"unpack", {{{2, 9}, DType::i32}}, packed_as("int8")},
+                      "unpack: rows of int8 consist of blocks of 17 words, but the input is [2, 9] i32"},
+                     {{"unpack", {{{2, 9}, DType::i32}}}, "unpack: packing is bf16, int8 or nf4"}},
 };
 
 }  // namespace trainctl

@@ -62,10 +62,11 @@ CudaKernel prepare_unpack_words(const CudaKernelCall& call) {
   CodeBook book;
   std::copy(kNf4Codes.begin(), kNf4Codes.end(), book.value);
   const int64_t all = call.out[0].size() / kTogether;
-  return [=, words = static_cast<const uint32_t*>(call.in[0].as<uint32_t>()), y = call.out[0].as<T>()](
-             CudaStream stream) {
-    launch(unpack_kernel<kTogether, T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack", book, words, all, y);
-  };
+  return
+      [=, words = static_cast<const uint32_t*>(call.in[0].as<uint32_t>()), y = call.out[0].as<T>()](CudaStream stream) {
+        launch(unpack_kernel<kTogether, T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack", book, words,
+               all, y);
+      };
 }
 
 CudaKernel prepare_unpack(const CudaKernelCall& call) {

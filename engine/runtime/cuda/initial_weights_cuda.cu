@@ -72,8 +72,9 @@ void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* a
     const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kWeightThreads), kMostWeightBlocks));
     with_float_type(range.dtype, [&](auto zero) {
       using T = decltype(zero);
-      fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key, part,
-                                            range.first, range.count, reinterpret_cast<T*>(arena + range.offset));
+      fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key,
+                                                  part, range.first, range.count,
+                                                  reinterpret_cast<T*>(arena + range.offset));
     });
     cuda_check_launch("initial weights");
   }

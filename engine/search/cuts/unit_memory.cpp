@@ -60,12 +60,11 @@ std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, const BytesPer
         mine.parts.push_back({static_cast<double>(bytes_of({tensor.shape, tensor.dtype})),
                               factors_of(node.rule.inputs[i], factors), true});
       if (tensor.kind == TensorKind::parameter && counted.insert(node.inputs[i]).second)
-        mine.parts.push_back(
-            {(tensor.packing != Packing::none ? static_cast<double>(byte_size(tensor.dtype))
-              : tensor.frozen                 ? bytes.frozen
-                                              : bytes.trained) *
-                 static_cast<double>(num_elements(tensor.shape)),
-             factors_of(node.rule.inputs[i], factors), false});
+        mine.parts.push_back({(tensor.packing != Packing::none ? static_cast<double>(byte_size(tensor.dtype))
+                               : tensor.frozen                 ? bytes.frozen
+                                                               : bytes.trained) *
+                                  static_cast<double>(num_elements(tensor.shape)),
+                              factors_of(node.rule.inputs[i], factors), false});
     }
   }
   return memory;

@@ -39,7 +39,8 @@ std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest, const std::st
     if (a.slot != kWeightSlot || !a.name.ends_with(end)) continue;
     const std::string layer = a.name.substr(0, a.name.size() - end.size());
     const StoredTensor* const b = manifest.find(layer + own + std::string(kAdapterB), kWeightSlot);
-    if (b == nullptr) throw EnvError(fmt::format("the checkpoint has {}, but not {}{}{}", a.name, layer, own, kAdapterB));
+    if (b == nullptr)
+      throw EnvError(fmt::format("the checkpoint has {}, but not {}{}{}", a.name, layer, own, kAdapterB));
     layers.push_back({.name = layer, .units = b->shape[0], .features = a.shape[1]});
   }
   return layers;

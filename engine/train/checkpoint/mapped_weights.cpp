@@ -26,8 +26,8 @@ std::vector<MappedWeights::Variable> variables_of(const PlannedJob& job) {
   for (const VariablePlan& variable : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[variable.tensor];
     if (tensor.is_cache || is_adapter_parameter(job.spec, tensor.name)) continue;
-    variables.push_back({tensor.name, tensor.kind == TensorKind::parameter,
-                         unpacked_shape(variable.global_shape, tensor.packing)});
+    variables.push_back(
+        {tensor.name, tensor.kind == TensorKind::parameter, unpacked_shape(variable.global_shape, tensor.packing)});
   }
   return variables;
 }

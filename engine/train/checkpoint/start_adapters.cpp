@@ -32,7 +32,8 @@ std::vector<AdaptedLayer> layers_of(const PlannedJob& job, const std::string& ow
     const std::string end = own + std::string(kAdapterA);
     if (!name.ends_with(end)) continue;
     const std::string layer = name.substr(0, name.size() - end.size());
-    layers.push_back({.name = layer, .units = shapes.at(layer + own + std::string(kAdapterB))[0], .features = shape[1]});
+    layers.push_back(
+        {.name = layer, .units = shapes.at(layer + own + std::string(kAdapterB))[0], .features = shape[1]});
   }
   return layers;
 }
@@ -97,7 +98,8 @@ double StartAdapters::read_factor(const std::string& folder, bool is_dora) {
 void StartAdapters::require_known_modules(const AdapterModules& modules) const {
   std::set<std::string> known;
   for (const AdaptedLayer& layer : modules.layers())
-    for (const std::string& module : layer.modules) known.insert({peft_a(module), peft_b(module), peft_magnitude(module)});
+    for (const std::string& module : layer.modules)
+      known.insert({peft_a(module), peft_b(module), peft_magnitude(module)});
   std::vector<std::string> others;
   for (const std::string& name : files_.names())
     if (!known.contains(name)) others.push_back(name);

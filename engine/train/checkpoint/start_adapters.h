@@ -34,7 +34,7 @@ class StartAdapters {
     std::vector<float> a, b;  ///< [rank, features], [units, rank]
     /// DoRA: [units]; absent for rows that the folder does not adapt, which keep the norms of the base.
     std::vector<std::optional<float>> magnitudes;
-    int64_t filled = 0;       ///< rows of A that the folder has
+    int64_t filled = 0;  ///< rows of A that the folder has
   };
 
   void load_magnitudes(const StoredRange& range, Executor& executor) const;
