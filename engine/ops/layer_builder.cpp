@@ -99,7 +99,7 @@ TensorId LayerBuilder::unpacked(TensorId parameter) {
   if (packing == Packing::none) return parameter;
   Attrs attrs{{"packing", std::string(to_string(packing))}};
   if (parameter_type_ == DType::bf16) attrs.set("bf16", true);
-  return emit("unpack", {parameter}, std::move(attrs), "unpacked")[0];
+  return emit("unpack_weight", {parameter}, std::move(attrs), "unpacked")[0];
 }
 
 TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {

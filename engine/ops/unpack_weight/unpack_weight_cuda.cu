@@ -18,7 +18,7 @@ struct CodeBook {
 /// words [blocks, 1 + 64 / kTogether], y [blocks, 64]; kTogether codes per word: 8 of nf4, 4 of int8.
 template <int kTogether, class T>
 __global__ void __launch_bounds__(kUnpackThreads)
-    unpack_kernel(CodeBook book, const uint32_t* words, int64_t all, T* y) {
+    unpack_words_kernel(CodeBook book, const uint32_t* words, int64_t all, T* y) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ float codes[16];
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kUnpackThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kUnpackThreads) widen_kernel(const bf16* x, int64_t all, T* y) {
+__global__ void __launch_bounds__(kUnpackThreads) widen_weight_kernel(const bf16* x, int64_t all, T* y) {
   wait_for_kernel_before();
   let_next_kernel_start();
   for (int64_t i = int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x; i < all;
@@ -58,33 +58,33 @@ unsigned unpack_blocks_of(int64_t threads) {
 }
 
 template <int kTogether, class T>
-CudaKernel prepare_unpack_words(const CudaKernelCall& call) {
+CudaKernel prepare_unpacked_words(const CudaKernelCall& call) {
   CodeBook book;
   std::copy(kNf4Codes.begin(), kNf4Codes.end(), book.value);
   const int64_t all = call.out[0].size() / kTogether;
   return
       [=, words = static_cast<const uint32_t*>(call.in[0].as<uint32_t>()), y = call.out[0].as<T>()](CudaStream stream) {
-        launch(unpack_kernel<kTogether, T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack", book, words,
+        launch(unpack_words_kernel<kTogether, T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack_weight", book, words,
                all, y);
       };
 }
 
-CudaKernel prepare_unpack(const CudaKernelCall& call) {
+CudaKernel prepare_unpack_weight(const CudaKernelCall& call) {
   if (call.out[0].size() == 0) return [](CudaStream) {};
   const Packing packing = packing_of(call.attrs.text("packing"));
   return with_float_type(call.out[0].dtype, [&](auto t) -> CudaKernel {
     using T = decltype(t);
-    if (packing == Packing::nf4) return prepare_unpack_words<8, T>(call);
-    if (packing == Packing::int8) return prepare_unpack_words<4, T>(call);
+    if (packing == Packing::nf4) return prepare_unpacked_words<8, T>(call);
+    if (packing == Packing::int8) return prepare_unpacked_words<4, T>(call);
     const int64_t all = call.out[0].size();
     return [=, x = static_cast<const bf16*>(call.in[0].as<bf16>()), y = call.out[0].as<T>()](CudaStream stream) {
-      launch(widen_kernel<T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack", x, all, y);
+      launch(widen_weight_kernel<T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack_weight", x, all, y);
     };
   });
 }
 
 }  // namespace
 
-extern const CudaKernels unpack_cuda = {{"unpack", prepare_unpack}};
+extern const CudaKernels unpack_weight_cuda = {{"unpack_weight", prepare_unpack_weight}};
 
 }  // namespace trainctl

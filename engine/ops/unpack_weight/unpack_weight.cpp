@@ -9,19 +9,19 @@
 
 namespace trainctl {
 
-extern const OpDef unpack_op = {
-    .name = "unpack",
+extern const OpDef unpack_weight_op = {
+    .name = "unpack_weight",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("unpack", in, 1, 1);
-      expect_ndim("unpack", in[0], 1);
+      expect_inputs("unpack_weight", in, 1, 1);
+      expect_ndim("unpack_weight", in[0], 1);
       const Packing packing = packing_of(attrs.text("packing"));
-      if (packing == Packing::none) shape_error("unpack: packing is bf16, int8 or nf4");
+      if (packing == Packing::none) shape_error("unpack_weight: packing is bf16, int8 or nf4");
       const DType stored = has_blocks(packing) ? DType::i32 : DType::bf16;
       if (in[0].dtype != stored)
-        shape_error(fmt::format("unpack expects {} of {}, but got {}", to_string(stored), to_string(packing),
+        shape_error(fmt::format("unpack_weight expects {} of {}, but got {}", to_string(stored), to_string(packing),
                                 to_string(in[0])));
       if (has_blocks(packing) && in[0].shape.back() % words_per_block(packing) != 0)
-        shape_error(fmt::format("unpack: rows of {} consist of blocks of {} words, but the input is {}",
+        shape_error(fmt::format("unpack_weight: rows of {} consist of blocks of {} words, but the input is {}",
                                 to_string(packing), words_per_block(packing), to_string(in[0])));
       return {{unpacked_shape(in[0].shape, packing), attrs.flag("bf16") ? DType::bf16 : DType::f32}};
     },
@@ -35,7 +35,7 @@ extern const OpDef unpack_op = {
               .sizes = {{'w', words_per_block(packing)}, {'e', kPackedBlock}},
               .why_size = "weights are stored in blocks"};
     },
-    .kernel = {.name = "unpack",
+    .kernel = {.name = "unpack_weight",
                .cost =
                    [](Infos in, Infos out, const Attrs&) {
                      return Cost{.flops = 2.0 * static_cast<double>(num_elements(out[0].shape)),
@@ -54,6 +54,6 @@ extern const OpDef unpack_op = {
     .runs_again = true,
 };
 
-extern const OpFamily unpack_family = {.ops = {&unpack_op}};
+extern const OpFamily unpack_weight_family = {.ops = {&unpack_weight_op}};
 
 }  // namespace trainctl

@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-CpuKernel prepare_unpack(const KernelCall& call) {
+CpuKernel prepare_unpack_weight(const KernelCall& call) {
   const Packing packing = packing_of(call.attrs.text("packing"));
   float* const to = call.out[0].as<float>();
   const int64_t size = call.out[0].size();
@@ -18,6 +18,6 @@ CpuKernel prepare_unpack(const KernelCall& call) {
 
 }  // namespace
 
-extern const CpuKernels unpack_cpu = {{"unpack", prepare_unpack}};
+extern const CpuKernels unpack_weight_cpu = {{"unpack_weight", prepare_unpack_weight}};
 
 }  // namespace trainctl
