@@ -251,6 +251,67 @@ def nf4_dora(folder):
     stored_in_fewer_bits(folder, "nf4", use_dora=True)
 
 
+def several(folder, **options):
+    """Each row of a batch uses one of three adapters; PEFT trains three models, whose losses add up by their rows."""
+    case = Case(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **TOKENS)), folder)
+    names, modules = ["law", "news", "code"], ["o_proj", "gate_proj", "down_proj"]
+    start, models = folder / "start", {}
+    for name in names:
+        models[name], made = case.adapted(modules, **options)
+        start.mkdir(exist_ok=True)
+        made.rename(start / name)
+    chosen = np.random.default_rng(5).integers(0, len(names), (STEPS, BATCH)).astype(np.int32)
+    np.savez(folder / "rows.npz", x=case.inputs.reshape(-1, LENGTH).numpy().astype(np.int32), y=case.labels.reshape(-1, LENGTH).numpy().astype(np.int32),
+             adapter=chosen.reshape(-1))
+    fields = "{data: x, label: y, adapter: adapter}"
+    case.fields += [f"dataset={{type: npz, path: {folder / 'rows.npz'}, fields: {fields}, batch: {BATCH}, shuffle: false}}",
+                    f"validation={{dataset: {{path: {folder / 'rows.npz'}}}}}"]
+    more = ", dora: true" if options else ""
+    layers = "['h.*.proj', 'h.*.gate', 'h.*.down']"
+
+    def adapters(start):
+        return (f"adapters={{names: {names}, field: adapter, lora: {{layers: {layers}, rank: {RANK}, alpha: {ALPHA}, from: {start}{more}}}}}"
+                .replace("'law', 'news', 'code'", "law, news, code"))
+
+    optimizers = [torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, weight_decay=DECAY)
+                  for model in models.values()]
+    losses = []
+    for inputs, labels, rows in zip(case.inputs, case.labels, chosen):
+        loss = 0
+        for number, model in enumerate(models.values()):
+            mine = torch.tensor(rows == number)
+            if mine.any():
+                loss = loss + torch.nn.functional.cross_entropy(model(inputs[mine]).logits.reshape(-1, VOCAB), labels[mine].reshape(-1), reduction="sum")
+        loss = loss / labels.numel()
+        losses.append(loss.item())
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=False)  # an adapter without rows has a gradient of zeros
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    strategies = "{'h.*.proj': [[1, 1, 2], [1, 2]], 'h.*.gate': [[1, 1, 1], [2, 1]]}"
+    for plan, words in PLANS.items():
+        ours = case.ours(adapters(start), *[word.replace("STRATEGIES", strategies) for word in words])
+        off = largest_difference(ours, losses)
+        print(f"  {plan}: losses within {off:.1e} of {losses[0]:.4f} to {losses[-1]:.4f}")
+        assert off < TOLERANCE, (plan, ours, losses)
+    out = folder / "out"
+    run("checkpoint", "export", case.latest(), "--adapters", "-o", f"{out}/")
+    said = run("checkpoint", "export", case.latest(), "--map", "auto", "-o", folder / "none/", expect=2)
+    assert "name it with --adapter" in said, said
+    for name, model in models.items():
+        opened = peft.PeftModel.from_pretrained(case.base(), out / name).eval()
+        off = largest_difference(case.logits(opened), case.logits(model))
+        run("checkpoint", "export", case.latest(), "--map", "auto", "--adapter", name, "-o", f"{folder / name}/")
+        merged = largest_difference(case.logits(case.make.from_pretrained(folder / name).eval()), case.logits(opened))
+        print(f"  the folder of {name} gives logits within {off:.1e} of those that PEFT trained; merged within {merged:.1e}")
+        assert off < 1e-3 and merged < 5 * TOLERANCE
+
+
+def several_dora(folder):
+    several(folder, use_dora=True)
+
+
 def phi3(folder):
     """q, k and v, and gate and up, are rows of one module each."""
     case = Case(transformers.Phi3ForCausalLM(transformers.Phi3Config(**SIZES, **TOKENS)), folder)
@@ -304,7 +365,7 @@ def refused(folder):
     assert "the job also trained" in said, said
 
 
-CASES = {each.__name__: each for each in (llama, gpt2, dora, dora_gpt2, nf4, int8, nf4_dora, phi3, separate, refused)}
+CASES = {each.__name__: each for each in (llama, gpt2, dora, dora_gpt2, nf4, int8, nf4_dora, several, several_dora, phi3, separate, refused)}
 for name in sys.argv[2:] or CASES:
     print(name)
     with tempfile.TemporaryDirectory() as temporary:
