@@ -284,8 +284,9 @@ def several(folder, **options):
                 loss = loss + torch.nn.functional.cross_entropy(model(inputs[mine]).logits.reshape(-1, VOCAB), labels[mine].reshape(-1), reduction="sum")
         loss = loss / labels.numel()
         losses.append(loss.item())
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=False)  # an adapter without rows has a gradient of zeros
+        for model in models.values():  # an adapter without rows has a gradient of zeros
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
