@@ -38,6 +38,7 @@ EntryType entry_of(const LayerDef& def) {
 EntryType entry_of(const LossDef& def) {
   EntryType type{def.name, def.doc, def.fields};
   type.labels_are_classes = def.labels_are_classes;
+  type.prediction = def.prediction;
   return type;
 }
 

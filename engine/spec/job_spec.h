@@ -67,6 +67,7 @@ struct DatasetSpec {
   std::string cache = "auto";      ///< auto | memory | disk | none
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
+  bool labels = true;               ///< false: the files have no labels, and each label is 0
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   int64_t shuffle_block = 0;  ///< neighbours that stay close together (engine/train/data/block_order.h); 0: none do

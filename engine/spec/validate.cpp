@@ -450,7 +450,7 @@ void validation_fits(Rules& r) {
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
   if (!set.paths.empty() && !has_files)
     r.wrong("validation.dataset.path", "a " + type + " data set has no files", "set validation.dataset.samples");
-  if (is_one_folder(r.job.dataset) && set.paths.size() > 1)
+  if (is_one_folder(r.job.dataset) && set.paths.size() > 1 && set.labels)
     r.wrong("validation.dataset.path",
             "a " + type + " data set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
   if (!set.split.empty() && !r.job.dataset.has_file_splits())
@@ -469,7 +469,7 @@ void validation_has_samples_of_its_own(Rules& r) {
   const DatasetSpec& training = r.job.dataset;
   const DatasetSpec& set = r.job.validation->dataset;
   const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
-  if (is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
+  if (!training.labels || is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
   r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
           training.has_file_splits() ? "validation: {dataset: {split: test}}"
           : training.has_source()    ? "set validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}"
@@ -508,7 +508,8 @@ void validation_has_metrics(Rules& r) {
 }
 
 void one_folder_of_files(Rules& r) {
-  if (r.fine({"dataset.type", "dataset.path"}) && is_one_folder(r.job.dataset) && r.job.dataset.paths.size() > 1)
+  if (r.fine({"dataset.type", "dataset.path"}) && is_one_folder(r.job.dataset) && r.job.dataset.paths.size() > 1 &&
+      r.job.dataset.labels)
     r.wrong("dataset.path", "a " + r.job.dataset.type + " data set is one folder, not " +
                                 number(static_cast<int64_t>(r.job.dataset.paths.size())));
 }
