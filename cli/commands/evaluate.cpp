@@ -19,6 +19,7 @@
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/thumbnail.h"
 #include "engine/train/files/input_file.h"
 #include "engine/train/trainer/answers.h"
 #include "engine/train/trainer/prediction.h"
@@ -45,17 +46,26 @@ bool has_single_labels(const JobSpec& spec) {
   return label != nullptr && label->shape.size() <= 1 && header.samples <= kMostSamples;
 }
 
+/// Writes pictures of the worst samples beside evaluation.json, for the report.
+void draw_worst(const Dataset& samples, const RunDirectory& directory, Quality& quality) {
+  for (size_t i = 0; i < quality.worst.size(); ++i) {
+    std::string name = fmt::format("worst.{}.png", i + 1);
+    if (!write_thumbnail(samples, quality.worst[i].sample, directory.file(name))) return;
+    quality.worst[i].image = std::move(name);
+  }
+}
+
 /// Compares the answers with the labels. Nothing if the network has no single answer for a sample.
-std::optional<Quality> compare(const JobSpec& spec, const std::string& checkpoint, const std::string& prediction) {
+std::optional<Quality> compare(const JobSpec& spec, const std::string& checkpoint, const std::string& prediction,
+                               const RunDirectory& directory) {
   if (prediction.empty() || !std::filesystem::exists(prediction)) return std::nullopt;
   std::optional<Quality> quality;
   try {
     Answers answers(spec, spec.validation_set(), prediction, class_names_of(checkpoint, spec));
     quality = quality_of(answers);
+    draw_worst(answers.samples(), directory, *quality);
   } catch (const SpecError&) {
   }
-  std::error_code ignored;
-  std::filesystem::remove(prediction, ignored);
   return quality;
 }
 
@@ -99,7 +109,7 @@ int evaluate(const EvaluateArguments& options) {
   const EvaluationEnd ended = run_evaluation(spec, evaluated);
   quiet.reset();
   std::optional<Quality> quality;
-  if (ended.code == kExitDone) quality = compare(spec, evaluated.checkpoint, evaluated.output);
+  if (ended.code == kExitDone) quality = compare(spec, evaluated.checkpoint, evaluated.output, ended.directory);
   std::error_code ignored;
   if (!evaluated.output.empty()) std::filesystem::remove(evaluated.output, ignored);
   if (ended.code != kExitDone) return ended.code;

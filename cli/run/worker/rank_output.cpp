@@ -164,9 +164,10 @@ void RankOutput::ended(const TrainResult& result) {
 
 void RankOutput::note_stop(const TrainResult& result) {
   if (!result.reason.empty()) {
+    const uint64_t planned = status_.total_steps;
     status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run ends here
     write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
-    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}});
+    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}, {"steps", planned}});
     return;
   }
   write_line("stopped after step " + std::to_string(result.last_step) + " on request");

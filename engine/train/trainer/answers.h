@@ -28,6 +28,7 @@ class Answers {
 
   PredictionKind kind() const { return kind_; }
   int64_t size() const { return set_->size(); }
+  const Dataset& samples() const { return *set_; }
   /// Numbers of an answer: classes, or values.
   int64_t width() const { return width_; }
   bool has_labels() const { return has_labels_; }

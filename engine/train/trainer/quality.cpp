@@ -58,7 +58,7 @@ double mean_f1(const std::vector<ClassQuality>& classes) {
 
 WorstSample place_of(const Answers& answers, int64_t sample) {
   Answers::Place place = answers.place(sample);
-  return {std::move(place.file), place.line, "", "", 0};
+  return {sample, std::move(place.file), place.line, "", "", 0};
 }
 
 Quality quality_of_classes(Answers& answers) {
@@ -252,6 +252,7 @@ nlohmann::ordered_json to_json(const Quality& quality) {
   for (const WorstSample& sample : quality.worst) {
     nlohmann::ordered_json row = {{"file", sample.file}};
     if (sample.line >= 0) row["line"] = sample.line;
+    if (!sample.image.empty()) row["image"] = sample.image;
     row["label"] = sample.label;
     row["answer"] = sample.answer;
     row[quality.classes.empty() ? "error" : "probability"] = sample.probability;

@@ -34,10 +34,12 @@ struct ClassQuality {
 
 /// A sample whose answer is far from its label.
 struct WorstSample {
+  int64_t sample = 0;
   std::string file;
   int64_t line = -1;  ///< line in a table; -1: none
   std::string label, answer;
   double probability = 0;  ///< classes: of the label; values: the absolute error
+  std::string image = {};  ///< name of a picture of it; "": there is none
 };
 
 struct Quality {
