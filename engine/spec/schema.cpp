@@ -150,6 +150,12 @@ Json value_schema(const Field& field) {
 /// Items of a list, each of which may be an expression.
 Json numbers_list(Json item, int length = 0) { return list_of(or_expression(std::move(item)), length); }
 
+std::vector<std::string> with_synonyms(const Field& field) {
+  std::vector<std::string> words = field.choices;
+  for (const auto& [word, choice] : field.synonyms) words.push_back(word);
+  return words;
+}
+
 Json plain_schema(const Field& field) {
   switch (field.kind) {
     case FieldKind::flag:
@@ -161,7 +167,7 @@ Json plain_schema(const Field& field) {
     case FieldKind::text:
       return text_schema();
     case FieldKind::choice:
-      return {{"enum", field.choices}};
+      return {{"enum", with_synonyms(field)}};
     case FieldKind::ints:
       return numbers_list(integer_schema(field), field.length);
     case FieldKind::numbers: {

@@ -452,7 +452,9 @@ const Section& launch_section() {
           field<&L::ranks>("ranks", "Number of processes; with parameter_server, number of workers.")
               .at_least(1)
               .at_most(kMaxRanks),
-          field<&L::device>("device", "Device that runs the kernels.").of(JobKind::network),
+          field<&L::device>("device", "Device that runs the kernels; gpu means cuda.")
+              .also("gpu", "cuda")
+              .of(JobKind::network),
           field<&L::machine>("machine",
                              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine "
                              "file.")
@@ -678,7 +680,9 @@ const Section& job_section() {
                      "Metrics that are computed from each step's predictions and reported with the loss.")
               .of(JobKind::network),
           validation_field(),
-          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
+          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule: a name or a mapping.")
+              .of(JobKind::network)
+              .shorthand("type"),
           subsection<&J::train>("train", train_section(), "Length of the training, checkpoints and early stopping.")
               .of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How the network is distributed over ranks.")
