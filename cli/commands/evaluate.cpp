@@ -18,6 +18,7 @@
 #include "cli/render/quality_tables.h"
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
+#include "engine/ops/prediction_kind.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/thumbnail.h"
 #include "engine/train/files/input_file.h"
@@ -71,8 +72,7 @@ std::optional<Quality> compare(const JobSpec& spec, const std::string& checkpoin
 
 /// Whether the loss is the mean of -log p over tokens.
 bool has_perplexity(const JobSpec& spec, const nlohmann::ordered_json& report) {
-  const EntryType* type = find_type(loss_types(), spec.loss->type);
-  return spec.validation_set().has_tokens() && type->prediction == PredictionKind::class_logits &&
+  return spec.validation_set().has_tokens() && prediction_kind(spec.loss->type) == PredictionKind::class_logits &&
          report.contains("loss") && report["loss"].is_number();
 }
 

@@ -7,7 +7,6 @@
 // A program that parses jobs links trainctl_ops; CMake's target of spec sees to that.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,10 +19,6 @@ namespace trainctl {
 struct FieldFault {
   std::string field, message, hint;
 };
-
-/// How a loss reads the output of the network: as numbers to compare with the label, as one logit of a yes or no, or as
-/// one logit per class.
-enum class PredictionKind : uint8_t { values, logit, class_logits };
 
 struct EntryType {
   std::string name;
@@ -43,7 +38,6 @@ struct EntryType {
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   // Losses.
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
-  PredictionKind prediction = PredictionKind::values;
   // Metrics.
   /// The name under which one with these fields is reported: "top_5".
   std::string (*reported_as)(const Attrs& fields) = nullptr;

@@ -68,8 +68,7 @@ struct Field {
   bool max_open = false;
   int length = 0;  ///< lists: the number of items; 0: any
   std::vector<std::string> choices;
-  std::vector<std::pair<std::string, std::string>> synonyms;  ///< other words for a choice, and the choice
-  std::vector<std::string> only;                              ///< belongs to these values of the section's `type` alone
+  std::vector<std::string> only;  ///< belongs to these values of the section's `type` alone
   JobKind job = JobKind::any;
   std::string stands_for;  ///< section: a bare value stands for a mapping with this one field
 
@@ -116,11 +115,6 @@ struct Field {
   Field&& one_of(std::vector<std::string> v) && {
     kind = FieldKind::choice;
     choices = std::move(v);
-    return std::move(*this);
-  }
-  /// `word` means `choice`.
-  Field&& also(std::string word, std::string choice) && {
-    synonyms.emplace_back(std::move(word), std::move(choice));
     return std::move(*this);
   }
   Field&& for_type(std::vector<std::string> v) && {

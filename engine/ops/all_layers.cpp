@@ -5,6 +5,7 @@
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/ops/prediction_kind.h"
 
 namespace trainctl {
 namespace {
@@ -38,7 +39,6 @@ EntryType entry_of(const LayerDef& def) {
 EntryType entry_of(const LossDef& def) {
   EntryType type{def.name, def.doc, def.fields};
   type.labels_are_classes = def.labels_are_classes;
-  type.prediction = def.prediction;
   return type;
 }
 
@@ -105,6 +105,15 @@ const std::vector<EntryType>& metric_types() {
 const std::vector<EntryType>& optimizer_types() {
   static const std::vector<EntryType> types = entries_of(all_optimizers());
   return types;
+}
+
+extern const OpDef binary_cross_entropy_op;
+
+PredictionKind prediction_kind(std::string_view loss) {
+  const LossDef* def = find_loss(loss);
+  check(def != nullptr, "a loss is one of the list");
+  if (def->labels_are_classes) return PredictionKind::class_logits;
+  return def->op == &binary_cross_entropy_op ? PredictionKind::logit : PredictionKind::values;
 }
 
 }  // namespace trainctl

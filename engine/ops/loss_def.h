@@ -27,7 +27,6 @@ struct LossDef {
   std::vector<Field> fields = {};   ///< become attrs of the op
   const OpDef* op;                  ///< its kernel names the gradient's, and the one that computes both
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
-  PredictionKind prediction = PredictionKind::values;
   /// For class labels: the op for labels that are class probabilities, f32 and one per element (one_hot, mixup and
   /// cutmix of the data set). Null: there is none.
   const OpDef* soft_op = nullptr;

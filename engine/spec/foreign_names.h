@@ -2,10 +2,13 @@
 // job says. Errors and `trainctl translate` read this one table.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/base/field.h"
 
 namespace trainctl {
 
@@ -40,5 +43,10 @@ std::vector<const ForeignName*> find_foreign(std::string_view name);
 /// "write dataset: {batch: 64}", with the note; "" for an unknown name.
 std::string foreign_hint(NameKind kind, std::string_view name);
 std::string hint_of(const ForeignName& name);
+
+/// Words that a field accepts in place of one of its choices: gpu for cuda.
+std::vector<std::string> accepted_synonyms(const Field& field);
+/// The choice that such a word stands for; "" for any other word.
+std::string accepted_synonym(const Field& field, const std::string& word);
 
 }  // namespace trainctl

@@ -194,8 +194,7 @@ class ValueReader {
     if (!node.is_scalar()) return wrong(node, path, "one of " + join(field_.choices));
     for (const std::string& allowed : field_.choices)
       if (node.text == allowed) return Value(node.text);
-    for (const auto& [word, choice] : field_.synonyms)
-      if (node.text == word) return Value(choice);
+    if (const std::string meant = accepted_synonym(field_, node.text); !meant.empty()) return Value(meant);
     return wrong(node, path, "one of " + join(field_.choices), choice_hint(node.text));
   }
 

@@ -7,6 +7,7 @@
 
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/network.h"
 #include "engine/spec/parse.h"
@@ -152,7 +153,7 @@ Json numbers_list(Json item, int length = 0) { return list_of(or_expression(std:
 
 std::vector<std::string> with_synonyms(const Field& field) {
   std::vector<std::string> words = field.choices;
-  for (const auto& [word, choice] : field.synonyms) words.push_back(word);
+  for (std::string& word : accepted_synonyms(field)) words.push_back(std::move(word));
   return words;
 }
 

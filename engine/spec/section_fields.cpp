@@ -452,9 +452,7 @@ const Section& launch_section() {
           field<&L::ranks>("ranks", "Number of processes; with parameter_server, number of workers.")
               .at_least(1)
               .at_most(kMaxRanks),
-          field<&L::device>("device", "Device that runs the kernels; gpu means cuda.")
-              .also("gpu", "cuda")
-              .of(JobKind::network),
+          field<&L::device>("device", "Device that runs the kernels; gpu means cuda.").of(JobKind::network),
           field<&L::machine>("machine",
                              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine "
                              "file.")

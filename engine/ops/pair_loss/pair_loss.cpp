@@ -130,7 +130,6 @@ extern const LossDef binary_cross_entropy_loss = {
     .name = "binary_cross_entropy",
     .doc = "mean -l log s - (1 - l) log(1 - s), s = sigmoid(p): the prediction is a logit",
     .op = &binary_cross_entropy_op,
-    .prediction = PredictionKind::logit,
 };
 
 extern const OpFamily pair_loss_family = {

@@ -204,7 +204,6 @@ extern const LossDef softmax_cross_entropy_loss = {
                    .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,
     .labels_are_classes = true,
-    .prediction = PredictionKind::class_logits,
     .soft_op = &soft_cross_entropy_op,
 };
 

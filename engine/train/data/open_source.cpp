@@ -156,6 +156,18 @@ NpyOptions npy_options(const DatasetSpec& spec) {
   return options;
 }
 
+/// An array file takes the place of the folder whose files `fields` names.
+NpyOptions npy_options_without_label(const DatasetSpec& spec) {
+  std::error_code ignored;
+  if (spec.paths.size() == 1 && fs::is_directory(spec.paths[0], ignored)) return npy_options(spec);
+  if (spec.fields.size() > 1)
+    throw SpecError(
+        {}, "dataset.path",
+        fmt::format("a sample has {} fields without its label, so one .npy file is not enough", spec.fields.size()),
+        "name a folder with a file for each field, as in the job");
+  return {{{spec.fields.front().name, spec.paths}}};
+}
+
 TarOptions tar_options(const DatasetSpec& spec) {
   TarOptions options;
   options.paths = spec.paths;
@@ -288,18 +300,6 @@ SourceField label_field(const DatasetSpec& spec) {
 }
 
 bool ends_in_tar(const std::string& path) { return path.ends_with(".tar"); }
-
-/// An array file takes the place of the folder whose files `fields` names.
-NpyOptions npy_options_without_label(const DatasetSpec& spec) {
-  std::error_code ignored;
-  if (spec.paths.size() == 1 && fs::is_directory(spec.paths[0], ignored)) return npy_options(spec);
-  if (spec.fields.size() > 1)
-    throw SpecError(
-        {}, "dataset.path",
-        fmt::format("a sample has {} fields without its label, so one .npy file is not enough", spec.fields.size()),
-        "name a folder with a file for each field, as in the job");
-  return {{{spec.fields.front().name, spec.paths}}};
-}
 
 /// The files of a set without labels: images for every set of images, otherwise files of the set's type.
 std::unique_ptr<Source> open_files_without_labels(DatasetSpec spec) {

@@ -15,11 +15,7 @@
 namespace trainctl {
 namespace {
 
-PredictionKind kind_of(const JobSpec& spec) {
-  const EntryType* type = find_type(loss_types(), spec.loss->type);
-  check(type != nullptr, "a loss is one of the list");
-  return type->prediction;
-}
+PredictionKind kind_of(const JobSpec& spec) { return prediction_kind(spec.loss->type); }
 
 std::optional<int64_t> ignored_label(const JobSpec& spec) {
   if (!spec.loss->attrs.has("ignore_index")) return std::nullopt;

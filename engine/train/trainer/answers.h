@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/entry_types.h"
+#include "engine/ops/prediction_kind.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/source.h"
