@@ -56,6 +56,7 @@ Examples:
       std::cout << planned.spec.file << ": valid (" << layers << (layers == 1 ? " layer, " : " layers, ")
                 << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";
       for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
+      for (const std::string& note : notes_on_samples(planned)) std::cout << "note: " << note << "\n";
       return kExitDone;
     };
   });

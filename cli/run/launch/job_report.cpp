@@ -48,6 +48,7 @@ Json job_json(const PlannedJob& job, const RankClasses& classes, const RankClass
     json["estimate"] = estimate_report(estimate->simulated(classes), job.cost.machine(), estimate->step);
   json["launch"] = launch_report(job.spec, classes);
   if (Json losses = losses_report(job); !losses.is_null()) json["launch"]["losses"] = std::move(losses);
+  for (std::string& note : notes_on_samples(job)) json["notes"].push_back(std::move(note));
   json["headline"] = headline_json(job, classes, json);
   return json;
 }

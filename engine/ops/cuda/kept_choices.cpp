@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 
 #include "engine/base/error.h"
@@ -80,14 +79,6 @@ class LockedFile {
 bool is_one_word(const std::string& text) { return !text.empty() && text.find_first_of(" \n") == std::string::npos; }
 
 }  // namespace
-
-fs::path cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache != nullptr && *cache != '\0') return fs::path(cache) / "trainctl";
-  if (home != nullptr && *home != '\0') return fs::path(home) / ".cache" / "trainctl";
-  return {};
-}
 
 std::optional<std::string> KeptChoices::find(const std::string& key) {
   const std::lock_guard lock(mutex_);

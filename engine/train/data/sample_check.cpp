@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/base/text.h"
 #include "engine/model/index_uses.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/class_text_set.h"
@@ -14,6 +15,7 @@
 #include "engine/train/data/elements.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
+#include "engine/train/data/preference_set.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
 
@@ -230,6 +232,37 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
   return {};
 }
 
+/// "3 of 48 conversations train"
+std::string counted(int64_t count, int64_t all, const std::string& name) {
+  return fmt::format("{} of {} {}{} train{}", with_commas(count), with_commas(all), name, all == 1 ? "" : "s",
+                     count == 1 ? "s" : "");
+}
+
+/// Empty if all documents train something.
+std::string note_on_documents(const DatasetSpec& spec) {
+  const DocumentSet::Summary found = DocumentSet(spec).summarize();
+  if (found.untrained == 0) return "";
+  const int64_t others = found.untrained - found.cut_off;
+  std::string why;
+  if (found.cut_off > 0)
+    why = fmt::format("{} only behind the first {} tokens (dataset.length)",
+                      others > 0 ? with_commas(found.cut_off) + " would" : "they would", with_commas(spec.length));
+  if (others > 0 && spec.type == "chat" && spec.train_on == "assistant")
+    why += fmt::format("{}{} no answer of an assistant", why.empty() ? "" : ", ",
+                       found.cut_off > 0 ? with_commas(others) + (others == 1 ? " has" : " have") : "they have");
+  return counted(found.untrained, found.documents, spec.type == "chat" ? "conversation" : "document") + " nothing" +
+         (why.empty() ? "" : ": " + why) + "; first: " + found.first_untrained;
+}
+
+std::string note_on_pairs(const DatasetSpec& spec) {
+  const PreferenceSet set(spec);
+  const PreferenceSet::Summary found = set.summarize();
+  if (found.untrained == 0) return "";
+  return counted(found.untrained, set.size(), "pair") +
+         fmt::format(" nothing with one of the answers, which has no token in half a row of {}; first: {}",
+                     with_commas(spec.length / 2), found.first_untrained);
+}
+
 /// A validation reads other samples, but made sets draw them from the same range.
 bool has_own_samples(const PlannedJob& job) {
   if (!job.validation) return false;
@@ -237,6 +270,19 @@ bool has_own_samples(const PlannedJob& job) {
 }
 
 }  // namespace
+
+std::vector<std::string> notes_on_samples(const PlannedJob& job) {
+  std::vector<std::string> notes;
+  const auto look = [&](const DatasetSpec& spec, const char* section) {
+    std::string note;
+    if (spec.has_documents()) note = note_on_documents(spec);
+    if (spec.type == "preference") note = note_on_pairs(spec);
+    if (!note.empty()) notes.push_back(std::string(section) + ": " + note);
+  };
+  look(job.spec.dataset, "dataset");
+  if (has_own_samples(job)) look(job.validation->set, "validation.dataset");
+  return notes;
+}
 
 void require_intact_files(const PlannedJob& job) {
   try {
