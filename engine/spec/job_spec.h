@@ -154,6 +154,14 @@ struct WeightsSpec {
   bool map_is_file() const;
 };
 
+/// validation.generate: texts that a validation writes with the current weights.
+struct GenerateSpec {
+  std::string prompts;      ///< a file with a prompt per line, or *.jsonl; made absolute
+  int64_t max_tokens = 64;  ///< generated tokens per text
+  double temperature = 0;   ///< 0: always the most probable token
+  int64_t seed = 0;
+};
+
 /// Samples that are evaluated and not trained on.
 struct ValidationSpec {
   ValidationSpec() { dataset.split.clear(); }
@@ -162,6 +170,7 @@ struct ValidationSpec {
   int64_t every_epochs = 0;          ///< 0: not by epochs
   int64_t every_steps = 0;           ///< 0: not by steps
   std::vector<std::string> metrics;  ///< loss, and names of the job's metrics; empty: all
+  std::optional<GenerateSpec> generate;
 
   bool reports(const std::string& metric) const;
   /// After this many steps of the run.

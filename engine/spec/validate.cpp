@@ -462,6 +462,23 @@ void validation_fits(Rules& r) {
             "samples is only for the types random, constant and clicks, but dataset.type is " + type);
 }
 
+/// Plans that text generation does not support are errors of plan_generation().
+void validation_generates(Rules& r) {
+  if (!r.job.validation || !r.job.validation->generate) return;
+  if (!r.fine({"validation", "dataset.type", "parallel.mode", "launch.hosts", "launch.hostfile", "launch.target",
+               "launch.slurm.nodes", "launch.kubernetes.pods"}))
+    return;
+  const LaunchSpec& launch = r.job.launch;
+  const std::string field = "validation.generate", remedy = "remove it, and use `trainctl generate` on a checkpoint";
+  if (launch.has_hosts() || (launch.target != Target::hosts && managed_hosts(launch) > 1))
+    r.wrong(field, "is not supported on several hosts", remedy);
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong(field, "is not supported in parameter_server mode", remedy);
+  if (!r.job.dataset.has_tokens() && r.job.dataset.type != "preference")
+    r.wrong(field, "needs a data set of tokens, but dataset.type is " + r.job.dataset.type,
+            "remove it, or use tokens, text, chat or preference");
+}
+
 /// A validation on the training samples would not detect overfitting. If the job names them explicitly, it is only a
 /// warning (warnings.cpp).
 void validation_has_samples_of_its_own(Rules& r) {
@@ -637,6 +654,7 @@ void validate(const JobSpec& job, Problems& problems) {
   pairs_suit_the_job(r);
   metrics_have_classes(r);
   validation_fits(r);
+  validation_generates(r);
   validation_has_samples_of_its_own(r);
   validation_has_metrics(r);
   one_folder_of_files(r);

@@ -121,6 +121,7 @@ void RankOutput::on_validation_progress(int64_t done, int64_t all) {
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
+  for (const std::string& line : text_lines(report)) write_line(line);
   report_in_place();
   metrics_.validation(report);
 }
