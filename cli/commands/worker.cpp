@@ -125,8 +125,8 @@ class Worker {
     std::optional<ValidationTexts> validation_texts;
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     TrainOptions train_options = options_of_training(start_up);
-    if (texts) make_validation_texts(*texts, rendezvous.communicator(), train_options, validation_texts);
     output.connect(train_options.executor);
+    if (texts) make_validation_texts(*texts, rendezvous.communicator(), train_options, validation_texts);
     train_options.executor.timeline = profile.timeline();
     if (fault) train_options.executor.left_out = fault->left_out(*program_);
     status.state = RankState::training;
