@@ -101,10 +101,6 @@ void require_task(const ModelJob& job, const Finetune& tuning, const std::string
   if (tuning.trains_adapters() && !job.is_decoder)
     refuse("chat, text and dpo train a decoder, but the model_type of the folder is " + type,
            "use --finetune classifier");
-  if (tuning.task == FinetuneTask::dpo && !job.reads_documents)
-    refuse(
-        "dpo puts two answers into a row, which needs rotary positions, but model_type " + type + " has learned ones",
-        "use --finetune chat with the chosen answers");
   if (tuning.is_classifier() && job.input == ModelInput::next_token)
     refuse("classifier trains an encoder (bert, vit), but the model_type of the folder is " + type,
            "use --finetune chat, text or dpo");

@@ -392,8 +392,7 @@ void pairs_suit_the_job(Rules& r) {
   if (!reads_documents(r))
     r.wrong("dataset.type",
             "puts two answers into a row, but no layer reads the field `documents`, so attention would mix them",
-            "add `documents` to the inputs of rotary and attention layers; models with position_embedding cannot be "
-            "trained on preferences");
+            "add `documents` to the inputs of rotary, position_embedding and attention layers");
 }
 
 void documents_suit_the_job(Rules& r) {
