@@ -232,9 +232,9 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
   return {};
 }
 
-/// "3 of 48 conversations train"
-std::string counted(int64_t count, int64_t all, const std::string& name) {
-  return fmt::format("{} of {} {}{} train{}", with_commas(count), with_commas(all), name, all == 1 ? "" : "s",
+/// "3 of 48 conversations train nothing"
+std::string nothing_trained(int64_t count, int64_t all, const std::string& name) {
+  return fmt::format("{} of {} {}{} train{} nothing", with_commas(count), with_commas(all), name, all == 1 ? "" : "s",
                      count == 1 ? "s" : "");
 }
 
@@ -242,24 +242,22 @@ std::string counted(int64_t count, int64_t all, const std::string& name) {
 std::string note_on_documents(const DatasetSpec& spec) {
   const DocumentSet::Summary found = DocumentSet(spec).summarize();
   if (found.untrained == 0) return "";
-  const int64_t others = found.untrained - found.cut_off;
-  std::string why;
+  std::vector<std::string> reasons;
   if (found.cut_off > 0)
-    why = fmt::format("{} only behind the first {} tokens (dataset.length)",
-                      others > 0 ? with_commas(found.cut_off) + " would" : "they would", with_commas(spec.length));
-  if (others > 0 && spec.type == "chat" && spec.train_on == "assistant")
-    why += fmt::format("{}{} no answer of an assistant", why.empty() ? "" : ", ",
-                       found.cut_off > 0 ? with_commas(others) + (others == 1 ? " has" : " have") : "they have");
-  return counted(found.untrained, found.documents, spec.type == "chat" ? "conversation" : "document") + " nothing" +
-         (why.empty() ? "" : ": " + why) + "; first: " + found.first_untrained;
+    reasons.push_back(fmt::format("{} only behind the first {} tokens (dataset.length)", with_commas(found.cut_off),
+                                  with_commas(spec.length)));
+  if (const int64_t others = found.untrained - found.cut_off; others > 0 && spec.train_on == "assistant")
+    reasons.push_back(with_commas(others) + " without an answer of an assistant");
+  return nothing_trained(found.untrained, found.documents, spec.type == "chat" ? "conversation" : "document") +
+         (reasons.empty() ? "" : " (" + join(reasons) + ")") + "; first: " + found.first_untrained;
 }
 
 std::string note_on_pairs(const DatasetSpec& spec) {
   const PreferenceSet set(spec);
   const PreferenceSet::Summary found = set.summarize();
   if (found.untrained == 0) return "";
-  return counted(found.untrained, set.size(), "pair") +
-         fmt::format(" nothing with one of the answers, which has no token in half a row of {}; first: {}",
+  return nothing_trained(found.untrained, set.size(), "pair") +
+         fmt::format(": an answer has no token among the first {} with its prompt (half of dataset.length); first: {}",
                      with_commas(spec.length / 2), found.first_untrained);
 }
 
