@@ -114,8 +114,7 @@ void report_class_texts(const DatasetSpec& spec, const std::string& title) {
 
 void show_tokens(const DatasetSpec& spec, uint64_t seed, int64_t rows) {
   const DocumentSet set(spec);
-  const auto tokenizer =
-      of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
+  const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
   SampleOrder order(spec, set.size(), seed);
   for (int64_t i = 0; i < std::min(rows, set.size()); ++i) {
     const int64_t sample = order.batch(0, i / order.batch_size())[static_cast<size_t>(i % order.batch_size())];

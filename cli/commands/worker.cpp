@@ -292,11 +292,12 @@ class Worker {
     ExecutorOptions options;
     options.threads = kernel_threads();
     options.on_prepared = training.executor.on_prepared;
-    made.emplace(*job_, *program_, texts.job, texts.request, texts.decode, texts.prefill, comm, options,
-                 [&, arena](const Program& program, const ExecutorOptions& of_executor) {
-                   return make_executor(program, comm, of_executor, arena);
-                 },
-                 options_.weights_fd);
+    made.emplace(
+        *job_, *program_, texts.job, texts.request, texts.decode, texts.prefill, comm, options,
+        [&, arena](const Program& program, const ExecutorOptions& of_executor) {
+          return make_executor(program, comm, of_executor, arena);
+        },
+        options_.weights_fd);
     training.generate_texts = [&made](int64_t steps, Executor& executor) { return made->write(steps, executor); };
   }
 

@@ -358,7 +358,8 @@ std::string validation_texts(const Json& v) {
   const Json& texts = v["texts"];
   const auto prompts = texts["prompts"].get<int64_t>();
   return fmt::format(
-      "  {} text{} of up to {} tokens {} generated with the current weights, {} at a time; their memory, with a copy of "
+      "  {} text{} of up to {} tokens {} generated with the current weights, {} at a time; their memory, with a copy "
+      "of "
       "the weights, is in the column `validation` above\n",
       with_commas(prompts), prompts == 1 ? "" : "s", with_commas(texts["positions"].get<int64_t>()),
       prompts == 1 ? "is" : "are", with_commas(texts["at_a_time"].get<int64_t>()));

@@ -138,7 +138,7 @@ Lines network_of(const Decoder& d) {
 
 ModelJob decoder_job(Decoder d, const Finetune& tuning) {
   d.reads_documents = tuning.trains_adapters();
-  ModelJob job{.title = d.title, .map = d.map, .is_decoder = true, .reads_documents = d.reads_documents};
+  ModelJob job{.title = d.title, .map = d.map, .is_decoder = true};
   job.products = d.head_norms ? Lines{"h.*.q", "h.*.k", "h.*.v"} : Lines{"h.*.qkv"};
   for (const char* product : {"h.*.proj", "h.*.gate", "h.*.up", "h.*.down"}) job.products.emplace_back(product);
   const auto var = [&](const char* name, int64_t value) { job.vars.emplace_back(name, std::to_string(value)); };

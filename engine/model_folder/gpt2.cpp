@@ -22,9 +22,8 @@ ModelJob gpt2_job(const ModelConfig& config, const Finetune& tuning) {
   var("positions", positions);
   var("length", positions < 1024 ? positions : 1024);
 
-  const bool reads_documents = tuning.trains_adapters();
   LayerLine positions_line("wpe", "position_embedding"), attention("attn", "attention");
-  if (reads_documents) {
+  if (tuning.trains_adapters()) {
     positions_line.with("inputs", "[wte, documents]");
     attention.with("inputs", "[qkv, documents]").with("mask", "documents");
   }
@@ -53,7 +52,6 @@ ModelJob gpt2_job(const ModelConfig& config, const Finetune& tuning) {
       head.text(),
   };
   job.is_decoder = true;
-  job.reads_documents = reads_documents;
   job.products = {"h.*.qkv", "h.*.proj", "h.*.up", "h.*.down"};
   job.no_decay = {"*.bias", "*ln*.weight"};
   job.recompute = {"h.*.ln1", "h.*.ln2", "h.*.act"};

@@ -176,7 +176,8 @@ TEST_CASE("documents that train nothing are counted, and those whose trained tok
   }
 }
 
-TEST_CASE("packed rows have each pair of a token and its successor exactly once, and the first position of each document") {
+TEST_CASE(
+    "packed rows have each pair of a token and its successor exactly once, and the first position of each document") {
   ScratchFolder folder;
   write_tokenizer(folder.path(), kPlainTemplate);
   std::string talks;

@@ -11,8 +11,8 @@ namespace trainctl {
 
 struct PlannedTexts {
   GenerationRequest request;
-  PlannedJob job;                ///< plan_generation() of the job
-  RankClasses decode, prefill;   ///< verified
+  PlannedJob job;               ///< plan_generation() of the job
+  RankClasses decode, prefill;  ///< verified
 
   /// Memory of the programs of a rank, which have an arena of their own.
   int64_t arena_bytes(int rank) const;

@@ -43,8 +43,8 @@ std::map<std::string, std::string> read(const fs::path& file) {
   }
   if (damaged > 0)
     print_once(file.string() + ": " + std::to_string(damaged) + (damaged == 1 ? " line is" : " lines are") +
-             " damaged, beginning with line " + std::to_string(first_damaged) +
-             "; they are ignored, and their choices are measured again");
+               " damaged, beginning with line " + std::to_string(first_damaged) +
+               "; they are ignored, and their choices are measured again");
   return choices;
 }
 

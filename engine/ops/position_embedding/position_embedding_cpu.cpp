@@ -62,7 +62,8 @@ struct RowsByPosition {
     const auto count = static_cast<int64_t>(rows.size());
     for (int64_t row = 0; row < count; ++row) ++begins[static_cast<size_t>(row_of(row))];
     std::exclusive_scan(begins.begin(), begins.end(), begins.begin(), int64_t{0});
-    for (int64_t row = 0; row < count; ++row) rows[static_cast<size_t>(begins[static_cast<size_t>(row_of(row))]++)] = row;
+    for (int64_t row = 0; row < count; ++row)
+      rows[static_cast<size_t>(begins[static_cast<size_t>(row_of(row))]++)] = row;
     std::copy_backward(begins.begin(), begins.end() - 1, begins.end());
     begins[0] = 0;
   }

@@ -51,8 +51,7 @@ class PairTokenizer {
 PairTokenizer::PairTokenizer(const DatasetSpec& spec) {
   of_the_document_job("dataset.tokenizer", [&] {
     tokenizer_ = open_tokenizer(spec.tokenizer);
-    if (ChatTemplate::is_in(spec.tokenizer))
-      chat_ = std::make_unique<ChatTemplate>(ChatTemplate::open(spec.tokenizer));
+    if (ChatTemplate::is_in(spec.tokenizer)) chat_ = std::make_unique<ChatTemplate>(ChatTemplate::open(spec.tokenizer));
     end_ = special_token_of(spec.tokenizer, "eos_token");
   });
 }

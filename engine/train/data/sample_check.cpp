@@ -80,9 +80,8 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
 
 /// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length.
 std::optional<Stray> first_stray_of_documents(const DatasetSpec& spec, const IndexUse& use) {
-  const int64_t largest = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })
-                              ->vocabulary_size() -
-                          1;
+  const int64_t largest =
+      of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })->vocabulary_size() - 1;
   if (use.input == "documents" || use.accepts(largest)) return {};
   return Stray{static_cast<int32_t>(largest), fmt::format("the tokenizer {} has token {}", spec.tokenizer, largest)};
 }
@@ -302,6 +301,9 @@ void require_sound_samples(const PlannedJob& job) {
   for (IndexUse& use : uses)
     for (const ServedTable& table : job.tables)
       if (table.field == use.input) use.below = table.rows;  // The graph contains only a window of the table.
+  if (job.spec.dataset.type == "preference")
+    for (IndexUse& use : uses)
+      if (use.input == "targets") use.ignored = kNoTrainedLabel;
   std::vector<Diagnostic> faults;
   try {
     for (const CheckedSet& set : sets)

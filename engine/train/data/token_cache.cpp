@@ -146,7 +146,8 @@ class LockedPart {
 
  private:
   bool is_at_path() const {
-    struct stat own {}, named {};
+    struct stat own {
+    }, named{};
     return fstat(fd_, &own) == 0 && stat(path_.c_str(), &named) == 0 && own.st_ino == named.st_ino &&
            own.st_dev == named.st_dev;
   }
@@ -262,13 +263,13 @@ bool TokenCache::map(const std::string& path, const std::string& key, int64_t do
   if (text(header.magic) != kTokensMagic || text(header.key) != key || header.documents != documents) return false;
   const std::span<const uint8_t> body = bytes.subspan(sizeof header);
   const auto size = static_cast<int64_t>(body.size()), offsets_bytes = (documents + 1) * 8;
-  if (header.count < 0 || header.count > size / 4 || round_up(header.count, 2) * 4 + offsets_bytes != size) return false;
+  if (header.count < 0 || header.count > size / 4 || round_up(header.count, 2) * 4 + offsets_bytes != size)
+    return false;
   Digest digest;
   digest.add(body);
   if (digest.digits() != text(header.checksum)) return false;
   words_ = {reinterpret_cast<const uint32_t*>(body.data()), static_cast<size_t>(header.count)};
-  offsets_ = {reinterpret_cast<const int64_t*>(body.data() + size - offsets_bytes),
-              static_cast<size_t>(documents) + 1};
+  offsets_ = {reinterpret_cast<const int64_t*>(body.data() + size - offsets_bytes), static_cast<size_t>(documents) + 1};
   file_ = std::move(file);
   fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // it is in use
   return true;

@@ -54,7 +54,9 @@ class TokenCache {
   /// Whether this object has computed the tokens, not read them.
   bool was_made() const { return was_made_; }
   /// Memory of this process, without the pages of the file.
-  int64_t memory_bytes() const { return static_cast<int64_t>(own_.size() * sizeof(uint32_t) + own_offsets_.size() * 8); }
+  int64_t memory_bytes() const {
+    return static_cast<int64_t>(own_.size() * sizeof(uint32_t) + own_offsets_.size() * 8);
+  }
 
  private:
   bool map(const std::string& path, const std::string& key, int64_t documents);

@@ -131,7 +131,8 @@ std::string metrics_line(const ValidationReport& report) {
       {"kind", "validation"}, {"epoch", report.epoch}, {"run_step", report.run_step}, {"samples", report.samples}};
   for (const auto& [name, number] : report.values) put_loss(line, name.c_str(), number);
   line["seconds"] = whole_microseconds(report.seconds);
-  for (const ValidationText& text : report.texts) line["texts"].push_back({{"prompt", text.prompt}, {"text", text.text}});
+  for (const ValidationText& text : report.texts)
+    line["texts"].push_back({{"prompt", text.prompt}, {"text", text.text}});
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -180,7 +180,9 @@ std::vector<ValidationText> generate_texts(const GenerationRequest& request, Tok
   std::vector<ValidationText> texts;
   generate_batches(
       request, steps, [](std::string_view) {},
-      [&](const GeneratedText& text) { texts.push_back({text.prompt(), text.text()}); });
+      [&](const GeneratedText& text) {
+        texts.push_back({text.prompt(), text.text()});
+      });
   steps.finish();
   return texts;
 }

@@ -1,5 +1,5 @@
-// Weights that pass from the programs of a training to those of a text generation, whose plan cuts them differently. The
-// ranks of a host share memory with room for each whole tensor:
+// Weights that pass from the programs of a training to those of a text generation, whose plan cuts them differently.
+// The ranks of a host share memory with room for each whole tensor:
 //
 //   training     each rank writes the elements that checkpoints take from it: together they are each tensor once
 //   all ranks    wait until all have written

@@ -48,7 +48,7 @@ struct TrainOptions {
   const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
   /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
   std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
-  BatchExchange* exchange = nullptr;    ///< for tables on parameter servers; must outlive the training
+  BatchExchange* exchange = nullptr;  ///< for tables on parameter servers; must outlive the training
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
   /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device has
