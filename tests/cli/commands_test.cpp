@@ -198,11 +198,11 @@ TEST_CASE("init writes the data of a template beside the job, and replaces no ot
   const CommandResult printed = trainctl_command(scratch.path(), {"init", "dpo"});
   CHECK(contains(printed.err, "with -o FILE, the data that this job names are written beside it"));
   CHECK(contains(trainctl_command(scratch.path(), {"init", "dpo", "-o", "jobs/a.yaml"}).err, "cannot write"));
-  fs::create_directory(scratch.path() + "/jobs");
+  std::filesystem::create_directory(scratch.path() + "/jobs");
   CHECK(contains(trainctl_command(scratch.path(), {"init", "dpo", "-o", "jobs/a.yaml"}).out,
                  "jobs/a.yaml: written, with its data in jobs/finetune; next"));
   CHECK(trainctl_command(scratch.path(), {"check", "jobs/a.yaml"}).exit_code == kExitDone);
-  CHECK_FALSE(fs::exists(scratch.path() + "/jobs/finetune/reviews.jsonl"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() + "/jobs/finetune/reviews.jsonl"));
   CHECK(trainctl_command(scratch.path(), {"init", "finetune_chat", "-o", "jobs/b.yaml"}).exit_code == kExitDone);
   std::ofstream(scratch.path() + "/jobs/finetune/reviews.jsonl") << "mine\n";
   const CommandResult kept = trainctl_command(scratch.path(), {"init", "finetune_classifier", "-o", "jobs/c.yaml"});
