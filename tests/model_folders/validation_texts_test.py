@@ -64,7 +64,7 @@ def refused(folder):
             (["parallel={mode: parameter_server, servers: 1}", "launch.ranks=2"], "validation.generate: is not supported in parameter_server mode"),
             (["parallel={mode: semi_auto_parallel, strategies: {'h.*.norm1': [[1, 2, 1], [1]]}}", "launch.ranks=2"], "(for validation.generate)"),
             (["validation.generate.prompts=none.txt"], "none.txt cannot be read"),
-            (["validation.generate.prompts=finetune/model/tokenizer.json", "dataset.length=64"], "validation.generate.prompts"),
+            (["validation.generate.prompts=long.txt"], "validation.generate.prompts: a prompt has"),
             (["validation.generate.temperature=-1"], "validation.generate.temperature")]:
         for command in ("check", "plan"):
             done = subprocess.run([TRAINCTL, command, "job.yaml", "launch.device=cpu", *words], cwd=folder, capture_output=True, text=True, timeout=300)
@@ -76,6 +76,7 @@ def main():
         folder = pathlib.Path(scratch)
         run(folder, "init", "finetune_chat", "-o", "job.yaml")
         (folder / "finetune" / "prompts.txt").write_text("".join(question + "\n" for question in QUESTIONS), encoding="utf-8")
+        (folder / "long.txt").write_text("word " * 400 + "\n")
         refused(folder)
         planned = run(folder, "plan", "job.yaml", "launch.device=cpu")
         assert re.search(r"3 texts of up to \d+ tokens are generated with the current weights, 3 at a time", planned), planned

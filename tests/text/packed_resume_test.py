@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "text"), str(ROOT / "campaign")]
 import host  # noqa: E402
 from chat_templates import CHATML  # noqa: E402
 
-LENGTH, BATCH, EPOCHS, UNTRAINED = 128, 4, 2, -100
+LENGTH, BATCH, EPOCHS, UNTRAINED = 192, 4, 2, -100
 PLANS = {1: ["launch.ranks=1"], 2: ["launch.ranks=2", "parallel.mode=data_parallel"]}
 JOB = f"""dataset: {{type: chat, path: talks.jsonl, tokenizer: model, length: {LENGTH}, train_on: assistant, pack: true, batch: {BATCH}}}
 network:
@@ -42,11 +42,11 @@ launch: {{device: cpu}}
 
 
 def talks(count):
-    """Conversations of one to three turns; each is the only one with its numbers."""
+    """Conversations of one or two turns; each is the only one with its numbers."""
     rows = []
     for i in range(count):
         messages = []
-        for turn in range(i % 3 + 1):
+        for turn in range(i % 2 + 1):
             messages += [{"role": "user", "content": f"Question {i}.{turn}: {'why ' * (i * 5 % 9)}is it so?"},
                          {"role": "assistant", "content": f"Answer {i}.{turn}{' indeed' * (i * 7 % 6)}."}]
         rows.append({"messages": messages})
@@ -131,7 +131,10 @@ def main():
         import numpy  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as missing:
-        print(f"skipped: {missing}")
+        python = ROOT.parent / "build" / "peers" / "bin" / "python3"
+        if python.exists() and pathlib.Path(sys.executable) != python:
+            sys.exit(subprocess.run([python, *sys.argv], check=False).returncode)
+        print(f"SKIPPED: {sys.executable} has no {missing.name}; ./bootstrap peers installs it")
         sys.exit(77)
     program = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as name:
