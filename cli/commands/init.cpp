@@ -104,7 +104,8 @@ std::vector<JobTemplate> files_of(std::string_view text) {
   for (const JobTemplate& file : template_files()) {
     const std::string folder = std::filesystem::path(file.name).parent_path().string();
     const bool has_own_folder = folder.find('/') != std::string::npos;  // "finetune/model", not "finetune"
-    if (text.find(has_own_folder ? std::string_view(folder) : file.name) != std::string_view::npos) files.push_back(file);
+    if (text.find(has_own_folder ? std::string_view(folder) : file.name) != std::string_view::npos)
+      files.push_back(file);
   }
   return files;
 }

@@ -46,8 +46,8 @@ struct ModelJob {
   std::vector<std::string> no_decay{};   ///< patterns of parameters without weight decay
   std::vector<std::string> recompute{};  ///< layers that are cheap to recompute, and large
   ModelInput input = ModelInput::next_token;
-  bool has_new_head = false;     ///< the files have no weights for the last layer, or for other classes
-  bool is_decoder = false;       ///< predicts the next token from those before it
+  bool has_new_head = false;            ///< the files have no weights for the last layer, or for other classes
+  bool is_decoder = false;              ///< predicts the next token from those before it
   std::vector<std::string> products{};  ///< patterns of the dense layers of the blocks
   std::string pixels{};                 ///< fields of the transform normalize, for images
 };

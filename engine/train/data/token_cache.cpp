@@ -229,9 +229,9 @@ TokenCache::TokenCache(const std::string& key, int64_t documents, const Tokenize
   check(key.size() == kDigestDigits, "a key is a digest");
   const std::string folder = token_cache_folder();
   const std::string path = folder + "/" + key;
-  if (folder.empty()) return keep_in_memory(documents, tokenize);
-  if (map(path, key, documents)) return;
+  if (!folder.empty() && map(path, key, documents)) return;
   try {
+    if (folder.empty()) throw NotWritten();
     std::error_code error;
     fs::create_directories(folder, error);
     make(path, key, documents, tokenize);
