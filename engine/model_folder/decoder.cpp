@@ -18,6 +18,8 @@ bool all_alike(const Decoder& d) {
   return std::all_of(d.windows.begin(), d.windows.end(), [&](int64_t window) { return window == d.windows.front(); });
 }
 
+bool has_norms_of_qk(const Decoder& d) { return d.head_norms || d.qk_norms; }
+
 LayerLine norm(const Decoder& d, std::string_view name) {
   LayerLine line(name, "rms_norm");
   line.with("eps", d.eps);
@@ -56,7 +58,8 @@ void add_normed_heads(const Decoder& d, Lines& lines, std::string& inputs) {
     LayerLine product = linear(name, "${head * " + heads + "}", d.qkv_bias);
     lines.push_back((name == "q" ? product : product.with("inputs", "norm1")).text());
     if (name == "v") return name;
-    lines.push_back(norm(d, name + "_norm").with("heads", "${" + heads + "}").text());
+    LayerLine normed = norm(d, name + "_norm");
+    lines.push_back((d.head_norms ? normed.with("heads", "${" + heads + "}") : normed).text());
     return add_rotary(d, lines, name + "_turn", name + "_norm", fmt::format(", heads: \"${{{}}}\"", heads));
   };
   const std::string q = add("q", "heads"), k = add("k", "kv_heads"), v = add("v", "kv_heads");
@@ -65,7 +68,7 @@ void add_normed_heads(const Decoder& d, Lines& lines, std::string& inputs) {
 
 void add_attention(const Decoder& d, Lines& lines) {
   std::string inputs;
-  const bool is_packed = !d.head_norms;
+  const bool is_packed = !has_norms_of_qk(d);
   if (is_packed)
     inputs = add_packed_heads(d, lines);
   else
@@ -94,11 +97,23 @@ void end_branch(const Decoder& d, Lines& lines, const std::string& last, const s
   lines.push_back(LayerLine(sum, "add").with("inputs", "[" + branch + ", " + shortcut + "]").text());
 }
 
+std::string experts_of(const Decoder& d) {
+  LayerLine line("moe", "moe");
+  line.with("experts", d.experts.count).with("top_k", d.experts.top_k).with("hidden", "${hidden}");
+  if (!d.experts.normalizes) line.with("normalize", false);
+  return line.text();
+}
+
 Lines block_of(const Decoder& d) {
   Lines lines = {norm(d, "norm1").text()};
   add_attention(d, lines);
   end_branch(d, lines, "proj", "post1", "sum1", "input");
   lines.push_back(norm(d, "norm2").text());
+  if (d.experts.count > 0) {
+    lines.push_back(experts_of(d));
+    end_branch(d, lines, "moe", "post2", "sum2", "sum1");
+    return lines;
+  }
   lines.push_back(linear("gate", "${hidden}", d.mlp_bias).text());
   lines.push_back(LayerLine("act", d.activation).text());
   lines.push_back(linear("up", "${hidden}", d.mlp_bias).with("inputs", "norm2").text());
@@ -139,15 +154,17 @@ Lines network_of(const Decoder& d) {
 ModelJob decoder_job(Decoder d, const Finetune& tuning) {
   d.reads_documents = tuning.trains_adapters();
   ModelJob job{.title = d.title, .map = d.map, .is_decoder = true, .reads_documents = d.reads_documents};
-  job.products = d.head_norms ? Lines{"h.*.q", "h.*.k", "h.*.v"} : Lines{"h.*.qkv"};
-  for (const char* product : {"h.*.proj", "h.*.gate", "h.*.up", "h.*.down"}) job.products.emplace_back(product);
+  job.products = has_norms_of_qk(d) ? Lines{"h.*.q", "h.*.k", "h.*.v"} : Lines{"h.*.qkv"};
+  job.products.emplace_back("h.*.proj");
+  if (d.experts.count == 0)
+    for (const char* product : {"h.*.gate", "h.*.up", "h.*.down"}) job.products.emplace_back(product);
   const auto var = [&](const char* name, int64_t value) { job.vars.emplace_back(name, std::to_string(value)); };
   if (all_alike(d)) var("layers", d.layers);
   var("heads", d.heads);
   var("kv_heads", d.kv_heads);
   var("head", d.head_dim);
   var("d", d.width);
-  var("hidden", d.hidden);
+  var("hidden", d.experts.count > 0 ? d.experts.hidden : d.hidden);
   var("vocab", d.vocab);
   var("length", std::min<int64_t>(d.positions, 1024));
   if (!all_alike(d)) job.block_args.emplace_back("window: 0");
@@ -155,7 +172,8 @@ ModelJob decoder_job(Decoder d, const Finetune& tuning) {
   job.block = block_of(d);
   job.network = network_of(d);
   job.no_decay = {"*norm*.weight", "*post*.weight", "*.bias"};
-  job.recompute = {"h.*.norm1", "h.*.norm2", "h.*.act", "h.*.gated"};
+  job.recompute = {"h.*.norm1", "h.*.norm2"};
+  if (d.experts.count == 0) job.recompute.insert(job.recompute.end(), {"h.*.act", "h.*.gated"});
   if (!d.norms_after) std::erase(job.no_decay, "*post*.weight");
   if (!d.qkv_bias && !d.proj_bias && !d.mlp_bias) std::erase(job.no_decay, "*.bias");
   return job;

@@ -11,6 +11,12 @@
 
 namespace trainctl {
 
+/// The experts of all blocks. `count` 0: each block has a gated MLP.
+struct Experts {
+  int64_t count = 0, top_k = 0, hidden = 0;
+  bool normalizes = true;  ///< the weights of a token's experts are divided by their sum
+};
+
 struct Decoder {
   std::string title;
   std::string map = "llama";
@@ -18,10 +24,12 @@ struct Decoder {
   double eps = 1e-6;
   std::string activation = "silu";  ///< activation of the gate: a type of layer, and fields
   bool qkv_bias = false, proj_bias = false, mlp_bias = false;
-  bool head_norms = false;       ///< the heads of q and k are normalized
+  bool head_norms = false;       ///< each head of q and k is normalized
+  bool qk_norms = false;         ///< q and k are normalized, all heads together
   bool norms_after = false;      ///< norms also follow attention and MLP
   bool norms_from_zero = false;  ///< weights of norms are stored minus 1
   bool is_tied = false;
+  Experts experts{};
   double embedding_scale = 1;
   double score_scale = 0;                       ///< 0: 1 / sqrt(head_dim)
   double score_softcap = 0, logit_softcap = 0;  ///< 0: none

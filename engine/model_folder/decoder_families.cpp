@@ -69,6 +69,56 @@ ModelJob qwen3_job(const ModelConfig& config, const Finetune& tuning) {
   return decoder_job(d, tuning);
 }
 
+namespace {
+
+/// The fields of a router that all of these families share.
+void read_experts(const ModelConfig& config, Decoder& d) {
+  if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "experts are supported with silu");
+  d.experts.count = config.integer(config.has("num_local_experts") ? "num_local_experts" : "num_experts");
+  d.experts.top_k = config.integer("num_experts_per_tok");
+  d.experts.hidden = d.hidden;
+  // Coefficients of losses that transformers adds only while it returns the scores of the routers.
+  config.ignore({"router_aux_loss_coef", "output_router_logits"});
+}
+
+}  // namespace
+
+ModelJob mixtral_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = read_decoder(config);
+  d.title = "Mixtral";
+  d.map = "mixtral";
+  d.rotary = read_rotary(config, d.head_dim);
+  d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
+  read_experts(config, d);
+  if (config.number("router_jitter_noise", 0) != 0) config.refuse("router_jitter_noise");
+  return decoder_job(d, tuning);
+}
+
+ModelJob qwen3_moe_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = llama(config);
+  d.title = "Qwen3-MoE";
+  d.map = "qwen3_moe";
+  d.head_norms = true;
+  read_qwen_windows(config, d);
+  read_experts(config, d);
+  d.experts.hidden = config.integer("moe_intermediate_size");
+  d.experts.normalizes = config.flag("norm_topk_prob", false);
+  if (config.integer("decoder_sparse_step", 1) != 1) config.refuse("decoder_sparse_step");
+  config.refuse_if_set({"mlp_only_layers"});
+  return decoder_job(d, tuning);
+}
+
+ModelJob olmoe_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = llama(config);
+  d.title = "OLMoE";
+  d.map = "qwen3_moe";
+  d.qk_norms = true;
+  read_experts(config, d);
+  d.experts.normalizes = config.flag("norm_topk_prob", false);
+  config.refuse_if_set({"clip_qkv"});
+  return decoder_job(d, tuning);
+}
+
 ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = gemma(config);
   d.title = "Gemma 2";

@@ -182,6 +182,25 @@ def qwen3(folder):
     decoder(transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**SIZES, **TOKENS, head_dim=16), folder, strategies=APART)
 
 
+EXPERTS = "'h.*.moe': [[1, 1, 1], [1, 1], [2, 1, 1, 1], [2, 1, 1]]}"
+
+
+def mixtral(folder):
+    config = transformers.MixtralConfig(**SIZES, **TOKENS, num_local_experts=4, num_experts_per_tok=2, sliding_window=8)
+    decoder(transformers.MixtralForCausalLM, config, folder, strategies=PACKED[:-1] + ", " + EXPERTS)
+
+
+def qwen3_moe(folder):
+    config = transformers.Qwen3MoeConfig(**SIZES, **TOKENS, head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
+                                         norm_topk_prob=False)
+    decoder(transformers.Qwen3MoeForCausalLM, config, folder, strategies=APART[:-1] + ", " + EXPERTS)
+
+
+def olmoe(folder):
+    config = transformers.OlmoeConfig(**SIZES, **TOKENS, num_experts=8, num_experts_per_tok=3)
+    decoder(transformers.OlmoeForCausalLM, config, folder, strategies=APART[:-1] + ", " + EXPERTS)
+
+
 def gemma2(folder):
     config = transformers.Gemma2Config(**SIZES, **TOKENS, head_dim=16, query_pre_attn_scalar=24, sliding_window=8)
     decoder(transformers.Gemma2ForCausalLM, config, folder, "logits")
@@ -256,7 +275,8 @@ def refused(folder):
     assert "attention_dropout: 0.1 is left out" in said and "ignores: brand_new_feature" in said, said
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, gemma2, gemma3, phi3,
+FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,
+                                              qwen3_moe, olmoe, gemma2, gemma3, phi3,
                                               longrope, bert_masked, bert_classifier, vit, refused)}
 
 
