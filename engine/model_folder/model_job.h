@@ -36,12 +36,18 @@ enum class ModelInput : uint8_t {
   image_class  ///< images, each with one label
 };
 
+/// An entry of `modules`.
+struct ModelModule {
+  std::string name;
+  std::vector<std::string> layers;
+  std::vector<std::string> args{};  ///< "window: 0"
+};
+
 struct ModelJob {
   std::string title;  ///< for the head of the file: "Llama"
   std::string map;    ///< name map of the family
   std::vector<std::pair<std::string, std::string>> vars{};
-  std::vector<std::string> block_args{};  ///< "window: 0"
-  std::vector<std::string> block{};       ///< layers of the module `block`
+  std::vector<ModelModule> modules{};
   std::vector<std::string> network{};
   std::vector<std::string> no_decay{};   ///< patterns of parameters without weight decay
   std::vector<std::string> recompute{};  ///< layers that are cheap to recompute, and large
