@@ -102,9 +102,7 @@ struct DatasetSpec {
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const {
-    return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts());
-  }
+  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
   /// True if its samples are tokens and the tokens that follow them.
@@ -308,6 +306,7 @@ struct ParallelSpec {
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
+  int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
