@@ -24,18 +24,19 @@ ModelJob gpt2_job(const ModelConfig& config, const Finetune&) {
 
   const auto norm = [&](const char* name) { return LayerLine(name, "layer_norm").with("eps", eps).text(); };
   const auto dense = [](const char* name, const char* units) { return LayerLine(name, "dense").with("units", units); };
-  job.block = {
-      norm("ln1"),
-      dense("qkv", "${3*d}").text(),
-      LayerLine("attn", "attention").with("heads", "${heads}").with("causal", true).text(),
-      dense("proj", "${d}").text(),
-      LayerLine("sum1", "add").with("inputs", "[proj, input]").text(),
-      norm("ln2"),
-      dense("up", "${hidden}").text(),
-      LayerLine("act", activation_of(config, "activation_function", "gelu_new")).text(),
-      dense("down", "${d}").text(),
-      LayerLine("sum2", "add").with("inputs", "[down, sum1]").text(),
-  };
+  job.modules = {{"block",
+                  {
+                      norm("ln1"),
+                      dense("qkv", "${3*d}").text(),
+                      LayerLine("attn", "attention").with("heads", "${heads}").with("causal", true).text(),
+                      dense("proj", "${d}").text(),
+                      LayerLine("sum1", "add").with("inputs", "[proj, input]").text(),
+                      norm("ln2"),
+                      dense("up", "${hidden}").text(),
+                      LayerLine("act", activation_of(config, "activation_function", "gelu_new")).text(),
+                      dense("down", "${d}").text(),
+                      LayerLine("sum2", "add").with("inputs", "[down, sum1]").text(),
+                  }}};
   LayerLine head = dense("head", "${vocab}").with("bias", false);
   if (is_tied) head.with("share", "wte");
   job.network = {

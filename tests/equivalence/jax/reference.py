@@ -186,8 +186,10 @@ def turned(x, attrs, documents):
     angle = rows[:, :, None, None] * frequencies
     cosine, sine = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
     if features < x.shape[-1]:
-        part = turned(x[..., :features], {**attrs, "rotary_dim": features}, documents)
-        return jnp.concatenate([part, x[..., features:]], -1)
+        begin = attrs.get("rotary_offset", 0)
+        end = begin + features
+        part = turned(x[..., begin:end], {**attrs, "rotary_dim": features}, documents)
+        return jnp.concatenate([x[..., :begin], part, x[..., end:]], -1)
     if attrs["pairs"] == "half":
         a, b = x[..., :half], x[..., half:]
         return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
