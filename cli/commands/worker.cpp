@@ -43,6 +43,7 @@
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
 #include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
 #include "engine/train/trainer/tensor_histograms.h"
@@ -405,6 +406,11 @@ class Worker {
       observers.add(histograms.emplace(
           *program_, rendezvous.communicator(), job_->spec.train.histograms, options.from.step,
           [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); }));
+    std::optional<ExpertLoads> expert_loads;
+    if (reports_expert_loads(*job_))
+      observers.add(expert_loads.emplace(
+          *program_, rendezvous.communicator(), steps_between_expert_loads(job_->spec.train), options.from.step,
+          [&output](int64_t step, const LoadsOfLayers& loads) { output.write_expert_loads(step, loads); }));
     observers.add(output);
     observers.add(profile);
     if (job_->plan.is_asynchronous()) {

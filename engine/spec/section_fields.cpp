@@ -403,6 +403,11 @@ const Section& parallel_section() {
                               "below."),
           make_field("strategies", FieldKind::strategy_map,
                      "Cuts per dim for each input of a layer, weights included."),
+          field<&P::expert>("expert",
+                            "Number of ranks over which each moe layer distributes its experts; the other ranks of a "
+                            "stage share the batch. Short for strategies of the moe layers that have none.")
+              .at_least(1)
+              .at_most(kMaxRanks),
           make_field("recompute", FieldKind::patterns,
                      "Activation checkpointing: layers, by name or glob, that are computed again in the backward "
                      "pass instead of storing their output."),

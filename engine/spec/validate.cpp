@@ -286,6 +286,15 @@ void micro_batches_divide_the_batch(Rules& r) {
           "change dataset.batch, or set parallel.full_batch: true so that each rank uses the whole micro-batch");
 }
 
+void experts_have_strategies(Rules& r) {
+  if (!r.fine({"parallel.mode", "parallel.expert"}) || r.job.parallel.expert <= 1) return;
+  const ParallelMode mode = r.job.parallel.mode;
+  if (mode == ParallelMode::semi_auto_parallel) return;
+  r.wrong("parallel.expert", "it is short for strategies, which " + std::string(to_string(mode)) + " does not read",
+          mode == ParallelMode::auto_parallel ? "auto_parallel chooses the cuts of experts itself: remove the field"
+                                              : "set parallel.mode: semi_auto_parallel");
+}
+
 void collectives_only_in_hybrid(Rules& r) {
   if (!r.fine({"parallel.mode"}) || r.job.parallel.mode == ParallelMode::hybrid_parallel) return;
   for (const LayerSpec& layer : r.job.network) {
@@ -646,6 +655,7 @@ void validate(const JobSpec& job, Problems& problems) {
   chunks_are_interleaved(r);
   blocks_are_shuffled(r);
   micro_batches_divide_the_batch(r);
+  experts_have_strategies(r);
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);

@@ -19,6 +19,7 @@
 #include "engine/runtime/routes.h"
 #include "engine/train/data/sample_check.h"
 #include "engine/train/servers/server.h"
+#include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/shared_weights.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/token_steps.h"
@@ -89,7 +90,8 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (texts_) make_room_for(*texts_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
-  if (job_.spec.train.histograms > 0 && !options.evaluate) memory_.routes = routes_of_histograms(classes_.num_ranks());
+  if ((job_.spec.train.histograms > 0 || reports_expert_loads(job_)) && !options.evaluate)
+    memory_.routes = routes_of_histograms(classes_.num_ranks());
   if (options.generates()) memory_.routes = routes_of_generation(classes_.num_ranks());
   if (texts_) add_routes(routes_of_generation(classes_.num_ranks()));
   choose_devices(asked, found);
