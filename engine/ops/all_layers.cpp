@@ -33,6 +33,7 @@ EntryType entry_of(const LayerDef& def) {
   type.weight_field = def.weight_field;
   type.collective = def.collective;
   type.num_outputs = def.num_outputs;
+  type.added = def.added;
   return type;
 }
 

@@ -103,9 +103,7 @@ struct DatasetSpec {
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const {
-    return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts());
-  }
+  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
   /// True if its samples are tokens and the tokens that follow them.
@@ -155,6 +153,14 @@ struct WeightsSpec {
   bool map_is_file() const;
 };
 
+/// validation.generate: texts that a validation writes with the current weights.
+struct GenerateSpec {
+  std::string prompts;      ///< a file with a prompt per line, or *.jsonl; made absolute
+  int64_t max_tokens = 64;  ///< generated tokens per text
+  double temperature = 0;   ///< 0: always the most probable token
+  int64_t seed = 0;
+};
+
 /// Samples that are evaluated and not trained on.
 struct ValidationSpec {
   ValidationSpec() { dataset.split.clear(); }
@@ -163,6 +169,7 @@ struct ValidationSpec {
   int64_t every_epochs = 0;          ///< 0: not by epochs
   int64_t every_steps = 0;           ///< 0: not by steps
   std::vector<std::string> metrics;  ///< loss, and names of the job's metrics; empty: all
+  std::optional<GenerateSpec> generate;
 
   bool reports(const std::string& metric) const;
   /// After this many steps of the run.
@@ -309,6 +316,7 @@ struct ParallelSpec {
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
+  int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen

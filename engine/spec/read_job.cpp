@@ -6,6 +6,7 @@
 
 #include "engine/base/text.h"
 #include "engine/spec/adapters.h"
+#include "engine/spec/added_layers.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/foreign_names.h"
 #include "engine/spec/network.h"
@@ -261,6 +262,7 @@ class JobReader {
     if (layer_names_.empty()) {
       for (const LayerSpec& layer : job_.network) {
         layer_names_.insert(layer.name);
+        for (const LayerSpec& added : added_layers(layer)) layer_names_.insert(added.name);
         for (const LayerSpec& adapter : adapter_layers(job_, layer)) layer_names_.insert(adapter.name);
       }
     }

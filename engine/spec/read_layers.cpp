@@ -79,8 +79,10 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
 std::vector<std::string> fields_of(const EntryType& type, const YamlNode& node) {
   std::vector<std::string> names = names_of(common_layer_fields());
   if (type.num_outputs == nullptr && node.find("outputs") == nullptr) std::erase(names, "outputs");
-  const std::vector<std::string> own = names_of(type.fields);
-  names.insert(names.end(), own.begin(), own.end());
+  for (const Field& field : type.fields) {
+    const std::string mapping = mapping_of(field), key = mapping.empty() ? field.name : mapping;
+    if (std::find(names.begin(), names.end(), key) == names.end()) names.push_back(key);
+  }
   return names;
 }
 

@@ -277,6 +277,13 @@ Json field_schema(const Field& field, const Section* section) {
 Json object_schema(const std::vector<Field>& fields, const Section* section, const std::string& doc) {
   Json properties = Json::object(), required = Json::array();
   for (const Field& field : fields) {
+    if (const std::string mapping = mapping_of(field); !mapping.empty()) {
+      Json& inner = properties[mapping];
+      inner["type"] = "object";
+      inner["properties"][field.name.substr(mapping.size() + 1)] = field_schema(field, section);
+      inner["additionalProperties"] = false;
+      continue;
+    }
     properties[field.name] = field_schema(field, section);
     // The parser checks what only some types require.
     if (field.is_required && field.only.empty() && field.job == JobKind::any) required.push_back(field.name);

@@ -55,10 +55,10 @@ function notes(r) {
 function details(r) {
   const run = at(`runs.${r}`), several = page.runs.length > 1;
   const started = run.started ? ` started ${say.time(run.started)}` : "";
-  const nav = [["curves", "Training"], ["quality", "Validation"], ["times", "Time"], ["network", "Network"], ["moves", "Communication"], ["schedule", "Schedule"], ["memory", "Memory"], ["events", "Events"], ["machine", "Machine"]];
+  const nav = [["curves", "Training"], ["quality", "Validation"], ["texts", "Texts"], ["times", "Time"], ["network", "Network"], ["moves", "Communication"], ["schedule", "Schedule"], ["memory", "Memory"], ["events", "Events"], ["machine", "Machine"]];
   const body = el("div", {}, el("div", {class: "title"}, el("h2", {}, `${run.name}, ${run.label}`), el("span", {class: `badge ${run.state}`}, run.state),
                   el("span", {class: "soft"}, `${run.ending && run.ending !== run.state ? `${run.ending},` : ""}${started}`)),
-      facts(r), failure(r), notes(r), several ? null : curvesSection([r]), qualitySection(r), timesSection(r), estimateCard(r), networkSection(r), moveTables(r), scheduleSection(r),
+      facts(r), failure(r), notes(r), several ? null : curvesSection([r]), qualitySection(r), textsSection(r), timesSection(r), estimateCard(r), networkSection(r), moveTables(r), scheduleSection(r),
       memorySection(r), eventsSection(r), machine(r));
   document.querySelector("header nav").replaceChildren(...nav.filter(([id]) => body.querySelector(`#${id}`) || (several && id === "curves"))
       .map(([id, title]) => el("a", {href: `#${id}`}, title)));

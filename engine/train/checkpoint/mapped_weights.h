@@ -89,6 +89,7 @@ class MappedWeights {
   bool are_equal(const std::string& a, const std::string& b) const;
   std::string message() const;
   void read_floats(const Source& source, const Box& box, float* to) const;
+  void read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const;
 
   WeightFiles files_;
   NameMap map_;

@@ -188,20 +188,16 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
   load_field(one, bytes.data(), one.is_integer ? DType::i32 : DType::f32, out);
 }
 
-/// Null for sets of another kind.
-static std::unique_ptr<Dataset> open_set_of_lines(const DatasetSpec& spec) {
-  if (spec.has_class_texts()) return std::make_unique<ClassTextSet>(spec);
+std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
+  if (spec.has_class_texts()) {
+    auto set = std::make_unique<ClassTextSet>(spec);
+    if (cached_bytes(*set) > most_cached_bytes()) return set;
+    return keep_samples(std::move(set), CachePlace::memory, shared_cache);
+  }
+  // The system keeps the pages of tokens: a cache of samples would save nothing.
   if (spec.has_documents()) return std::make_unique<DocumentSet>(spec);
   if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
-  return nullptr;
-}
-
-std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (std::unique_ptr<Dataset> set = open_set_of_lines(spec))
-    return cached_bytes(*set) <= most_cached_bytes() ? keep_samples(std::move(set), CachePlace::memory, shared_cache)
-                                                     : std::move(set);
-  if (spec.has_tokens())
-    return std::make_unique<Tokens>(spec);  // the system keeps their pages: a cache would save nothing
+  if (spec.has_tokens()) return std::make_unique<Tokens>(spec);
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
