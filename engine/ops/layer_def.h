@@ -36,6 +36,7 @@ struct LayerDef {
   bool collective = false;  ///< a layer that only parallel.mode: hybrid_parallel has
   /// Returns the number of outputs of a layer with these fields (which may be wrong); null: 1.
   int (*num_outputs)(const Attrs& attrs) = nullptr;
+  std::vector<AddedLayer> (*added)(const Attrs& attrs) = nullptr;  ///< see EntryType::added
 
   /// Appends the layer's nodes and returns its output or outputs. Throws ShapeError if the shapes of the inputs do not
   /// fit.

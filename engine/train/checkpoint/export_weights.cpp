@@ -209,17 +209,18 @@ class Exporter {
     }
     const MappedTensor& mapped = mapped_.emplace(tensor.name, std::move(*found)).first->second;
     AxisOrder::Sizes sizes;
+    const Shape ordered = mapped.ordered_shape(tensor.shape);
     if (mapped.order) {
       try {
-        sizes = mapped.order->sizes_from_ours(tensor.shape, mapped.sizes);
+        sizes = mapped.order->sizes_from_ours(ordered, mapped.sizes);
       } catch (const OrderFault& fault) {
         throw SpecError(
             mapped.pos, "tensors." + mapped.pattern,
-            fmt::format("the order does not fit {} {}: {}", tensor.name, to_string(tensor.shape), fault.message));
+            fmt::format("the order does not fit {} {}: {}", tensor.name, to_string(ordered), fault.message));
       }
     }
     for (size_t i = 0; i < mapped.theirs.size(); ++i) {
-      const Shape shape = mapped.order ? mapped.order->theirs_shape(sizes, i) : tensor.shape;
+      const Shape shape = mapped.order ? mapped.order->theirs_shape(sizes, i % mapped.ordered_parts()) : tensor.shape;
       add_part(mapped.theirs[i], stored_type(dtype_of(tensor)), {&tensor, &mapped, i, sizes, 0, shape}, mapped);
     }
     for (const MappedConstant& constant : map_.constants_with(tensor.name, manifest_.step))
@@ -283,13 +284,16 @@ class Exporter {
     const StoredTensor& tensor = *part.tensor;
     const DType dtype = dtype_of(tensor);
     const auto width = static_cast<size_t>(byte_size(dtype));
-    if (whole_of_ != &tensor) {  // q, k and v of one tensor follow each other
-      whole_.resize(static_cast<size_t>(num_elements(tensor.shape)) * width);
-      read(tensor, whole_box(tensor.shape), dtype, whole_.data());
-      whole_of_ = &tensor;
+    const size_t parts = part.mapped->ordered_parts(), slice = part.index / parts;
+    if (ordered_of_ != std::pair(&tensor, slice)) {  // q, k and v of one tensor follow each other
+      Box box = whole_box(tensor.shape);
+      if (part.mapped->each > 0) box.offset[0] = static_cast<int64_t>(slice), box.shape[0] = 1;
+      ordered_.resize(static_cast<size_t>(num_elements(box.shape)) * width);
+      read(tensor, box, dtype, ordered_.data());
+      ordered_of_ = {&tensor, slice};
     }
     std::vector<std::byte> theirs(static_cast<size_t>(num_elements(part.shape)) * width);
-    part.mapped->order->to_theirs(part.sizes, part.index, whole_.data(), theirs.data(), width);
+    part.mapped->order->to_theirs(part.sizes, part.index % parts, ordered_.data(), theirs.data(), width);
     writer.write(entry, at, {reinterpret_cast<const uint8_t*>(theirs.data()), theirs.size()});
   }
 
@@ -301,12 +305,12 @@ class Exporter {
   PieceReader reader_;
   std::map<std::string, MappedTensor> mapped_;  ///< by our names
   std::vector<ExportedTensor> tensors_;
-  std::map<std::string, size_t> by_name_;  ///< index in tensors_
-  std::set<std::string> names_;            ///< theirs, parts of fused tensors included
-  std::vector<std::byte> whole_;
-  const StoredTensor* whole_of_ = nullptr;
-  std::vector<float> a_, b_;       ///< the adapter beside adapter_of_
-  std::vector<float> row_scales_;  ///< DoRA: the factor of each row; else empty
+  std::map<std::string, size_t> by_name_;                          ///< index in tensors_
+  std::set<std::string> names_;                                    ///< theirs, parts of fused tensors included
+  std::vector<std::byte> ordered_;                                 ///< elements of ours that an order describes
+  std::pair<const StoredTensor*, size_t> ordered_of_{nullptr, 0};  ///< their tensor, and index of MappedTensor::each
+  std::vector<float> a_, b_;                                       ///< the adapter beside adapter_of_
+  std::vector<float> row_scales_;                                  ///< DoRA: the factor of each row; else empty
   const StoredTensor* adapter_of_ = nullptr;
   ExportedWeights result_;
 };

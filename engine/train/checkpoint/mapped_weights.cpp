@@ -66,14 +66,15 @@ void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers)
   AxisOrder order = mapped->order ? *mapped->order : AxisOrder::same(shape.size());
   Source source{variable.name, variable.is_parameter, shape, std::move(*mapped), std::move(order)};
   source.packing = variable.packing;
+  const Shape ordered = source.mapped.ordered_shape(shape);
   try {
-    source.sizes = source.order.sizes_from_ours(shape, source.mapped.sizes);
+    source.sizes = source.order.sizes_from_ours(ordered, source.mapped.sizes);
   } catch (const OrderFault& fault) {
     throw SpecError(source.mapped.pos, "tensors." + source.mapped.pattern,
-                    fmt::format("the order does not fit {} {}: {}", source.name, to_string(shape), fault.message));
+                    fmt::format("the order does not fit {} {}: {}", source.name, to_string(ordered), fault.message));
   }
-  for (size_t part = 0; part < source.mapped.theirs.size(); ++part)
-    expected_[source.mapped.theirs[part]] = source.order.theirs_shape(source.sizes, part);
+  for (size_t i = 0; i < source.mapped.theirs.size(); ++i)
+    expected_[source.mapped.theirs[i]] = source.order.theirs_shape(source.sizes, i % source.mapped.ordered_parts());
   sources_.push_back(std::move(source));
 }
 
@@ -218,9 +219,20 @@ const MappedWeights::Source& MappedWeights::source_of(std::string_view name) con
 }
 
 void MappedWeights::read_floats(const Source& source, const Box& box, float* to) const {
+  if (source.mapped.each == 0) return read_ordered(source, 0, box, to);
+  Box ordered = box;
+  ordered.offset.erase(ordered.offset.begin());
+  ordered.shape.erase(ordered.shape.begin());
+  for (int64_t i = 0; i < box.shape[0]; ++i)
+    read_ordered(source, static_cast<size_t>(box.offset[0] + i) * source.mapped.ordered_parts(), ordered,
+                 to + i * num_elements(ordered.shape));
+}
+
+/// Reads a box of what the order describes. `first_part`: its first tensor in source.theirs.
+void MappedWeights::read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const {
   std::vector<float> elements;
   for (const AxisOrder::Block& block : source.order.blocks_of(source.sizes, box)) {
-    const Rows& rows = source.theirs[block.part];
+    const Rows& rows = source.theirs[first_part + block.part];
     const Shape& shape = files_.find(rows.name)->shape;
     const int64_t first = rows.first == 0 ? 0 : rows.first * (num_elements(shape) / shape[0]);
     const bool in_place = block.is_contiguous();

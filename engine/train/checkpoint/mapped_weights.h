@@ -94,6 +94,7 @@ class MappedWeights {
   /// Values as they are stored packed: reads whole blocks.
   void read_rounded(const Source& source, const Box& box, float* to) const;
   void read_floats(const Source& source, const Box& box, float* to) const;
+  void read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const;
 
   WeightFiles files_;
   NameMap map_;
