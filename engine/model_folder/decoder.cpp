@@ -263,7 +263,7 @@ void add_vars(const Decoder& d, ModelJob& job) {
 
 ModelJob decoder_job(Decoder d, const Finetune& tuning) {
   d.reads_documents = tuning.trains_adapters();
-  ModelJob job{.title = d.title, .map = d.map, .is_decoder = true, .reads_documents = d.reads_documents};
+  ModelJob job{.title = d.title, .map = d.map, .is_decoder = true};
   job.products = products_of(d);
   add_vars(d, job);
   if (d.experts.dense_blocks > 0) job.modules.push_back({"dense_block", block_of(d, false)});

@@ -121,6 +121,7 @@ void update_labels(Json& config, std::string_view map, const Layers& layers) {
   if (classifier == nullptr) return;
   config["architectures"] = {map == "bert" ? "BertForSequenceClassification" : "ViTForImageClassification"};
   const auto count = static_cast<size_t>(classifier->attrs.integer("units"));
+  config.erase("num_labels");  // transformers takes the number of id2label
   if (config.value("id2label", Json::object()).size() == count) return;
   config["id2label"] = config["label2id"] = Json::object();
   for (size_t i = 0; i < count; ++i) {

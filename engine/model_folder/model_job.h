@@ -54,7 +54,6 @@ struct ModelJob {
   ModelInput input = ModelInput::next_token;
   bool has_new_head = false;            ///< the files have no weights for the last layer, or for other classes
   bool is_decoder = false;              ///< predicts the next token from those before it
-  bool reads_documents = false;         ///< rows may contain several documents
   std::vector<std::string> products{};  ///< patterns of the dense layers of the blocks
   std::string pixels{};                 ///< fields of the transform normalize, for images
 };

@@ -237,6 +237,7 @@ DatasetSpec JobSpec::validation_set() const {
   }
   set.weights.clear();  // each sample counts once
   if (!differs.split.empty()) set.split = differs.split;
+  if (!differs.labels) set.labels = false;
   if (differs.samples > 0) set.samples = differs.samples;
   if (set.type == "clicks") set.takes_validation_share = true;  // other samples than those of the training
   return set;

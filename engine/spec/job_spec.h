@@ -67,6 +67,7 @@ struct DatasetSpec {
   std::string cache = "auto";      ///< auto | memory | disk | none
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
+  bool labels = true;               ///< false: the files have no labels, and each label is 0
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   int64_t shuffle_block = 0;  ///< neighbours that stay close together (engine/train/data/block_order.h); 0: none do
@@ -152,6 +153,14 @@ struct WeightsSpec {
   bool map_is_file() const;
 };
 
+/// validation.generate: texts that a validation writes with the current weights.
+struct GenerateSpec {
+  std::string prompts;      ///< a file with a prompt per line, or *.jsonl; made absolute
+  int64_t max_tokens = 64;  ///< generated tokens per text
+  double temperature = 0;   ///< 0: always the most probable token
+  int64_t seed = 0;
+};
+
 /// Samples that are evaluated and not trained on.
 struct ValidationSpec {
   ValidationSpec() { dataset.split.clear(); }
@@ -160,6 +169,7 @@ struct ValidationSpec {
   int64_t every_epochs = 0;          ///< 0: not by epochs
   int64_t every_steps = 0;           ///< 0: not by steps
   std::vector<std::string> metrics;  ///< loss, and names of the job's metrics; empty: all
+  std::optional<GenerateSpec> generate;
 
   bool reports(const std::string& metric) const;
   /// After this many steps of the run.

@@ -63,6 +63,38 @@ std::string meanings(const std::vector<EntryType>& types) {
   return join(all, "; ");
 }
 
+const Section& generate_section() {
+  using G = GenerateSpec;
+  static const Section section{
+      "validation.generate",
+      "Texts that each validation of a run generates with the current weights, one per prompt. See validation.md.",
+      {
+          field<&G::prompts>("prompts",
+                             "A file with a prompt per line, or *.jsonl with the field prompt or messages; relative to "
+                             "the job file. With dataset.type chat, a prompt is a message of a user.")
+              .required(),
+          field<&G::max_tokens>("max_tokens", "Most tokens that are generated for a prompt.")
+              .at_least(1)
+              .at_most(1 << 24),
+          field<&G::temperature>("temperature", "0: always the most probable token; higher: more random.").at_least(0),
+          field<&G::seed>("seed", "The same seed and weights give the same texts, under any plan.").at_least(0),
+      }};
+  return section;
+}
+
+Field generate_field() {
+  Field f = make_field("generate", FieldKind::section,
+                       "Texts that each validation of a run generates with the current weights, one per prompt.");
+  f.section = &generate_section();
+  f.stands_for = "prompts";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& generate = static_cast<ValidationSpec*>(enclosing)->generate;
+    if (make && !generate) generate.emplace();
+    return generate ? &*generate : nullptr;
+  };
+  return f;
+}
+
 const Section& validation_section() {
   using V = ValidationSpec;
   static const Section section{
@@ -76,6 +108,7 @@ const Section& validation_section() {
           unless_zero<&V::every_steps>("every_steps", "Steps between validations.").at_least(1),
           list_field<&V::metrics>("metrics", FieldKind::metric_names,
                                   "Metrics to report: loss, and names from the job's `metrics`; all if omitted."),
+          generate_field(),
       }};
   return section;
 }
@@ -457,7 +490,7 @@ const Section& launch_section() {
           field<&L::ranks>("ranks", "Number of processes; with parameter_server, number of workers.")
               .at_least(1)
               .at_most(kMaxRanks),
-          field<&L::device>("device", "Device that runs the kernels.").of(JobKind::network),
+          field<&L::device>("device", "Device that runs the kernels; gpu means cuda.").of(JobKind::network),
           field<&L::machine>("machine",
                              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine "
                              "file.")
@@ -683,7 +716,9 @@ const Section& job_section() {
                      "Metrics that are computed from each step's predictions and reported with the loss.")
               .of(JobKind::network),
           validation_field(),
-          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
+          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule: a name or a mapping.")
+              .of(JobKind::network)
+              .shorthand("type"),
           subsection<&J::train>("train", train_section(), "Length of the training, checkpoints and early stopping.")
               .of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How the network is distributed over ranks.")

@@ -401,8 +401,7 @@ void pairs_suit_the_job(Rules& r) {
   if (!reads_documents(r))
     r.wrong("dataset.type",
             "puts two answers into a row, but no layer reads the field `documents`, so attention would mix them",
-            "add `documents` to the inputs of rotary and attention layers; models with position_embedding cannot be "
-            "trained on preferences");
+            "add `documents` to the inputs of rotary, position_embedding and attention layers");
 }
 
 void documents_suit_the_job(Rules& r) {
@@ -459,7 +458,7 @@ void validation_fits(Rules& r) {
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
   if (!set.paths.empty() && !has_files)
     r.wrong("validation.dataset.path", "a " + type + " data set has no files", "set validation.dataset.samples");
-  if (is_one_folder(r.job.dataset) && set.paths.size() > 1)
+  if (is_one_folder(r.job.dataset) && set.paths.size() > 1 && set.labels)
     r.wrong("validation.dataset.path",
             "a " + type + " data set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
   if (!set.split.empty() && !r.job.dataset.has_file_splits())
@@ -471,6 +470,23 @@ void validation_fits(Rules& r) {
             "samples is only for the types random, constant and clicks, but dataset.type is " + type);
 }
 
+/// Plans that text generation does not support are errors of plan_generation().
+void validation_generates(Rules& r) {
+  if (!r.job.validation || !r.job.validation->generate) return;
+  if (!r.fine({"validation", "dataset.type", "parallel.mode", "launch.hosts", "launch.hostfile", "launch.target",
+               "launch.slurm.nodes", "launch.kubernetes.pods"}))
+    return;
+  const LaunchSpec& launch = r.job.launch;
+  const std::string field = "validation.generate", remedy = "remove it, and use `trainctl generate` on a checkpoint";
+  if (launch.has_hosts() || (launch.target != Target::hosts && managed_hosts(launch) > 1))
+    r.wrong(field, "is not supported on several hosts", remedy);
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong(field, "is not supported in parameter_server mode", remedy);
+  if (!r.job.dataset.has_tokens() && r.job.dataset.type != "preference")
+    r.wrong(field, "needs a data set of tokens, but dataset.type is " + r.job.dataset.type,
+            "remove it, or use tokens, text, chat or preference");
+}
+
 /// A validation on the training samples would not detect overfitting. If the job names them explicitly, it is only a
 /// warning (warnings.cpp).
 void validation_has_samples_of_its_own(Rules& r) {
@@ -478,7 +494,7 @@ void validation_has_samples_of_its_own(Rules& r) {
   const DatasetSpec& training = r.job.dataset;
   const DatasetSpec& set = r.job.validation->dataset;
   const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
-  if (is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
+  if (!training.labels || is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
   r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
           training.has_file_splits() ? "validation: {dataset: {split: test}}"
           : training.has_source()    ? "set validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}"
@@ -517,7 +533,8 @@ void validation_has_metrics(Rules& r) {
 }
 
 void one_folder_of_files(Rules& r) {
-  if (r.fine({"dataset.type", "dataset.path"}) && is_one_folder(r.job.dataset) && r.job.dataset.paths.size() > 1)
+  if (r.fine({"dataset.type", "dataset.path"}) && is_one_folder(r.job.dataset) && r.job.dataset.paths.size() > 1 &&
+      r.job.dataset.labels)
     r.wrong("dataset.path", "a " + r.job.dataset.type + " data set is one folder, not " +
                                 number(static_cast<int64_t>(r.job.dataset.paths.size())));
 }
@@ -647,6 +664,7 @@ void validate(const JobSpec& job, Problems& problems) {
   pairs_suit_the_job(r);
   metrics_have_classes(r);
   validation_fits(r);
+  validation_generates(r);
   validation_has_samples_of_its_own(r);
   validation_has_metrics(r);
   one_folder_of_files(r);

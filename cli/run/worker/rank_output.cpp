@@ -125,6 +125,7 @@ void RankOutput::on_validation_progress(int64_t done, int64_t all) {
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
+  for (const std::string& line : text_lines(report)) write_line(line);
   report_in_place();
   metrics_.validation(report);
 }
@@ -168,9 +169,10 @@ void RankOutput::ended(const TrainResult& result) {
 
 void RankOutput::note_stop(const TrainResult& result) {
   if (!result.reason.empty()) {
+    const uint64_t planned = status_.total_steps;
     status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run ends here
     write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
-    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}});
+    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}, {"steps", planned}});
     return;
   }
   write_line("stopped after step " + std::to_string(result.last_step) + " on request");
