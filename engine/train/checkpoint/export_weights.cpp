@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/blocks.h"
@@ -56,6 +57,7 @@ class Exporter {
     for (const StoredTensor& tensor : stored_) names.push_back(tensor.name);
     result_.unused = map_.unused(names);
     for (const StoredTensor& tensor : stored_) {
+      if (is_expert_load(tensor.name)) continue;
       if (tensor.slot != kWeightSlot && tensor.slot != kStateSlot)
         ++result_.optimizer_tensors;
       else if (is_merged(tensor.name))
