@@ -26,7 +26,7 @@ extern const OpCases position_embedding_cases = {
              {"position_embedding", {{{2, 40, 12}}, {{64, 12}}, ids({2, 40}, 40)}, {}, {{2, 40, 12}}}},
     .references = {{"position_embedding", position_embedding}},
     .rules = {{{"position_embedding", {{{2, 3, 4}}, {{5, 4}}}}, "atd,pd->atd", "p", {{2, 3, 4}}},
-              {{"position_embedding", {{{2, 3, 4}}, {{5, 4}}, ids({2, 3}, 3)}}, "atd,pd,at->atd", "p", {{2, 3, 4}}}},
+              {{"position_embedding", {{{2, 3, 4}}, {{5, 4}}, {{2, 3}, DType::i32}}}, "atd,pd,at->atd", "p", {{2, 3, 4}}}},
     .gradients = {{{"position_embedding", {{{2, 3, 4}}, {{5, 4}}}},
                    {"pass in0", "position_embedding_grad atd->pd sums at"},
                    "a row is used in every sample; a rank with some positions has their rows and 0 elsewhere"}},
@@ -34,8 +34,8 @@ extern const OpCases position_embedding_cases = {
                       "position_embedding: [2, 6, 4] has 6 positions, but max_length is 5"},
                      {{"position_embedding", {{{2, 6, 4}}, {{8, 3}}}},
                       "position_embedding: the table is [8, 3], expected [max_length, 4]"},
-                     {{"position_embedding", {{{2, 6, 4}}, {{8, 4}}, ids({2, 5}, 3)}},
-                      "position_embedding: the documents are [2, 5], expected [2, 6]"}},
+                     {{"position_embedding", {{{2, 6, 4}}, {{8, 4}}, {{2, 5}, DType::i32}}},
+                      "position_embedding: the documents is [2, 5] i32, expected [2, 6]"}},
     .layers = {{"position_embedding", ", max_length: 7, inputs: [rows]", {8, 3, 4}}},
 };
 
