@@ -52,6 +52,8 @@ struct LayerContext {
   int ranks_in_stage = 1;
   bool hybrid = false;  ///< parallel.mode: hybrid_parallel
   int micro_batches = 1;
+  int context = 1;    ///< parallel.context: ranks that may share the rows of a sequence
+  int row_order = 0;  ///< ranks by whose order rows are stored (row_order.h); 0: rows are stored by position
 
   const Shape& shape(int i = 0) const { return builder.shape(inputs.at(i)); }
   const BatchRows& batch(int i = 0) const { return graph.tensors[inputs.at(i)].batch; }

@@ -294,6 +294,10 @@ enum class Effort : uint8_t { low, normal, high };
 std::string_view to_string(SearchAlgorithm algorithm);
 std::string_view to_string(Effort effort);
 
+/// parallel.context_method: how ranks that share the rows of a sequence exchange keys and values.
+enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
+std::string_view to_string(ContextMethod method);
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -305,6 +309,10 @@ struct ParallelSpec {
   int stages = 1;
   int chunks = 1;  ///< chunks of layers per stage
   std::vector<StageRule> stage_config;
+  int data = 0;     ///< ranks of a stage that share the batch; 0: those that tensor and context leave
+  int tensor = 1;   ///< ranks that share the heads and hidden features
+  int context = 1;  ///< ranks that share the rows of a sequence
+  ContextMethod context_method = ContextMethod::automatic;
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
@@ -320,6 +328,9 @@ struct ParallelSpec {
   int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
+
+  /// The job states sizes, from which the cuts of layers without a strategy follow.
+  bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }
 };
 
 struct PrintSpec {

@@ -360,6 +360,22 @@ const Section& parallel_section() {
               "stage_config", FieldKind::stage_map,
               "The stage of each layer, by name or glob; balanced automatically if omitted. With chunks, the virtual "
               "stage: 0 to stages * chunks - 1."),
+          unless_zero<&P::data>("data",
+                                "Data parallelism: ranks of a stage that share the batch; default: those that tensor "
+                                "and context leave.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::tensor>("tensor", "Tensor parallelism: ranks that share the heads and hidden features.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::context>("context", "Context parallelism: ranks that share the rows of each sequence.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::context_method>(
+              "context_method",
+              "With context: how attention gets the keys and values of all rows. gather: each rank gathers them; ring: "
+              "they are passed from rank to rank; ulysses: ranks exchange rows for heads; auto: the method with the "
+              "lowest estimated time."),
           field<&P::micro_batches>("micro_batches",
                                    "Number of micro-batches per batch (gradient accumulation); must divide "
                                    "dataset.batch.")

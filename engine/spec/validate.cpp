@@ -258,6 +258,43 @@ void chunks_are_interleaved(Rules& r) {
               number(above));
 }
 
+/// parallel.data, tensor and context.
+void sizes_cover_the_ranks(Rules& r) {
+  if (!r.fine({"parallel.mode", "parallel.data", "parallel.tensor", "parallel.context", "parallel.context_method",
+               "parallel.stages", "launch.ranks"}))
+    return;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (parallel.context == 1 && parallel.context_method != ContextMethod::automatic)
+    r.wrong("parallel.context_method",
+            "context_method " + std::string(to_string(parallel.context_method)) +
+                " has no effect, because parallel.context is 1",
+            "set parallel.context, or remove context_method");
+  if (!parallel.has_sizes()) return;
+  const std::string first = parallel.context > 1  ? "parallel.context"
+                            : parallel.tensor > 1 ? "parallel.tensor"
+                                                  : "parallel.data";
+  if (parallel.mode != ParallelMode::semi_auto_parallel)
+    return r.wrong(first,
+                   "sizes of data, tensor and context parallelism are for semi_auto_parallel, not for " +
+                       std::string(to_string(parallel.mode)),
+                   "set parallel.mode: semi_auto_parallel, or remove them");
+  const int64_t ranks = r.job.launch.ranks, stages = parallel.stages;
+  if (ranks % stages != 0) return;
+  const int64_t fixed = int64_t{parallel.tensor} * parallel.context, per_stage = ranks / stages;
+  const std::string of_stage = stages > 1 ? " of a stage" : "";
+  const std::string sizes = "tensor " + number(parallel.tensor) + " x context " + number(parallel.context);
+  if (parallel.data > 0 && parallel.data * fixed != per_stage)
+    return r.wrong("parallel.data",
+                   "data " + number(parallel.data) + " x " + sizes + " is " + number(parallel.data * fixed) +
+                       " ranks, but the job has " + number(per_stage) + " ranks" + of_stage,
+                   "set launch.ranks: " + number(parallel.data * fixed * stages) + ", or omit data");
+  if (per_stage % fixed != 0)
+    r.wrong(first,
+            sizes + " is " + number(fixed) + " ranks, which do not divide the " + number(per_stage) + " ranks" +
+                of_stage,
+            "possible products for " + number(per_stage) + " ranks: " + divisors(per_stage));
+}
+
 void blocks_are_shuffled(Rules& r) {
   if (!r.fine({"dataset.shuffle", "dataset.shuffle_block"})) return;
   if (r.job.dataset.shuffle || r.job.dataset.shuffle_block == 0) return;
@@ -628,6 +665,7 @@ void validate(const JobSpec& job, Problems& problems) {
   stages_divide_ranks(r);
   stage_numbers_exist(r);
   chunks_are_interleaved(r);
+  sizes_cover_the_ranks(r);
   blocks_are_shuffled(r);
   micro_batches_divide_the_batch(r);
   collectives_only_in_hybrid(r);

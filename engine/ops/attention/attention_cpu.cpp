@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/cpu/math_cpu.h"
@@ -19,19 +20,37 @@ namespace {
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
 constexpr int64_t kAttentionLanes = 16;        // of queries: what a loop keeps in registers
+constexpr int64_t kLeastMergedRows = 64;       // that are worth waking a thread for
 /// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
 constexpr float kUnseen = -std::numeric_limits<float>::max();
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+/// Rows [first, first + count) of this rank, whose positions in the sequence are consecutive.
+struct Run {
+  int64_t first, count, position;
+};
+
+/// The runs of `count` rows that are stored from index `offset` of the whole on.
+std::vector<Run> runs_of(const RowOrder& order, int64_t offset, int64_t count) {
+  if (order.piece == 0) return {{0, count, offset}};
+  std::vector<Run> runs;
+  for (int64_t at = 0; at < count;) {
+    const int64_t n = std::min(count - at, order.piece - (offset + at) % order.piece);
+    runs.push_back({at, n, order.position(offset + at)});
+    at += n;
+  }
+  return runs;
+}
+
 /// A block of one head's queries: rows [first, first + count), in `width` columns of the transposed matrices. Columns
-/// beyond count hold numbers that nothing reads.
+/// beyond count hold numbers that nothing reads. `position`: of its first row.
 struct Block {
-  int64_t b, g, r, first, count, width;
+  int64_t b, g, r, first, count, width, position;
 };
 
 struct KeyBlock {
-  int64_t first, count;
+  int64_t first, count, position;
   bool is_first;
 };
 
@@ -58,6 +77,10 @@ class AttentionKernel {
         q_(call.in[shape.q_at].as<float>()),
         k_(call.in[shape.k_at].as<float>()),
         v_(call.in[shape.v_at].as<float>()) {
+    key_runs_ = runs_of(a_.order, a_.first_key, n_.s);
+    for (const Run& run : runs_of(a_.order, a_.first_row, n_.t))
+      for (int64_t at = 0; at < run.count; at += kQueries)
+        query_blocks_.push_back({run.first + at, std::min(kQueries, run.count - at), run.position + at});
     if (!a_.masked) return;
     const TensorArg& mask = call.in[a_.mask_at];
     check(mask.dtype != DType::bf16, "a CPU has no bf16");
@@ -94,18 +117,27 @@ class AttentionKernel {
     });
   }
 
-  Block block(int64_t b, int64_t head, int64_t first) const {
-    const int64_t count = std::min(kQueries, n_.t - first);
-    return {b, head / n_.r, head % n_.r, first, count, round_up(count, kAttentionLanes)};
+  /// `index` in query_blocks_.
+  Block block(int64_t b, int64_t head, int64_t index) const {
+    const Run& rows = query_blocks_[static_cast<size_t>(index)];
+    return {b, head / n_.r, head % n_.r, rows.first, rows.count, round_up(rows.count, kAttentionLanes), rows.position};
   }
 
-  /// Calls f(keys) for the blocks of keys that some query of the block sees.
-  /// The first call has is_first; there is always one.
+  /// Calls f(keys) for the blocks of keys that some query of the block sees. The first call has is_first. False: there
+  /// was no call.
   template <class F>
-  void for_each_keys(const Block& block, const F& f) const {
-    const int64_t end = a_.keys_of(block.first + block.count), begin = std::min(first_key(block), end - 1);
-    for (int64_t first = begin; first < end; first += kKeys)
-      f(KeyBlock{first, std::min(kKeys, end - first), first == begin});
+  bool for_each_keys(const Block& block, const F& f) const {
+    const int64_t begin = first_key(block);
+    bool is_first = true;
+    for (const Run& run : key_runs_) {
+      const int64_t seen = a_.causal ? block.position + block.count - run.position : run.count;
+      const int64_t end = run.first + std::min(run.count, seen);
+      for (int64_t first = run.first + std::max<int64_t>(0, begin - run.position); first < end; first += kKeys) {
+        f(KeyBlock{first, std::min(kKeys, end - first), run.position + first - run.first, is_first});
+        is_first = false;
+      }
+    }
+    return !is_first;
   }
 
   /// to[features, width] = scale * rows^T, with zeros in the columns beyond the block.
@@ -131,18 +163,18 @@ class AttentionKernel {
   void score(const Block& block, const KeyBlock& keys, const Buffers& buffers) const {
     multiply(k_ + offset_of(a_.k, block.b, block.g, 0, keys.first), a_.k.row, false, buffers.queries, kQueries,
              buffers.scores, kQueries, {keys.count, block.width, n_.d}, false, buffers);
-    const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
+    const int64_t row = block.position;  // in column 0
     for (int64_t j = 0; j < keys.count; ++j) {
-      const int64_t key = keys.first + j;
+      const int64_t key = keys.position + j, index = a_.first_key + keys.first + j;
       float* const scores = buffers.scores + j * kQueries;
       if (a_.softcap > 0) {
         for (int64_t c = 0; c < block.width; ++c) scores[c] = a_.softcap * cpu::tanh(scores[c] / a_.softcap);
       }
-      const int64_t hidden = !sees(block.b, key) ? block.width : a_.causal ? std::min(block.width, key - row) : 0;
+      const int64_t hidden = !sees(block.b, index) ? block.width : a_.causal ? std::min(block.width, key - row) : 0;
       if (hidden > 0) std::fill_n(scores, hidden, kUnseen);
       const int64_t beyond = a_.window > 0 ? std::max<int64_t>(0, key + a_.window - row) : block.width;
       if (beyond < block.width) std::fill_n(scores + beyond, block.width - beyond, kUnseen);
-      if (documents_ != nullptr) hide_other_documents(block, key, scores);
+      if (documents_ != nullptr) hide_other_documents(block, key, index, scores);
     }
   }
 
@@ -150,24 +182,30 @@ class AttentionKernel {
   const AttentionCall a_;
 
  private:
+  /// No query of the block sees a key at an earlier position.
   int64_t first_key(const Block& block) const {
-    const int64_t by_window = a_.first_key_of(block.first);
+    const int64_t by_window = a_.window > 0 ? std::max<int64_t>(0, block.position - a_.window + 1) : 0;
     if (documents_ == nullptr) return by_window;
-    const int32_t* const first = documents_ + block.b * n_.s + a_.first_row + block.first;
+    const int32_t* const first = documents_of(block);
     return std::max<int64_t>(by_window, *std::min_element(first, first + block.count));
   }
 
-  void hide_other_documents(const Block& block, int64_t key, float* scores) const {
-    const int32_t *all = documents_ + block.b * n_.s, *rows = all + a_.first_row + block.first;
+  const int32_t* documents_of(const Block& block) const {
+    return documents_ + block.b * a_.mask_rows + a_.first_row + block.first;
+  }
+
+  /// `index`: where the key is stored in the whole.
+  void hide_other_documents(const Block& block, int64_t key, int64_t index, float* scores) const {
+    const int32_t *all = documents_ + block.b * a_.mask_rows, *rows = documents_of(block);
     for (int64_t c = 0; c < block.count; ++c)
-      if (rows[c] != all[key] || key < rows[c]) scores[c] = kUnseen;
+      if (rows[c] != all[index] || key < rows[c]) scores[c] = kUnseen;
   }
   /// Floats of `features` transposed rows.
   static int64_t turned(int64_t features) { return round_up(features, kAttentionLanes) * kQueries; }
 
-  bool sees(int64_t b, int64_t key) const {
-    if (mask_ids_ != nullptr) return mask_ids_[b * n_.s + key] != 0;
-    return mask_floats_ == nullptr || mask_floats_[b * n_.s + key] != 0.0f;
+  bool sees(int64_t b, int64_t index) const {
+    if (mask_ids_ != nullptr) return mask_ids_[b * a_.mask_rows + index] != 0;
+    return mask_floats_ == nullptr || mask_floats_[b * a_.mask_rows + index] != 0.0f;
   }
 
   Buffers buffers_of(int part) const {
@@ -186,25 +224,27 @@ class AttentionKernel {
   std::shared_ptr<cpu::Scratch> scratch_;
   const int32_t *mask_ids_ = nullptr, *documents_ = nullptr;
   const float* mask_floats_ = nullptr;
+  std::vector<Run> key_runs_;
   int64_t tasks_ = 0, product_floats_ = 0, floats_ = 0;
   int parts_ = 1;
 
  protected:
   const float *q_, *k_, *v_;
+  std::vector<Run> query_blocks_;
 };
 
 class AttentionForward : public AttentionKernel {
  public:
   explicit AttentionForward(const KernelCall& call)
       : AttentionKernel(attention_of(call), call), out_(call.out[0].as<float>()), logs_(call.out[1].as<float>()) {
-    blocks_ = (n_.t + kQueries - 1) / kQueries;
+    blocks_ = static_cast<int64_t>(query_blocks_.size());
     split(n_.b * n_.heads() * blocks_, call.threads);
   }
 
   void operator()() const {
     for_each_task([this](int64_t task, const Buffers& buffers) {
       const int64_t head = task / blocks_;
-      run(block(head / n_.heads(), head % n_.heads(), task % blocks_ * kQueries), buffers);
+      run(block(head / n_.heads(), head % n_.heads(), task % blocks_), buffers);
     });
   }
 
@@ -215,7 +255,7 @@ class AttentionForward : public AttentionKernel {
          buffers.queries);
     std::fill_n(buffers.top, block.width, kUnseen);
     std::fill_n(buffers.total, block.width, 0.0f);
-    for_each_keys(block, [&](const KeyBlock& keys) {
+    const bool any = for_each_keys(block, [&](const KeyBlock& keys) {
       score(block, keys, buffers);
       for (int64_t c = 0; c < block.width; c += kAttentionLanes) exponentials(keys.count, c, buffers);
       if (!keys.is_first) scale_rows(out, block, buffers.factor);
@@ -225,10 +265,12 @@ class AttentionForward : public AttentionKernel {
     float* const logs = logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first;
     for (int64_t c = 0; c < block.count; ++c) {
       const float total = buffers.total[c];
-      logs[c] = total > 0 || std::isnan(total) ? buffers.top[c] + std::log(total) : 0.0f;
-      buffers.factor[c] = total > 0 || std::isnan(total) ? 1.0f / total : 0.0f;
+      const bool sees = total > 0 || std::isnan(total);
+      logs[c] = sees ? buffers.top[c] + std::log(total) : a_.part ? kNoKeys : 0.0f;
+      buffers.factor[c] = sees ? 1.0f / total : 0.0f;
+      if (!any) std::fill_n(out + c * a_.out.row, n_.e, 0.0f);
     }
-    scale_rows(out, block, buffers.factor);
+    if (any) scale_rows(out, block, buffers.factor);
   }
 
   /// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier
@@ -291,7 +333,8 @@ class AttentionBackward : public AttentionKernel {
         std::fill_n(dv_ + offset_of(a_.v, b, g, 0, j), n_.e, 0.0f);
       }
       for (int64_t r = 0; r < n_.r; ++r) {
-        for (int64_t first = 0; first < n_.t; first += kQueries) run(block(b, g * n_.r + r, first), buffers);
+        for (size_t i = 0; i < query_blocks_.size(); ++i)
+          run(block(b, g * n_.r + r, static_cast<int64_t>(i)), buffers);
       }
     });
   }
@@ -309,7 +352,7 @@ class AttentionBackward : public AttentionKernel {
       const float *dy = dy_ + at_y + c * a_.out.row, *y = y_ + at_y + c * a_.out.row;
       buffers.total[c] = static_cast<float>(cpu::sum(n_.e, [=](int64_t e) { return double{dy[e]} * y[e]; }));
     }
-    for_each_keys(block, [&](const KeyBlock& keys) {
+    const bool any = for_each_keys(block, [&](const KeyBlock& keys) {
       const int64_t at_k = offset_of(a_.k, block.b, block.g, 0, keys.first);
       const int64_t at_v = offset_of(a_.v, block.b, block.g, 0, keys.first);
       score(block, keys, buffers);
@@ -323,6 +366,7 @@ class AttentionBackward : public AttentionKernel {
       multiply(buffers.rates, kQueries, true, k_ + at_k, a_.k.row, dq_ + at_q, a_.q.row,
                {block.count, n_.d, keys.count}, !keys.is_first, buffers);
     });
+    for (int64_t c = 0; c < block.count && !any; ++c) std::fill_n(dq_ + at_q + c * a_.q.row, n_.d, 0.0f);
   }
 
   /// For kAttentionLanes queries: scores become P, rates become G.
@@ -347,11 +391,36 @@ class AttentionBackward : public AttentionKernel {
   float *dq_, *dk_, *dv_;
 };
 
+/// Rows of two blocks of keys, each with the log of its sum of exponentials, become those of both.
+CpuKernel prepare_attention_merge(const KernelCall& call) {
+  const Shape& logs_shape = call.in[1].shape;  // [b, g, r, t]
+  const int64_t heads = logs_shape[1] * logs_shape[2], t = logs_shape[3], rows = logs_shape[0] * heads * t;
+  const int64_t features = call.in[0].shape[2], e = features / heads;
+  const float no_keys = call.attrs.flag("last") ? 0.0f : kNoKeys;
+  return [=, a = call.in[0].as<float>(), log_a = call.in[1].as<float>(), b = call.in[2].as<float>(),
+          log_b = call.in[3].as<float>(), out = call.out[0].as<float>(), logs = call.out[1].as<float>(),
+          threads = call.threads] {
+    cpu::over_range(threads, rows, kLeastMergedRows, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t head = row / t, at = (head / heads * t + row % t) * features + head % heads * e;
+        const float top = std::max(log_a[row], log_b[row]);
+        const bool sees = !(top <= kNoKeys);
+        const float of_a = sees ? std::exp(log_a[row] - top) : 0.0f, of_b = sees ? std::exp(log_b[row] - top) : 0.0f;
+        const float total = of_a + of_b, per_total = sees ? 1.0f / total : 0.0f;
+        for (int64_t i = at; i < at + e; ++i) out[i] = (of_a * a[i] + of_b * b[i]) * per_total;
+        logs[row] = sees ? top + std::log(total) : no_keys;
+      }
+    });
+  };
+}
+
 CpuKernel prepare_attention(const KernelCall& call) { return AttentionForward(call); }
 CpuKernel prepare_attention_grad(const KernelCall& call) { return AttentionBackward(call); }
 
 }  // namespace
 
-extern const CpuKernels attention_cpu = {{"attention", prepare_attention}, {"attention_grad", prepare_attention_grad}};
+extern const CpuKernels attention_cpu = {{"attention", prepare_attention},
+                                         {"attention_grad", prepare_attention_grad},
+                                         {"attention_merge", prepare_attention_merge}};
 
 }  // namespace trainctl

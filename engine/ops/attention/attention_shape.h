@@ -3,7 +3,9 @@
 #pragma once
 
 #include "engine/base/error.h"
+#include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 
@@ -38,9 +40,15 @@ struct AttentionCall {
   bool causal = false;
   int64_t window = 0;     ///< a row sees this many rows, itself the last; 0: all
   int64_t first_row = 0;  ///< index of the first row of queries in the whole
+  int64_t first_key = 0;  ///< index of the first key in the whole
+  int64_t mask_rows = 0;  ///< rows of the mask, which is whole
+  RowOrder order;         ///< of queries and keys
+  bool part = false;      ///< a row that sees no key has the log kNoKeys
   float scale = 1;
   float softcap = 0;  ///< a score x becomes softcap * tanh(x / softcap); 0: it does not
 
+  /// The keys are those of all rows, by position.
+  bool has_all_keys() const { return first_key == 0 && order.piece == 0 && !part; }
   /// Keys that rows before `end` (of this rank) see.
   int64_t keys_of(int64_t end) const {
     const int64_t seen = first_row + end;
@@ -96,6 +104,13 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   a.causal = call.attrs.flag("causal");
   a.window = call.attrs.integer("window", 0);
   a.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
+  if (call.attrs.flag(kExchangesKeys) && !a.packed) {
+    const TensorArg& k = call.in[a.k_at];
+    a.first_key = k.offset.size() == 3 ? k.offset[1] : 0;
+    a.order = RowOrder::of(call.attrs, x.global_shape.size() == 3 ? x.global_shape[1] : n.t);
+    a.part = call.attrs.flag(kPartOfKeys);
+  }
+  a.mask_rows = a.masked ? call.in[a.mask_at].shape[1] : n.s;
   a.scale = static_cast<float>(call.attrs.number("scale", 1.0));
   a.softcap = static_cast<float>(call.attrs.number("softcap", 0.0));
   return a;

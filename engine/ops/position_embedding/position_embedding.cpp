@@ -1,6 +1,7 @@
 // y[.., t, d] = x[.., t, d] + table[t, d]: the row of each position. The table has a row for each of max_length
 // positions, of which the first T are used. With a third input, starts [b], the position of row t is starts[b] + t;
-// rows beyond the table, which no other row reads, take its last row.
+// rows beyond the table, which no other row reads, take its last row. With attr row_order rows are not stored by
+// position (row_order.h).
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -10,6 +11,7 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 
@@ -47,7 +49,9 @@ extern const OpDef position_embedding_op = {
     .backward =
         [](GradBuilder& g) {
           g.pass_in_grad(0, g.out_grad());
-          g.set_in_grad(1, "position_embedding_grad", {g.out_grad()}, {{"max_length", g.shape(g.in(1))[0]}});
+          Attrs attrs{{"max_length", g.shape(g.in(1))[0]}};
+          if (g.attrs().has(kRowOrder)) attrs.set(kRowOrder, g.attrs().integer(kRowOrder));
+          g.set_in_grad(1, "position_embedding_grad", {g.out_grad()}, std::move(attrs));
         },
     // Only the rows of positions that occur are read.
     .kernel = {.name = "position_embedding",
@@ -63,7 +67,8 @@ extern const OpDef position_embedding_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "y = x + table[position]; inputs x [.., t, d], table",
-                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}}};
+                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}},
+                                          .optional = {{kRowOrder, int64_t{4}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };
@@ -89,7 +94,8 @@ extern const OpDef position_embedding_grad_op = {
                      using namespace example;
                      return KernelExample{.what = "dtable; input dy [.., t, d]",
                                           .inputs = {{{8, 512, kCols}}},
-                                          .attrs = {{"max_length", kCols}}};
+                                          .attrs = {{"max_length", kCols}},
+                                          .optional = {{kRowOrder, int64_t{4}}}};
                    }},
 };
 
@@ -109,8 +115,11 @@ extern const LayerDef position_embedding_layer = {
           }
           layer.sample_dim(-2);
           const Shape table{layer.attrs.integer("max_length"), layer.shape().back()};
+          Attrs attrs;
+          if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
           return layer.builder.emit("position_embedding",
-                                    {layer.inputs[0], layer.weight(table, {Init::Kind::normal, 1.0})})[0];
+                                    {layer.inputs[0], layer.weight(table, {Init::Kind::normal, 1.0})},
+                                    std::move(attrs))[0];
         },
 };
 

@@ -3,6 +3,7 @@
 
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -30,8 +31,41 @@ CpuKernel prepare_positions_from(const KernelCall& call) {
   };
 }
 
+RowOrder order_of(const KernelCall& call) {
+  const TensorArg& x = call.in[0];
+  return RowOrder::of(call.attrs, x.global_shape[x.shape.size() - 2]);
+}
+
+/// Rows that are not stored by position.
+CpuKernel prepare_ordered_positions(const KernelCall& call, const RowOrder& order) {
+  return [order, p = Positions(call.in[0]), x = call.in[0].as<float>(), table = call.in[1].as<float>(),
+          y = call.out[0].as<float>()] {
+    for (int64_t row = 0; row < p.batches * p.count; ++row) {
+      const float* from = table + order.position(p.first + row % p.count) * p.d;
+      for (int64_t j = 0; j < p.d; ++j) y[row * p.d + j] = x[row * p.d + j] + from[j];
+    }
+  };
+}
+
+CpuKernel prepare_ordered_positions_grad(const KernelCall& call, const RowOrder& order) {
+  const TensorArg& table = call.out[0];
+  return [order, p = Positions(call.in[0]), dy = call.in[0].as<float>(), to = table.as<float>(), all = table.size(),
+          add = table.accumulate] {
+    if (!add) std::fill_n(to, all, 0.0f);
+    for (int64_t row = 0; row < p.count; ++row) {
+      float* const sum = to + order.position(p.first + row) * p.d;
+      for (int64_t j = 0; j < p.d; ++j) {
+        double total = sum[j];
+        for (int64_t b = 0; b < p.batches; ++b) total += dy[(b * p.count + row) * p.d + j];
+        sum[j] = static_cast<float>(total);
+      }
+    }
+  };
+}
+
 CpuKernel prepare_position_embedding(const KernelCall& call) {
   if (call.in.size() == 3) return prepare_positions_from(call);
+  if (const RowOrder order = order_of(call); order.piece > 0) return prepare_ordered_positions(call, order);
   return [p = Positions(call.in[0]), x = call.in[0].as<float>(), table = call.in[1].as<float>(),
           y = call.out[0].as<float>(), threads = call.threads] {
     const float* rows = table + p.first * p.d;
@@ -48,6 +82,7 @@ CpuKernel prepare_position_embedding(const KernelCall& call) {
 }
 
 CpuKernel prepare_position_embedding_grad(const KernelCall& call) {
+  if (const RowOrder order = order_of(call); order.piece > 0) return prepare_ordered_positions_grad(call, order);
   const TensorArg& table = call.out[0];
   return [p = Positions(call.in[0]), dy = call.in[0].as<float>(), to = table.as<float>(), all = table.shape[0],
           add = table.accumulate, threads = call.threads] {
