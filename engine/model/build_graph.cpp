@@ -25,8 +25,7 @@ namespace {
 class Model {
  public:
   /// `row_order`: ranks by whose order rows are stored (ops/row_order.h); 0: rows are stored by position.
-  Model(const JobSpec& spec, const DataShapes& data, int row_order)
-      : spec_(spec), data_(data), row_order_(row_order) {
+  Model(const JobSpec& spec, const DataShapes& data, int row_order) : spec_(spec), data_(data), row_order_(row_order) {
     hybrid_ = spec.parallel.mode == ParallelMode::hybrid_parallel;
     ranks_in_stage_ = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
     batch_ = micro_batch_size();
@@ -169,11 +168,16 @@ class Model {
       const LayerDef* def = find_layer(layer.type);
       if (def == nullptr) shape_error(fmt::format("there is no layer type '{}'", layer.type));
       const Attrs attrs = with_defaults(layer.attrs, def->fields);
-      LayerContext context{*def,    graph_,
-                           builder, attrs,
-                           inputs,  ranks_in_stage_,
-                           hybrid_, spec_.parallel.micro_batches,
-                           spec_.parallel.context, row_order_};
+      LayerContext context{*def,
+                           graph_,
+                           builder,
+                           attrs,
+                           inputs,
+                           ranks_in_stage_,
+                           hybrid_,
+                           spec_.parallel.micro_batches,
+                           spec_.parallel.context,
+                           row_order_};
       const std::vector<TensorId> outputs = emit_layer(context);
       builder.finish(outputs, layer.outputs);
       return outputs;

@@ -102,9 +102,7 @@ struct DatasetSpec {
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const {
-    return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts());
-  }
+  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
   /// True if its samples are tokens and the tokens that follow them.

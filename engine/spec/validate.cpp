@@ -289,10 +289,10 @@ void sizes_cover_the_ranks(Rules& r) {
                        " ranks, but the job has " + number(per_stage) + " ranks" + of_stage,
                    "set launch.ranks: " + number(parallel.data * fixed * stages) + ", or omit data");
   if (per_stage % fixed != 0)
-    r.wrong(first,
-            sizes + " is " + number(fixed) + " ranks, which do not divide the " + number(per_stage) + " ranks" +
-                of_stage,
-            "possible products for " + number(per_stage) + " ranks: " + divisors(per_stage));
+    r.wrong(
+        first,
+        sizes + " is " + number(fixed) + " ranks, which do not divide the " + number(per_stage) + " ranks" + of_stage,
+        "possible products for " + number(per_stage) + " ranks: " + divisors(per_stage));
 }
 
 void blocks_are_shuffled(Rules& r) {

@@ -1,5 +1,5 @@
-// Attention whose ranks share the rows of a sequence (ops/attention/key_exchange.h): each rank has the queries, keys and
-// values of its rows, and its queries need all keys.
+// Attention whose ranks share the rows of a sequence (ops/attention/key_exchange.h): each rank has the queries, keys
+// and values of its rows, and its queries need all keys.
 //
 //   gather   all_gather k, v -> attention; the gradient gathers them again -> attention_grad -> reduce_scatter dk, dv
 //
@@ -12,7 +12,8 @@
 //
 //            A block that no query of the rank can see (causal, window) is passed on without a kernel.
 #include <algorithm>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/compile/lower/lowering.h"
@@ -76,7 +77,8 @@ class KeyExchange {
     const TensorId tensor = node_.inputs[input];
     const LayoutId whole = with_whole_rows(l_.node_inputs[id_][input]);
     auto& values = l_.have(tensor);
-    const bool is_there = std::any_of(values.begin(), values.end(), [&](const Located& v) { return v.layout == whole; });
+    const bool is_there =
+        std::any_of(values.begin(), values.end(), [&](const Located& v) { return v.layout == whole; });
     View view = bring(l_, tensor, whole);
     if (!is_there) std::erase_if(l_.have(tensor), [&](const Located& v) { return v.layout == whole; });
     return view;
@@ -115,8 +117,7 @@ class KeyExchange {
     l_.emit_kernel(node_.name, kernel_, node_.attrs, inputs, outputs);
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (is_grad() && o > 0)
-        for (const RedistributionStep& step :
-             l_.way(node_.outputs[o], of_all_rows(o), l_.node_outputs[id_][o]).steps)
+        for (const RedistributionStep& step : l_.way(node_.outputs[o], of_all_rows(o), l_.node_outputs[id_][o]).steps)
           outputs[o] = redistribute(l_, node_.outputs[o], outputs[o], step);
       keep(o, std::move(outputs[o]));
     }
@@ -170,7 +171,7 @@ class KeyExchange {
   Block new_block(const Block& like, int64_t of) {
     Block block = like;
     for (View* view : {&block.k, &block.v}) {
-      view->buffer = l_.c.new_buffer(BufferKind::activation, view->operand.bytes());
+      view->buffer = l_.c.new_buffer(BufferKind::scratch, view->operand.bytes());
       view->operand.offset = 0;
       view->operand.accumulate = false;
       view->operand.global_offset[kRowDim] = of * view->operand.shape[kRowDim];
@@ -248,11 +249,11 @@ class KeyExchange {
     for (int64_t step = 0; step < ways_; ++step) {
       if (step + 1 < ways_) send(block);
       const bool sees = sees_block(step);
-      Block grads = new_block(totals, block_of(step));
+      Block grads;
       if (sees) {
+        grads = new_block(totals, block_of(step));
         const View dq_part = step == 0 ? dq : scratch_like(dq);
-        l_.emit_kernel(step_name(step), kernel_, node_.attrs, operands(block.k, block.v),
-                       {dq_part, grads.k, grads.v});
+        l_.emit_kernel(step_name(step), kernel_, node_.attrs, operands(block.k, block.v), {dq_part, grads.k, grads.v});
         if (step > 0) add(dq_part, dq);
       }
       if (step > 0) {

@@ -6,8 +6,8 @@
 // index of the first row of its document, and a row sees only keys of its own. With attr causal row i of the queries
 // sees keys 0 .. i, with attr window: N only i - N + 1 .. i. With attr softcap a score x becomes softcap * tanh(x /
 // softcap). Outputs: out [b, t, (g, r, e)], and for the backward pass the log of each row's sum of exponentials, [b, g,
-// r, t]. A row that sees no key is 0, and so is its log. With attr exchanges_keys the ranks that share the rows exchange
-// keys and values (key_exchange.h).
+// r, t]. A row that sees no key is 0, and so is its log. With attr exchanges_keys the ranks that share the rows
+// exchange keys and values (key_exchange.h).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -195,12 +195,14 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   return most;
 }
 
-Attrs optional_attrs() { return {{"packing", std::string("heads")},
-                                     {"window", int64_t{256}},
-                                     {"softcap", 50.0},
-                                     {kExchangesKeys, true},
-                                     {kPartOfKeys, true},
-                                     {kRowOrder, int64_t{4}}}; }
+Attrs optional_attrs() {
+  return {{"packing", std::string("heads")},
+          {"window", int64_t{256}},
+          {"softcap", 50.0},
+          {kExchangesKeys, true},
+          {kPartOfKeys, true},
+          {kRowOrder, int64_t{4}}};
+}
 Attrs example_attrs() { return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}}; }
 
 /// q, k and v of the layer's packed input, as three tensors.
@@ -378,8 +380,8 @@ extern const LayerDef attention_layer = {
           if (window > 0 && layer.shape().size() == 3 && window < layer.shape()[1]) attrs.set("window", window);
           if (layer.attrs.number("softcap") > 0) attrs.set("softcap", layer.attrs.number("softcap"));
           if (reads_documents(layer.attrs)) attrs.set("mask", std::string("documents"));
-          const bool own_rows =
-              layer.shape().size() == 3 && (packed || layer.shape(1).size() == 3 && layer.shape(1)[1] == layer.shape()[1]);
+          const bool own_rows = layer.shape().size() == 3 &&
+                                (packed || layer.shape(1).size() == 3 && layer.shape(1)[1] == layer.shape()[1]);
           if (layer.context > 1 && own_rows && head_dim > 1) {
             attrs.set(kExchangesKeys, true);
             if (packed) attrs.set("packing", layer.attrs.text("packing"));
@@ -395,10 +397,9 @@ extern const LayerDef attention_layer = {
         },
 };
 
-extern const OpFamily attention_family = {
-    .ops = {&attention_op, &attention_grad_op},
-    .kernels = {&attention_merge_kernel},
-    .layers = {&attention_layer},
-    .profile_part = "attention"};
+extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op},
+                                          .kernels = {&attention_merge_kernel},
+                                          .layers = {&attention_layer},
+                                          .profile_part = "attention"};
 
 }  // namespace trainctl

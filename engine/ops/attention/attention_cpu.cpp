@@ -333,8 +333,7 @@ class AttentionBackward : public AttentionKernel {
         std::fill_n(dv_ + offset_of(a_.v, b, g, 0, j), n_.e, 0.0f);
       }
       for (int64_t r = 0; r < n_.r; ++r) {
-        for (size_t i = 0; i < query_blocks_.size(); ++i)
-          run(block(b, g * n_.r + r, static_cast<int64_t>(i)), buffers);
+        for (size_t i = 0; i < query_blocks_.size(); ++i) run(block(b, g * n_.r + r, static_cast<int64_t>(i)), buffers);
       }
     });
   }

@@ -151,8 +151,8 @@ CudaKernel prepare_attention_merge(const CudaKernelCall& call) {
   MergedRows m{num_elements(shape), shape[3], shape[1] * shape[2], 0, call.attrs.flag("last") ? 0.0f : kNoKeys};
   m.e = call.in[0].shape[2] / m.heads;
   return [m, a = ref<Mixed>(call.in[0]), log_a = call.in[1].as<float>(), b = ref<Mixed>(call.in[2]),
-          log_b = call.in[3].as<float>(), out = ref<Mixed>(call.out[0]), logs = call.out[1].as<float>()](
-             CudaStream stream) {
+          log_b = call.in[3].as<float>(), out = ref<Mixed>(call.out[0]),
+          logs = call.out[1].as<float>()](CudaStream stream) {
     launch(merge_kernel, blocks(ceil_div(m.rows * m.e, kThreads)), kThreads, 0, stream, "attention_merge", m, a, log_a,
            b, log_b, out, logs);
   };

@@ -14,8 +14,8 @@ inline constexpr int kSide = 16, kThreads = kSide * kSide;
 
 enum class MaskType : uint8_t { none, ints, floats, halves, documents };
 
-/// The operands that all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are compiled
-/// once.
+/// The operands that all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are
+/// compiled once.
 struct Operands {
   AttentionSize n;
   Heads q, k, v, out;

@@ -3,8 +3,8 @@
 
 #include "engine/ops/host_device.h"
 #include "engine/ops/kernel.h"
-#include "engine/ops/row_order.h"
 #include "engine/ops/rotary/rotary_angles.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 

@@ -20,11 +20,14 @@ namespace {
 /// A factor of a layer.
 using LayerFactor = std::pair<LayerId, int>;
 
-bool contains(const std::vector<int>& list, int value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+bool contains(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
 
 /// The factor that cuts a dim of a node's tensor; -1: none.
 int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int dim) {
-  return dim < 0 ? -1 : cut_factor(rule[static_cast<size_t>(dim)], graph.layers[static_cast<size_t>(node.layer)].factors);
+  return dim < 0 ? -1
+                 : cut_factor(rule[static_cast<size_t>(dim)], graph.layers[static_cast<size_t>(node.layer)].factors);
 }
 
 /// The dims of forward nodes that are cut alike: dims of one tensor that several layers have, and factors of one layer.
@@ -79,8 +82,7 @@ struct WeightProduct {
 /// Chooses the classes that `tensor` cuts.
 class TensorClasses {
  public:
-  TensorClasses(const Graph& graph, const std::vector<LayerFacts>& facts, const std::vector<int>& rows,
-                int64_t ways)
+  TensorClasses(const Graph& graph, const std::vector<LayerFacts>& facts, const std::vector<int>& rows, int64_t ways)
       : graph_(graph), facts_(facts), classes_(graph), ways_(ways) {
     find_products();
     exclude(rows);
@@ -98,7 +100,8 @@ class TensorClasses {
     for (size_t l = 0; l < graph_.layers.size(); ++l)
       for (size_t f = 0; f < graph_.layers[l].factors.size(); ++f) {
         const Factor& factor = graph_.layers[l].factors[f];
-        if (cuts(static_cast<LayerId>(l), static_cast<int>(f)) && factor.size % ways_ != 0) fail(graph_.layers[l], factor);
+        if (cuts(static_cast<LayerId>(l), static_cast<int>(f)) && factor.size % ways_ != 0)
+          fail(graph_.layers[l], factor);
       }
   }
 
@@ -140,7 +143,8 @@ class TensorClasses {
       for (const int factor : node.rule.inner)
         if (sums && !facts_[static_cast<size_t>(node.layer)].is_loss) add(node.layer, factor);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        add(node.layer, factor_of(graph_, node, node.rule.inputs[i], rows.empty() ? -1 : rows[static_cast<size_t>(node.inputs[i])]));
+        add(node.layer, factor_of(graph_, node, node.rule.inputs[i],
+                                  rows.empty() ? -1 : rows[static_cast<size_t>(node.inputs[i])]));
         if (!is_parameter(node.inputs[i]) || has_product[static_cast<size_t>(node.layer)]) continue;
         for (const DimRule& dim : node.rule.inputs[i]) {
           const int factor = cut_factor(dim, graph_.layers[static_cast<size_t>(node.layer)].factors);
@@ -156,8 +160,8 @@ class TensorClasses {
     }
   }
 
-  /// A class whose ways do not divide it is chosen all the same, and an error, if a product sums over it. Others, such as
-  /// the classes of a vocabulary, are then left whole.
+  /// A class whose ways do not divide it is chosen all the same, and an error, if a product sums over it. Others, such
+  /// as the classes of a vocabulary, are then left whole.
   void choose() {
     std::map<int, int64_t> elements;
     std::set<int> summed, odd;
@@ -239,12 +243,13 @@ class SizeStrategies {
       cut("parallel.data", "the rows of a micro-batch", facts_[l].batch_factor, axes_.data);
       const bool by_heads = shares_rows && key_heads[l] >= 0 && method_ == ContextMethod::ulysses;
       if (by_heads)
-        cut("parallel.context_method", "ulysses exchanges rows for heads, and their number", key_heads[l], axes_.context);
+        cut("parallel.context_method", "ulysses exchanges rows for heads, and their number", key_heads[l],
+            axes_.context);
       else
         cut("parallel.context", "the rows of a sequence", row_factor[l], axes_.context);
-      for (size_t f = 0; f < layer.factors.size(); ++f)
-        strategy.factor_ways[f] = mesh_.ways(strategy.axes[f]);
-      const bool cuts = std::any_of(strategy.axes.begin(), strategy.axes.end(), [](const Axes& a) { return !a.empty(); });
+      for (size_t f = 0; f < layer.factors.size(); ++f) strategy.factor_ways[f] = mesh_.ways(strategy.axes[f]);
+      const bool cuts =
+          std::any_of(strategy.axes.begin(), strategy.axes.end(), [](const Axes& a) { return !a.empty(); });
       if (cuts) strategies[l] = std::move(strategy);
     }
     for (Diagnostic& error : errors_.take()) errors.push_back(std::move(error));
@@ -338,8 +343,8 @@ std::vector<int> row_dims(const Graph& graph) {
 }
 
 void add_size_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                         const Mesh& mesh, ContextMethod method,
-                         std::vector<std::optional<LayerStrategy>>& strategies, std::vector<Diagnostic>& errors) {
+                         const Mesh& mesh, ContextMethod method, std::vector<std::optional<LayerStrategy>>& strategies,
+                         std::vector<Diagnostic>& errors) {
   SizeStrategies(graph, facts, spec, mesh, method).add(strategies, errors);
 }
 
@@ -348,7 +353,8 @@ std::string sizes_reason(const JobSpec& spec, const Mesh& mesh) {
   std::string text = fmt::format("data {} x tensor {} x context {}", mesh.ways(axes.data), mesh.ways(axes.tensor),
                                  mesh.ways(axes.context));
   for (const char* field : {"parallel.context", "parallel.tensor", "parallel.data"})
-    if (const SourcePos pos = spec.position(field); pos.known()) return text + fmt::format(" at {}:{}", pos.file, pos.line);
+    if (const SourcePos pos = spec.position(field); pos.known())
+      return text + fmt::format(" at {}:{}", pos.file, pos.line);
   return text;
 }
 

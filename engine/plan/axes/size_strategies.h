@@ -2,7 +2,8 @@
 //
 //   data      cuts the batch
 //   context   cuts the rows of the sequences. With the method ulysses attention cuts heads instead
-//   tensor    cuts heads and hidden features: those dims between layers that one product makes and another sums over, and
+//   tensor    cuts heads and hidden features: those dims between layers that one product makes and another sums over,
+//   and
 //             the classes of a vocabulary
 //
 // A product never has both of its dims cut, and dims that a norm reads, or the residual stream has, stay whole.
@@ -33,8 +34,8 @@ std::vector<int> row_dims(const Graph& graph);
 
 /// Fills in the strategies of layers that have none. `method` is not automatic.
 void add_size_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                         const Mesh& mesh, ContextMethod method,
-                         std::vector<std::optional<LayerStrategy>>& strategies, std::vector<Diagnostic>& errors);
+                         const Mesh& mesh, ContextMethod method, std::vector<std::optional<LayerStrategy>>& strategies,
+                         std::vector<Diagnostic>& errors);
 
 /// "data 2 x tensor 1 x context 4 at job.yaml:31"
 std::string sizes_reason(const JobSpec& spec, const Mesh& mesh);

@@ -61,7 +61,8 @@ class MethodCosts {
                .out_bytes = local_bytes(node.outputs[0])};
     const std::vector<Factor>& factors = graph_.layers[static_cast<size_t>(node.layer)].factors;
     const int heads = cut_factor(node.rule.inputs[1][2], factors);
-    if (heads >= 0 && factors[static_cast<size_t>(heads)].cuttable) e.key_heads = factors[static_cast<size_t>(heads)].size;
+    if (heads >= 0 && factors[static_cast<size_t>(heads)].cuttable)
+      e.key_heads = factors[static_cast<size_t>(heads)].size;
     e.is_causal = node.attrs.flag("causal");
     e.is_balanced = node.attrs.integer(kRowOrder, 0) > 1;
     return e;
@@ -93,7 +94,8 @@ class MethodCosts {
       return machine.overlaps ? std::max(0.0, transfer - kernel) : transfer;
     };
     const double steps = ways_ - 1;
-    const double merges = steps * cost_.copy_seconds(3 * e.out_bytes), sums = steps * cost_.copy_seconds(3 * e.kv_bytes);
+    const double merges = steps * cost_.copy_seconds(3 * e.out_bytes),
+                 sums = steps * cost_.copy_seconds(3 * e.kv_bytes);
     // One kernel more per step, which takes at least its launch.
     const double starts = 4 * steps * machine.launch.value;
     return steps * exposed(send(e.kv_bytes), e.forward_seconds / ways_) +
@@ -124,8 +126,8 @@ std::vector<ContextMethodCost> context_method_costs(const Graph& graph, const Pa
 
 ContextMethod choose_context_method(const ParallelSpec& parallel, const std::vector<ContextMethodCost>& costs) {
   if (parallel.context_method != ContextMethod::automatic) return parallel.context_method;
-  const auto best = std::min_element(costs.begin(), costs.end(),
-                                     [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  const auto best =
+      std::min_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   return best == costs.end() ? ContextMethod::gather : best->method;
 }
 
@@ -138,10 +140,10 @@ std::string context_method_note(const Graph& graph, const ParallelSpec& parallel
   const bool is_balanced = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
     return node.attrs.flag(kExchangesKeys) && node.attrs.integer(kRowOrder, 0) > 1;
   });
-  const std::string rows =
-      is_balanced ? fmt::format("; rank i of {} has the pieces i and {} - i of {} of each sequence", parallel.context,
-                                2 * parallel.context - 1, 2 * parallel.context)
-                  : "";
+  const std::string rows = is_balanced
+                               ? fmt::format("; rank i of {} has the pieces i and {} - i of {} of each sequence",
+                                             parallel.context, 2 * parallel.context - 1, 2 * parallel.context)
+                               : "";
   return fmt::format("attention over {} ranks: {} (estimated cost per micro-batch: {}){}", parallel.context,
                      to_string(chosen), join(each), rows);
 }

@@ -13,8 +13,8 @@
 namespace trainctl {
 namespace {
 
-/// Calls run(in_part, in_whole, length) for the stretches of a load's part that are contiguous in the sample data, where
-/// rows (dim 1) are stored by position.
+/// Calls run(in_part, in_whole, length) for the stretches of a load's part that are contiguous in the sample data,
+/// where rows (dim 1) are stored by position.
 template <class Run>
 void for_each_stretch(const Instruction& load, Run run) {
   const Operand& part = load.outputs[0];
