@@ -177,8 +177,8 @@ void write_photos(const std::string& folder) {
 
 TEST_CASE("each template of init is a job that check and plan take as it is") {
   const Scratch scratch;
-  const std::vector<std::string> templates = {"classifier", "command", "gpt2",    "image_folder",
-                                              "llama",      "mlp",     "resnet50"};
+  const std::vector<std::string> templates = {"classifier", "command",    "gpt2", "image_folder",
+                                              "llama",      "llama_long", "mlp",  "resnet50"};
   CHECK(contains(trainctl_command(scratch.path(), {"init", "--help"}).out, "One of: " + join(templates)));
   write_photos(scratch.path() + "/photos");  // of image_folder
   for (const std::string& name : templates) {

@@ -381,7 +381,7 @@ extern const LayerDef attention_layer = {
           if (layer.attrs.number("softcap") > 0) attrs.set("softcap", layer.attrs.number("softcap"));
           if (reads_documents(layer.attrs)) attrs.set("mask", std::string("documents"));
           const bool own_rows = layer.shape().size() == 3 &&
-                                (packed || layer.shape(1).size() == 3 && layer.shape(1)[1] == layer.shape()[1]);
+                                (packed || (layer.shape(1).size() == 3 && layer.shape(1)[1] == layer.shape()[1]));
           if (layer.context > 1 && own_rows && head_dim > 1) {
             attrs.set(kExchangesKeys, true);
             if (packed) attrs.set("packing", layer.attrs.text("packing"));
