@@ -62,7 +62,7 @@ class NodeLowering {
 
   void lower() {
     check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
-    if (!exchange_axes(l_.c.graph, l_.c.plan, node_).empty()) {
+    if (exchanges_keys(l_.c.graph, l_.c.plan, node_)) {
       exchange_keys(l_, id_);
       direct_.assign(node_.outputs.size(), false);
       return finish();

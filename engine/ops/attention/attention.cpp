@@ -22,6 +22,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -75,7 +76,9 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
       shape_error(
           fmt::format("{}: the heads of the values have {} features, expected at most {}", op, size.e, kMostHeadDim));
   }
-  if (has_mask(in)) expect_shape(op, "the mask", in.back(), {size.b, size.s});
+  // A call for a part of the keys has the mask of all.
+  if (has_mask(in))
+    expect_shape(op, "the mask", in.back(), {size.b, attrs.flag(kExchangesKeys) ? in.back().shape[1] : size.s});
   if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
     shape_error(fmt::format("{}: a window requires causal", op));
   return size;
@@ -255,6 +258,19 @@ extern const KernelDef attention_merge_kernel = {
         },
 };
 
+extern const KernelDef reorder_rows_kernel = {
+    .name = "reorder_rows",
+    .cost = elementwise_cost<0>,
+    .example =
+        [] {
+          return KernelExample{.what = "rows by position; input: rows in the order of ranks that share them",
+                               .inputs = {{{4, 1024, 1024}}},
+                               .attrs = {{kRowOrder, int64_t{4}}},
+                               .optional = {{"to_order", true}},
+                               .outputs = example::like_first};
+        },
+};
+
 extern const OpDef attention_op = {
     .name = "attention",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
@@ -398,7 +414,7 @@ extern const LayerDef attention_layer = {
 };
 
 extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op},
-                                          .kernels = {&attention_merge_kernel},
+                                          .kernels = {&attention_merge_kernel, &reorder_rows_kernel},
                                           .layers = {&attention_layer},
                                           .profile_part = "attention"};
 

@@ -15,7 +15,6 @@ struct NaiveHeads {
   int64_t t, s, g, r, d, e;  ///< e: features of a head of values
   int64_t window;
   bool packed, side_by_side, documents;
-  RowOrder order;
 
   NaiveHeads(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
     packed = in.size() <= 2;
@@ -27,7 +26,6 @@ struct NaiveHeads {
     r = packed ? attrs.integer("group", 1) : in[0].shape[2] / in[1].shape[2];
     g = packed ? in[0].shape[2] / d / (r + 2) : in[1].shape[2] / d;
     e = packed ? d : in[2].shape[2] / g;
-    order = RowOrder::of(attrs, t);
   }
 
   double q(int64_t b, int64_t i, int64_t head, int64_t feature) const {
@@ -37,12 +35,11 @@ struct NaiveHeads {
   double k(int64_t b, int64_t j, int64_t head, int64_t feature) const { return key(1, b, j, head / r, feature); }
   double v(int64_t b, int64_t j, int64_t head, int64_t feature) const { return key(2, b, j, head / r, feature); }
   bool sees(int64_t b, int64_t i, int64_t j, bool causal) const {
-    const int64_t row = order.position(i), key = order.position(j);
-    if (causal && key > row) return false;
-    if (window > 0 && row - key >= window) return false;
+    if (causal && j > i) return false;
+    if (window > 0 && i - j >= window) return false;
     if (documents) {
       const double own = in.back().values[b * s + i];
-      return in.back().values[b * s + j] == own && static_cast<double>(key) >= own;
+      return in.back().values[b * s + j] == own && static_cast<double>(j) >= own;
     }
     return in.size() % 2 == 1 || in.back().values[b * s + j] != 0;
   }
@@ -109,6 +106,20 @@ Outputs merged(const NaiveCall& call) {
     const int64_t head = row / t, at = ((head / heads * t + row % t) * heads + head % heads) * e;
     for (int64_t i = at; i < at + e; ++i)
       out[0].values[i] = (of_a * call.in[0].values[i] + of_b * call.in[2].values[i]) / (of_a + of_b);
+  }
+  return out;
+}
+
+Outputs reordered(const NaiveCall& call) {
+  const Tensor64& x = call.in[0];
+  const int64_t rows = x.shape[1], features = x.shape[2];
+  const RowOrder order = RowOrder::of(call.attrs, rows);
+  Outputs out{zeros(x.shape)};
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) {
+    const int64_t row = i / features,
+                  place = (row / rows * rows + order.position(row % rows)) * features + i % features;
+    const bool to_order = call.attrs.flag("to_order");
+    out[0].values[to_order ? i : place] = x.values[to_order ? place : i];
   }
   return out;
 }
@@ -252,23 +263,22 @@ CaseOperand filled(Shape shape, double number, DType dtype = DType::f32) {
   return {std::move(shape), CaseOperand::Fill::number, dtype, false, number};
 }
 
-/// Kernels of ranks that share rows: rows that are not stored by position, parts of the keys, and their merges.
+/// Kernels of ranks that share rows: rows that see no key of a part, the merge of two parts, and the order of rows.
 void add_exchanges(std::vector<KernelCase>& calls) {
   const Shape q{2, 24, 12}, keys{2, 24, 6}, logs{2, 2, 2, 24};
-  const std::vector<CaseOperand> inputs = {{q}, {keys}, {keys}}, outputs = {unwritten(q), unwritten(logs)};
-  for (const int64_t window : {0, 7}) {
-    for (const int64_t ranks : {2, 3}) {
-      Attrs attrs{{"head_dim", int64_t{3}}, {"causal", true}, {"scale", 0.5}, {kExchangesKeys, true}};
-      attrs.set(kRowOrder, ranks);
-      if (window > 0) attrs.set("window", window);
-      calls.push_back({"attention", inputs, outputs, attrs, 1e-5});
-      attrs.set("mask", std::string("documents"));
-      std::vector<CaseOperand> with_documents = inputs;
-      with_documents.push_back({{2, 24}, CaseOperand::Fill::ids, DType::i32, false, 3});
-      calls.push_back({"attention", with_documents, outputs, attrs, 1e-5});
-      attrs.set(kPartOfKeys, true);
-      calls.push_back({"attention", with_documents, outputs, attrs, 1e-5});
-    }
+  const std::vector<CaseOperand> inputs = {{q},
+                                           {keys},
+                                           {keys},
+                                           {{2, 24}, CaseOperand::Fill::ids, DType::i32, false, 3}},
+                                 outputs = {unwritten(q), unwritten(logs)};
+  Attrs part{{"head_dim", int64_t{3}}, {"causal", true}, {"scale", 0.5}, {"mask", std::string("documents")}};
+  part.set(kExchangesKeys, true), part.set(kPartOfKeys, true);
+  calls.push_back({"attention", inputs, outputs, part, 1e-5});
+  part.set("window", int64_t{5});
+  calls.push_back({"attention", inputs, outputs, part, 1e-5});
+  for (const int64_t ranks : {2, 3}) {
+    calls.push_back({"reorder_rows", {{q}}, {unwritten(q)}, {{kRowOrder, ranks}}});
+    calls.push_back({"reorder_rows", {{q}}, {unwritten(q)}, {{kRowOrder, ranks}, {"to_order", true}}});
   }
   const CaseOperand none = filled(logs, double{kNoKeys});
   for (const bool last : {false, true}) {
@@ -372,7 +382,10 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 6}}}, with_documents(packed(2, 3, 1, 2, 1, true)).attrs},
           "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"}},
     .kernels = attention_kernels(),
-    .kernel_references = {{"attention", attention_call}, {"attention_grad", unseen_grad}, {"attention_merge", merged}},
+    .kernel_references = {{"attention", attention_call},
+                          {"attention_grad", unseen_grad},
+                          {"attention_merge", merged},
+                          {"reorder_rows", reordered}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
                {"attention", ", heads: 2, kv_heads: 1, causal: true, scale: 0.1", {8, 3, 2}, false, {3, 4}},
                {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},

@@ -5,15 +5,16 @@
 // With a softcap c, S is c * tanh(K Q^T / c), and G has the factor 1 - (S / c)^2.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/cpu/scratch_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/matmul/product_cpu.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -26,31 +27,14 @@ constexpr float kUnseen = -std::numeric_limits<float>::max();
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// Rows [first, first + count) of this rank, whose positions in the sequence are consecutive.
-struct Run {
-  int64_t first, count, position;
-};
-
-/// The runs of `count` rows that are stored from index `offset` of the whole on.
-std::vector<Run> runs_of(const RowOrder& order, int64_t offset, int64_t count) {
-  if (order.piece == 0) return {{0, count, offset}};
-  std::vector<Run> runs;
-  for (int64_t at = 0; at < count;) {
-    const int64_t n = std::min(count - at, order.piece - (offset + at) % order.piece);
-    runs.push_back({at, n, order.position(offset + at)});
-    at += n;
-  }
-  return runs;
-}
-
 /// A block of one head's queries: rows [first, first + count), in `width` columns of the transposed matrices. Columns
-/// beyond count hold numbers that nothing reads. `position`: of its first row.
+/// beyond count hold numbers that nothing reads.
 struct Block {
-  int64_t b, g, r, first, count, width, position;
+  int64_t b, g, r, first, count, width;
 };
 
 struct KeyBlock {
-  int64_t first, count, position;
+  int64_t first, count;
   bool is_first;
 };
 
@@ -77,10 +61,6 @@ class AttentionKernel {
         q_(call.in[shape.q_at].as<float>()),
         k_(call.in[shape.k_at].as<float>()),
         v_(call.in[shape.v_at].as<float>()) {
-    key_runs_ = runs_of(a_.order, a_.first_key, n_.s);
-    for (const Run& run : runs_of(a_.order, a_.first_row, n_.t))
-      for (int64_t at = 0; at < run.count; at += kQueries)
-        query_blocks_.push_back({run.first + at, std::min(kQueries, run.count - at), run.position + at});
     if (!a_.masked) return;
     const TensorArg& mask = call.in[a_.mask_at];
     check(mask.dtype != DType::bf16, "a CPU has no bf16");
@@ -117,27 +97,19 @@ class AttentionKernel {
     });
   }
 
-  /// `index` in query_blocks_.
-  Block block(int64_t b, int64_t head, int64_t index) const {
-    const Run& rows = query_blocks_[static_cast<size_t>(index)];
-    return {b, head / n_.r, head % n_.r, rows.first, rows.count, round_up(rows.count, kAttentionLanes), rows.position};
+  Block block(int64_t b, int64_t head, int64_t first) const {
+    const int64_t count = std::min(kQueries, n_.t - first);
+    return {b, head / n_.r, head % n_.r, first, count, round_up(count, kAttentionLanes)};
   }
 
   /// Calls f(keys) for the blocks of keys that some query of the block sees. The first call has is_first. False: there
   /// was no call.
   template <class F>
   bool for_each_keys(const Block& block, const F& f) const {
-    const int64_t begin = first_key(block);
-    bool is_first = true;
-    for (const Run& run : key_runs_) {
-      const int64_t seen = a_.causal ? block.position + block.count - run.position : run.count;
-      const int64_t end = run.first + std::min(run.count, seen);
-      for (int64_t first = run.first + std::max<int64_t>(0, begin - run.position); first < end; first += kKeys) {
-        f(KeyBlock{first, std::min(kKeys, end - first), run.position + first - run.first, is_first});
-        is_first = false;
-      }
-    }
-    return !is_first;
+    const int64_t end = a_.keys_of(block.first + block.count), begin = first_key(block);
+    for (int64_t first = begin; first < end; first += kKeys)
+      f(KeyBlock{first, std::min(kKeys, end - first), first == begin});
+    return begin < end;
   }
 
   /// to[features, width] = scale * rows^T, with zeros in the columns beyond the block.
@@ -163,18 +135,18 @@ class AttentionKernel {
   void score(const Block& block, const KeyBlock& keys, const Buffers& buffers) const {
     multiply(k_ + offset_of(a_.k, block.b, block.g, 0, keys.first), a_.k.row, false, buffers.queries, kQueries,
              buffers.scores, kQueries, {keys.count, block.width, n_.d}, false, buffers);
-    const int64_t row = block.position;  // in column 0
+    const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
     for (int64_t j = 0; j < keys.count; ++j) {
-      const int64_t key = keys.position + j, index = a_.first_key + keys.first + j;
+      const int64_t key = a_.first_key + keys.first + j;
       float* const scores = buffers.scores + j * kQueries;
       if (a_.softcap > 0) {
         for (int64_t c = 0; c < block.width; ++c) scores[c] = a_.softcap * cpu::tanh(scores[c] / a_.softcap);
       }
-      const int64_t hidden = !sees(block.b, index) ? block.width : a_.causal ? std::min(block.width, key - row) : 0;
+      const int64_t hidden = !sees(block.b, key) ? block.width : a_.causal ? std::min(block.width, key - row) : 0;
       if (hidden > 0) std::fill_n(scores, hidden, kUnseen);
       const int64_t beyond = a_.window > 0 ? std::max<int64_t>(0, key + a_.window - row) : block.width;
       if (beyond < block.width) std::fill_n(scores + beyond, block.width - beyond, kUnseen);
-      if (documents_ != nullptr) hide_other_documents(block, key, index, scores);
+      if (documents_ != nullptr) hide_other_documents(block, key, scores);
     }
   }
 
@@ -182,30 +154,24 @@ class AttentionKernel {
   const AttentionCall a_;
 
  private:
-  /// No query of the block sees a key at an earlier position.
   int64_t first_key(const Block& block) const {
-    const int64_t by_window = a_.window > 0 ? std::max<int64_t>(0, block.position - a_.window + 1) : 0;
+    const int64_t by_window = a_.first_key_of(block.first);
     if (documents_ == nullptr) return by_window;
-    const int32_t* const first = documents_of(block);
-    return std::max<int64_t>(by_window, *std::min_element(first, first + block.count));
+    const int32_t* const first = documents_ + block.b * a_.mask_rows + a_.first_row + block.first;
+    return std::max<int64_t>(by_window, *std::min_element(first, first + block.count) - a_.first_key);
   }
 
-  const int32_t* documents_of(const Block& block) const {
-    return documents_ + block.b * a_.mask_rows + a_.first_row + block.first;
-  }
-
-  /// `index`: where the key is stored in the whole.
-  void hide_other_documents(const Block& block, int64_t key, int64_t index, float* scores) const {
-    const int32_t *all = documents_ + block.b * a_.mask_rows, *rows = documents_of(block);
+  void hide_other_documents(const Block& block, int64_t key, float* scores) const {
+    const int32_t *all = documents_ + block.b * a_.mask_rows, *rows = all + a_.first_row + block.first;
     for (int64_t c = 0; c < block.count; ++c)
-      if (rows[c] != all[index] || key < rows[c]) scores[c] = kUnseen;
+      if (rows[c] != all[key] || key < rows[c]) scores[c] = kUnseen;
   }
   /// Floats of `features` transposed rows.
   static int64_t turned(int64_t features) { return round_up(features, kAttentionLanes) * kQueries; }
 
-  bool sees(int64_t b, int64_t index) const {
-    if (mask_ids_ != nullptr) return mask_ids_[b * a_.mask_rows + index] != 0;
-    return mask_floats_ == nullptr || mask_floats_[b * a_.mask_rows + index] != 0.0f;
+  bool sees(int64_t b, int64_t key) const {
+    if (mask_ids_ != nullptr) return mask_ids_[b * a_.mask_rows + key] != 0;
+    return mask_floats_ == nullptr || mask_floats_[b * a_.mask_rows + key] != 0.0f;
   }
 
   Buffers buffers_of(int part) const {
@@ -224,27 +190,25 @@ class AttentionKernel {
   std::shared_ptr<cpu::Scratch> scratch_;
   const int32_t *mask_ids_ = nullptr, *documents_ = nullptr;
   const float* mask_floats_ = nullptr;
-  std::vector<Run> key_runs_;
   int64_t tasks_ = 0, product_floats_ = 0, floats_ = 0;
   int parts_ = 1;
 
  protected:
   const float *q_, *k_, *v_;
-  std::vector<Run> query_blocks_;
 };
 
 class AttentionForward : public AttentionKernel {
  public:
   explicit AttentionForward(const KernelCall& call)
       : AttentionKernel(attention_of(call), call), out_(call.out[0].as<float>()), logs_(call.out[1].as<float>()) {
-    blocks_ = static_cast<int64_t>(query_blocks_.size());
+    blocks_ = (n_.t + kQueries - 1) / kQueries;
     split(n_.b * n_.heads() * blocks_, call.threads);
   }
 
   void operator()() const {
     for_each_task([this](int64_t task, const Buffers& buffers) {
       const int64_t head = task / blocks_;
-      run(block(head / n_.heads(), head % n_.heads(), task % blocks_), buffers);
+      run(block(head / n_.heads(), head % n_.heads(), task % blocks_ * kQueries), buffers);
     });
   }
 
@@ -333,7 +297,7 @@ class AttentionBackward : public AttentionKernel {
         std::fill_n(dv_ + offset_of(a_.v, b, g, 0, j), n_.e, 0.0f);
       }
       for (int64_t r = 0; r < n_.r; ++r) {
-        for (size_t i = 0; i < query_blocks_.size(); ++i) run(block(b, g * n_.r + r, static_cast<int64_t>(i)), buffers);
+        for (int64_t first = 0; first < n_.t; first += kQueries) run(block(b, g * n_.r + r, first), buffers);
       }
     });
   }
@@ -413,6 +377,20 @@ CpuKernel prepare_attention_merge(const KernelCall& call) {
   };
 }
 
+/// y[b, position] = x[b, index] of rows that are stored in an order of ranks, or the other way.
+CpuKernel prepare_reorder_rows(const KernelCall& call) {
+  const TensorArg &x = call.in[0], &y = call.out[0];
+  const int64_t rows = x.shape[1], bytes = x.size() * byte_size(x.dtype) / std::max<int64_t>(1, x.shape[0] * rows);
+  return [rows, bytes, samples = x.shape[0], order = RowOrder::of(call.attrs, rows), from = x.as<std::byte>(),
+          to = y.as<std::byte>(), to_order = call.attrs.flag("to_order")] {
+    for (int64_t row = 0; row < samples * rows; ++row) {
+      const int64_t place = row / rows * rows + order.position(row % rows);
+      std::memcpy(to + (to_order ? row : place) * bytes, from + (to_order ? place : row) * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  };
+}
+
 CpuKernel prepare_attention(const KernelCall& call) { return AttentionForward(call); }
 CpuKernel prepare_attention_grad(const KernelCall& call) { return AttentionBackward(call); }
 
@@ -420,6 +398,7 @@ CpuKernel prepare_attention_grad(const KernelCall& call) { return AttentionBackw
 
 extern const CpuKernels attention_cpu = {{"attention", prepare_attention},
                                          {"attention_grad", prepare_attention_grad},
-                                         {"attention_merge", prepare_attention_merge}};
+                                         {"attention_merge", prepare_attention_merge},
+                                         {"reorder_rows", prepare_reorder_rows}};
 
 }  // namespace trainctl

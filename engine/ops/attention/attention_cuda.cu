@@ -7,6 +7,7 @@
 #include "engine/ops/attention/attention_tiles_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -45,7 +46,6 @@ Operands operands_of(const KernelCall& call, const AttentionCall& a) {
           a.softcap,
           a.first_key,
           a.mask_rows,
-          a.order,
           a.part};
 }
 
@@ -77,7 +77,7 @@ unsigned blocks(int64_t count) {
 
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
-  if (a.has_all_keys())
+  if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
   return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kForwardTile<kD>;
@@ -94,7 +94,7 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
 
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
-  if (a.has_all_keys()) {
+  if (a.starts_at_first_key()) {
     if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
     if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
     if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
@@ -158,10 +158,38 @@ CudaKernel prepare_attention_merge(const CudaKernelCall& call) {
   };
 }
 
+struct ReorderedRows {
+  RowOrder order;
+  int64_t rows, words, count;  ///< rows of a sample; words of a row; all words
+  bool to_order;
+};
+
+/// A thread for each word of 2 bytes.
+__global__ void __launch_bounds__(kThreads) reorder_kernel(ReorderedRows r, const uint16_t* x, uint16_t* y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= r.count) return;
+  const int64_t row = i / r.words, stored = (row / r.rows * r.rows + row % r.rows) * r.words + i % r.words;
+  const int64_t ordered = (row / r.rows * r.rows + r.order.position(row % r.rows)) * r.words + i % r.words;
+  y[r.to_order ? stored : ordered] = x[r.to_order ? ordered : stored];
+}
+
+CudaKernel prepare_reorder_rows(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  const int64_t count = x.size() * byte_size(x.dtype) / 2, rows = x.shape[1];
+  const ReorderedRows r{RowOrder::of(call.attrs, rows), rows, count / (x.shape[0] * rows), count,
+                        call.attrs.flag("to_order")};
+  return [r, from = x.as<uint16_t>(), to = call.out[0].as<uint16_t>()](CudaStream stream) {
+    launch(reorder_kernel, blocks(ceil_div(r.count, kThreads)), kThreads, 0, stream, "reorder_rows", r, from, to);
+  };
+}
+
 }  // namespace
 
 extern const CudaKernels attention_cuda = {{"attention", prepare_attention},
                                            {"attention_grad", prepare_attention_grad},
-                                           {"attention_merge", prepare_attention_merge}};
+                                           {"attention_merge", prepare_attention_merge},
+                                           {"reorder_rows", prepare_reorder_rows}};
 
 }  // namespace trainctl

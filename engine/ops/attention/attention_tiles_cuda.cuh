@@ -25,15 +25,9 @@ struct Operands {
   bool causal;
   int64_t window, first_row;
   float scale, softcap;
-  // Of a part of the keys, or of rows that are not stored by position (key_exchange.h, row_order.h).
+  // Of a part of the keys (key_exchange.h).
   int64_t first_key, mask_rows;
-  RowOrder order;
   bool part;
-
-  /// Each query is compared with each key that is there, whatever their positions.
-  __device__ bool compares_all() const { return first_key > 0 || order.piece > 0 || part; }
-  __device__ int64_t position_of_row(int64_t row) const { return order.position(first_row + row); }
-  __device__ int64_t position_of_key(int64_t key) const { return order.position(first_key + key); }
 
   __device__ bool mask_at(int64_t b, int64_t key) const {
     const int64_t at = b * mask_rows + first_key + key;
@@ -50,32 +44,30 @@ struct Operands {
     }
     return true;
   }
-  /// The position of the first row of the document that a row, or a key, belongs to; `index` in the whole.
-  __device__ int64_t document_at(int64_t b, int64_t index) const {
-    return static_cast<const int32_t*>(mask)[b * mask_rows + index];
+  /// The index of the first row of the document that a row, or a key, belongs to.
+  __device__ int64_t document_at(int64_t b, int64_t row) const {
+    return static_cast<const int32_t*>(mask)[b * mask_rows + row];
   }
   __device__ bool sees(int64_t b, int64_t row, int64_t key) const {
-    if (row >= n.t || key >= n.s) return false;
-    const int64_t at = position_of_row(row), of_key = position_of_key(key);
-    if (causal && of_key > at) return false;
-    if (window > 0 && of_key + window <= at) return false;
+    const int64_t position = first_key + key;
+    if (row >= n.t || key >= n.s || (causal && position > first_row + row)) return false;
+    if (window > 0 && position + window <= first_row + row) return false;
     if (mask_type != MaskType::documents) return mask_at(b, key);
     const int64_t document = document_at(b, first_row + row);
-    return of_key >= document && document == document_at(b, first_key + key);
+    return position >= document && document == document_at(b, position);
   }
   /// No row from `begin` to `end` sees an earlier key.
   __device__ int64_t first_key_of(int64_t b, int64_t begin, int64_t end) const {
-    if (compares_all()) return 0;
     int64_t first = window > 0 ? first_row + begin - window + 1 : 0;
     if (mask_type == MaskType::documents) {
-      int64_t document = n.s;
+      int64_t document = mask_rows;
       for (int64_t row = begin; row < (end < n.t ? end : n.t); ++row) {
         const int64_t its = document_at(b, first_row + row);
         document = its < document ? its : document;
       }
       first = document > first ? document : first;
     }
-    return first > 0 ? first : 0;
+    return first > first_key ? first - first_key : 0;
   }
   /// The score of q . k.
   __device__ float score(float product) const {
@@ -88,8 +80,8 @@ struct Operands {
   }
   /// The keys that rows before `end` see are before this one.
   __device__ int64_t keys_of(int64_t end) const {
-    const int64_t last = first_row + (end < n.t ? end : n.t);
-    return causal && !compares_all() && last < n.s ? last : n.s;
+    const int64_t last = first_row + (end < n.t ? end : n.t) - first_key;
+    return causal && last < n.s ? last : n.s;
   }
 };
 
@@ -334,7 +326,8 @@ __global__ void __launch_bounds__(kThreads)
   load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e);
   float to_k[kR][D / kSide] = {}, to_v[kR][D / kSide] = {};
   // With causal, rows before the tile's first key see none of it.
-  const int64_t before = a.causal && !a.compares_all() && key0 > a.first_row ? (key0 - a.first_row) / B * B : 0;
+  const int64_t position = a.first_key + key0;
+  const int64_t before = a.causal && position > a.first_row ? (position - a.first_row) / B * B : 0;
   for (at.r = 0; at.r < a.n.r; ++at.r) {
     for (int64_t row0 = before; row0 < a.n.t; row0 += B) {
       if (a.first_key_of(at.b, row0, row0 + B) >= key0 + B) continue;  // a window or documents: no row sees the tile

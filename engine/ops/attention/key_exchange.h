@@ -6,7 +6,8 @@
 //   attention_grad  dy, q, k, v(, mask), out, logs -> dq, dk, dv                with out and logs of all keys
 //
 // With the attr kPartOfKeys a row of attention that sees no key has the log kNoKeys instead of 0, and attention_merge
-// combines two parts.
+// combines two parts. These kernels know rows by position only: the compiler reorders rows that are stored in the order
+// of ranks (row_order.h), or calls the kernels for pieces of them.
 #pragma once
 
 #include "engine/ops/kernel_def.h"
@@ -21,5 +22,7 @@ inline constexpr float kNoKeys = -3.0e38f;
 /// in: out, logs, out, logs of two blocks of keys -> out, logs of both. With attr last: the log of a row that sees no
 /// key becomes 0, as that of attention.
 extern const KernelDef attention_merge_kernel;
+/// Rows (dim 1) in the order of ranks (attr row_order) -> the same rows by position; with attr to_order the other way.
+extern const KernelDef reorder_rows_kernel;
 
 }  // namespace trainctl

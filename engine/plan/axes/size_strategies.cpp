@@ -20,10 +20,6 @@ namespace {
 /// A factor of a layer.
 using LayerFactor = std::pair<LayerId, int>;
 
-bool contains(const std::vector<int>& list, int value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
 /// The factor that cuts a dim of a node's tensor; -1: none.
 int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int dim) {
   return dim < 0 ? -1
