@@ -92,7 +92,8 @@ class KeyExchange {
   /// All rows by position, of rows in the order of ranks; with `to_order` the other way.
   View reordered(const View& view, bool to_order = false) {
     if (!is_ordered()) return view;
-    const View result = scratch_like(view);
+    View result = scratch_like(view);
+    result.operand.tensor += to_order ? " in order of ranks" : " by position";
     reorder(view, result, to_order);
     return result;
   }
@@ -135,6 +136,7 @@ class KeyExchange {
     View view = whole;
     view.operand.shape[dim] /= num_pieces();
     view.operand.global_offset[dim] = position(index, piece);
+    view.operand.tensor += ".piece" + std::to_string(piece);
     return scratch_like(view);
   }
 
@@ -305,10 +307,11 @@ class KeyExchange {
     return name;
   }
 
-  void message(Opcode opcode, int peer, const View& view) {
+  /// Both ends name the message by the tensor and the block.
+  void message(Opcode opcode, int peer, const View& view, const std::string& tensor, int64_t of) {
     Instruction i;
     i.opcode = opcode;
-    i.name = std::string(to_string(opcode)) + " " + view.operand.tensor;
+    i.name = std::string(to_string(opcode)) + " " + block_name(tensor, of);
     i.peer = peer;
     i.purpose = Purpose::redistribute;
     if (opcode == Opcode::send)
@@ -316,16 +319,25 @@ class KeyExchange {
     else
       l_.emit(std::move(i), {}, {view});
   }
-  void send(const KeyBlock& block) {
-    for (const View* view : {&block.k, &block.v}) message(Opcode::send, neighbour(1), *view);
+  static std::string block_name(const std::string& tensor, int64_t of) {
+    return tensor + ".block" + std::to_string(of);
   }
-  void recv(const KeyBlock& block) {
-    for (const View* view : {&block.k, &block.v}) message(Opcode::recv, neighbour(-1), *view);
+  /// `like`: this rank's own tensors, for their names.
+  void send(const KeyBlock& like, const KeyBlock& block, int64_t of) {
+    message(Opcode::send, neighbour(1), block.k, like.k.operand.tensor, of);
+    message(Opcode::send, neighbour(1), block.v, like.v.operand.tensor, of);
+  }
+  void recv(const KeyBlock& like, const KeyBlock& block, int64_t of) {
+    message(Opcode::recv, neighbour(-1), block.k, like.k.operand.tensor, of);
+    message(Opcode::recv, neighbour(-1), block.v, like.v.operand.tensor, of);
   }
 
   KeyBlock new_block(const KeyBlock& like, int64_t of) {
     KeyBlock block{scratch_like(like.k), scratch_like(like.v)};
-    for (View* view : {&block.k, &block.v}) view->operand.global_offset[kRowDim] = of * (rows_ / ways_);
+    for (View* view : {&block.k, &block.v}) {
+      view->operand.global_offset[kRowDim] = of * (rows_ / ways_);
+      view->operand.tensor = block_name(view->operand.tensor, of);
+    }
     return block;
   }
 
@@ -351,7 +363,7 @@ class KeyExchange {
         for (size_t k = 0; k < pieces(); ++k) sums[q].left += sight(q, step, k) != Sight::none ? 1 : 0;
     KeyBlock block = mine;
     for (int64_t step = 0; step < ways_; ++step) {
-      if (step + 1 < ways_) send(block);
+      if (step + 1 < ways_) send(mine, block, block_of(step));
       if (sees_block(step)) {
         const std::vector<View> ks = pieces_of(block.k, block_of(step)), vs = pieces_of(block.v, block_of(step));
         for (size_t q = 0; q < pieces(); ++q)
@@ -361,7 +373,7 @@ class KeyExchange {
       }
       if (step + 1 == ways_) break;
       block = new_block(mine, block_of(step + 1));
-      recv(block);
+      recv(mine, block, block_of(step + 1));
     }
     join(outs, out);
     join(all_logs, logs, kLogRowDim);
@@ -400,7 +412,7 @@ class KeyExchange {
     const KeyBlock totals{new_output(1), new_output(2)};
     KeyBlock block = mine;
     for (int64_t step = 0; step < ways_; ++step) {
-      if (step + 1 < ways_) send(block);
+      if (step + 1 < ways_) send(mine, block, block_of(step));
       const bool sees = sees_block(step);
       KeyBlock grads;
       if (sees) {
@@ -409,16 +421,16 @@ class KeyExchange {
       }
       if (step > 0) {
         const KeyBlock sums = new_block(totals, block_of(step));
-        recv(sums);
+        recv(totals, sums, block_of(step));
         if (sees) add(grads.k, sums.k), add(grads.v, sums.v);
         grads = sums;
       }
-      send(grads);
+      send(totals, grads, block_of(step));
       if (step + 1 == ways_) break;
       block = new_block(mine, block_of(step + 1));
-      recv(block);
+      recv(mine, block, block_of(step + 1));
     }
-    recv(totals);
+    recv(totals, totals, index_);
     join(dqs, dq);
     keep(0, dq);
     keep(1, totals.k);

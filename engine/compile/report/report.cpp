@@ -176,7 +176,7 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
     const Program& program = classes.programs[c];
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves = i.purpose == Purpose::redistribute ||
+      const bool moves = (i.purpose == Purpose::redistribute && i.opcode != Opcode::recv) ||
                          (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
                          (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
       const bool rearranges =
