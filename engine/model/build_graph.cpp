@@ -17,6 +17,7 @@
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/spec/adapters.h"
+#include "engine/spec/added_layers.h"
 #include "engine/spec/reference_model.h"
 
 namespace trainctl {
@@ -46,6 +47,7 @@ class Model {
     for (const LayerSpec& layer : spec_.network) {
       add_layer(layer);
       if (has_reference_) add_reference(layer);
+      add_layers_beside(layer);
       add_adapter(layer);
     }
     if (spec_.loss) add_loss();
@@ -178,6 +180,8 @@ class Model {
                            spec_.parallel.micro_batches,
                            spec_.parallel.context,
                            row_order_};
+      const std::string& owned = owner.empty() ? name : owner;
+      context.packing = packing_of(to_string(storage_of(spec_, owned + ".weight")));
       const std::vector<TensorId> outputs = emit_layer(context);
       builder.finish(outputs, layer.outputs);
       return outputs;
@@ -209,6 +213,23 @@ class Model {
     else if (outputs_[names.front()] >= 0)
       outputs = emit(layer, inputs, reference_layer(layer.name), layer.name);
     for (size_t i = 0; i < outputs.size(); ++i) references_[names[i]] = outputs[i];
+  }
+
+  /// The layers that the layer adds (EntryType::added); its readers then read the last of them.
+  void add_layers_beside(const LayerSpec& beside) {
+    const std::vector<LayerSpec> layers = added_layers(beside);
+    if (layers.empty() || outputs_[beside.name] < 0) return;
+    const int64_t features = graph_.tensors[outputs_[beside.name]].shape.back();
+    for (LayerSpec layer : layers) {
+      const LayerDef& def = *find_layer(layer.type);
+      const auto lacks = [&](const Field& field) { return field.name == "units" && !layer.attrs.has(field.name); };
+      if (std::any_of(def.fields.begin(), def.fields.end(), lacks)) layer.attrs.set("units", features);
+      add_layer(layer);
+      if (has_reference_) add_reference(layer);
+    }
+    outputs_[beside.name] = outputs_[layers.back().name];
+    if (const auto last = references_.find(layers.back().name); last != references_.end())
+      references_[beside.name] = last->second;
   }
 
   /// Every reader of the layer then reads the sum of it and its adapter.

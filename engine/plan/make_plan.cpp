@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/base/text.h"
 #include "engine/plan/axes/candidates.h"
+#include "engine/plan/axes/expert_strategies.h"
 #include "engine/plan/axes/host_axes.h"
 #include "engine/plan/axes/propagation.h"
 #include "engine/plan/axes/shard_limits.h"
 #include "engine/plan/axes/sharding_facts.h"
 #include "engine/plan/axes/size_strategies.h"
 #include "engine/plan/axes/strategies.h"
+#include "engine/plan/expert_notes.h"
 #include "engine/plan/hybrid/hybrid_shards.h"
 #include "engine/plan/hybrid/hybrid_variables.h"
 #include "engine/plan/hybrid/local_shards.h"
@@ -282,12 +285,24 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
-Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
-  Plan plan = plan_header(spec, cost);
-  plan.numerics = numerics_of(graph, spec);
+/// The job with strategies in place of parallel.expert.
+JobSpec with_expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                               const Mesh& mesh, std::vector<Diagnostic>& errors) {
+  JobSpec expanded = spec;
+  for (StrategySpec& strategy : expert_strategies(graph, facts, spec, mesh, errors))
+    expanded.parallel.strategies.push_back(std::move(strategy));
+  return expanded;
+}
+
+Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, PlanMemo& memo) {
+  Plan plan = plan_header(job, cost);
+  plan.numerics = numerics_of(graph, job);
   if (!memo.facts) memo.facts = std::make_unique<const GraphFacts>(graph);
   const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;
+  std::optional<JobSpec> expanded;
+  if (job.parallel.expert > 1) expanded = with_expert_strategies(graph, facts, job, plan.mesh, errors);
+  const JobSpec& spec = expanded ? *expanded : job;
 
   std::vector<int> stages(graph.layers.size(), 0);
   if (plan.num_stages > 1 || plan.mode != ParallelMode::stand_alone) {
@@ -326,6 +341,7 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   note_own_statistics(graph, plan);
+  note_experts(graph, plan);
   if (plan.hybrid()) {
     const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
     for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));
@@ -366,7 +382,7 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
     if (plan.layers[l].choice != Choice::user) continue;
     const StrategySpec* strategy =
         rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
-    if (strategy == nullptr) continue;  // of parallel.data, tensor and context
+    if (strategy == nullptr) continue;  // of parallel.data, tensor, context and expert
     StrategySpec bare = *strategy;
     bare.reason.clear();
     // Text that follows the strategy's own reason is kept.

@@ -128,6 +128,20 @@ std::string_view to_string(OnNan on_nan) {
   return "";
 }
 
+std::string_view to_string(FrozenType type) {
+  switch (type) {
+    case FrozenType::same:
+      return "same";
+    case FrozenType::bf16:
+      return "bf16";
+    case FrozenType::int8:
+      return "int8";
+    case FrozenType::nf4:
+      return "nf4";
+  }
+  return "";
+}
+
 std::string_view to_string(PrintFormat format) {
   switch (format) {
     case PrintFormat::text:
@@ -251,6 +265,7 @@ DatasetSpec JobSpec::validation_set() const {
   }
   set.weights.clear();  // each sample counts once
   if (!differs.split.empty()) set.split = differs.split;
+  if (!differs.labels) set.labels = false;
   if (differs.samples > 0) set.samples = differs.samples;
   if (set.type == "clicks") set.takes_validation_share = true;  // other samples than those of the training
   return set;

@@ -76,6 +76,11 @@ extern const OpDef rotary_op = {
       if (turned < 2 || turned % 2 != 0 || turned > d)
         shape_error(fmt::format(
             "rotary: rotary_dim is {}, expected an even number of at most {}, the features per head", turned, d));
+      const int64_t offset = attrs.integer("rotary_offset", 0);
+      if (offset < 0 || offset > d - turned)
+        throw ShapeError(fmt::format("rotary: features {} to {} are to be rotated, but a head has {}", offset,
+                                     offset + turned - 1, d),
+                         "rotary_offset");
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
         shape_error(
             fmt::format("rotary: the last dim of {} is not a multiple of {} heads of {}", to_string(in[0]), heads, d));
@@ -111,6 +116,7 @@ extern const OpDef rotary_op = {
                                           .optional = {{"heads", int64_t{3}},
                                                        {"rotated", int64_t{2}},
                                                        {"rotary_dim", int64_t{32}},
+                                                       {"rotary_offset", int64_t{32}},
                                                        {"interleaved", true},
                                                        {"positions", int64_t{2048}},
                                                        {"inverse", true},
@@ -139,8 +145,12 @@ std::vector<Field> rotary_fields() {
            "in GPT-J.")
           .one_of({"half", "interleaved"})
           .defaults(std::string("half")),
-      integer("rotary_dim", "Number of features of each head that are rotated, the first ones; default: all.")
+      integer("rotary_dim", "Number of features of each head that are rotated; default: all.")
           .at_least(2)
+          .at_most(kMaxSize),
+      integer("rotary_offset", "First rotated feature of each head, with rotary_dim.")
+          .defaults(int64_t{0})
+          .at_least(0)
           .at_most(kMaxSize)};
   for (Field& field : rotary_scaling_fields()) fields.push_back(std::move(field));
   return fields;
@@ -176,6 +186,8 @@ extern const LayerDef rotary_layer = {
           const int64_t rotary_dim = layer.attrs.integer("rotary_dim", head_dim);
           if (rotary_dim != head_dim) attrs.set("rotary_dim", rotary_dim);
           if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
+          if (const int64_t offset = layer.attrs.integer("rotary_offset"); offset != 0)
+            attrs.set("rotary_offset", offset);
           for (const auto& [name, value] : rotary_scaling_attrs(layer.attrs, rotary_dim, shape[1]))
             attrs.set(name, value);
           return layer.emit("rotary", std::move(attrs));

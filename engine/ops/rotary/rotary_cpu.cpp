@@ -59,7 +59,7 @@ CpuKernel prepare_rotary(const KernelCall& call) {
   const int64_t first = any ? 0 : r.first_row, count = r.starts ? r.positions : any ? r.rows : r.t;
   return [r, is_ordered, turns = turns_of(r, first, count), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
     const auto turn = r.interleaved ? turn_neighbours : turn_halves;
-    const int64_t turned = r.rotated * r.head_dim, pairs = r.pairs();
+    const int64_t turned = r.rotated * r.head_dim, pairs = r.pairs(), begin = r.rotary_offset;
     for (int64_t unit = 0; unit < r.b * r.t * r.units; ++unit) {
       int64_t row = unit / r.units % r.t;
       if (is_ordered) row = r.order.position(r.first_row + row);
@@ -70,8 +70,10 @@ CpuKernel prepare_rotary(const KernelCall& call) {
                   *sines = turns->sines.data() + row * pairs;
       float* y = y0 + unit * r.features;
       for (int64_t at = 0; at < turned; at += r.head_dim) {
-        turn(x + at, y + at, cosines, sines, pairs);
-        if (x != y) std::copy(x + at + r.rotary_dim, x + at + r.head_dim, y + at + r.rotary_dim);
+        turn(x + at + begin, y + at + begin, cosines, sines, pairs);
+        if (x == y) continue;
+        std::copy(x + at, x + at + begin, y + at);
+        std::copy(x + at + begin + r.rotary_dim, x + at + r.head_dim, y + at + begin + r.rotary_dim);
       }
       if (x != y) std::copy(x + turned, x + r.features, y + turned);
     }
