@@ -72,7 +72,7 @@ inline Attrs optimizer_options() {
 /// Shared by all optimizers.
 inline Field weight_decay_field() {
   return number("weight_decay",
-                "Factor of the weight that is added to the gradient (L2 penalty); adamw: decoupled "
+                "Factor of the weight that is added to the gradient (L2 penalty); adamw and lion: decoupled "
                 "weight decay.")
       .defaults(0.0)
       .at_least(0);

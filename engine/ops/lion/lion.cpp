@@ -23,7 +23,7 @@ extern const KernelDef lion_update_kernel = {
 
 extern const OptimizerDef lion_optimizer = {
     .name = "lion",
-    .fields = {number("weight_decay", "Decoupled weight decay.").defaults(0.0).at_least(0),
+    .fields = {weight_decay_field(),
                numbers("betas", "Interpolation of the update and decay rate of the moment.")
                    .defaults(std::vector<double>{0.9, 0.99})
                    .items(2)
