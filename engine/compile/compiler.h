@@ -127,9 +127,12 @@ struct Compiler {
   }
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
-    return optimizer_of(bucket).is_plain_step() && plan.numerics.optimizer.clip_norm == 0 &&
+    return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.needs_norm() &&
+           plan.numerics.optimizer.clip_value == 0 &&
            plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
+  /// True if the step reports whether its update was skipped, after the metrics.
+  bool reports_skips() const { return graph.trains() && plan.numerics.optimizer.skips_not_finite; }
   /// The loss and the metrics, which are beside each other.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }

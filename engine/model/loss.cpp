@@ -113,7 +113,10 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
   add_metrics(c, builder, prediction, label, terms);
   Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(c.spec.loss->attrs, type.fields);
-  attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
+  const double mean = 1.0 / (static_cast<double>(terms) * c.shares);
+  const bool sums = c.spec.loss->reduction == "sum";
+  attrs.set("scale", sums ? 1.0 : mean);
+  if (sums) attrs.set("mean_scale", mean);  // for evaluations
   const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, {prediction, label}, attrs)[0];
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.

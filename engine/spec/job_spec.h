@@ -213,6 +213,9 @@ struct OptimizerSpec {
   bool skips_not_finite = false;
   std::vector<ParameterGroup> groups;
 
+  /// True if every update reads the norm of all gradients.
+  bool needs_norm() const { return clip_norm > 0 || skips_not_finite; }
+
   /// The settings of a group (Update::group); -1: of all other parameters.
   Attrs settings_of(int group) const;
   double learning_rate_scale(int group) const;
