@@ -217,10 +217,10 @@ struct Memory {
   int64_t total() const { return arena() + workspace + validation; }
 };
 
-/// A number of each step beside the loss.
 /// The metric that counts steps whose update was skipped (train.on_nan: skip).
 inline constexpr const char* kSkippedMetric = "skipped";
 
+/// A number of each step beside the loss.
 struct ReportedMetric {
   std::string name;  ///< "accuracy"
   double scale = 1;  ///< times the sum in the arena

@@ -113,6 +113,7 @@ CudaKernel prepare_conv2d_weight_grad(const CudaKernelCall& call) {
 
 extern const CudaKernels conv2d_cuda = {{"conv2d", prepare_conv2d},
                                         {"conv2d_input_grad", prepare_conv2d_input_grad},
+                                        {"conv_transpose2d", prepare_conv2d_input_grad},
                                         {"conv2d_weight_grad", prepare_conv2d_weight_grad}};
 
 }  // namespace trainctl
