@@ -222,8 +222,8 @@ inline constexpr const char* kSkippedMetric = "skipped";
 
 /// A number of each step beside the loss.
 struct ReportedMetric {
-  std::string name;  ///< "accuracy"
-  double scale = 1;  ///< times the sum in the arena
+  std::string name;       ///< "accuracy"
+  double scale = 1;       ///< times the sum in the arena
   bool of_labels = true;  ///< the sum is over labels; false: one number of the step
 };
 

@@ -223,10 +223,11 @@ void note_own_statistics(const Graph& graph, Plan& plan) {
     shards = std::max(shards, ways);
   }
   if (layers == 0) return;
-  plan.notes.push_back(fmt::format(
-      "{}{}: with sync: false each rank normalizes over its own rows, 1/{} of a micro-batch, as PyTorch does under DDP; "
-      "the results depend on the number of ranks that share a batch",
-      first, layers == 1 ? "" : fmt::format(" and {} more layers", layers - 1), shards));
+  plan.notes.push_back(
+      fmt::format("{}{}: with sync: false each rank normalizes over its own rows, 1/{} of a micro-batch, as PyTorch "
+                  "does under DDP; "
+                  "the results depend on the number of ranks that share a batch",
+                  first, layers == 1 ? "" : fmt::format(" and {} more layers", layers - 1), shards));
 }
 
 // Notes for the user: rows that cannot be divided evenly, ranks that repeat each other's work, settings that this mode
@@ -354,7 +355,8 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
   const std::vector<LayerFacts> facts = sharding_facts(graph);
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     if (plan.layers[l].choice != Choice::user) continue;
-    const StrategySpec* strategy = rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
+    const StrategySpec* strategy =
+        rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
     StrategySpec bare = *strategy;
     bare.reason.clear();
     // Text that follows the strategy's own reason is kept.

@@ -102,9 +102,7 @@ struct DatasetSpec {
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const {
-    return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts());
-  }
+  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
   /// True if its samples are tokens and the tokens that follow them.
@@ -133,9 +131,9 @@ struct LayerSpec {
 };
 
 struct LossSpec {
-  std::string type;   ///< a LossDef's name
-  Attrs attrs;        ///< the type's own fields, defaults filled in
-  std::string input;  ///< layer whose output is the prediction; default: the last layer
+  std::string type;                ///< a LossDef's name
+  Attrs attrs;                     ///< the type's own fields, defaults filled in
+  std::string input;               ///< layer whose output is the prediction; default: the last layer
   std::string reduction = "mean";  ///< mean | sum, over the global batch
 };
 
@@ -206,7 +204,7 @@ struct ParameterGroup {
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  Attrs attrs;           ///< the type's own fields; those that are absent have their defaults
+  Attrs attrs;            ///< the type's own fields; those that are absent have their defaults
   double clip_norm = 0;   ///< by global norm; 0: off
   double clip_value = 0;  ///< by the absolute value of each element; 0: off
   /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.

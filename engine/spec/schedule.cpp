@@ -85,7 +85,8 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
     const int64_t timescale = schedule.timescale > 0 ? schedule.timescale : std::max<int64_t>(warmup, 1);
     return schedule.base / std::sqrt(1.0 + static_cast<double>(since) / static_cast<double>(timescale));
   }
-  if (type == "cosine_restarts") return cosine_between(schedule.base, schedule.min, fraction_of_period(schedule, since));
+  if (type == "cosine_restarts")
+    return cosine_between(schedule.base, schedule.min, fraction_of_period(schedule, since));
   if (type == "wsd") {
     const int64_t decaying = step - (total - schedule.decay_steps);
     if (decaying <= 0) return schedule.base;

@@ -1,5 +1,5 @@
-// optimizer.learning_rate: the rate of a step (t, from 0 over the whole run; w = warmup_steps, s = t - w, n = total_steps
-// or the steps of the run, d = (s / (n - w)) limited to 1).
+// optimizer.learning_rate: the rate of a step (t, from 0 over the whole run; w = warmup_steps, s = t - w, n =
+// total_steps or the steps of the run, d = (s / (n - w)) limited to 1).
 //
 //   t < w            base (t + 1) / w
 //   constant         base

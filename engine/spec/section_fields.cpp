@@ -209,7 +209,8 @@ const Section& learning_rate_section() {
               .at_least(0)
               .for_type({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
                          "cosine_restarts", "inverse_sqrt", "wsd"}),
-          field<&S::total_steps>("total_steps", "Steps until the rate reaches its final value; 0: all steps of the run.")
+          field<&S::total_steps>("total_steps",
+                                 "Steps until the rate reaches its final value; 0: all steps of the run.")
               .for_type({"cosine", "linear", "polynomial", "wsd", "one_cycle"})
               .at_least(0),
           field<&S::min>("min", "Final learning rate.")

@@ -593,15 +593,15 @@ void schedules_fit(Rules& r) {
   need_ascending("milestones", s.milestones);
   need_ascending("points", s.points);
   if (s.type == "piecewise" && (s.points.empty() || s.points.size() != s.rates.size()))
-    r.wrong("optimizer.learning_rate.rates", "there are " + number(static_cast<int64_t>(s.rates.size())) +
-                                                 " rates for " + number(static_cast<int64_t>(s.points.size())) +
-                                                 " points",
+    r.wrong("optimizer.learning_rate.rates",
+            "there are " + number(static_cast<int64_t>(s.rates.size())) + " rates for " +
+                number(static_cast<int64_t>(s.points.size())) + " points",
             "e.g. points: [0, 100, 1000], rates: [0, 0.1, 0.001]");
   if (s.total_steps == 0 && s.end(1) == 0 && s.type != "cosine_restarts") return;
   if (s.type == "wsd" && s.total_steps > 0 && s.warmup_steps + s.decay_steps > s.total_steps)
     r.wrong("optimizer.learning_rate.decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
-                                                       number(s.decay_steps) + " steps are longer than total_steps: " +
-                                                       number(s.total_steps));
+                                                       number(s.decay_steps) +
+                                                       " steps are longer than total_steps: " + number(s.total_steps));
   if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
     r.wrong("optimizer.learning_rate.warmup_steps",
             "the warm-up of " + number(s.warmup_steps) +

@@ -112,7 +112,8 @@ optimizer: {groups: [{parameters: ['*.bias'], learning_rate_scale: 0.5}]}
   CHECK(updates == 1);
 }
 
-TEST_CASE("with on_nan: skip every update reads the norm of all gradients, and the step reports whether it was skipped") {
+TEST_CASE(
+    "with on_nan: skip every update reads the norm of all gradients, and the step reports whether it was skipped") {
   const auto compiled_with = [](const std::string& on_nan) {
     const JobSpec spec = parse_job(R"(
 dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}

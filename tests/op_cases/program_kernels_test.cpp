@@ -134,7 +134,8 @@ TEST_CASE("sgd_update follows torch.optim.SGD, with momentum, nesterov, weight d
     const bool nesterov = (bits & 2) != 0 && momentum > 0;
     const double clip = (bits & 8) != 0 ? 1.5 : 0.0;
     CAPTURE(bits);
-    ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f), squared = poison(1);
+    ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f),
+                         squared = poison(1);
     std::vector<WeightReference> expected;
     for (float x : w) expected.push_back({x});
     StepScalars scalars;
@@ -158,7 +159,7 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   for (const bool decoupled : {false, true}) {
     for (const double clip : {0.0, 100.0, 0.5}) {
       ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), m(kWeights, 0.0f), v(kWeights, 0.0f),
-             squared = poison(1);
+                           squared = poison(1);
       std::vector<WeightReference> expected;
       for (float x : w) expected.push_back({x});
       StepScalars scalars{.learning_rate = 0.01f};
@@ -255,7 +256,8 @@ TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in t
     for (const bool in_place : {false, true}) {
       CAPTURE(def->name);
       CAPTURE(in_place);
-      ProgramKernelsFloats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f}, expected_loss = loss;
+      ProgramKernelsFloats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f},
+                           expected_loss = loss;
       ProgramKernelsFloats grad = poison(60), expected = poison(60);
       std::vector<int32_t> classes = {3, 0, 4, 4, 1, 2, 0, 3, 1, 1, 2, 4};
       const auto shaped = [](ProgramKernelsFloats& values) {

@@ -49,7 +49,8 @@ TEST_CASE("a linear schedule falls to min over the run, and a polynomial one alo
 
 TEST_CASE("wsd keeps the base until the last decay_steps steps, and ends at min") {
   for (const char* shape : {"linear", "cosine", "sqrt"}) {
-    const ScheduleSpec schedule{.type = "wsd", .base = 1, .warmup_steps = 5, .min = 0.1, .decay_steps = 20, .decay_shape = shape};
+    const ScheduleSpec schedule{
+        .type = "wsd", .base = 1, .warmup_steps = 5, .min = 0.1, .decay_steps = 20, .decay_shape = shape};
     CHECK(learning_rate(schedule, 4, 100) == doctest::Approx(1));
     CHECK(learning_rate(schedule, 80, 100) == doctest::Approx(1));
     CHECK(learning_rate(schedule, 81, 100) < 1);
@@ -77,8 +78,9 @@ TEST_CASE("a piecewise schedule is linear between its points, and constant outsi
 TEST_CASE("a run that is longer than its schedule is told the rate of its last steps") {
   ScheduleSpec schedule{.type = "linear", .base = 1, .total_steps = 50, .min = 0.25};
   CHECK(outlived_schedule(schedule, 50).empty());
-  CHECK(outlived_schedule(schedule, 60) ==
-        "the learning rate stays at 0.25 after step 50 (optimizer.learning_rate.total_steps), but the run has 60 steps");
+  CHECK(
+      outlived_schedule(schedule, 60) ==
+      "the learning rate stays at 0.25 after step 50 (optimizer.learning_rate.total_steps), but the run has 60 steps");
   schedule.min = 0;
   CHECK(outlived_schedule(schedule, 60) ==
         "the learning rate is 0 after step 50 (optimizer.learning_rate.total_steps), but the run has 60 steps; later "

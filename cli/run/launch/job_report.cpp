@@ -34,12 +34,9 @@ Json rate_json(const PlannedJob& job) {
   constexpr int kColumns = 60;
   const std::string curve = rate_curve(rate, steps, kColumns);
   if (curve.empty()) return nullptr;
-  return {{"steps", steps},
-          {"first", learning_rate(rate, 0, steps)},
-          {"base", rate.base},
-          {"last", learning_rate(rate, steps - 1, steps)},
-          {"curve", curve},
-          {"outlived", outlived_schedule(rate, steps)}};
+  return {{"steps", steps},    {"first", learning_rate(rate, 0, steps)},
+          {"base", rate.base}, {"last", learning_rate(rate, steps - 1, steps)},
+          {"curve", curve},    {"outlived", outlived_schedule(rate, steps)}};
 }
 
 }  // namespace

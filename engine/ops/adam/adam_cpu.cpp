@@ -18,8 +18,9 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
   const bool amsgrad = call.attrs.flag("amsgrad");
   check(!amsgrad || call.out.size() > 3, "adam_update with amsgrad needs the largest v as fourth output");
   CpuKernel update = [g = call.in[0].as<float>(), w = call.out[0].as<float>(), m = call.out[1].as<float>(),
-                      v = call.out[2].as<float>(), largest = amsgrad ? call.out[3].as<float>() : nullptr, n = call.out[0].size(), clip = cpu::clip_of(call),
-                      rate = cpu::LearningRate(call), scalars = call.scalars, rate1 = static_cast<float>(1.0 - beta1),
+                      v = call.out[2].as<float>(), largest = amsgrad ? call.out[3].as<float>() : nullptr,
+                      n = call.out[0].size(), clip = cpu::clip_of(call), rate = cpu::LearningRate(call),
+                      scalars = call.scalars, rate1 = static_cast<float>(1.0 - beta1),
                       keep2 = static_cast<float>(beta2), rate2 = static_cast<float>(1.0 - beta2),
                       eps = static_cast<float>(call.attrs.number("eps", 1e-8)),
                       coupled_decay = decoupled ? 0.0f : decay, decoupled_decay = decoupled ? decay : 0.0f] {

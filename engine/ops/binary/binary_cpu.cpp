@@ -36,12 +36,10 @@ void cpu::sub_span(const float* a, const float* b, float* y, int64_t n) { span<s
 void cpu::mul_span(const float* a, const float* b, float* y, int64_t n) { span<std::multiplies<>>(a, b, y, n); }
 void cpu::div_span(const float* a, const float* b, float* y, int64_t n) { span<std::divides<>>(a, b, y, n); }
 
-extern const CpuKernels binary_cpu = {{"add", prepare_binary<std::plus<>>},
-                                      {"sub", prepare_binary<std::minus<>>},
-                                      {"mul", prepare_binary<std::multiplies<>>},
-                                      {"div", prepare_binary<std::divides<>>},
-                                      {"maximum", prepare_binary<Maximum>},
-                                      {"minimum", prepare_binary<Minimum>},
-                                      {"larger", prepare_binary<Larger>}};
+extern const CpuKernels binary_cpu = {
+    {"add", prepare_binary<std::plus<>>},       {"sub", prepare_binary<std::minus<>>},
+    {"mul", prepare_binary<std::multiplies<>>}, {"div", prepare_binary<std::divides<>>},
+    {"maximum", prepare_binary<Maximum>},       {"minimum", prepare_binary<Minimum>},
+    {"larger", prepare_binary<Larger>}};
 
 }  // namespace trainctl

@@ -85,7 +85,8 @@ Cost cost_with(Infos in, Infos out, double flops) {
 /// size [h, w].
 RuleText conv_transpose2d_rule(Infos, const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
-  return {image_letters("k", "pq", last) + ",kcrs->" + image_letters("c", "hw", last), "hwpqrs", kWindowsNeedNeighbours};
+  return {image_letters("k", "pq", last) + ",kcrs->" + image_letters("c", "hw", last), "hwpqrs",
+          kWindowsNeedNeighbours};
 }
 
 /// dy must be what the window makes of x.
@@ -201,8 +202,9 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
                        "output_padding");
     size[d] = (x.size[d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1;
     if (size[d] < 1)
-      throw ShapeError(fmt::format("a padding of {} leaves nothing of images of {}x{}", padding[d], x.size[0], x.size[1]),
-                       "padding");
+      throw ShapeError(
+          fmt::format("a padding of {} leaves nothing of images of {}x{}", padding[d], x.size[0], x.size[1]),
+          "padding");
   }
   const Attrs attrs{{"stride", Ints{stride[0], stride[1]}},
                     {"dilation", Ints{dilation[0], dilation[1]}},
@@ -237,7 +239,8 @@ TensorId emit_conv1d(LayerContext& layer) {
   const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
   const TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
   TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
-  if (fields.flag("bias")) y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
+  if (fields.flag("bias"))
+    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
   const Shape out = b.shape(y);
   return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
 }
@@ -433,8 +436,9 @@ extern const LayerDef conv_transpose2d_layer = {
     .emit = emit_conv_transpose2d,
 };
 
-extern const OpFamily conv2d_family = {.ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op, &conv_transpose2d_op},
-                                       .layers = {&conv2d_layer, &conv1d_layer, &conv_transpose2d_layer},
-                                       .profile_part = "convolutions"};
+extern const OpFamily conv2d_family = {
+    .ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op, &conv_transpose2d_op},
+    .layers = {&conv2d_layer, &conv1d_layer, &conv_transpose2d_layer},
+    .profile_part = "convolutions"};
 
 }  // namespace trainctl

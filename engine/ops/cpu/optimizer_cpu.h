@@ -20,9 +20,8 @@ CpuKernel prepare_optimizer(const KernelCall& call, Rule rule) {
   check(call.out.size() > S, "an optimizer's states are outputs after the weight");
   std::array<float*, S> states;
   for (size_t k = 0; k < S; ++k) states[k] = call.out[k + 1].as<float>();
-  return with_bf16_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(),
-                               n = call.out[0].size(), clip = clip_of(call), rate = LearningRate(call),
-                               scalars = call.scalars] {
+  return with_bf16_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(), n = call.out[0].size(),
+                               clip = clip_of(call), rate = LearningRate(call), scalars = call.scalars] {
     if (clip.skips()) return;
     StepScalars now = *scalars;
     now.learning_rate = rate.now();

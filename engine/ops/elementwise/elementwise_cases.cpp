@@ -173,6 +173,7 @@ std::vector<KernelCase> elementwise_kernels() {
 
 }  // namespace
 
-extern const OpCases elementwise_cases = {.kernels = elementwise_kernels(), .kernel_references = {{"elementwise", chain}}};
+extern const OpCases elementwise_cases = {.kernels = elementwise_kernels(),
+                                          .kernel_references = {{"elementwise", chain}}};
 
 }  // namespace trainctl

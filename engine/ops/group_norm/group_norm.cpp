@@ -142,8 +142,8 @@ extern const LayerDef instance_norm_layer = {
         [](LayerContext& layer) {
           const Shape& in = layer.shape();
           if (in.size() < 3)
-            shape_error(fmt::format("instance_norm needs an input [n, c, ..] of at least 3 dims, but got {}",
-                                    to_string(in)));
+            shape_error(
+                fmt::format("instance_norm needs an input [n, c, ..] of at least 3 dims, but got {}", to_string(in)));
           return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, in[1]),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", in[1]}})[0];
         },

@@ -23,12 +23,11 @@ extern const KernelDef lion_update_kernel = {
 
 extern const OptimizerDef lion_optimizer = {
     .name = "lion",
-    .fields = {weight_decay_field(),
-               numbers("betas", "Interpolation of the update and decay rate of the moment.")
-                   .defaults(std::vector<double>{0.9, 0.99})
-                   .items(2)
-                   .at_least(0)
-                   .below(1)},
+    .fields = {weight_decay_field(), numbers("betas", "Interpolation of the update and decay rate of the moment.")
+                                         .defaults(std::vector<double>{0.9, 0.99})
+                                         .items(2)
+                                         .at_least(0)
+                                         .below(1)},
     .kernel = &lion_update_kernel,
     .kernel_attrs = [](const Attrs& settings) -> Attrs {
       const std::vector<double>& betas = settings.numbers("betas");

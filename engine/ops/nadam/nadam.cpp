@@ -1,5 +1,5 @@
-// NAdam as in PyTorch: Adam with Nesterov momentum; the formula is in nadam_rule.h. It keeps two moments m and v of each
-// weight.
+// NAdam as in PyTorch: Adam with Nesterov momentum; the formula is in nadam_rule.h. It keeps two moments m and v of
+// each weight.
 #include <cmath>
 
 #include "engine/ops/examples.h"
@@ -47,17 +47,16 @@ extern const KernelDef nadam_update_kernel = {
 
 extern const OptimizerDef nadam_optimizer = {
     .name = "nadam",
-    .fields = {weight_decay_field(),
-               numbers("betas", "Decay rates of the first and second moment.")
-                   .defaults(std::vector<double>{0.9, 0.999})
-                   .items(2)
-                   .at_least(0)
-                   .below(1),
-               number("eps", "Small constant in the denominator for numerical stability.").defaults(1e-8).above(0),
-               number("momentum_decay", "Rate at which the momentum rises to its final value.")
-                   .defaults(0.004)
-                   .at_least(0),
-               flag("decoupled_weight_decay", false, "Decoupled weight decay, as in adamw.")},
+    .fields =
+        {weight_decay_field(),
+         numbers("betas", "Decay rates of the first and second moment.")
+             .defaults(std::vector<double>{0.9, 0.999})
+             .items(2)
+             .at_least(0)
+             .below(1),
+         number("eps", "Small constant in the denominator for numerical stability.").defaults(1e-8).above(0),
+         number("momentum_decay", "Rate at which the momentum rises to its final value.").defaults(0.004).at_least(0),
+         flag("decoupled_weight_decay", false, "Decoupled weight decay, as in adamw.")},
     .same_in_groups = {"betas", "momentum_decay"},  // the scalars of a step follow from them
     .kernel = &nadam_update_kernel,
     .kernel_attrs = [](const Attrs& settings) -> Attrs {
@@ -69,7 +68,9 @@ extern const OptimizerDef nadam_optimizer = {
               {"momentum_decay", settings.number("momentum_decay")},
               {"decoupled", settings.flag("decoupled_weight_decay")}};
     },
-    .states = [](const Attrs&) -> std::vector<std::string> { return {"m", "v"}; },
+    .states = [](const Attrs&) -> std::vector<std::string> {
+      return {"m", "v"};
+    },
     .fill_scalars = fill_nadam_scalars,
 };
 

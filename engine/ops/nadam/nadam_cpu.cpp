@@ -5,7 +5,9 @@
 namespace trainctl {
 namespace {
 
-CpuKernel prepare_nadam_update(const KernelCall& call) { return cpu::prepare_optimizer<2>(call, Nadam::of(call.attrs)); }
+CpuKernel prepare_nadam_update(const KernelCall& call) {
+  return cpu::prepare_optimizer<2>(call, Nadam::of(call.attrs));
+}
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-// torch.optim.NAdam, for CPUs and GPUs. In update t, counted from 1, mu(t) = b1 (1 - 0.96^(t decay) / 2) and p(t) is the
-// product of mu(1) to mu(t): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2; d = sqrt(v / bias2) + eps;
-// w -= lr ((1 - mu(t)) / (1 - p(t)) g + mu(t + 1) / (1 - p(t) mu(t + 1)) m) / d. Weight decay: g += wd w, or
-// w *= 1 - lr wd when decoupled.
+// torch.optim.NAdam, for CPUs and GPUs. In update t, counted from 1, mu(t) = b1 (1 - 0.96^(t decay) / 2) and p(t) is
+// the product of mu(1) to mu(t): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2; d = sqrt(v / bias2) + eps; w -= lr ((1
+// - mu(t)) / (1 - p(t)) g + mu(t + 1) / (1 - p(t) mu(t + 1)) m) / d. Weight decay: g += wd w, or w *= 1 - lr wd when
+// decoupled.
 #pragma once
 
 #include <math.h>

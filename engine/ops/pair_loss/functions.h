@@ -58,8 +58,8 @@ struct SmoothL1 {
   }
 };
 
-/// -w l log s - (1 - l) log(1 - s) with s = sigmoid(p), without computing s. w is pos_weight. label_smoothing e replaces
-/// l by (1 - e) l + e / 2.
+/// -w l log s - (1 - l) log(1 - s) with s = sigmoid(p), without computing s. w is pos_weight. label_smoothing e
+/// replaces l by (1 - e) l + e / 2.
 struct BinaryCrossEntropy {
   static constexpr const char *kName = "binary_cross_entropy", *kGrad = "binary_cross_entropy_grad",
                               *kWithGrad = "binary_cross_entropy_with_grad";
@@ -168,9 +168,7 @@ struct Focal {
   explicit Focal(const Attrs& attrs)
       : alpha(static_cast<float>(attrs.number("alpha", 0.25))), gamma(static_cast<float>(attrs.number("gamma", 2))) {}
 
-  TRAINCTL_DEVICE float share(float l) const {
-    return alpha < 0.0f ? 1.0f : alpha * l + (1.0f - alpha) * (1.0f - l);
-  }
+  TRAINCTL_DEVICE float share(float l) const { return alpha < 0.0f ? 1.0f : alpha * l + (1.0f - alpha) * (1.0f - l); }
   /// 1 - t
   template <class Maths>
   TRAINCTL_DEVICE float off(float p, float l) const {

@@ -1,6 +1,7 @@
 // The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy, huber, quantile,
-// log_cosh, poisson, focal. functions.h has the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of
-// the prediction's type. With attr nan_is_no_label, terms whose label is nan are 0.
+// log_cosh, poisson, focal. functions.h has the formulas. loss[1] = scale * sum of loss(p, label); dp = scale *
+// slope(p, label). The label is f32 regardless of the prediction's type. With attr nan_is_no_label, terms whose label
+// is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -203,7 +204,7 @@ extern const OpFamily pair_loss_family = {
     .kernels = {&mae_with_grad_kernel, &mse_with_grad_kernel, &smooth_l1_with_grad_kernel,
                 &binary_cross_entropy_with_grad_kernel, &huber_with_grad_kernel, &quantile_with_grad_kernel,
                 &log_cosh_with_grad_kernel, &poisson_with_grad_kernel, &focal_with_grad_kernel},
-    .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss, &huber_loss, &quantile_loss, &log_cosh_loss, &poisson_loss,
-               &focal_loss}};
+    .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss, &huber_loss, &quantile_loss,
+               &log_cosh_loss, &poisson_loss, &focal_loss}};
 
 }  // namespace trainctl

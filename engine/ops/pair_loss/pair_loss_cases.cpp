@@ -65,9 +65,8 @@ double focal_slope(double p, double l, const Attrs& attrs) {
   return (focal(p + kStep, l, attrs) - focal(p - kStep, l, attrs)) / (2 * kStep);
 }
 
-constexpr const char* kPairLosses[] = {"mae",   "mse",      "smooth_l1", "binary_cross_entropy",
-                                       "huber", "quantile", "log_cosh",  "poisson",
-                                       "focal"};
+constexpr const char* kPairLosses[] = {"mae",      "mse",     "smooth_l1", "binary_cross_entropy", "huber", "quantile",
+                                       "log_cosh", "poisson", "focal"};
 
 struct Loss {
   const char* name;
@@ -131,8 +130,8 @@ std::vector<GradientCase> pair_loss_gradients() {
   std::vector<GradientCase> pair_loss_gradients;
   for (const char* name : kPairLosses) {
     pair_loss_gradients.push_back({{name, {{{2, 3}}, {{2, 3}}}},
-                         {std::string(name) + "_grad ab,ab->ab"},
-                         "element by element; the scale is of the whole batch"});
+                                   {std::string(name) + "_grad ab,ab->ab"},
+                                   "element by element; the scale is of the whole batch"});
   }
   return pair_loss_gradients;
 }

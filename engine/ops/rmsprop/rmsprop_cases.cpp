@@ -57,7 +57,6 @@ std::vector<KernelCase> rmsprop_kernels() {
 
 }  // namespace
 
-extern const OpCases rmsprop_cases = {.kernels = rmsprop_kernels(),
-                                      .kernel_references = {{"rmsprop_update", rmsprop}}};
+extern const OpCases rmsprop_cases = {.kernels = rmsprop_kernels(), .kernel_references = {{"rmsprop_update", rmsprop}}};
 
 }  // namespace trainctl

@@ -6,9 +6,8 @@ namespace trainctl {
 namespace {
 
 CpuKernel prepare_rmsprop_update(const KernelCall& call) {
-  return with_rmsprop(call.attrs, [&](auto rule) {
-    return cpu::prepare_optimizer<decltype(rule.step)::kStates>(call, rule);
-  });
+  return with_rmsprop(call.attrs,
+                      [&](auto rule) { return cpu::prepare_optimizer<decltype(rule.step)::kStates>(call, rule); });
 }
 
 }  // namespace

@@ -44,9 +44,8 @@ struct Rmsprop {
 
   static Rmsprop of(const Attrs& attrs) {
     const double alpha = attrs.number("alpha", 0.99);
-    return {{static_cast<float>(alpha), static_cast<float>(1.0 - alpha),
-             static_cast<float>(attrs.number("eps", 1e-8)), static_cast<float>(attrs.number("weight_decay", 0.0)),
-             static_cast<float>(attrs.number("momentum", 0.0))}};
+    return {{static_cast<float>(alpha), static_cast<float>(1.0 - alpha), static_cast<float>(attrs.number("eps", 1e-8)),
+             static_cast<float>(attrs.number("weight_decay", 0.0)), static_cast<float>(attrs.number("momentum", 0.0))}};
   }
   TRAINCTL_HOST_DEVICE RmspropStep<kMomentum, kCentered> at(const StepScalars& s, float clip) const {
     RmspropStep<kMomentum, kCentered> now = step;

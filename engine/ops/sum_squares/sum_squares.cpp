@@ -1,4 +1,5 @@
-// sum_squares: out[1] = sum in^2, one term of the gradients' global norm. not_finite: out[1] = 0 if in[1] is finite, else 1.
+// sum_squares: out[1] = sum in^2, one term of the gradients' global norm. not_finite: out[1] = 0 if in[1] is finite,
+// else 1.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/program_kernels.h"

@@ -1,6 +1,6 @@
 // The element-wise functions of one number: silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale,
-// softcap, quick_gelu, elu, selu, mish, hardswish, hardsigmoid, softsign, log_sigmoid, sin, cos. A row of kUnary (unary.h) and the formulas of functions.h give the ops, their kernels and their
-// tokens.
+// softcap, quick_gelu, elu, selu, mish, hardswish, hardsigmoid, softsign, log_sigmoid, sin, cos. A row of kUnary
+// (unary.h) and the formulas of functions.h give the ops, their kernels and their tokens.
 #include "engine/ops/unary/unary.h"
 
 #include "engine/ops/elementwise.h"
@@ -239,7 +239,10 @@ extern const OpFamily unary_family = {
             &sin_grad_op,
             &cos_op,
             &cos_grad_op},
-    .layers = {&silu_layer, &leaky_relu_layer, &softplus_layer, &clip_layer, &abs_layer, &exp_layer, &log_layer,
-               &sqrt_layer, &pow_layer, &scale_layer, &softcap_layer, &quick_gelu_layer, &elu_layer, &selu_layer, &mish_layer, &hardswish_layer, &hardsigmoid_layer, &softsign_layer, &log_sigmoid_layer, &sin_layer, &cos_layer}};
+    .layers = {&silu_layer,      &leaky_relu_layer,  &softplus_layer, &clip_layer,        &abs_layer,
+               &exp_layer,       &log_layer,         &sqrt_layer,     &pow_layer,         &scale_layer,
+               &softcap_layer,   &quick_gelu_layer,  &elu_layer,      &selu_layer,        &mish_layer,
+               &hardswish_layer, &hardsigmoid_layer, &softsign_layer, &log_sigmoid_layer, &sin_layer,
+               &cos_layer}};
 
 }  // namespace trainctl
