@@ -124,9 +124,10 @@ struct Variable {
   bool is_cache = false;  ///< Tensor::is_cache
   Init init;
   DType dtype = DType::f32;  ///< dtype of the stored weights; kernels may read a bf16 copy (Bucket::compute_offset)
+  Packing packing = Packing::none;  ///< a parameter outside of buckets; shapes count words
   Shape global_shape;
   Shape shape, offset;         ///< this rank's part of the whole (before optimizer sharding)
-  int bucket = -1;             ///< parameters: index into Program::buckets; states: -1
+  int bucket = -1;             ///< parameters: index into Program::buckets; states and packed parameters: -1
   int64_t bucket_element = 0;  ///< first element in the bucket's flat range
   /// Bytes from the arena's start, in f32; -1: a parameter of which the bucket holds only a shard, or no f32
   /// weights at all.

@@ -6,6 +6,7 @@
 
 #include "engine/ops/op_def.h"
 #include "engine/plan/hybrid/local_shards.h"
+#include "engine/plan/row_exchange.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -142,12 +143,14 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
   for (const BucketPlan& bucket : buckets)
     if (clips && bucket.updated) counted.emplace_back(plan, bucket);
   MeshIndices indices(plan.mesh);
+  const bool rings = has_ring(graph, plan);
   std::vector<RankTraits> all(static_cast<size_t>(plan.processes()));
   for (int server = 0; server < plan.servers; ++server) all[static_cast<size_t>(plan.ranks + server)].server = server;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
     RankTraits& traits = all[static_cast<size_t>(rank)];
     traits.stage = of.stage;
+    if (rings) traits.in_ring = of.rank_in_stage;
     traits.counts_loss = has_loss && counts_loss(graph, of);
     for (const CountedBucket& bucket : counted) {
       if (!bucket.bucket().in_stage(of.stage)) continue;

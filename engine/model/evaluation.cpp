@@ -91,11 +91,13 @@ const Node& loss_node(const Graph& graph) {
 
 }  // namespace
 
-Graph evaluation_graph(const Graph& trained) {
+Graph evaluation_graph(const Graph& trained, TensorId printed) {
   check(trained.has_loss(), "an evaluation needs a loss");
   std::vector<TensorId> wanted = {trained.loss};
   for (const Metric& metric : trained.metrics) wanted.push_back(metric.tensor);
+  if (printed >= 0) wanted.push_back(printed);
   Graph graph = forward_part(trained, wanted);
+  if (printed >= 0) graph.prints = {wanted.back()};
   const LayerId loss = loss_node(graph).layer;
   for (Node& node : graph.nodes) {
     if (node.layer != loss) continue;

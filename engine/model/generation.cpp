@@ -110,9 +110,16 @@ class CachedNetwork {
   TensorId starts_ = -1;
 };
 
+/// Without nodes that only keep statistics of a training.
+Graph without_statistics(const Graph& network) {
+  std::vector<TensorId> wanted;
+  for (const Layer& layer : network.layers) wanted.insert(wanted.end(), layer.outputs.begin(), layer.outputs.end());
+  return forward_part(network, wanted);
+}
+
 /// The network of the job with `tokens` tokens of each text at a time, all nodes.
 Graph cached_network(const JobSpec& spec, const GenerationSize& size, int64_t tokens) {
-  Graph graph = build_graph(spec, shapes_of(spec, size.positions));
+  Graph graph = without_statistics(build_graph(spec, shapes_of(spec, size.positions)));
   graph.is_evaluation = true;
   set_token_count(graph, size.positions, tokens);
   CachedNetwork(graph, size).replace();
@@ -130,6 +137,11 @@ TensorId output_of(const Graph& graph, const JobSpec& spec, const std::string& l
 }  // namespace
 
 std::string tokens_input(const JobSpec& spec) {
+  if (!spec.adapters.names.empty())
+    throw SpecError(
+        spec.position("adapters.names"), "adapters.names",
+        "text generation supports one adapter, because a prompt has no field " + spec.adapters.field,
+        "export one of them with `trainctl checkpoint export --adapter NAME`, and generate with that model");
   std::set<std::string> outputs;
   std::string tokens;
   for (const LayerSpec& layer : spec.network) {

@@ -25,12 +25,15 @@ enum class ParallelMode : uint8_t {
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
 enum class OnNan : uint8_t { stop, warn, skip };
+/// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
+enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
 /// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
+std::string_view to_string(FrozenType type);
 std::string_view to_string(PrintFormat format);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
@@ -67,6 +70,7 @@ struct DatasetSpec {
   std::string cache = "auto";      ///< auto | memory | disk | none
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
+  bool labels = true;               ///< false: the files have no labels, and each label is 0
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   int64_t shuffle_block = 0;  ///< neighbours that stay close together (engine/train/data/block_order.h); 0: none do
@@ -153,6 +157,14 @@ struct WeightsSpec {
   bool map_is_file() const;
 };
 
+/// validation.generate: texts that a validation writes with the current weights.
+struct GenerateSpec {
+  std::string prompts;      ///< a file with a prompt per line, or *.jsonl; made absolute
+  int64_t max_tokens = 64;  ///< generated tokens per text
+  double temperature = 0;   ///< 0: always the most probable token
+  int64_t seed = 0;
+};
+
 /// Samples that are evaluated and not trained on.
 struct ValidationSpec {
   ValidationSpec() { dataset.split.clear(); }
@@ -161,6 +173,7 @@ struct ValidationSpec {
   int64_t every_epochs = 0;          ///< 0: not by epochs
   int64_t every_steps = 0;           ///< 0: not by steps
   std::vector<std::string> metrics;  ///< loss, and names of the job's metrics; empty: all
+  std::optional<GenerateSpec> generate;
 
   bool reports(const std::string& metric) const;
   /// After this many steps of the run.
@@ -254,7 +267,8 @@ struct TrainSpec {
   int64_t histograms = 0;           ///< steps between two histograms of weights and gradients; 0: none
   OnNan on_nan = OnNan::stop;       ///< reaction to a loss, or with skip to gradients, that are nan or infinite
   std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
-  std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
+  FrozenType frozen_type = FrozenType::same;  ///< storage of weights of dense layers that are not trained
+  std::optional<CheckpointSpec> checkpoint;   ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
 
   /// Returns what the run saves, also if the job does not say it.
@@ -278,11 +292,14 @@ struct LoraSpec {
   double alpha = 8;  ///< the product is multiplied with alpha / rank
   double dropout = 0;
   bool rank_stabilized = false;  ///< alpha / sqrt(rank) instead
+  bool dora = false;             ///< trains the norms of the rows of the adapted weights as well
   std::string from;              ///< a folder in PEFT's format whose adapters a run starts from; absolute
 };
 
 struct AdaptersSpec {
   std::optional<LoraSpec> lora;
+  std::vector<std::string> names;  ///< several adapters of the same form, one for each sample; empty: one for all
+  std::string field;               ///< i32 sample field: the place in `names` of a sample's adapter
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -315,6 +332,10 @@ enum class Effort : uint8_t { low, normal, high };
 std::string_view to_string(SearchAlgorithm algorithm);
 std::string_view to_string(Effort effort);
 
+/// parallel.context_method: how ranks that share the rows of a sequence exchange keys and values.
+enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
+std::string_view to_string(ContextMethod method);
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -326,9 +347,14 @@ struct ParallelSpec {
   int stages = 1;
   int chunks = 1;  ///< chunks of layers per stage
   std::vector<StageRule> stage_config;
+  int data = 0;     ///< ranks of a stage that share the batch; 0: those that tensor and context leave
+  int tensor = 1;   ///< ranks that share the heads and hidden features
+  int context = 1;  ///< ranks that share the rows of a sequence
+  ContextMethod context_method = ContextMethod::automatic;
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
+  int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
@@ -341,6 +367,9 @@ struct ParallelSpec {
   int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
+
+  /// The job states sizes, from which the cuts of layers without a strategy follow.
+  bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }
 };
 
 struct PrintSpec {

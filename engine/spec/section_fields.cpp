@@ -69,6 +69,38 @@ std::string meanings(const std::vector<EntryType>& types) {
   return join(all, "; ");
 }
 
+const Section& generate_section() {
+  using G = GenerateSpec;
+  static const Section section{
+      "validation.generate",
+      "Texts that each validation of a run generates with the current weights, one per prompt. See validation.md.",
+      {
+          field<&G::prompts>("prompts",
+                             "A file with a prompt per line, or *.jsonl with the field prompt or messages; relative to "
+                             "the job file. With dataset.type chat, a prompt is a message of a user.")
+              .required(),
+          field<&G::max_tokens>("max_tokens", "Most tokens that are generated for a prompt.")
+              .at_least(1)
+              .at_most(1 << 24),
+          field<&G::temperature>("temperature", "0: always the most probable token; higher: more random.").at_least(0),
+          field<&G::seed>("seed", "The same seed and weights give the same texts, under any plan.").at_least(0),
+      }};
+  return section;
+}
+
+Field generate_field() {
+  Field f = make_field("generate", FieldKind::section,
+                       "Texts that each validation of a run generates with the current weights, one per prompt.");
+  f.section = &generate_section();
+  f.stands_for = "prompts";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& generate = static_cast<ValidationSpec*>(enclosing)->generate;
+    if (make && !generate) generate.emplace();
+    return generate ? &*generate : nullptr;
+  };
+  return f;
+}
+
 const Section& validation_section() {
   using V = ValidationSpec;
   static const Section section{
@@ -82,6 +114,7 @@ const Section& validation_section() {
           unless_zero<&V::every_steps>("every_steps", "Steps between validations.").at_least(1),
           list_field<&V::metrics>("metrics", FieldKind::metric_names,
                                   "Metrics to report: loss, and names from the job's `metrics`; all if omitted."),
+          generate_field(),
       }};
   return section;
 }
@@ -369,6 +402,13 @@ const Section& train_section() {
               "freeze", FieldKind::metric_names,
               "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "
               "They have no gradient, no optimizer state and no reduction."),
+          field<&T::frozen_type>(
+              "frozen_type",
+              "Storage of the weights of frozen dense layers, except that of the last layer. nf4 and int8: blocks of "
+              "64 "
+              "elements of a row with their largest magnitude, 4.5 and 8.5 bits per element; bf16: 16 bits; same: the "
+              "type that kernels read. They are unpacked for each use. nf4 and int8 need `adapters` and `weights`.")
+              .of(JobKind::network),
           checkpoint_field(),
           stop_field(),
       }};
@@ -427,6 +467,22 @@ const Section& parallel_section() {
               "stage_config", FieldKind::stage_map,
               "The stage of each layer, by name or glob; balanced automatically if omitted. With chunks, the virtual "
               "stage: 0 to stages * chunks - 1."),
+          unless_zero<&P::data>("data",
+                                "Data parallelism: ranks of a stage that share the batch; default: those that tensor "
+                                "and context leave.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::tensor>("tensor", "Tensor parallelism: ranks that share the heads and hidden features.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::context>("context", "Context parallelism: ranks that share the rows of each sequence.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::context_method>(
+              "context_method",
+              "With context: how attention gets the keys and values of all rows. gather: each rank gathers them; ring: "
+              "they are passed from rank to rank; ulysses: ranks exchange rows for heads; auto: the method with the "
+              "lowest estimated time."),
           field<&P::micro_batches>("micro_batches",
                                    "Number of micro-batches per batch (gradient accumulation); must divide "
                                    "dataset.batch.")
@@ -437,6 +493,11 @@ const Section& parallel_section() {
                               "below."),
           make_field("strategies", FieldKind::strategy_map,
                      "Cuts per dim for each input of a layer, weights included."),
+          field<&P::expert>("expert",
+                            "Number of ranks over which each moe layer distributes its experts; the other ranks of a "
+                            "stage share the batch. Short for strategies of the moe layers that have none.")
+              .at_least(1)
+              .at_most(kMaxRanks),
           make_field("recompute", FieldKind::patterns,
                      "Activation checkpointing: layers, by name or glob, that are computed again in the backward "
                      "pass instead of storing their output."),
@@ -519,7 +580,7 @@ const Section& launch_section() {
           field<&L::ranks>("ranks", "Number of processes; with parameter_server, number of workers.")
               .at_least(1)
               .at_most(kMaxRanks),
-          field<&L::device>("device", "Device that runs the kernels.").of(JobKind::network),
+          field<&L::device>("device", "Device that runs the kernels; gpu means cuda.").of(JobKind::network),
           field<&L::machine>("machine",
                              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine "
                              "file.")
@@ -653,6 +714,10 @@ const Section& lora_section() {
               .at_least(0)
               .below(1),
           field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
+          field<&L::dora>(
+              "dora",
+              "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
+              "for each row, with the scale of B A as above."),
           field<&L::from>("from",
                           "A folder in PEFT's format whose adapters a new run starts from; relative to the job file. "
                           "Needs `weights`."),
@@ -669,7 +734,13 @@ const Section& adapters_section() {
       if (make && !spec) spec.emplace();
       return spec ? &*spec : nullptr;
     };
-    return Section{"adapters", "Small trained layers beside frozen ones.", {lora}};
+    using A = AdaptersSpec;
+    return Section{"adapters",
+                   "Small trained layers beside frozen ones.",
+                   {lora,
+                    list_field<&A::names>("names", FieldKind::metric_names,
+                                          "Several adapters on one base: each sample uses one of them. Needs `field`."),
+                    field<&A::field>("field", "The sample field with the number of its adapter in `names`, from 0.")}};
   }();
   return section;
 }
@@ -745,7 +816,9 @@ const Section& job_section() {
                      "Metrics that are computed from each step's predictions and reported with the loss.")
               .of(JobKind::network),
           validation_field(),
-          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
+          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule: a name or a mapping.")
+              .of(JobKind::network)
+              .shorthand("type"),
           subsection<&J::train>("train", train_section(), "Length of the training, checkpoints and early stopping.")
               .of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How the network is distributed over ranks.")

@@ -20,10 +20,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json validation_json(const PlannedJob& job, const RankClasses& programs) {
-  return {{"samples", job.validation->data.samples},
-          {"batch", job.validation->set.batch},
-          {"rank_classes", validation_rows(programs)}};
+Json validation_json(const PlannedJob& job, const RankClasses& programs, const PlannedTexts* texts) {
+  Json json = {{"samples", job.validation->data.samples},
+               {"batch", job.validation->set.batch},
+               {"rank_classes", validation_rows(programs)}};
+  if (texts != nullptr)
+    json["texts"] = {{"prompts", texts->request.prompts.size()},
+                     {"positions", texts->job.generation->size.positions},
+                     {"at_a_time", texts->job.generation->size.rows}};
+  return json;
 }
 
 /// The curve of a rate that changes; null: it is constant, or the job does not train.
@@ -51,10 +56,10 @@ std::optional<JobEstimate> estimate_of(const PlannedJob& job, const RankClasses&
 }
 
 Json job_json(const PlannedJob& job, const RankClasses& classes, const RankClasses* validation,
-              const JobEstimate* estimate) {
+              const PlannedTexts* texts, const JobEstimate* estimate) {
   Json json = plan_report(job.spec, job.graph, job.plan, classes);
   if (!job.tables.empty()) json["tables"] = tables_json(job.tables, job.spec.optimizer);
-  if (validation != nullptr) json["validation"] = validation_json(job, *validation);
+  if (validation != nullptr) json["validation"] = validation_json(job, *validation, texts);
   if (job.spec.train.saves_state())
     json["checkpoint"] = checkpoint_report(job);
   else if (job.spec.train.saves())
@@ -65,6 +70,7 @@ Json job_json(const PlannedJob& job, const RankClasses& classes, const RankClass
   if (Json rate = rate_json(job); !rate.is_null()) json["learning_rate"] = std::move(rate);
   json["launch"] = launch_report(job.spec, classes);
   if (Json losses = losses_report(job); !losses.is_null()) json["launch"]["losses"] = std::move(losses);
+  for (std::string& note : notes_on_samples(job)) json["notes"].push_back(std::move(note));
   json["headline"] = headline_json(job, classes, json);
   return json;
 }
@@ -78,9 +84,11 @@ JobReport report_of(const PlannedJob& job, bool estimate) {
     validation = compile_validation_classes(job);
     make_room_for(*validation, report.classes);
   }
+  const std::optional<PlannedTexts> texts = plan_texts(job);
+  if (texts) make_room_for(*texts, report.classes);
   report.estimate = estimate_of(job, report.classes, estimate);
-  report.json =
-      job_json(job, report.classes, validation ? &*validation : nullptr, report.estimate ? &*report.estimate : nullptr);
+  report.json = job_json(job, report.classes, validation ? &*validation : nullptr, texts ? &*texts : nullptr,
+                         report.estimate ? &*report.estimate : nullptr);
   return report;
 }
 

@@ -155,6 +155,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.samples = facts.step * job.spec.dataset.batch;
   m.seed = job.spec.seed;
   m.order = order_text(job.spec.dataset, job.data.samples, job.spec.seed);
+  m.classes = job.data.classes;
   m.train_share = job.spec.dataset.train_share;
   m.written = utc_now();
   m.lineage = facts.lineage;

@@ -90,6 +90,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       observers_(std::move(observers)),
       exchange_(options.exchange),
       may_start_(options.may_start),
+      generate_texts_(options.generate_texts),
       start_up_(options.start_up),
       first_step_(options.from.step),
       started_(first_step_),
@@ -185,7 +186,13 @@ void Trainer::validate() {
   std::function<void(std::byte*)> before_batch;
   if (exchange_ != nullptr)
     before_batch = [this](std::byte* inputs) { exchange_->before_validation_batch(started_, inputs); };
+  std::vector<ValidationText> texts;
+  if (generate_texts_) {
+    progress(0, evaluator_->batches());
+    texts = generate_texts_(started_, *executor_);
+  }
   ValidationReport report = evaluator_->run(started_, progress, before_batch);
+  report.texts = std::move(texts);
   validated_ = started_;
   report.epoch = (started_ - 1) / steps_per_epoch() + 1;
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
