@@ -136,7 +136,7 @@ const std::vector<int>& MeshIndices::of(const Axes& axes) {
 
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
   const bool has_loss = graph.has_loss(),
-             clips = graph.trains() && plan.numerics.optimizer.clip_norm > 0 && !serves_weights(plan);
+             clips = graph.trains() && plan.numerics.optimizer.needs_norm() && !serves_weights(plan);
   const bool asks_buckets = clips || plan.servers > 0;
   const std::vector<BucketPlan> buckets = asks_buckets ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
   std::vector<CountedBucket> counted;

@@ -57,6 +57,7 @@ class Model {
     if (std::vector<Diagnostic> wrong = freeze_parameters(spec_, graph_); !wrong.empty())
       throw SpecError(std::move(wrong));
     if (graph_.loss >= 0) build_backward(graph_);
+    refuse_states_of_skipped_steps();
     if (std::vector<Diagnostic> unused = set_parameter_groups(spec_, graph_); !unused.empty())
       throw SpecError(std::move(unused));
     verify_graph(graph_);
@@ -64,6 +65,16 @@ class Model {
   }
 
  private:
+  /// A forward pass has changed running statistics when its gradients turn out not to be finite.
+  void refuse_states_of_skipped_steps() const {
+    if (graph_.loss < 0 || spec_.train.on_nan != OnNan::skip) return;
+    for (const Tensor& tensor : graph_.tensors)
+      if (tensor.kind == TensorKind::state)
+        throw SpecError(spec_.position("train.on_nan"), "train.on_nan",
+                        "a skipped step would still change the running statistic " + tensor.name,
+                        "set train.on_nan: stop or warn, or use layer_norm or group_norm instead of batch_norm");
+  }
+
   void error(const std::string& path, std::string message, std::string hint = {}) {
     errors_.add({spec_.position(path), path, std::move(message), std::move(hint)});
   }

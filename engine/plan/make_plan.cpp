@@ -352,10 +352,12 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
 }  // namespace
 
 Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
+  OptimizerSpec optimizer = spec.optimizer;
+  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip;
   return {.precision = spec.precision,
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
-          .optimizer = spec.optimizer,
+          .optimizer = std::move(optimizer),
           .keeps_gradients = spec.train.histograms > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }

@@ -124,6 +124,8 @@ std::string_view to_string(OnNan on_nan) {
       return "stop";
     case OnNan::warn:
       return "warn";
+    case OnNan::skip:
+      return "skip";
   }
   return "";
 }

@@ -697,7 +697,25 @@ void batches_are_finite(Rules& r) {
 
 void schedules_fit(Rules& r) {
   const ScheduleSpec& s = r.job.optimizer.learning_rate;
-  if (!r.fine({"optimizer"}) || s.type != "cosine") return;
+  if (!r.fine({"optimizer"})) return;
+  const auto need_ascending = [&](const char* field, const Ints& steps) {
+    for (size_t i = 1; i < steps.size(); ++i)
+      if (steps[i] <= steps[i - 1])
+        return r.wrong(std::string("optimizer.learning_rate.") + field,
+                       "steps must ascend, but " + number(steps[i]) + " follows " + number(steps[i - 1]));
+  };
+  need_ascending("milestones", s.milestones);
+  need_ascending("points", s.points);
+  if (s.type == "piecewise" && (s.points.empty() || s.points.size() != s.rates.size()))
+    r.wrong("optimizer.learning_rate.rates",
+            "there are " + number(static_cast<int64_t>(s.rates.size())) + " rates for " +
+                number(static_cast<int64_t>(s.points.size())) + " points",
+            "e.g. points: [0, 100, 1000], rates: [0, 0.1, 0.001]");
+  if (s.total_steps == 0 && s.end(1) == 0 && s.type != "cosine_restarts") return;
+  if (s.type == "wsd" && s.total_steps > 0 && s.warmup_steps + s.decay_steps > s.total_steps)
+    r.wrong("optimizer.learning_rate.decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
+                                                       number(s.decay_steps) +
+                                                       " steps are longer than total_steps: " + number(s.total_steps));
   if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
     r.wrong("optimizer.learning_rate.warmup_steps",
             "the warm-up of " + number(s.warmup_steps) +
@@ -705,6 +723,26 @@ void schedules_fit(Rules& r) {
   if (s.min > s.base)
     r.wrong("optimizer.learning_rate.min",
             "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
+}
+
+void one_way_of_clipping(Rules& r) {
+  if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
+    r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
+}
+
+void sums_need_all_labels(Rules& r) {
+  if (r.fine({"loss"}) && r.job.loss && r.job.loss->reduction == "sum" && r.job.loss->attrs.has("ignore_index"))
+    r.wrong("loss.reduction", "a sum does not support ignore_index, whose mean is over the labels that count",
+            "remove ignore_index, or set reduction: mean");
+}
+
+void skipping_needs_one_update(Rules& r) {
+  if (!r.fine({"train.on_nan", "parallel.mode", "metrics"}) || r.job.train.on_nan != OnNan::skip) return;
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong("train.on_nan", "parameter servers cannot skip a step", "set train.on_nan: stop or warn");
+  if (r.job.metrics.size() >= kMaxMetrics)
+    r.wrong("train.on_nan", "skip counts in a metric of its own, and there are " + number(kMaxMetrics) + " already",
+            "remove a metric");
 }
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
@@ -765,6 +803,9 @@ void validate(const JobSpec& job, Problems& problems) {
   constant_integers_are_whole(r);
   batches_are_finite(r);
   schedules_fit(r);
+  one_way_of_clipping(r);
+  sums_need_all_labels(r);
+  skipping_needs_one_update(r);
   fields_agree(r);
 }
 
