@@ -305,7 +305,10 @@ bool balances_rows(const JobSpec& spec, const Graph& graph) {
   bool is_causal = false;
   for (const Node& node : graph.nodes) {
     if (get_op(node.op).in_evaluation == InEvaluation::passes_on) return false;  // dropout masks depend on positions
-    if (!node.attrs.flag(kExchangesKeys)) continue;
+    if (!node.attrs.flag(kExchangesKeys)) {
+      if (node.attrs.flag("causal")) return false;  // attention to the rows of another sequence
+      continue;
+    }
     is_causal = is_causal || node.attrs.flag("causal");
     if (graph.tensors[static_cast<size_t>(node.inputs[0])].shape[1] % pieces != 0) return false;
   }
