@@ -75,6 +75,7 @@ struct WorkerArguments {
   int generate_fd = -1;         ///< writes generated texts there; -1: generates none
   bool evaluate = false;        ///< evaluates the validation set with the weights of `resume`, or of the job
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
+  bool with_loss = false;       ///< with `predict`: loss and metrics too
   std::string start_up;         ///< the launcher's StartUpClock, serialized
 };
 
@@ -193,7 +194,7 @@ class Worker {
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
     plan();
-    if (!options_.predict.empty()) predict_layer(*job_, options_.predict);
+    if (!options_.predict.empty()) predict_layer(*job_, options_.predict, options_.with_loss);
     program_ = compile_validation(*job_, options_.rank, false);
     std::optional<PredictionFile> file;
     if (!options_.predict.empty()) file.emplace(*job_, *program_, options_.output);
@@ -220,7 +221,7 @@ class Worker {
       status.validated_batches = static_cast<uint32_t>(done);
       status.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
     });
-    if (options_.rank == 0 && !file)
+    if (options_.rank == 0 && (!file || options_.with_loss))
       write_evaluation(directory_, options_.resume.empty() ? job_->spec.weights->from : options_.resume, report);
     status.state = RankState::done;
   }
@@ -493,6 +494,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--evaluate", options->evaluate);
   command->add_option("--predict", options->predict);
   command->add_option("--output", options->output);
+  command->add_flag("--with-loss", options->with_loss);
   command->add_option("--start-up", options->start_up);
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/text.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/read_value.h"
 
 namespace trainctl {
@@ -28,6 +29,17 @@ std::string visible_key(std::string key) {
 
 }  // namespace
 
+/// A misspelt field differs in a letter or two; other names are those of other tools, if they are known.
+static std::string hint_for_unknown(const std::string& key, const std::vector<std::string>& known) {
+  const std::string near = nearest(key, known);
+  if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(key, known);
+  for (const ForeignName* name : find_foreign(key)) {
+    const bool is_known = std::find(known.begin(), known.end(), name->ours) != known.end();
+    if (name->kind == NameKind::layer_field && (is_known || name->ours.empty())) return hint_of(*name);
+  }
+  return near.empty() ? "" : did_you_mean(key, known);
+}
+
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
                          const std::string& path, Problems& problems,
                          const std::function<std::string(const std::string& key)>& elsewhere) {
@@ -39,7 +51,7 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
       hint =
           "it contains an invisible character: type it "
           "again";
-    if (hint.empty()) hint = did_you_mean(entry.key, known);
+    if (hint.empty()) hint = hint_for_unknown(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " has no fields" : "valid fields of " + what + ": " + join(known);
     problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'",
                  hint);

@@ -230,6 +230,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
   if (options_.evaluate && !options_.evaluate->layer.empty())
     command.argv.insert(command.argv.end(),
                         {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
+  if (options_.evaluate && options_.evaluate->has_loss) command.argv.emplace_back("--with-loss");
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) store_access_->add_to(command);

@@ -108,8 +108,9 @@ void RankOutput::report_in_place() {
 /// All ranks have the same loss, so only the first reports it. With train.on_nan: stop all ranks fail because of it.
 void RankOutput::note_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
-  if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
-    write_line(not_finite_line(report) + "; continuing because train.on_nan is warn");
+  if (spec_.train.on_nan != OnNan::stop && program_.rank == 0)
+    write_line(not_finite_line(report) + "; continuing because train.on_nan is " +
+               std::string(to_string(spec_.train.on_nan)));
   if (spec_.train.on_nan == OnNan::stop) metrics_.ended(false);
 }
 
@@ -169,9 +170,10 @@ void RankOutput::ended(const TrainResult& result) {
 
 void RankOutput::note_stop(const TrainResult& result) {
   if (!result.reason.empty()) {
+    const uint64_t planned = status_.total_steps;
     status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run ends here
     write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
-    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}});
+    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}, {"steps", planned}});
     return;
   }
   write_line("stopped after step " + std::to_string(result.last_step) + " on request");

@@ -123,11 +123,13 @@ DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.has_documents()) return header_of_lines<DocumentSet>(spec);
   if (spec.type == "preference") return header_of_lines<PreferenceSet>(spec);
   if (spec.has_tokens()) return without_files(token_shapes(spec), read_token_index(spec).samples);
-  if (spec.type == "mnist") return mnist_header(spec);
+  if (spec.type == "mnist" && spec.labels) return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
-  if (!spec.has_source()) return without_files(made_shapes(spec), made_size(spec));
+  if (!spec.has_source() && spec.type != "mnist") return without_files(made_shapes(spec), made_size(spec));
   const std::shared_ptr<const Source> source = open_source(spec, seed);
-  return header_of(source->fields(), source->size(), source->memory_bytes(), spec);
+  DataHeader header = header_of(source->fields(), source->size(), source->memory_bytes(), spec);
+  header.classes = source->class_names();
+  return header;
 }
 
 }  // namespace
@@ -220,7 +222,7 @@ DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed) { return rea
 int64_t read_data_size(const DatasetSpec& spec, uint64_t seed) { return read_data_header(spec, seed).samples; }
 
 void check_files(const DatasetSpec& spec) {
-  if (spec.type == "mnist") check_mnist_files(spec.paths.front(), spec.split);
+  if (spec.type == "mnist" && spec.labels) check_mnist_files(spec.paths.front(), spec.split);
   try {
     check_source_files(spec);
   } catch (const EnvError& error) {

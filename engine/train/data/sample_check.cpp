@@ -110,6 +110,7 @@ std::optional<Stray> first_stray(const CheckedSet& checked, const IndexUse& use)
     if (!stray || use.accepts(stray->token)) return {};
     return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
   }
+  if (!spec.labels && use.input == "label") return {};
   if (spec.type == "mnist" && use.input == "label") {
     const std::vector<uint8_t> labels = read_mnist_labels(spec.paths.front(), spec.split);
     for (size_t i = 0; i < labels.size(); ++i)
