@@ -137,6 +137,11 @@ TensorId output_of(const Graph& graph, const JobSpec& spec, const std::string& l
 }  // namespace
 
 std::string tokens_input(const JobSpec& spec) {
+  if (!spec.adapters.names.empty())
+    throw SpecError(
+        spec.position("adapters.names"), "adapters.names",
+        "text generation supports one adapter, because a prompt has no field " + spec.adapters.field,
+        "export one of them with `trainctl checkpoint export --adapter NAME`, and generate with that model");
   std::set<std::string> outputs;
   std::string tokens;
   for (const LayerSpec& layer : spec.network) {

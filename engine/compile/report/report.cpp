@@ -71,7 +71,7 @@ int64_t count_parameters(const Graph& graph, const Layer& layer) {
   int64_t count = 0;
   for (const TensorId t : layer.inputs) {
     const Tensor& tensor = graph.tensors[static_cast<size_t>(t)];
-    if (tensor.kind == TensorKind::parameter) count += num_elements(tensor.shape);
+    if (tensor.kind == TensorKind::parameter) count += num_elements(unpacked_shape(tensor.shape, tensor.packing));
   }
   return count;
 }
@@ -177,7 +177,7 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
     const Program& program = classes.programs[c];
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves = i.purpose == Purpose::redistribute ||
+      const bool moves = (i.purpose == Purpose::redistribute && i.opcode != Opcode::recv) ||
                          (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
                          (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
       const bool rearranges =
@@ -308,7 +308,8 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
 int64_t count_parameters(const Graph& graph, const Plan& plan) {
   int64_t count = 0;
   for (const VariablePlan& variable : plan.variables)
-    if (graph.tensors[variable.tensor].kind == TensorKind::parameter) count += num_elements(variable.global_shape);
+    if (const Tensor& tensor = graph.tensors[variable.tensor]; tensor.kind == TensorKind::parameter)
+      count += num_elements(unpacked_shape(variable.global_shape, tensor.packing));
   return count;
 }
 
@@ -343,7 +344,7 @@ int64_t count_parameters(const Program& program) {
   if (program.server >= 0) return owned_elements(program);
   int64_t count = 0;
   for (const Variable& variable : program.variables)
-    if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
+    if (variable.kind == TensorKind::parameter) count += num_elements(unpacked_shape(variable.shape, variable.packing));
   return count;
 }
 
