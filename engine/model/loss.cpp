@@ -136,7 +136,10 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
   add_metrics(c, builder, prediction, label, terms);
   Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(c.spec.loss->attrs, type.fields);
-  attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
+  const double mean = 1.0 / (static_cast<double>(terms) * c.shares);
+  const bool sums = c.spec.loss->reduction == "sum";
+  attrs.set("scale", sums ? 1.0 : mean);
+  if (sums) attrs.set("mean_scale", mean);  // for evaluations
   std::vector<TensorId> inputs = {prediction, label};
   add_fields(c, type, inputs);
   const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, inputs, attrs)[0];

@@ -53,6 +53,8 @@ struct LayerContext {
   int ranks_in_stage = 1;
   bool hybrid = false;  ///< parallel.mode: hybrid_parallel
   int micro_batches = 1;
+  int context = 1;    ///< parallel.context: ranks that may share the rows of a sequence
+  int row_order = 0;  ///< ranks by whose order rows are stored (row_order.h); 0: rows are stored by position
   Packing packing = Packing::none;  ///< train.frozen_type, if the layer's weight is frozen
 
   const Shape& shape(int i = 0) const { return builder.shape(inputs.at(i)); }

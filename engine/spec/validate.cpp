@@ -309,6 +309,43 @@ void chunks_are_interleaved(Rules& r) {
               number(above));
 }
 
+/// parallel.data, tensor and context.
+void sizes_cover_the_ranks(Rules& r) {
+  if (!r.fine({"parallel.mode", "parallel.data", "parallel.tensor", "parallel.context", "parallel.context_method",
+               "parallel.stages", "launch.ranks"}))
+    return;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (parallel.context == 1 && parallel.context_method != ContextMethod::automatic)
+    r.wrong("parallel.context_method",
+            "context_method " + std::string(to_string(parallel.context_method)) +
+                " has no effect, because parallel.context is 1",
+            "set parallel.context, or remove context_method");
+  if (!parallel.has_sizes()) return;
+  const std::string first = parallel.context > 1  ? "parallel.context"
+                            : parallel.tensor > 1 ? "parallel.tensor"
+                                                  : "parallel.data";
+  if (parallel.mode != ParallelMode::semi_auto_parallel)
+    return r.wrong(first,
+                   "sizes of data, tensor and context parallelism are for semi_auto_parallel, not for " +
+                       std::string(to_string(parallel.mode)),
+                   "set parallel.mode: semi_auto_parallel, or remove them");
+  const int64_t ranks = r.job.launch.ranks, stages = parallel.stages;
+  if (ranks % stages != 0) return;
+  const int64_t fixed = int64_t{parallel.tensor} * parallel.context, per_stage = ranks / stages;
+  const std::string of_stage = stages > 1 ? " of a stage" : "";
+  const std::string sizes = "tensor " + number(parallel.tensor) + " x context " + number(parallel.context);
+  if (parallel.data > 0 && parallel.data * fixed != per_stage)
+    return r.wrong("parallel.data",
+                   "data " + number(parallel.data) + " x " + sizes + " is " + number(parallel.data * fixed) +
+                       " ranks, but the job has " + number(per_stage) + " ranks" + of_stage,
+                   "set launch.ranks: " + number(parallel.data * fixed * stages) + ", or omit data");
+  if (per_stage % fixed != 0)
+    r.wrong(
+        first,
+        sizes + " is " + number(fixed) + " ranks, which do not divide the " + number(per_stage) + " ranks" + of_stage,
+        "possible products for " + number(per_stage) + " ranks: " + divisors(per_stage));
+}
+
 void blocks_are_shuffled(Rules& r) {
   if (!r.fine({"dataset.shuffle", "dataset.shuffle_block"})) return;
   if (r.job.dataset.shuffle || r.job.dataset.shuffle_block == 0) return;
@@ -660,7 +697,25 @@ void batches_are_finite(Rules& r) {
 
 void schedules_fit(Rules& r) {
   const ScheduleSpec& s = r.job.optimizer.learning_rate;
-  if (!r.fine({"optimizer"}) || s.type != "cosine") return;
+  if (!r.fine({"optimizer"})) return;
+  const auto need_ascending = [&](const char* field, const Ints& steps) {
+    for (size_t i = 1; i < steps.size(); ++i)
+      if (steps[i] <= steps[i - 1])
+        return r.wrong(std::string("optimizer.learning_rate.") + field,
+                       "steps must ascend, but " + number(steps[i]) + " follows " + number(steps[i - 1]));
+  };
+  need_ascending("milestones", s.milestones);
+  need_ascending("points", s.points);
+  if (s.type == "piecewise" && (s.points.empty() || s.points.size() != s.rates.size()))
+    r.wrong("optimizer.learning_rate.rates",
+            "there are " + number(static_cast<int64_t>(s.rates.size())) + " rates for " +
+                number(static_cast<int64_t>(s.points.size())) + " points",
+            "e.g. points: [0, 100, 1000], rates: [0, 0.1, 0.001]");
+  if (s.total_steps == 0 && s.end(1) == 0 && s.type != "cosine_restarts") return;
+  if (s.type == "wsd" && s.total_steps > 0 && s.warmup_steps + s.decay_steps > s.total_steps)
+    r.wrong("optimizer.learning_rate.decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
+                                                       number(s.decay_steps) +
+                                                       " steps are longer than total_steps: " + number(s.total_steps));
   if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
     r.wrong("optimizer.learning_rate.warmup_steps",
             "the warm-up of " + number(s.warmup_steps) +
@@ -668,6 +723,26 @@ void schedules_fit(Rules& r) {
   if (s.min > s.base)
     r.wrong("optimizer.learning_rate.min",
             "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
+}
+
+void one_way_of_clipping(Rules& r) {
+  if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
+    r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
+}
+
+void sums_need_all_labels(Rules& r) {
+  if (r.fine({"loss"}) && r.job.loss && r.job.loss->reduction == "sum" && r.job.loss->attrs.has("ignore_index"))
+    r.wrong("loss.reduction", "a sum does not support ignore_index, whose mean is over the labels that count",
+            "remove ignore_index, or set reduction: mean");
+}
+
+void skipping_needs_one_update(Rules& r) {
+  if (!r.fine({"train.on_nan", "parallel.mode", "metrics"}) || r.job.train.on_nan != OnNan::skip) return;
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong("train.on_nan", "parameter servers cannot skip a step", "set train.on_nan: stop or warn");
+  if (r.job.metrics.size() >= kMaxMetrics)
+    r.wrong("train.on_nan", "skip counts in a metric of its own, and there are " + number(kMaxMetrics) + " already",
+            "remove a metric");
 }
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
@@ -708,6 +783,7 @@ void validate(const JobSpec& job, Problems& problems) {
   stages_divide_ranks(r);
   stage_numbers_exist(r);
   chunks_are_interleaved(r);
+  sizes_cover_the_ranks(r);
   blocks_are_shuffled(r);
   micro_batches_divide_the_batch(r);
   experts_have_strategies(r);
@@ -727,6 +803,9 @@ void validate(const JobSpec& job, Problems& problems) {
   constant_integers_are_whole(r);
   batches_are_finite(r);
   schedules_fit(r);
+  one_way_of_clipping(r);
+  sums_need_all_labels(r);
+  skipping_needs_one_update(r);
   fields_agree(r);
 }
 

@@ -182,7 +182,10 @@ void lay_out_variables(Compiler& c) {
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step
-  if (c.has_loss() && !serves_tables) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kVariableFloat);
+  if (c.has_loss() && !serves_tables) {
+    const int64_t numbers = c.num_reported() + (c.reports_skips() ? 1 : 0);
+    c.loss = c.new_buffer(BufferKind::scalars, numbers * kVariableFloat);
+  }
 }
 
 }  // namespace trainctl

@@ -271,7 +271,7 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
   if (from.step > last)
     throw EnvError(fmt::format("{} is from step {}, but the job ends after {}; increase train.epochs or train.steps",
                                checkpoint, from.step, last));
-  const bool same_metrics = manifest.epoch_metric_sums.size() == job.graph.metrics.size();
+  const bool same_metrics = manifest.epoch_metric_sums.size() == num_metrics(job);
   if (manifest.epoch_step > 0 && same_metrics) {
     // The means of the epoch continue; a step with another batch size counts by its number of samples.
     from.epoch.loss = manifest.epoch_loss_sum;
