@@ -7,14 +7,14 @@
 
 namespace trainctl {
 
-/// Factors that inputs have and output `output` does not have, except inner ones, ascending: cutting one leaves that
-/// output a partial sum.
+/// Returns, in ascending order, the factors that some input has and output `output` does not have, except inner ones.
+/// Cutting such a factor leaves that output a partial sum.
 std::vector<int> contracted_factors(const Rule& rule, int output);
 
-/// True if `factor` is one of them.
+/// True if `factor` is one of these factors.
 bool is_contracted(const Rule& rule, int output, int factor);
 
-/// Some output sums over an index.
+/// True if some output sums over an index.
 bool contracts(const Rule& rule);
 
 }  // namespace trainctl
