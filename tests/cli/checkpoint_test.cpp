@@ -103,7 +103,7 @@ TEST_CASE("checkpoint show gives files, tensors and pieces") {
   CHECK(run.checkpoint({"show", "--tensors", "nothing"}).exit_code == kExitSpec);
 }
 
-TEST_CASE("checkpoint verify notes what is whole, and names the damaged file and the reason") {
+TEST_CASE("checkpoint verify records intact checkpoints, and names a damaged file and the reason") {
   const SavedRun run;
   const CommandResult whole = run.checkpoint({"verify"});
   CHECK(whole.exit_code == kExitDone);
@@ -223,7 +223,7 @@ TEST_CASE("plan says what memory a validation takes, and counts what the trainin
                  "\nvalidation of 64 samples in batches of 8, memory per rank\n"));
 }
 
-TEST_CASE("checkpoint says what is wrong with a word that names none") {
+TEST_CASE("checkpoint says what is wrong with an argument that names no checkpoint") {
   const SavedRun run;
   const auto complaint = [&](const std::vector<std::string>& words) {
     const CommandResult result = run.checkpoint(words);

@@ -281,7 +281,7 @@ TEST_CASE("on a frozen disk a run notices a failed rank, ends, and says what it 
   CHECK(contains(result.out, "bytes of the logs could not be written"));
 }
 
-TEST_CASE("a rank of a command that ends early with 0 is no failure") {
+TEST_CASE("a rank of a command that ends early with 0 is not a failure") {
   const Scratch scratch;
   shell_job(scratch, "if [ $RANK = 1 ]; then exit 0; fi; sleep 0.3");
   CHECK(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);

@@ -89,7 +89,7 @@ TEST_CASE("elastic: of two hosts whose link is broken, the one that loses least 
     for (const std::string& host : hosts_of(on)) CHECK(!host.starts_with(left));
 }
 
-TEST_CASE("elastic: fewer ranks than min_ranks are no job") {
+TEST_CASE("elastic: fewer ranks than min_ranks cannot run the job") {
   const JobSpec job = job_of("{ranks: 4, hosts: ['a:1', 'b:3'], elastic: 2}");
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);

@@ -254,7 +254,7 @@ TEST_CASE("rows fold only if their facts are equal, and every row is in one line
   CHECK(covered == rows.size());
 }
 
-TEST_CASE("what the folded plan says is what --full says, line by line, of any job with repeated blocks") {
+TEST_CASE("for any job with repeated blocks the folded plan agrees with --full line by line") {
   int folded = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     const std::string job = RandomBlocks(seed).text();
@@ -323,7 +323,7 @@ TEST_CASE("recomputation and repeated work count for the rank, not for the model
   CHECK(report["parameters"] == 144);
 }
 
-TEST_CASE("a long schedule is no wider than its lines may be, and has every task") {
+TEST_CASE("a long schedule is not wider than the limit and shows every task") {
   const Pipeline pipeline{.stages = 4, .micro_batches = 64};
   const TaskTimes times = task_times(pipeline);
   Json tasks = Json::array();

@@ -125,7 +125,7 @@ constexpr int64_t kStateBytes = 3 * 4 * (8 * 12 + 12 + 12 + 1);  // weights and 
 
 }  // namespace
 
-TEST_CASE("held state: of replicas one host has everything, and the newest step that all its ranks hold is taken") {
+TEST_CASE("held state: if one host has a full replica, the newest step that all of its ranks have is recovered") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -143,7 +143,7 @@ TEST_CASE("held state: of replicas one host has everything, and the newest step 
   check_state(rescued, 6, kStateBytes);
 }
 
-TEST_CASE("held state: a rank that dies while it copies has the state before") {
+TEST_CASE("held state: a rank that dies while it copies still has the previous state") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -160,7 +160,7 @@ TEST_CASE("held state: a rank that dies while it copies has the state before") {
   check_state(rescued, 6, kStateBytes);
 }
 
-TEST_CASE("held state: with no step in common, or a rank that has none yet, nothing is taken") {
+TEST_CASE("held state: without a step that all ranks have, nothing is recovered") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);

@@ -159,7 +159,7 @@ TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
   CHECK(json["first_cause"]["rank"] == 2);
 }
 
-TEST_CASE("a rank that stands still is named as the one that stopped answering") {
+TEST_CASE("a rank that makes no progress is named as the one that stopped responding") {
   // The others must not stand still for that long: a busy machine holds up any process for a second or two.
   const EndlessRun run({"launch.timeout=10s", "launch.grace=1s"});
   kill(run.workers[1], SIGSTOP);

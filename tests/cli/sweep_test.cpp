@@ -57,7 +57,7 @@ TEST_CASE("a grid is every combination, the last field fastest") {
   CHECK_THROWS_AS(grid({parse_swept_field("a=1..200+1"), parse_swept_field("b=1..200+1")}), SpecError);
 }
 
-TEST_CASE("random trials lie in their ranges, repeat with their seed, and begin alike if there are more") {
+TEST_CASE("random trials are in their ranges, repeat with their seed, and are a prefix of those of a longer sweep") {
   const std::vector<SweptField> fields = {parse_swept_field("a=3..5"), parse_swept_field("b=0..2.5"),
                                           parse_swept_field("c=1e-4..1*"), parse_swept_field("d=p,q")};
   const std::vector<TrialFields> trials = random_trials(fields, 400, 7);

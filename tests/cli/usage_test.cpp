@@ -79,7 +79,7 @@ TEST_CASE("an option of another launcher is answered with our spelling") {
   CHECK(contains(refusal(scratch, "bench collective all_reduce -np 4"), "write --ranks 4"));
 }
 
-TEST_CASE("options for several hosts are answered with what trainctl does") {
+TEST_CASE("options of other launchers for several hosts are errors that name trainctl's way") {
   const Scratch scratch;
   small_job(scratch.path());
   for (const char* option : {"--nnodes 2", "--node-rank 0", "--node_rank=0", "--num_machines 1"})
@@ -183,7 +183,7 @@ TEST_CASE("the examples in a command's help are of that command alone") {
   }
 }
 
-TEST_CASE("what an option of run cannot do is refused before the run") {
+TEST_CASE("impossible values of run's options are refused before the run") {
   const Scratch scratch;
   small_job(scratch.path());
   std::ofstream(scratch.path() + "/command.yaml") << "command: [true]\n";

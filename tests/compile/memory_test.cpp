@@ -29,7 +29,9 @@ TEST_CASE("the kinds of memory add up to the arena") {
   }
 }
 
-TEST_CASE("what is alive at an instruction fits in the arena, and its most activations are the plan's") {
+TEST_CASE(
+    "the buffers in use at each instruction fit in the arena, and their largest total of activations is that of the "
+    "plan") {
   for (int level = 0; level <= 3; ++level) {
     Plan plan = data_parallel_plan(kMlp, 4, 2, 4);
     plan.optimizer_shard_level = level;

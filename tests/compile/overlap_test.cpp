@@ -194,7 +194,7 @@ TEST_CASE("gradients that are not reduced, small, or cut at level 3 are in one p
   CHECK(most_pieces(compiled(1, {}, "64", 64)) == 8);
 }
 
-TEST_CASE("updates stand in the order in which their gradients are summed") {
+TEST_CASE("updates are in the order in which their gradients are summed") {
   for (int level = 0; level <= 3; ++level) {
     // With a minimum, all biases share a bucket, which is the first to be opened and the last to be summed.
     for (const std::string min_kb : {"0", "64"}) {
@@ -216,7 +216,7 @@ TEST_CASE("updates stand in the order in which their gradients are summed") {
   }
 }
 
-TEST_CASE("all updates but the last bucket's stand before the first wait for the last reduction") {
+TEST_CASE("all updates but that of the last bucket precede the first wait for the last reduction") {
   for (int level = 0; level <= 3; ++level) {
     for (const std::string micro_batches : {"1", "2"}) {
       const Program p = compiled(level, {"parallel.micro_batches=" + micro_batches}, "4096");
@@ -376,7 +376,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("levels 1 and 2: no update stands where it would wait for its reduction, except at the end") {
+TEST_CASE("levels 1 and 2: no update is where it would wait for its reduction, except at the end") {
   for (int level = 1; level <= 2; ++level) {
     const Program p = compiled(level, {"parallel.micro_batches=1"}, "4096");  // 8 rows per rank: reductions take longer
     const int last = reductions(p).back();

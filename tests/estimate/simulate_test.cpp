@@ -131,7 +131,7 @@ TEST_CASE("more bandwidth, memory or products never cost time") {
   }
 }
 
-TEST_CASE("a step that was measured is predicted as it was, and its parts add up") {
+TEST_CASE("a measured step is predicted as measured, and its parts add up") {
   const Case c = compiled(kPlans[0]);
   for (Machine machine : {*find_machine("cpu"), gpus()}) {
     StepSample step = step_alone(c.classes.programs[0], machine);

@@ -216,7 +216,7 @@ TEST_CASE("the executor records what its start and its first steps spend time on
   CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
 }
 
-TEST_CASE("in a launch without a kernel of its own, weight gradients still run as one") {
+TEST_CASE("weight gradients run in one launch even without a kernel for all of them") {
   if (!have_gpus(1)) return;
   const SmallStepOn on;
   const Program program = launch_of_four();
@@ -243,7 +243,7 @@ TEST_CASE("in a launch without a kernel of its own, weight gradients still run a
   }
 }
 
-TEST_CASE("a rank that fails while it loads says so at once, and those that wait for it name it") {
+TEST_CASE("a rank that fails while it loads reports it at once, and the ranks that wait for it name it") {
   if (!have_gpus(2)) return;
   const auto memory = SharedMemory::create({1024, 1024});
   std::vector<Program> programs(2);

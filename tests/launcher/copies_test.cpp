@@ -84,7 +84,7 @@ TEST_CASE("copies: a path in another one's folder, and one that comes twice, is 
   CHECK(copies[0].bytes() == 9 + 8 + 10);
 }
 
-TEST_CASE("copies: what cannot be copied is named") {
+TEST_CASE("copies: a path that cannot be copied is named") {
   Hosts hosts;
   const auto fault = [](const std::string& path) -> std::string {
     try {
@@ -132,7 +132,7 @@ TEST_CASE("copies: a single file is a copy too, and keeps its right to run") {
   CHECK((info.st_mode & 0777) == 0500);  // it can be read and run, not written to
 }
 
-TEST_CASE("copies: what a program writes in its folder does not go into the cache") {
+TEST_CASE("copies: files that a program writes to its folder do not enter the cache") {
   Hosts hosts;
   for (const std::vector<std::string>& paths :
        {std::vector{hosts.project}, std::vector{hosts.project + "/train.py", hosts.project + "/data"},

@@ -103,7 +103,7 @@ TEST_CASE("hosts: each message arrives once and in order over connections that b
   CHECK(here.unconfirmed_bytes() == 0);
 }
 
-TEST_CASE("hosts: a message that was left out is noticed, and so is a confirmation of what was never sent") {
+TEST_CASE("hosts: a missing message is detected, and so is the confirmation of a message that was never sent") {
   Session here, there;
   here.send(text("1"));
   bool gap = false;

@@ -79,7 +79,7 @@ std::string dialled(const ListenerAddress& address, const std::string& script, c
 
 }  // namespace
 
-TEST_CASE("what processes of mpirun exchange is the address of a listener, or refused") {
+TEST_CASE("text that processes of mpirun exchange is the address of a listener, or refused") {
   const auto same = parse_listener(to_json({"b", {"10.0.0.2", "::1"}, 4242}));
   REQUIRE(same);
   CHECK(same->name == "b");
@@ -108,7 +108,7 @@ TEST_CASE("a client without the token is refused, and the door continues") {
   CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");
 }
 
-TEST_CASE("what is no door of this job gets no ping, no script and no end, whatever certificate it has") {
+TEST_CASE("a listener that does not belong to this job gets no ping, script or end, whatever its certificate") {
   std::signal(SIGPIPE, SIG_IGN);
   TlsImpostor impostor;
   const ListenerAddress address{"b", {"127.0.0.1"}, impostor.port()};
@@ -129,7 +129,7 @@ TEST_CASE("what is no door of this job gets no ping, no script and no end, whate
   CHECK(impostor.clients() >= 3);
 }
 
-TEST_CASE("a client of TLS that has no key gets no connection, whatever it would accept") {
+TEST_CASE("a TLS client without the key gets no connection") {
   std::signal(SIGPIPE, SIG_IGN);
   RemoteListener listener;
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());

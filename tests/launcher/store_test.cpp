@@ -149,7 +149,7 @@ TEST_CASE("a call survives a broken connection by opening a new one") {
   CHECK(late == "came");
 }
 
-TEST_CASE("a key that a full store has refused is not there") {
+TEST_CASE("a key that a full store refused is not stored") {
   Server server;
   CHECK(server.put("large", std::string(size_t{256} << 20, 'x')));
   CHECK_FALSE(server.put("key", "x"));

@@ -86,7 +86,7 @@ class LateRank : public RankRunner {
 
 }  // namespace
 
-TEST_CASE("when the ranks have ended, the loop that continues calls nothing of their supervision") {
+TEST_CASE("after the ranks have ended, the loop calls no handler of their supervision") {
   const Scratch scratch;
   boost::asio::io_context loop;
   LateRank rank(loop);
@@ -142,7 +142,7 @@ TEST_CASE("a rank killed from outside is the cause") {
 }
 
 // The launcher was held up, and named the rank with the smallest number.
-TEST_CASE("of ranks that are found dead at once the one that was killed is the cause") {
+TEST_CASE("of ranks found dead at the same time, the one that was killed is the cause") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 1",
@@ -279,7 +279,7 @@ TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time l
   CHECK(slurp(scratch.path() + "/report").find(reported) != std::string::npos);
 }
 
-TEST_CASE("a disk that answers again gets what was kept in memory") {
+TEST_CASE("a disk that responds again receives the output that was kept in memory") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do echo some line; sleep 0.01; done; echo last"});
@@ -297,7 +297,7 @@ TEST_CASE("a disk that answers again gets what was kept in memory") {
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout").ends_with("some line\nlast\n"));
 }
 
-TEST_CASE("a rank that writes without end is not held by a disk that hangs, and the lost bytes are counted") {
+TEST_CASE("a hanging disk does not block a rank that writes without end, and the lost bytes are counted") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; yes some line | head -c 60000000; echo > $DIR/through; "
@@ -322,7 +322,7 @@ TEST_CASE("a rank that writes without end is not held by a disk that hangs, and 
   CHECK(log.ends_with("\nlast\n"));
 }
 
-TEST_CASE("if the process that writes the logs is killed, another one continues, and the user is told") {
+TEST_CASE("if the process that writes the logs is killed, another one continues, and the user is notified") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"echo first; echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
@@ -362,7 +362,7 @@ TEST_CASE("a rank that exits with 0 and leaves processes running has failed: the
   }
 }
 
-TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves, and the user is told") {
+TEST_CASE("the launcher waits for processes that a rank leaves when it exits with 0, and notifies the user") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"sh -c 'until [ -e $DIR/go ]; do sleep 0.01; done; echo trained > $DIR/model' & exit 0"},
@@ -376,7 +376,7 @@ TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves
   CHECK(slurp(scratch.path() + "/model") == "trained\n");
 }
 
-TEST_CASE("a rank has failed if a process that it leaves fails, in its group or in a session of its own") {
+TEST_CASE("a rank has failed if a process that it leaves fails, in its group or in another session") {
   const Scratch scratch;
   std::string start = "sh -c";
   SUBCASE("in its group") {}
@@ -402,14 +402,14 @@ TEST_CASE("daemons of a rank that end before it do not stay zombies of the launc
   CHECK(wait_for(launcher) == 0);
 }
 
-TEST_CASE("a helper that ends when its rank has ended is no failure") {
+TEST_CASE("a helper process that ends after its rank is not a failure") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"mkfifo $DIR/pipe; cat $DIR/pipe & exec 3> $DIR/pipe; exit 0"});  // until its end
   CHECK(wait_for(launcher) == 0);
 }
 
-TEST_CASE("Ctrl-C ends a run that awaits what its ranks have left") {
+TEST_CASE("Ctrl-C ends a run that waits for processes that its ranks left") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"}, {.grace_seconds = 1000});
@@ -485,7 +485,7 @@ TEST_CASE("a program that does not exist is named") {
   CHECK(report.find("cannot start " + program + ": No such file or directory") != std::string::npos);
 }
 
-TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs continue") {
+TEST_CASE("if a rank fails and restarts remain, all ranks start again, and their logs continue") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(),
@@ -514,7 +514,7 @@ TEST_CASE("when no restart is left, the last failure is the outcome, and no proc
   CHECK(all_gone(children));
 }
 
-TEST_CASE("an error of one attempt is not taken for one of the next") {
+TEST_CASE("an error of one attempt is not attributed to the next") {
   const Scratch scratch;
   const std::string error = R"({"kind": "env", "what": "the disk is on fire", "time": 1})";
   const int launcher = start_launcher(
@@ -525,7 +525,7 @@ TEST_CASE("an error of one attempt is not taken for one of the next") {
   CHECK(slurp(scratch.path() + "/1/rank.0/error.attempt-0.json").find("on fire") != std::string::npos);
 }
 
-TEST_CASE("a stopped rank that reports its progress is named when it stands still, and the run ends") {
+TEST_CASE("a stopped rank that reports its progress is named once it is silent, and the run ends") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"sleep 1000", "echo $$ > $DIR/pid.1; sleep 1000", "sleep 1000"},
                                       {.timeout_seconds = 0.5, .progress = true});

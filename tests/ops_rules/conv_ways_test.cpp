@@ -59,7 +59,7 @@ TEST_CASE("a call computes a slice of the batch, with padded channels") {
   CHECK(part.x.size == s.x.size);
 }
 
-TEST_CASE("a way is kept as one word, and other words are none") {
+TEST_CASE("a way is stored as one word, and any other word is invalid") {
   for (const ConvWay way :
        {ConvWay{}, ConvWay{.slices = 8}, ConvWay{.slices = 2, .padded = true}, ConvWay{.fused = true},
         ConvWay{.rounded = true}, ConvWay{.slices = 2, .padded = true, .rounded = true},
@@ -71,7 +71,7 @@ TEST_CASE("a way is kept as one word, and other words are none") {
     CHECK(parse_way(text).slices == 0);
 }
 
-TEST_CASE("what a plan shows covers the weight and its sum, padded") {
+TEST_CASE("the scratch memory that a plan states covers the weight and its sum, padded") {
   CHECK(most_conv_scratch({64, 3, 7, 7}) >= kMostCudnnWorkspace + 2 * 4 * 64 * 8 * 49);
   CHECK(most_conv_scratch({1, 1, 1, 1}) == kMostCudnnWorkspace + 2 * 256);
 }

@@ -163,7 +163,7 @@ TEST_CASE("tls: messages of any size arrive whole, in both directions at once") 
   }
 }
 
-TEST_CASE("tls: a listener on the wire does not see what is sent") {
+TEST_CASE("tls: an eavesdropper cannot read the data") {
   const End zero(0, "token"), one(1, "token");
   std::string seen;
   {
@@ -211,7 +211,7 @@ TEST_CASE("tls: a rank of another run is refused, and the right one still gets i
   CHECK(carry(zero, one, sent) == sent);
 }
 
-TEST_CASE("tls: strangers that say nothing, or something else, hold up no rank") {
+TEST_CASE("tls: unauthenticated peers that send nothing, or anything else, delay no rank") {
   const End zero(0, "token"), one(1, "token");
   std::vector<int> strangers;
   for (int i = 0; i < 100; ++i) {

@@ -313,7 +313,7 @@ TEST_CASE("search: the best plan is no slower than data parallel, and a constrai
   }
 }
 
-TEST_CASE("search: what the job says stays as it says") {
+TEST_CASE("search: settings of the job do not change") {
   const PlannedJob job =
       found(kGpt, {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8", "parallel.stages=2",
                    "parallel.optimizer_shard.level=1", "parallel.micro_batches=4"});

@@ -48,7 +48,7 @@ TEST_CASE(
   CHECK(tried == 1);
 }
 
-TEST_CASE("tried plans: a sum that is far off says nothing of others, so the next best is tried in full too") {
+TEST_CASE("tried plans: if an estimated sum is far off, the next best plan is tried in full too") {
   int tried = 0;
   const JobSpec job;
   const TryPlan try_plan = whole_of(1.2, tried);

@@ -59,7 +59,7 @@ TEST_CASE("with rebalance a worker gets the lowest batch that nobody has") {
   CHECK(claims(*board, 1) == std::vector<int64_t>{3, 4, 5});
 }
 
-TEST_CASE("what a worker that has died claimed and never finished, and its share, go to the others") {
+TEST_CASE("batches that a dead worker claimed but did not finish, and its share, go to the others") {
   const auto board = board_of(2, 8);
   REQUIRE(board->claim(0) == 0);
   REQUIRE(board->claim(0) == 2);

@@ -60,7 +60,7 @@ TEST_CASE("conditions compare numbers and texts, and `and`, `or`, `not` join the
   CHECK(value("not on") == "false");
 }
 
-TEST_CASE("what decides nothing is not computed, so it may divide by zero") {
+TEST_CASE("an operand that does not affect the result is not computed, so it may divide by zero") {
   CHECK(value("on or d // 0 == 1") == "true");
   CHECK(value("not on and d // 0 == 1") == "false");
 }
@@ -93,7 +93,7 @@ TEST_CASE("an error says where in the text it is") {
   CHECK(error("${act == 'gelu}") == "9: this quote is never closed");
 }
 
-TEST_CASE("what 64 bits do not hold is an error, never another number") {
+TEST_CASE("a result that does not fit in 64 bits is an error, never another number") {
   CHECK(value("9223372036854775807") == "9223372036854775807");
   CHECK(error("${9223372036854775808}") == "2: 9223372036854775808 does not fit into 64 bits");
   CHECK(error("${9223372036854775807 + 1}") == "22: the result does not fit into 64 bits");

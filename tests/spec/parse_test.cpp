@@ -81,7 +81,7 @@ TEST_CASE("a layer reads the previous one by default, and is named by its type a
   CHECK(job.network[4].inputs == std::vector<std::string>{"relu", "data"});
 }
 
-TEST_CASE("short forms mean what they stand for") {
+TEST_CASE("short forms mean the same as their long forms") {
   const JobSpec job = parse_job(kParseJob +
                                     "loss: mae\noptimizer: {learning_rate: 0.5}\nprint: fc\n"
                                     "parallel: {optimizer_shard: 2, recompute: fc, max_memory: 512MiB}\n"

@@ -181,7 +181,7 @@ TEST_CASE("a layer whose `if` is false is left out, and its readers read its inp
                                                  "b.sum <- b.fc b.norm"});
 }
 
-TEST_CASE("what is left out is not computed") {
+TEST_CASE("expressions of omitted layers are not evaluated") {
   const JobSpec job =
       parse_job("vars: {n: 0}\n" + kVarsData +
                     "network: [{type: relu}, {name: x, type: dense, if: ${n > 0}, units: ${8//n}}, {type: tanh}]\n",

@@ -122,7 +122,7 @@ TEST_CASE("mixup adds to each row a share of the next one, the last row of the f
   }
 }
 
-TEST_CASE("cutmix pastes one box of the next row, and the label's share is what is left of the own one") {
+TEST_CASE("cutmix pastes one box of the next row, and the share of the row's own label is the rest") {
   for (const bool channels_first : {false, true}) {
     std::vector<TransformSpec> transforms = {transform("cutmix")};
     if (channels_first) transforms.insert(transforms.begin(), transform("hwc2chw"));

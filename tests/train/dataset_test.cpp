@@ -202,7 +202,7 @@ TEST_CASE("an mnist folder may have the names that Kaggle and 7-Zip write, with 
   CHECK(open_dataset(mnist(folder.path()), 1)->size() == 5);
 }
 
-TEST_CASE("an mnist folder without its files says what was looked for") {
+TEST_CASE("the error for an mnist folder without its files names the files") {
   const ScratchFolder folder;
   CHECK(spec_error([&] { open_dataset(mnist(folder.path() + "/nowhere"), 1); }) ==
         "dataset.path: there is no folder '" + folder.path() + "/nowhere'");
@@ -284,7 +284,7 @@ TEST_CASE("a transform that makes samples of more than a gibibyte is refused bef
   CHECK(error == "dataset.transforms[0]: resize: produces samples of [65536, 65536, 1], 16.0 GiB");
 }
 
-TEST_CASE("what a rank keeps of a set is known before it is opened") {
+TEST_CASE("the part of a data set that a rank keeps is known before the set is opened") {
   DatasetSpec spec = random_set(1000);
   spec.batch = 10;
   CHECK(read_data_header(spec, 1).bytes == 8 * 1010);
@@ -380,7 +380,7 @@ TEST_CASE("a last incomplete batch is dropped or filled up with the epoch's firs
         "dataset.batch: a batch of 21 is larger than an epoch of 20 samples");
 }
 
-TEST_CASE("an epoch holds one pass at a time, so any number of passes needs no more memory") {
+TEST_CASE("an epoch stores one pass at a time, so more passes need no more memory") {
   DatasetSpec spec;
   spec.batch = 4;
   spec.repeat = 3;

@@ -133,7 +133,7 @@ TEST_CASE("files of nanoGPT and of llm.c give the same samples") {
   CHECK(windows(set_of("tokens", {llama}, 2), 0) == expected);
 }
 
-TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
+TEST_CASE("a file that is not a token file is named, with the reason") {
   const ScratchFolder folder;
   const auto error = [&](const ByteVector& bytes) {
     const std::string file = folder.write("x.bin", bytes), text = error_of(set_of("tokens", {file}, 2));
@@ -221,7 +221,7 @@ TEST_CASE("a file that two patterns match is read once, and the order is that of
   CHECK(windows(set_of("text", {root + "/2.txt", root + "/*.txt"}, 2), 1) == std::vector<Window>{{'\n', '1'}});
 }
 
-TEST_CASE("the first token out of range is found in its file, in every type") {
+TEST_CASE("the first token out of range is reported with its file, for every type") {
   const ScratchFolder folder;
   folder.write("a.bin", ascending(0, 5000));
   folder.write("b.bin", ascending(0, 5));
@@ -291,7 +291,7 @@ TEST_CASE("a set of tokens has integer windows as data and labels") {
   CHECK(label == Window{5, 6, 7, 8});
 }
 
-TEST_CASE("what the writer writes is read back, and a file is replaced only on request") {
+TEST_CASE("written tokens are read back, and a file is replaced only on request") {
   const ScratchFolder folder;
   const std::string file = folder.path() + "/out.bin";
   for (const bool with_header : {true, false}) {

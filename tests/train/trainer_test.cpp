@@ -115,7 +115,7 @@ TEST_CASE("a run ends before the step that may not start, and every started step
   CHECK(epochs.size() == 1);
 }
 
-TEST_CASE("the end of a run is told once, after the last report, however many steps are read together") {
+TEST_CASE("the end of a run is reported once, after the last step, however many steps are read together") {
   for (const char* sink : {"1", "2", "100"}) {
     OneRank rank({std::string("train.sink_steps=") + sink});
     std::vector<int64_t> reported, ended;
@@ -169,7 +169,7 @@ TEST_CASE("steps between two reads of the losses share their time evenly") {
   CHECK(seconds[2] == seconds[0]);
 }
 
-TEST_CASE("asking the data set for what it lacks is an error at the line of the job file") {
+TEST_CASE("asking the data set for a field that it lacks is an error at the line of the job file") {
   const auto position = [](const std::vector<std::string>& overrides, const std::string& text) {
     try {
       plan_job(parse_job(text, "small.yaml", overrides));

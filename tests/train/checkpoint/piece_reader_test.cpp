@@ -56,7 +56,7 @@ TEST_CASE("blocks larger than the reader's own are converted in parts") {
       CHECK(read(reader, tensor, box, dtype) == sample_bytes(tensor, box, dtype));
 }
 
-TEST_CASE("an integer tensor is not read as another type, and a tensor that is not there is named") {
+TEST_CASE("an integer tensor is not read as another type, and a missing tensor is named") {
   const ScratchFolder scratch;
   const SampleTensor tensor{"table", "weight", DType::i32, {4}, {{{{0}, {4}}}}};
   PieceReader reader(write_sample_files(scratch.path(), {tensor}, 1, 1), scratch.path());
