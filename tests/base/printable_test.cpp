@@ -66,7 +66,7 @@ TEST_CASE("a message keeps its lines, and control characters in them are shown e
   CHECK(printable_lines("") == "");
 }
 
-TEST_CASE("colours of a line may stay, alone, and end with it") {
+TEST_CASE("the colors of a line may be kept, but no other escape sequences, and end with the line") {
   CHECK(terminal_line("a\x1b[1;31mb\x1b[2Jc", true) == "a\x1b[1;31mbc\x1b[0m");
   CHECK(terminal_line("a\x1b[38:5:1mb\x1b[>4;1mc", true) == "a\x1b[38:5:1mbc\x1b[0m");
   CHECK(terminal_line("plain", true) == "plain");

@@ -151,7 +151,9 @@ struct RunHere {
 
 }  // namespace
 
-TEST_CASE("a long kernel is priced as in steps that were run, other sizes as the nearest, a short one as alone") {
+TEST_CASE(
+    "a long kernel is priced as in measured steps, other sizes like the nearest one, and a short kernel as when timed "
+    "alone") {
   const Seconds timing{3e-6};
   RunHere run([](const KernelDef& kernel) { return Seconds{kernel.is_product ? 100e-6 : 0.3e-6}; });
   for (const RunHere::Kernel& kernel : run.kernels) {

@@ -254,7 +254,7 @@ TEST_CASE("a run that ends well on a full disk is listed as done") {
   CHECK(state_of(run) == RunState::done);
 }
 
-TEST_CASE("on a frozen disk a run notices a failed rank, ends, and says what it could not write") {
+TEST_CASE("on a hanging disk a run notices a failed rank, ends, and says what it could not write") {
   const Scratch scratch;
   const std::string disk_path = scratch.path() + "/disk", image = scratch.path() + "/image";
   const Mount disk("truncate -s 8M " + image + " && mkfs.ext4 -q " + image + " && mount -o loop " + image + " " +

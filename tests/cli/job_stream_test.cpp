@@ -85,7 +85,7 @@ TEST_CASE("a FIFO is read once a writer opens it, and refused if none does") {
   CHECK(contains(wrong.err, "    seed: x\n"));
 }
 
-TEST_CASE("a writer that takes its time is waited for") {
+TEST_CASE("a slow writer is awaited") {
   if (!has_descriptors()) return;
   const Scratch scratch;
   small_job(scratch.path());

@@ -49,7 +49,7 @@ TEST_CASE("a line whose kind is not a string counts as a step and does not preve
   CHECK(keep_metrics(s.run, 2) == static_cast<int64_t>(text.size()));
 }
 
-TEST_CASE("a run without lines has none to keep") {
+TEST_CASE("a run without metric lines keeps none") {
   const MetricsScratch s;
   CHECK(keep_metrics(s.run, 5) == 0);
   gather_metrics(s.run);

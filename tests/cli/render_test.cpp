@@ -113,7 +113,7 @@ TEST_CASE("the progress line shows a run's progress, and what its ranks do") {
   CHECK(progress_text(command, 80) == "restart 1/2  rank 0 running");
 }
 
-TEST_CASE("a curve of losses, tokens and the rank that is waited for are shown where there is room") {
+TEST_CASE("the curve of losses, the tokens and the rank for which others wait are shown if there is room") {
   LiveStatus status = training();
   status.tokens_per_second = 2615232;
   status.share_of_peak = 0.414;
@@ -169,7 +169,7 @@ TEST_CASE("if not all states of ranks fit, that of the rank for which the others
   CHECK(progress_text(status, 20).starts_with("rank 3 stopped 0 s"));
 }
 
-TEST_CASE("the width of a text counts characters, and no colours") {
+TEST_CASE("the width of a text counts characters, but not color codes") {
   CHECK(display_width("\033[36mé…\033[0m") == 2);
   CHECK(display_width("") == 0);
 }

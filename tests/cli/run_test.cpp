@@ -100,7 +100,7 @@ TEST_CASE("--record writes the communications of one step, whatever sink_steps i
   CHECK(slurp(scratch.path() + "/log_output/3/rank.1/collectives.jsonl") == once);
 }
 
-TEST_CASE("a run records for each rank where the time until its first step went, in phases that add up") {
+TEST_CASE("a run records how each rank spent the time until its first step, in phases that add up") {
   const Scratch scratch;
   small_job(scratch.path());
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"})

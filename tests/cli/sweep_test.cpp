@@ -80,7 +80,7 @@ TEST_CASE("random trials are in their ranges, repeat with their seed, and are a 
   CHECK(random_trials(fields, 5, 8) != fewer);
 }
 
-TEST_CASE("a sweep runs every trial, ends in a table with the best first and a page, and has nothing left to do") {
+TEST_CASE("a sweep runs every trial, and ends with a table, best first, and a page, and a second call runs nothing") {
   const Scratch scratch;
   small_job(scratch.path());
   const SweepTexts words = {"sweep", "job.yaml", "optimizer.learning_rate=0.0001,0.05", "train.epochs=3", "--jobs", "2"};

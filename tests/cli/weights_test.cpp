@@ -204,7 +204,7 @@ TEST_CASE("a map that gives one tensor of a file to two of the job is refused, i
   CHECK_MESSAGE(contains(out.err, "map.yaml:4:3: tensors.bn.weight: two tensors map to 'fc1.bias'"), out.err);
 }
 
-TEST_CASE("files of torch, and an index that does not say the truth, are refused with the reason") {
+TEST_CASE("files of torch, and a wrong index, are refused with the reason") {
   const TrainedJob job;
   REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
   job.write("model.bin", std::string("PK\x03\x04", 4) + "archive/data.pkl");

@@ -313,7 +313,7 @@ TEST_CASE("a kernel that a GPU has not is an error that names it") {
                        doctest::Contains("has the kernel 'frobnicate'"), InternalError);
 }
 
-TEST_CASE("an arena that the card has no room for is an error that says how much there is") {
+TEST_CASE("an arena that does not fit on the GPU is an error that says how much memory there is") {
   if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = int64_t{1} << 50;

@@ -153,7 +153,7 @@ TEST_CASE("numa: a node with more cores has more ranks") {
   CHECK(threads_of(list) == std::vector<int>{2, 2, 2, 2});
 }
 
-TEST_CASE("a CPU quota limits threads, not where they run") {
+TEST_CASE("a CPU quota limits the number of threads, but not the CPUs on which they run") {
   Topology topology = with_threads(1, 8);
   topology.quota_cores = 3.5;
   const auto list = bind_ranks(2, topology, BindMode::core);

@@ -35,7 +35,9 @@ RankReport error(ErrorKind kind, double time, std::vector<int> missing = {}) {
 
 }  // namespace
 
-TEST_CASE("no failure has no cause") { CHECK(find_first_cause({done(1), done(2)}).kind == Cause::Kind::none); }
+TEST_CASE("without a failure there is no cause") {
+  CHECK(find_first_cause({done(1), done(2)}).kind == Cause::Kind::none);
+}
 
 TEST_CASE("a death by signal is the cause although the complaints about it were seen first") {
   const Cause cause =
@@ -229,7 +231,7 @@ TEST_CASE("a broken link between hosts is the cause of complaints about ranks, b
   CHECK(find_first_cause(reports).rank == 3);
 }
 
-TEST_CASE("a broken link between hosts is the cause why ranks of a program failed that do not say why") {
+TEST_CASE("a broken link between hosts is the cause if ranks of a program failed without stating a reason") {
   std::vector<RankReport> reports = {exited(1, 1.0), exited(1, 1.1), killed(SIGTERM, 1.6, true)};
   for (RankReport& report : reports) report.ranks_explain = false;
   reports[0].lost_link = reports[1].lost_link = LostLink{"a", "b", "a cannot connect to 10.0.0.3: timed out", ""};

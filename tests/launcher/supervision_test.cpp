@@ -112,7 +112,7 @@ TEST_CASE("ranks that do not stop are killed after grace, not before") {
   CHECK(scene.supervision.done());
 }
 
-TEST_CASE("a complaint about another rank waits a moment for that rank's own failure") {
+TEST_CASE("an error about another rank waits a moment for that rank's own failure") {
   SupervisionScene scene;
   scene.complains(1, 3, 2.0);
   CHECK(scene.sent.empty());
@@ -335,7 +335,7 @@ TEST_CASE("two frozen workers on their own are both killed at once, before those
   CHECK(scene.sent == std::vector<std::pair<int, int>>{{2, SIGKILL}, {0, SIGKILL}});
 }
 
-TEST_CASE("while restarts are left, a failure stops all ranks, and a restart is due when all have ended") {
+TEST_CASE("while restarts remain, a failure stops all ranks, and a restart is due when all have ended") {
   SupervisionScene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);
   CHECK(scene.count(SIGTERM) == 3);
@@ -379,7 +379,7 @@ TEST_CASE("a rank's state is reset for each attempt: its silence is counted from
   CHECK(scene.silent().empty());
 }
 
-TEST_CASE("time in which the launcher itself was held up does not count as silence") {
+TEST_CASE("time during which the launcher itself was stopped does not count as silence") {
   SupervisionScene scene;
   scene.moves(2, 7, 0);
   scene.passes(30);

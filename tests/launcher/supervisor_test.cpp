@@ -499,7 +499,7 @@ TEST_CASE("if a rank fails and restarts remain, all ranks start again, and their
   CHECK(slurp(scratch.path() + "/outcome").find(R"("restarts":[{"rank":1,)") != std::string::npos);
 }
 
-TEST_CASE("when no restart is left, the last failure is the outcome, and no process of any attempt is left") {
+TEST_CASE("when no restart remains, the last failure is the outcome, and no process of any attempt remains") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(),
                                       {"sleep 1000 & echo $! > $DIR/child.$ATTEMPT; wait",

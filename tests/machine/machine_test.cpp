@@ -88,7 +88,7 @@ TEST_CASE("calls of equal sizes are distinguished by their attributes and operat
   }
 }
 
-TEST_CASE("a kernel that was measured only at sizes that a start hides takes the machine's rates at large ones") {
+TEST_CASE("a kernel measured only at sizes dominated by its launch has the machine's rates at large sizes") {
   Machine machine = *find_machine("h100x8");
   const KernelDef& add = get_kernel("add");
   const auto call = [](int64_t n) { return TensorInfo{{n}, DType::f32}; };
@@ -238,7 +238,7 @@ TEST_CASE("a message takes the time measured between two ranks placed alike, els
   CHECK(send_time(machine, {1e6}, spread_of(machine, std::array{3, 3})) == Seconds{});
 }
 
-TEST_CASE("a machine's file of a time before calls had delays has none") {
+TEST_CASE("a machine file from before calls had delays has no delays") {
   Machine machine = *find_machine("h100x8");
   machine.delays = {.exposed = {1e-5}, .beside = {2e-5}};
   std::string text = to_json(machine);
@@ -249,7 +249,7 @@ TEST_CASE("a machine's file of a time before calls had delays has none") {
   CHECK(machine_of_json(text, "file").delays == CallDelays{});
 }
 
-TEST_CASE("a machine's file says all of it") {
+TEST_CASE("a machine file contains everything about the machine") {
   for (Machine machine : known_machines()) {
     machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
     machine.calls.emplace("all_reduce 8", KernelModel({{call_sizes({1e6}), {.bytes = 1.75e6}, {0.125}}}));

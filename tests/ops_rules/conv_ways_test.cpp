@@ -26,13 +26,13 @@ TEST_CASE("numbers of slices divide the batch, and each is at least twice the on
   CHECK(slice_counts(256) == std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256});
 }
 
-TEST_CASE("tensor cores take multiples of 16 bytes of channels, other arithmetic any number") {
+TEST_CASE("tensor cores need multiples of 16 bytes of channels, other arithmetic accepts any number") {
   CHECK(channel_unit(DType::bf16, false) == 8);
   CHECK(channel_unit(DType::f32, true) == 4);
   CHECK(channel_unit(DType::f32, false) == 1);
 }
 
-TEST_CASE("channels are padded where that makes a difference: whole, channels last") {
+TEST_CASE("only images that are channels last and without groups are padded, and only if padding changes a size") {
   ConvShape s = stem(4);
   CHECK(can_pad(s, 8));
   CHECK(!can_pad(s, 1));

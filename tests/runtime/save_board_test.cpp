@@ -169,8 +169,7 @@ TEST_CASE("a resumed run asks which saves are due since the step at which it beg
   CHECK(asked == 40);
 }
 
-TEST_CASE(
-    "of saves that are offered the writer takes the newest, and no set that it writes or that is offered is free") {
+TEST_CASE("the writer takes the newest of the offered saves, and no set that it writes or that is offered is free") {
   SaveBoard board;
   CHECK_FALSE(board.take_offer());
   CHECK_FALSE(board.was_offered());
@@ -218,7 +217,7 @@ TEST_CASE("the validations of the last two saves are found by their step") {
   }
 }
 
-TEST_CASE("a save gives way only to a later state that waits for it") {
+TEST_CASE("a save is dropped only for a later state that waits for it") {
   SaveBoard board;
   REQUIRE(board.saves_before(40, [](int64_t) { return true; }));
   CHECK_FALSE(board.must_give_way());

@@ -29,7 +29,7 @@ TEST_CASE("a closed gate permits the steps that some rank has started, and no fu
   CHECK(gate.asked_to_stop());
 }
 
-TEST_CASE("a gate that is closed before the first step lets none through") {
+TEST_CASE("a gate that is closed before the first step permits no step") {
   StepGate gate;
   gate.ask_to_stop();
   CHECK_FALSE(gate.start(1));

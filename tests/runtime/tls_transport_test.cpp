@@ -179,7 +179,7 @@ TEST_CASE("tls: an eavesdropper cannot read the data") {
   CHECK(seen.find("weights") == std::string::npos);
 }
 
-TEST_CASE("tls: a byte that is changed on its way is an error on both sides, and no number") {
+TEST_CASE("tls: a byte changed in transit is an error on both sides, and never a wrong number") {
   const End zero(0, "token"), one(1, "token");
   std::atomic<bool> changes = false;
   const Wire wire(one.address(), [&](char* bytes, size_t count) {
@@ -225,7 +225,7 @@ TEST_CASE("tls: unauthenticated peers that send nothing, or anything else, delay
   for (const int stranger : strangers) close(stranger);
 }
 
-TEST_CASE("tls: a rank sends nothing to a listener that has a certificate and no token") {
+TEST_CASE("tls: a rank sends nothing to a listener that has a certificate but not the token") {
   const End zero(0, "token"), one(1, "token");
   TlsImpostor impostor;
   std::vector<char> address = one.address();

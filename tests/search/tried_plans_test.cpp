@@ -29,7 +29,8 @@ TryPlan whole_of(double seconds, int& tried) {
 }  // namespace
 
 TEST_CASE(
-    "tried plans: by how much the best sum is off, sums of as many stages are taken to be, so one whole settles it") {
+    "tried plans: sums of the same number of stages are assumed to be off by the same factor, so one full trial "
+    "suffices") {
   int tried = 0;
   const JobSpec job;
   const TryPlan try_plan = whole_of(1.03, tried);

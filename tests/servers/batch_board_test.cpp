@@ -72,7 +72,7 @@ TEST_CASE("batches that a dead worker claimed but did not finish, and its share,
   CHECK(board->claim(1) == BatchBoard::kEnd);
 }
 
-TEST_CASE("a worker that joins in the place of a dead one takes its share again") {
+TEST_CASE("a worker that replaces a dead one takes over its share") {
   const auto board = board_of(2, 8);
   board->set_gone(0);
   CHECK(board->claim(1) == 0);

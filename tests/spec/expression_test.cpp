@@ -44,7 +44,7 @@ TEST_CASE("// and % round down, as in Python") {
   CHECK(value("-7.5 % 2") == "0.5");
 }
 
-TEST_CASE("operators of one level go from left to right, and a sign binds most") {
+TEST_CASE("operators of one level are evaluated from left to right, and a sign binds tightest") {
   CHECK(value("10 - 3 - 2") == "5");
   CHECK(value("100 // 7 * 7") == "98");
   CHECK(value("-2 * -3") == "6");
@@ -103,7 +103,7 @@ TEST_CASE("a result that does not fit in 64 bits is an error, never another numb
   CHECK(error("${1e308 * 10}") == "8: the result does not fit into 64 bits");
 }
 
-TEST_CASE("nesting has a limit, and long chains need none") {
+TEST_CASE("nesting is limited, and long chains are not") {
   const std::string deep = "${" + std::string(5000, '(') + "1" + std::string(5000, ')') + "}";
   CHECK(error(deep).find("nested more than 40 levels deep") != std::string::npos);
   CHECK(error("${" + std::string(5000, '-') + "1}").find("nested more than") != std::string::npos);

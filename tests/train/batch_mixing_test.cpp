@@ -162,7 +162,7 @@ TEST_CASE("a mixed batch has the same bits for any cut into ranks and micro-batc
   }
 }
 
-TEST_CASE("of several mixes the first one that is drawn takes place, and p 0 leaves batches alone") {
+TEST_CASE("of several mixes the first one that is drawn applies, and p 0 changes no batch") {
   const Rows plain = read(spec_of({}), 0, 1, 1);
   CHECK(read(spec_of({transform("mixup", {{"p", 0.0}})}), 0, 1, 1) == plain);
   const Rows cut = read(spec_of({transform("mixup", {{"p", 0.0}}), transform("cutmix")}), 0, 1, 1);

@@ -75,7 +75,7 @@ TEST_CASE("resize is bilinear with half-pixel centres") {
   CHECK(channels == std::vector<float>{3, 4, 3, 4});
 }
 
-TEST_CASE("hwc2chw moves the channels first also where no transform computes before it") {
+TEST_CASE("hwc2chw moves the channels first even if no transform computes before it") {
   // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
   const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
   CHECK(apply({named_transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
@@ -92,7 +92,7 @@ TEST_CASE("transforms compose in order and know where the channels are") {
   CHECK(chain_of(specs, {1, 2, 2}).result().shape == Shape{2, 1, 2});
 }
 
-TEST_CASE("center_crop takes the middle, and puts zeros around a smaller image") {
+TEST_CASE("center_crop selects the middle, and pads a smaller image with zeros") {
   const std::vector<float> image = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [3, 4, 1]
   CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}})}, {3, 4, 1}, image) == std::vector<float>{6, 7});
   CHECK(apply({named_transform("center_crop", {{"size", Ints{2, 1}}})}, {3, 4, 1}, image) == std::vector<float>{2, 6});
@@ -311,7 +311,7 @@ TEST_CASE("the size of a set is known before it is opened") {
   CHECK(read_data_size(one_batch, 1) == 24);
 }
 
-TEST_CASE("a value of a random set depends on seed, sample and element alone") {
+TEST_CASE("a value of a random set depends only on the seed, the sample and the element") {
   const auto a = open_dataset(random_set(100), 7), b = open_dataset(random_set(50), 7),
              c = open_dataset(random_set(100), 8);
   std::vector<float> x(15), y(15), z(15);
@@ -416,7 +416,7 @@ TEST_CASE("a set without shuffling may be as large as the numbers go") {
   CHECK(order.batch(0, order.steps_per_epoch() - 1).back() == 999'999'999);
 }
 
-TEST_CASE("a set that is too large for a list of its samples is shuffled all the same, and resumed anywhere at once") {
+TEST_CASE("a set that is too large for a list of its samples is shuffled, and resumes anywhere at once") {
   DatasetSpec spec = random_set(10'000'000'000);
   spec.batch = 1000;
   SampleOrder order(spec, spec.samples, 7);

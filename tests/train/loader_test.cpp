@@ -123,7 +123,7 @@ TEST_CASE(
     CHECK(halves[step] == std::vector<float>(expected[step].begin() + 4, expected[step].end()));
 }
 
-TEST_CASE("slices of other dims are taken, and a full batch gives the same numbers as rows alone") {
+TEST_CASE("slices of other dims are loaded, and a full batch has the same numbers as only the rows") {
   Program program;
   program.instructions = {load_of_shape("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2})};
   for (bool full : {false, true}) {
@@ -136,7 +136,7 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
   }
 }
 
-TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole rows alike") {
+TEST_CASE("a load as bf16 rounds the f32 of the set, both for slices and for whole rows") {
   Program program;
   program.instructions = {load_of_shape("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2}),
                           load_of_shape("data", 0, {4, 4, 3}, {3, 0, 0}, {1, 4, 3})};
@@ -354,7 +354,7 @@ TEST_CASE("whichever worker meets a broken sample, the batches before it are han
   }
 }
 
-TEST_CASE("autotune gives a loader that is waited for more workers, which changes no batch") {
+TEST_CASE("autotune adds workers while the trainer waits for the loader, which changes no batch") {
   const Program program = drawn_program();
   DatasetSpec spec = spec_of(10);
   spec.shuffle = true;
@@ -434,7 +434,7 @@ TEST_CASE("a slow sample that arrives in time is not an error") {
   CHECK(loader.skipped().count == 0);
 }
 
-TEST_CASE("a loader that resumes at sample 10^9 of 10^10 reads that batch alone, the same as without the start") {
+TEST_CASE("a loader that resumes at sample 10^9 of 10^10 reads only that batch, the same as in a run from the start") {
   DatasetSpec spec = spec_of(10);
   spec.shuffle = true;
   spec.workers = spec.prefetch = 1;

@@ -53,7 +53,7 @@ struct Digits {
 
 }  // namespace
 
-TEST_CASE("random labels must be below the number of classes that the loss takes") {
+TEST_CASE("random labels must be below the number of classes of the loss") {
   CHECK(errors(classifier("{type: random, shape: [4], classes: 10, batch: 4}", 10)).empty());
   CHECK(errors(classifier("{type: random, shape: [4], classes: 11, batch: 4}", 10)) ==
         "1:46 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) supports 0 to 9\n");

@@ -177,7 +177,7 @@ TEST_CASE("every sample draws the same count of numbers, whatever its size and c
   }
 }
 
-TEST_CASE("the same numbers give the same bits with a scratch that other samples have used") {
+TEST_CASE("the same random numbers give the same bits with scratch memory that other samples have used") {
   const SampleTransforms chain(kTraining, kPhotos);
   const size_t elements = static_cast<size_t>(num_elements(chain.result().shape));
   const Picture picture = make_picture(70, 90, 3), other = make_picture(200, 300, 3);
@@ -193,7 +193,8 @@ TEST_CASE("the same numbers give the same bits with a scratch that other samples
   CHECK(first == second);
 }
 
-TEST_CASE("random_resized_crop stays within the image, its area and its ratio, and takes the middle if nothing fits") {
+TEST_CASE(
+    "random_resized_crop stays within the image, the area and the ratio, and selects the middle if nothing fits") {
   SampleRng rng(1, 0, 0);
   int tops = 0;
   for (int i = 0; i < 2000; ++i) {

@@ -213,7 +213,7 @@ TEST_CASE("an integer that does not fit in 32 bits is an error, not another numb
   CHECK_THROWS_AS(convert_elements(values, ElementType::i64, 2, DType::i32, out), EnvError);
 }
 
-TEST_CASE("a broken sample is an error that names it, or another one takes its place and all others stay") {
+TEST_CASE("a broken sample is an error that names it, or is replaced by another one without a change of the others") {
   const DatasetSpec spec = arrays();
   const auto ids = [&](std::set<int64_t> broken, uint64_t seed) {
     auto source = std::make_shared<Numbered>(40);

@@ -245,7 +245,7 @@ TEST_CASE("the first token out of range is reported with its file, for every typ
   CHECK_FALSE(TokenSet(set_of("text", {text}, 1)).first_stray(256, kAll));
 }
 
-TEST_CASE("no tokens are copied from no memory, and none of them is out of range") {
+TEST_CASE("an empty list of tokens may have a null pointer, and none of its tokens is out of range") {
   // Found by fuzz_tokens: memcpy from a null pointer, which the asan preset reports.
   for (const TokenType type : {TokenType::u8, TokenType::u16, TokenType::i32}) {
     copy_tokens({}, type, 0, 0, nullptr);
@@ -267,7 +267,7 @@ TEST_CASE("a token file that becomes shorter during a run is an error that names
   CHECK(set.where(2000) == file + ": token 8,000");
 }
 
-TEST_CASE("windows that are expected are read as without") {
+TEST_CASE("windows announced in advance have the same content") {
   const ScratchFolder folder;
   folder.write("a.txt", {'a', 'b', 'c'});
   const TokenSet set(set_of("text", {folder.path() + "/a.txt", folder.write("b.txt", {'d', 'e'})}, 3));

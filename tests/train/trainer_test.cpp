@@ -44,7 +44,7 @@ struct OneRank {
 
 }  // namespace
 
-TEST_CASE("after the first step a run reports where the time until then went, earlier phases included") {
+TEST_CASE("after the first step a run reports how the time until then was spent, with earlier phases") {
   OneRank rank;
   std::vector<std::string> phases, order;
   FunctionObserver seen;
@@ -245,7 +245,8 @@ TEST_CASE("with on_nan: warn a run continues, and names the first such loss once
   CHECK(at == 0);
 }
 
-TEST_CASE("train.steps without epochs takes as many epochs as it needs, and with both the lesser limit ends the run") {
+TEST_CASE(
+    "train.steps without epochs runs as many epochs as it needs, and with both the first limit reached ends the run") {
   const auto steps = [](const std::string& text, const std::vector<std::string>& overrides) {
     const PlannedJob job = plan_job(parse_job(text, "small.yaml", overrides));
     return total_steps(job.spec.train, 2);
@@ -276,7 +277,7 @@ TEST_CASE("an epoch reports its duration and its last step") {
   CHECK(epochs[0].seconds + epochs[1].seconds >= doctest::Approx(steps));
 }
 
-TEST_CASE("a run of more steps than 32 bits count is refused at the field that asks for them") {
+TEST_CASE("a run of more steps than 32 bits can count is refused at the field that requests them") {
   const auto error = [](const std::vector<std::string>& overrides) {
     try {
       plan_job(parse_job(kJob, "small.yaml", overrides));

@@ -156,7 +156,7 @@ TEST_CASE("the best checkpoint has the best value of the metric, and of equal on
   CHECK(best_step(all, "top_5") == std::nullopt);
 }
 
-TEST_CASE("samples that fill up a batch are refused where rows depend on each other") {
+TEST_CASE("padding a batch with samples is refused if rows depend on each other") {
   const std::vector<std::string> mixes = {
       "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep_dims: true}, "
       "{name: out, type: sub, inputs: [a, m]}]"};

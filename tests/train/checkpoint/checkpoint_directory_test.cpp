@@ -375,7 +375,7 @@ TEST_CASE("checkpoints without a lineage belong to the job of their name") {
   CHECK_FALSE(kAlice.owns(old));
 }
 
-TEST_CASE("a newcomer is refused where another lineage has published, and leaves everything as it was") {
+TEST_CASE("a new run is refused where another lineage has published, and changes nothing") {
   for (const CommitBy commit_by : kBoth) {
     const ScratchFolder scratch;
     {

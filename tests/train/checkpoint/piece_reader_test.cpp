@@ -68,7 +68,7 @@ TEST_CASE("an integer tensor is not read as another type, and a missing tensor i
   CHECK_THROWS_AS(reader.read("table", "weight", {{1}, {4}}, DType::i32, values), InternalError);
 }
 
-TEST_CASE("more files than may be open at once are read all the same") {
+TEST_CASE("a checkpoint with more files than may be open at once is read") {
   const ScratchFolder scratch;
   SampleTensor tensor{"wide", "weight", DType::f32, {600, 3}, {}};
   for (int64_t i = 0; i < 600; ++i) tensor.boxes.push_back({{{i, 0}, {1, 3}}});

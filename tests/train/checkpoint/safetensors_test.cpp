@@ -112,7 +112,7 @@ TEST_CASE("a header longer than the file is refused") {
   check_refused(file_of("{}", 0, 3), "the header has 3 bytes, 11 with its length, but the file has only 10");
 }
 
-TEST_CASE("a header begins with '{' and is followed by blanks alone") {
+TEST_CASE("a header begins with '{' and is followed only by blanks") {
   check_refused(" {}", 0, "byte 8: the header must begin with '{'");
   check_refused("", 0, "must begin with '{'");
   check_refused("[]", 0, "must begin with '{'");

@@ -131,7 +131,7 @@ TEST_CASE("deflated members of a file are limited together, whether or not they 
   require_may_inflate(members, 12 * kPacked, "f.npz");
 }
 
-TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {
+TEST_CASE("stored members of an npz are read in place, and deflated ones are kept in memory") {
   const ScratchFolder folder;
   const auto open_arrays = [&](bool deflated) {
     const std::string file = zip_of({{"y.npy", kLabels, deflated}, {"x.npy", kImages, false}});

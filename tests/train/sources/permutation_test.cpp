@@ -86,7 +86,7 @@ TEST_CASE("over many keys two neighbours of a keyed permutation get each pair of
   }
 }
 
-TEST_CASE("batches of a keyed permutation take from all parts of a large set alike") {
+TEST_CASE("batches of a keyed permutation draw equally from all parts of a large set") {
   constexpr uint64_t kSamples = 1'000'003, kParts = 100;
   const KeyedPermutation order(kSamples, 7);
   std::vector<int64_t> parts(kParts), steps(kParts);
