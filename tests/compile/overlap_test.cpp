@@ -65,7 +65,7 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   return lives;
 }
 
-/// True if a gather of weights stands behind the update.
+/// True if a gather of weights comes after the update.
 bool is_gathered(const Program& p, size_t update) {
   return update + 1 < p.instructions.size() && p.instructions[update + 1].purpose == Purpose::weights;
 }
@@ -150,7 +150,7 @@ TEST_CASE("the last large gradient is computed and reduced in pieces: while one 
         const Bucket::Piece range = in_pieces->piece(piece);
         const int reduction = last_reduction(p, range.name);
         REQUIRE(reduction > before);
-        // Only the piece's product stands between two reductions, nothing else of the backward pass.
+        // Only the product of the piece is between two reductions, nothing else of the backward pass.
         const auto makes = [&](const Instruction& i) { return i.op == "matmul_weight_grad"; };
         const auto from = p.instructions.begin() + std::max(before, 0), to = p.instructions.begin() + reduction;
         if (piece > 0) CHECK(std::count_if(from, to, makes) == 1);
@@ -256,7 +256,7 @@ TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is r
           before_next += i < *next ? 1 : 0;
         }
       }
-      // At level 2 a sum over micro-batches stands behind the next reduction.
+      // At level 2 a sum over micro-batches comes after the next reduction.
       const bool sums_up = level == 2 && micro_batches == "2";
       CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 1));
       CHECK(at_the_end == 1);

@@ -17,7 +17,7 @@ namespace {
 using emulator::library_runs;
 using emulator::LibraryRules;
 
-/// Other rules while it lives.
+/// Changes the rules during its lifetime.
 class With {
  public:
   explicit With(const LibraryRules& rules) { emulator::library_rules() = rules; }

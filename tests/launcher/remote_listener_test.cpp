@@ -1,4 +1,4 @@
-// Doors on loopback: a script behind one, the job's token, the end.
+// Remote-execution listeners on loopback: scripts that they run, the job's token, and how they end.
 #include "launcher/clusters/remote_listener.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Attacks by strangers and failures of the network against ranks that use TLS.
+// Ranks that use TLS against attacks by unauthenticated peers and failures of the network.
 #include "engine/runtime/comm/tls_transport.h"
 
 #include <doctest/doctest.h>

@@ -8,7 +8,7 @@
 // If a micro-batch's backward task starts with the weights that its forward task ended with, they are gathered once.
 // A kernel that rounds a shard for its gather (level 3 in bf16) stays in front of it.
 //
-// A shard changes only at the end of a step, so its gather may stand anywhere before that. The ranks of a group run
+// A shard changes only at the end of a step, so its gather may be anywhere before that. The ranks of a group run
 // the same tasks and nodes, so they still issue their collectives in the same order.
 #include <vector>
 

@@ -70,7 +70,7 @@ struct OwnConvSizes {
     const int w = int(at - p * by_y_width.by) * stride[1] + int(of_window - r * by_s.by) * dilation[1] - before[1];
     return h < 0 || w < 0 || h >= x_size[0] || w >= x_size[1] ? -1 : h * x_size[1] + w;
   }
-  /// The window whose pixel `of_window` lies on this pixel of x; negative: there is none.
+  /// The window whose pixel `of_window` is this pixel of x; negative: there is none.
   __device__ int over(uint32_t pixel, uint32_t of_window) const {
     const uint32_t h = by_x_width.quotient(pixel), r = by_s.quotient(of_window);
     const int p = int(h) + before[0] - int(r) * dilation[0];

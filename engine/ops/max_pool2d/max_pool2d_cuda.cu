@@ -126,7 +126,7 @@ unsigned blocks(const Places& places) { return static_cast<unsigned>(ceil_div(pl
 
 bool is_aligned(const TensorArg& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
 
-/// Calls run(channels of a thread, as a constant, and the shape in packs of so many).
+/// Calls run(channels of a thread, as a constant, and the shape in packs of that size).
 template <class T, class Run>
 CudaKernel with_packs(PoolShape s, bool aligned, Run run) {
   constexpr int kV = kPack<T>;

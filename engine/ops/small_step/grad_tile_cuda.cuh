@@ -4,7 +4,7 @@
 // is longer than that. Two groups of warps split k; their sums are added in a fixed order.
 //
 // Tiles are 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k the products take 218 cycles
-// and read 4.9 KiB from L2, some 20 bytes a cycle.
+// and read 4.9 KiB from L2, about 20 bytes per cycle.
 #pragma once
 
 #include "engine/ops/small_step/tensor_tile_cuda.cuh"

@@ -1,4 +1,4 @@
-// Each row reaches a different path in the kernels: packs or single elements, a warp or a block a row, one or many
+// Each row reaches a different path in the kernels: packs or single elements, a warp or a block per row, one or many
 // blocks a sum, rows that fit into shared memory or not.
 #include "tests/op_cases/cuda/large_cases.h"
 

@@ -1,4 +1,4 @@
-// A permutation that is computed: bijective for any size, and nothing of it can be told from its neighbours.
+// A computed permutation: bijective for any size, and an element says nothing about the neighboring ones.
 #include "engine/train/data/permutation.h"
 
 #include <doctest/doctest.h>

@@ -180,7 +180,7 @@ void JpegReader::decode(int channels, const PixelBox& region, int scale, Image& 
   attempt([&] {
     jpeg_start_decompress(&info);
     const auto width = static_cast<int64_t>(info.output_width);
-    const int64_t margin = 2 * info.max_h_samp_factor;  // two samples of the coarsest colour
+    const int64_t margin = 2 * info.max_h_samp_factor;  // two samples of the most subsampled color
     const int64_t from = std::max<int64_t>(region.left - margin, 0);
     const int64_t to = std::min<int64_t>(region.left + region.width + margin, width);
     first = static_cast<JDIMENSION>(from);
