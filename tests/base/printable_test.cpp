@@ -47,7 +47,7 @@ TEST_CASE("a byte order mark does not move the caret") {
 
 TEST_CASE("a line that a rank wrote cannot control the terminal") {
   CHECK(terminal_line("plain\ttext, \xc3\xa4") == "plain\ttext, \xc3\xa4");
-  CHECK(terminal_line("a\x1b[2Jb\x1b[1;31mc\x1b[0m\x1b[?1049hd") == "abcd");          // erase, colours, other screen
+  CHECK(terminal_line("a\x1b[2Jb\x1b[1;31mc\x1b[0m\x1b[?1049hd") == "abcd");            // erase, colors, other screen
   CHECK(terminal_line("a\x1b]0;title\x07" "b\x1b]52;c;Y3VybA==\x1b\\c") == "abc");      // title, clipboard
   CHECK(terminal_line("a\x1b" "Pq#0\x1b\\b\x1b" "cc\x1b(0d\x1b" "7e") == "abcde");     // sixel, reset, character set
   CHECK(terminal_line("never ends \x1b]0;title") == "never ends ");

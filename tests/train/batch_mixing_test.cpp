@@ -93,7 +93,7 @@ Rows read(const DatasetSpec& spec, int64_t step, int ranks, int micro_batches, b
   return all;
 }
 
-/// Share of the row's own label; its neighbour has the other class.
+/// Share of the row's own label; its neighbor has the other class.
 double share_of(const Rows& rows, int64_t row) { return double{rows.labels[static_cast<size_t>(2 * row + row % 2)]}; }
 
 std::string error_of(const DatasetSpec& spec, const std::vector<SampleField>& fields) {

@@ -1,4 +1,4 @@
-// Decoding: regions, orientation, colours, and files that are no good.
+// Decoding: regions, orientation, colors, and files that are no good.
 #include <doctest/doctest.h>
 
 #include <algorithm>

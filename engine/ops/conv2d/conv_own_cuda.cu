@@ -87,7 +87,7 @@ struct OwnConvParts {
 };
 
 // The three products: element (row, depth) of the first matrix of a group, (depth, col) of the second, and where (row,
-// col) of the result goes. Neighbouring threads read along `depth`, or along rows and columns.
+// col) of the result goes. Neighboring threads read along `depth`, or along rows and columns.
 
 template <class T>
 struct Forward {

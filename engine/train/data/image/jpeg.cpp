@@ -4,8 +4,8 @@
 //   columns beside it         entropy decoded, no more          jpeg_crop_scanline, in whole MCUs
 //   rows below it             not read (of a baseline file)
 //
-// Colour differences are stored at half the resolution and interpolated (libjpeg's fancy upsampling), so a pixel also
-// depends on its neighbours: a margin around the region is decoded, and not shown.
+// Color differences are stored at half the resolution and interpolated (libjpeg's fancy upsampling), so a pixel also
+// depends on its neighbors: a margin around the region is decoded, and not shown.
 //
 // libjpeg reports errors by a function that must not return. It jumps back to attempt(), over frames of libjpeg and of
 // the function that attempt() calls, which has only trivial objects.
