@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// One program per rank; they run together.
+/// The programs of all ranks, one per rank, which run together.
 using RankPrograms = std::vector<Program>;
 
 /// Builds one rank's program.

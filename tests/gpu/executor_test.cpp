@@ -170,7 +170,7 @@ TEST_CASE("inputs may be in any memory, and the arena is read and written after 
   CHECK(executor->finish_step() == 105);
 }
 
-TEST_CASE("a device makes floats of the bytes of a step by its table") {
+TEST_CASE("a device converts the bytes of a step to floats by its table") {
   if (!have_gpus(1)) return;
   const Program program = summing();
   ByteTable table{"data", 1, 3, false, false, std::vector<float>(3 * ByteTable::kValues)};
@@ -198,7 +198,7 @@ TEST_CASE("a device makes floats of the bytes of a step by its table") {
   }
 }
 
-TEST_CASE("the executor records what its start and its first steps spend time on") {
+TEST_CASE("the executor records how its start and its first steps spend their time") {
   if (!have_gpus(1)) return;
   const Program program = summing();
   OneRank rank(program);
@@ -303,7 +303,7 @@ TEST_CASE("initial weights have the CPU's bits, normal ones within an ulp") {
   }
 }
 
-TEST_CASE("a kernel that a GPU has not is an error that names it") {
+TEST_CASE("a kernel that a GPU lacks is an error that names it") {
   if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = 512;

@@ -1,4 +1,4 @@
-// The launcher's promises, on real processes.
+// The guarantees of the launcher, tested with real processes.
 #include "launcher/supervisor.h"
 
 #include <doctest/doctest.h>
@@ -66,7 +66,7 @@ class LateRank : public RankRunner {
   bool is_frozen(int) override { return false; }
   std::optional<RankError> error_of(int) override { return std::nullopt; }
   void restart(int) override {}
-  /// At the first one, which a tick does: the next tick and the rank's end become due while the loop is held up.
+  /// Called by each tick. The first call blocks the loop until the next tick and the end of the rank are both due.
   void look() override {
     if (++looks > 1) return;
     end_.expires_after(std::chrono::milliseconds(1));
@@ -141,7 +141,7 @@ TEST_CASE("a rank killed from outside is the cause") {
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
-// The launcher was held up, and named the rank with the smallest number.
+// After the launcher itself had been stopped, it named the rank with the smallest number.
 TEST_CASE("of ranks found dead at the same time, the one that was killed is the cause") {
   const Scratch scratch;
   const int launcher =
@@ -212,7 +212,7 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
   CHECK(all_gone(pids));
 }
 
-// Ten grandchildren stayed when the guardian was killed first.
+// Ten grandchildren remained when the guardian was killed first.
 TEST_CASE("a launcher whose guardian was killed starts another, and leaves no process when it is killed as well") {
   const Scratch scratch;
   const int launcher = start_launcher(
@@ -245,7 +245,7 @@ TEST_CASE("a launcher whose guardian was killed starts another, and leaves no pr
   CHECK(all_gone(grandchildren));
 }
 
-// A disk that does not answer: the process that writes the logs is stopped.
+// The process that writes the logs is stopped, which has the same effect as a disk that does not respond.
 TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time limit, and the run ends") {
   const Scratch scratch;
   const int launcher = start_launcher(
@@ -336,7 +336,8 @@ TEST_CASE("if the process that writes the logs is killed, another one continues,
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "first\nlast\n");
 }
 
-// They were killed in silence, and the run was done: what ended in "python train.py &" had trained nothing.
+// Such processes were once killed silently, and the run counted as done: a command that ended in "python train.py &"
+// had trained nothing.
 TEST_CASE("a rank that exits with 0 and leaves processes running has failed: they are named and killed") {
   const Scratch scratch;
   std::string left;
@@ -358,7 +359,8 @@ TEST_CASE("a rank that exits with 0 and leaves processes running has failed: the
     CHECK(report.find("rank 0 (") != std::string::npos);
     CHECK(report.find("left processes running, which were killed: sleep (pid " + std::to_string(child)) !=
           std::string::npos);
-    CHECK(slurp(scratch.path() + "/notices").find("restarting") == std::string::npos);  // it would do the same again
+    CHECK(slurp(scratch.path() + "/notices").find("restarting") ==
+          std::string::npos);  // a restart would fail in the same way
   }
 }
 
@@ -472,7 +474,8 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
 TEST_CASE("a program that does not exist is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
-  const std::string program = scratch.path() + "/program";  // no bare name: of PATH some folders may be closed to us
+  const std::string program =
+      scratch.path() + "/program";  // an absolute path, since some folders of PATH may be inaccessible
   OneProgram ranks(program);
   LaunchObserver nobody;
   const Launch launch{.cluster = one_host(1), .directory = directory, .program = ranks, .observer = nobody};

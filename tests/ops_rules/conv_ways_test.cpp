@@ -19,7 +19,7 @@ ConvShape stem(int64_t images) {
 
 }  // namespace
 
-TEST_CASE("numbers of slices divide the batch, and each is at least twice the one before") {
+TEST_CASE("numbers of slices divide the batch, and each is at least twice the previous one") {
   CHECK(slice_counts(1) == std::vector<int64_t>{1});
   CHECK(slice_counts(7) == std::vector<int64_t>{1, 7});
   CHECK(slice_counts(12) == std::vector<int64_t>{1, 2, 4, 12});
@@ -47,7 +47,7 @@ TEST_CASE("only images that are channels last and without groups are padded, and
   CHECK(!can_pad(s, 8));
 }
 
-TEST_CASE("a call computes a slice of the batch, with padded channels") {
+TEST_CASE("one call computes a slice of the batch, with padded channels") {
   const ConvShape s = stem(256);
   const ConvShape whole = call_of(s, {}, 8), part = call_of(s, {.slices = 4, .padded = true}, 8);
   CHECK(whole.x.n == 256);

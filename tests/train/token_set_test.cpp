@@ -1,4 +1,4 @@
-// Files of tokens and of text: what they may be, and which windows are samples.
+// Data sets of token files and of text files: which files are accepted, and which windows are samples.
 #include "engine/train/data/token_set.h"
 
 #include <doctest/doctest.h>
@@ -94,7 +94,7 @@ TEST_CASE("a sample is a window of tokens, and its label the token after each") 
   CHECK(windows(set_of("tokens", {file}, 9), 1) == std::vector<Window>{{1, 2, 3, 4, 5, 6, 7, 8, 9}});
 }
 
-TEST_CASE("with a stride windows overlap, or leave tokens out") {
+TEST_CASE("with a stride, windows overlap or skip tokens") {
   const ScratchFolder folder;
   const std::string file = folder.write("a.bin", ascending(0, 8));
   CHECK(windows(set_of("tokens", {file}, 4, 1), 0) ==
@@ -188,7 +188,7 @@ TEST_CASE("a pattern without files is refused at its place in the list") {
   CHECK(error_of(set_of("tokens", {folder.path()}, 2)) == "dataset.path: '" + folder.path() + "' is a folder");
 }
 
-TEST_CASE("patterns match in sorted order, ** any folders, and nothing matches hidden names") {
+TEST_CASE("patterns match in sorted order, ** matches any folders, and nothing matches hidden names") {
   const ScratchFolder folder;
   const std::string root = folder.path();
   fs::create_directories(root + "/sub/deep");

@@ -16,7 +16,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kOwnConvThreads = 256, kOwnConvTile = 64, kOwnConvDepth = 16;
-constexpr int kPerThread = 4;  ///< rows and columns of a thread
+constexpr int kPerThread = 4;  ///< rows and columns per thread
 
 /// Sizes of a group, and the elements from one index of the images to the next.
 struct OwnConvSizes {
@@ -245,7 +245,7 @@ void check_sizes(const Product& f) {
         "a convolution of 2^31 windows or more");
 }
 
-/// Blocks enough for a large GPU, of 256 windows each at least, whose parts fit into the scratch memory.
+/// Enough blocks for a large GPU, each with at least 256 windows, whose parts fit into the scratch memory.
 int64_t parts_of(const OwnConvSizes& size, int64_t weights) {
   const int64_t windows = size.images * size.y_size[0] * size.y_size[1];
   const int64_t tiles = ceil_div(size.k, kOwnConvTile) * ceil_div(int64_t{size.window} * size.c, kOwnConvTile) * size.groups;
