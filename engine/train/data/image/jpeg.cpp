@@ -153,7 +153,7 @@ void JpegReader::choose_colors(int channels) {
       info.out_color_space = JCS_CMYK;
       break;
     default:
-      fail_image(name_, "a JPEG with " + std::to_string(info.num_components) + " channels and an unknown colour space");
+      fail_image(name_, "a JPEG with " + std::to_string(info.num_components) + " channels and an unknown color space");
   }
 }
 
