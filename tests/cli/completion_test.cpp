@@ -141,7 +141,7 @@ TEST_CASE("completion knows vars, and the arguments and layers of modules") {
   CHECK(has(field("network.h."), "network.h.with="));
 }
 
-TEST_CASE("completion uses the valid parts of a job that has errors") {
+TEST_CASE("completion goes by what can be read of a job that is still wrong") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/draft.yaml")
       << "network:\n  - {name: fc, type: dense}\n  - {type: relu}\n  - {type: relu}\n  - {module: block, name: h}\n"
@@ -180,7 +180,7 @@ bool have_shell(const std::string& shell) {
 
 }  // namespace
 
-TEST_CASE("bash completes with the generated script") {
+TEST_CASE("bash completes with the script that it is given") {
   if (!have_shell("bash")) return;
   const Scratch scratch;
   small_job(scratch.path());
@@ -202,7 +202,7 @@ complete_line "trainctl bench op --device=cu"
              "matmul matmul_fp8 matmul_weight_grad", "cuda"});
 }
 
-TEST_CASE("zsh completes with the generated script") {
+TEST_CASE("zsh completes with the script that it is given") {
   if (!have_shell("zsh")) return;
   const Scratch scratch;
   small_job(scratch.path());
@@ -226,7 +226,7 @@ complete_line trainctl init mlp -o ""
              "matmul matmul_fp8 matmul_weight_grad", "--device=cuda", "files"});
 }
 
-TEST_CASE("fish completes with the generated script") {
+TEST_CASE("fish completes with the script that it is given") {
   if (!have_shell("fish")) return;
   const Scratch scratch;
   small_job(scratch.path());

@@ -52,7 +52,7 @@ TEST_CASE("a pattern of train.freeze names a parameter, and something is left to
   CHECK(adapter_error({"train.freeze=['*']"}).find("nothing is trained") != std::string::npos);
 }
 
-TEST_CASE("with adapters only they are trained, unless train.freeze states what is frozen") {
+TEST_CASE("with adapters only they are trained, unless train.freeze names what is not") {
   const std::string lora = "adapters={lora: {layers: ['fc*'], rank: 2, dropout: 0.1}}";
   CHECK(trained_names(graph_with({lora})) ==
         std::vector<std::string>{"fc1.lora_a.weight", "fc1.lora_b.weight", "fc2.lora_a.weight", "fc2.lora_b.weight"});
