@@ -22,9 +22,9 @@ std::string printable(std::string_view text);
 /// The same for each line of a text, for messages that quote names and values.
 std::string printable_lines(std::string_view text);
 
-/// A line that a rank wrote, as a terminal may show it. Escape sequences are left out, with `keeps_colors` all but
-/// those of colors, whose effect then ends with the line. So is what a carriage return overwrites: a progress bar shows
-/// its last state. Tabs stay, and other characters are as in printable().
+/// A line that a rank wrote, as a terminal may show it. Escape sequences are left out, with `keeps_colors` all but those
+/// of colours, whose effect then ends with the line. So is what a carriage return overwrites: a progress bar shows its last
+/// state. Tabs stay, and other characters are as in printable().
 std::string terminal_line(std::string_view line, bool keeps_colors = false);
 /// The same of each line of a text.
 std::string terminal_text(std::string_view text);

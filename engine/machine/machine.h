@@ -147,7 +147,7 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
                     bool adds = false);
 
 /// Products per second of the device's data sheet, without sparsity, by the type in which they are multiplied. Devices
-/// are recognized by their number of multiprocessors; 0: not known.
+/// are recognised by their number of multiprocessors; 0: not known.
 FlopsPerSecond data_sheet_rate(const Machine& machine, DType dtype, bool tf32);
 
 /// The machines that come with the program.

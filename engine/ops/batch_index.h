@@ -10,9 +10,8 @@
 
 namespace trainctl {
 
-/// The position of the batch in a tensor, as attrs and expressions state it. Dim `dim` consists of [outer, rows,
-/// inner], where the rows are those of the batch. A tensor that does not depend on the batch counts as having a copy
-/// for each micro-batch: dim 0, outer 1.
+/// The place of the batch in a tensor, as text in attrs and expressions: dim `dim` is [outer, rows, inner]. A tensor
+/// that does not depend on the batch has a copy for each micro-batch: dim 0, outer 1.
 struct BatchPlace {
   int64_t micro_batches = 1, dim = 0, outer = 1;
 
@@ -23,7 +22,7 @@ struct BatchPlace {
   }
 };
 
-/// Converts the index of an element in the tensor of a micro-batch to its index in the tensor of the whole batch.
+/// Index in the micro-batch's tensor -> index in the whole batch's.
 struct BatchIndex {
   int64_t run = 0;     ///< elements that are consecutive in both; 0: all
   int64_t stride = 0;  ///< from one run to the next, in the whole batch's tensor

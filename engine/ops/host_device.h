@@ -1,4 +1,4 @@
-// Markers for functions that CUDA kernels call; empty outside of CUDA sources.
+// Marks of functions that kernels call, empty outside of CUDA sources.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -21,7 +21,7 @@ struct Surroundings {
   int kind = 0;
 };
 
-/// By unit: units that are equal and have equal neighbors get equal numbers, if no layer has a strategy.
+/// By unit: units that are equal and have equal neighbours get equal numbers, if no layer has a strategy.
 std::vector<int> unit_kinds(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
                             const Links& links, const Traffic& traffic);
 

@@ -56,7 +56,7 @@ inline Event make_timed_event() {
   return Event(event);
 }
 
-/// Does not synchronize with the default stream. If two streams have work, the one of higher priority goes first.
+/// Does not synchronise with the default stream. If two streams have work, the one of higher priority goes first.
 inline Stream make_stream(bool high_priority) {
   int low = 0, high = 0;
   cuda_check(cudaDeviceGetStreamPriorityRange(&low, &high), "cudaDeviceGetStreamPriorityRange");

@@ -1,4 +1,4 @@
-// XXH128 of data added piece by piece: a checksum against damage, not against forgery. The digits are those of
+// XXH128 of what is given to it piece by piece: a checksum against damage, not against forgery. The digits are those of
 // `xxhsum -H128`.
 #pragma once
 
