@@ -9,76 +9,12 @@
 #include <vector>
 
 #include "engine/spec/fields.h"
+#include "engine/spec/foreign_names.h"
 
 namespace trainctl {
 namespace {
 
 using OptionNames = std::vector<std::string_view>;
-
-/// Options that mean a field of the job. Names are without leading dashes, in lower case, with '_' for '-'.
-struct FieldSpelling {
-  OptionNames names;
-  std::string_view field;
-  std::string_view example;  ///< shown if no value was given, or one that the field does not accept
-};
-
-const std::vector<FieldSpelling>& field_spellings() {
-  static const std::vector<FieldSpelling> all = {
-      {{"n",
-        "np",
-        "c",
-        "nproc",
-        "nprocs",
-        "num_proc",
-        "num_procs",
-        "procs",
-        "processes",
-        "num_processes",
-        "nproc_per_node",
-        "ntasks",
-        "ntasks_per_node",
-        "npernode",
-        "ppn",
-        "ranks",
-        "num_ranks",
-        "nranks",
-        "world_size",
-        "worker_num",
-        "local_worker_num",
-        "num_workers",
-        "workers",
-        "num_gpus",
-        "ngpus",
-        "gpus",
-        "gpus_per_node",
-        "num_devices",
-        "devices"},
-       "launch.ranks",
-       "N"},
-      {{"bind_to", "bind_core", "cpu_bind", "map_by"}, "launch.bind", "core"},
-      {{"hostfile", "machinefile"}, "launch.hostfile", "FILE"},
-      {{"logdir", "log_path", "output_dir", "output_filename"}, "launch.log_dir", "FOLDER"},
-      {{"chdir", "wdir", "wd", "cwd"}, "working_dir", "FOLDER"},
-      {{"restarts", "elastic_restarts"}, "launch.max_restarts", "N"},
-      {{"cluster_time_out", "timeout_seconds"}, "launch.timeout", "30s"},
-      {{"use_cpu", "cpu"}, "launch.device", "cpu"},
-      {{"use_cuda", "cuda", "gpu"}, "launch.device", "cuda"},
-      {{"epoch", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"}, "train.epochs", "N"},
-      {{"max_steps", "num_steps", "iterations", "iters", "max_iters", "train_iters"}, "train.steps", "N"},
-      {{"log_interval", "logging_steps", "print_freq"}, "train.log_every", "N"},
-      {{"batch_size", "bs", "b", "global_batch_size", "train_batch_size"}, "dataset.batch", "N"},
-      {{"data", "data_dir", "data_path", "dataset_path"}, "dataset.path", "FOLDER"},
-      {{"lr"}, "optimizer.learning_rate", "0.1"},
-      {{"optim"}, "optimizer.type", "adam"},
-      {{"weight_decay"}, "optimizer.weight_decay", "0.01"},
-      {{"clip_grad", "max_grad_norm", "gradient_clipping"}, "optimizer.clip_norm", "1"},
-      {{"mixed_precision", "dtype", "bf16", "fp16", "amp"}, "precision", "bf16"},
-      {{"pp", "pipeline_stages", "pipeline_parallel_size", "pipeline_model_parallel_size"}, "parallel.stages", "N"},
-      {{"gradient_accumulation_steps", "num_micro_batches", "microbatches"}, "parallel.micro_batches", "N"},
-      {{"zero_stage", "zero_optimization"}, "parallel.optimizer_shard.level", "1"},
-  };
-  return all;
-}
 
 /// Options that have no field.
 struct Advice {
@@ -132,7 +68,9 @@ bool fits(const std::string& value, const Field* field, std::string_view example
   return example == "FOLDER" || example == "FILE" || example.empty() || is_number(value);
 }
 
-std::string write_override(const std::string& field, const std::string& value) { return "write " + field + "=" + value; }
+std::string write_override(const std::string& field, const std::string& value) {
+  return "write " + field + "=" + value;
+}
 
 /// `-n4`: a number directly after the letters of a short option.
 UnknownOption with_number_apart(const UnknownOption& option) {
@@ -142,14 +80,26 @@ UnknownOption with_number_apart(const UnknownOption& option) {
   return {option.name.substr(0, digits), option.name.substr(digits)};
 }
 
+/// The value in "optimizer: {learning_rate: 0.1}": "0.1". A name in capitals is a placeholder.
+std::string example_value(const ForeignName& name) {
+  std::string_view text = name.example;
+  const std::string key = std::string(name.ours.substr(name.ours.rfind('.') + 1)) + ": ";
+  const size_t at = text.find(key);
+  if (at == std::string_view::npos) return "VALUE";
+  text.remove_prefix(at + key.size());
+  return std::string(text.substr(0, text.find_first_of("},")));
+}
+
 /// Suggests the override that the option stands for; "" if no field matches.
 std::string as_field(const std::string& name, const std::string& value) {
-  for (const FieldSpelling& spelling : field_spellings()) {
-    if (!is_one_of(name, spelling.names)) continue;
-    const std::vector<FieldAt> fields = fields_called(spelling.field);
+  if (const ForeignName* foreign = find_foreign(NameKind::field, name)) {
+    if (foreign->ours.empty()) return std::string(foreign->note);
+    const std::vector<FieldAt> fields = fields_called(foreign->ours);
     const Field* field = fields.size() == 1 ? fields[0].field : nullptr;
-    return write_override(std::string(spelling.field),
-                 fits(value, field, spelling.example) ? value : std::string(spelling.example));
+    if (field != nullptr && field->section != nullptr && field->stands_for.empty()) return hint_of(*foreign);
+    const std::string example = example_value(*foreign);
+    if (example.find_first_of("{[") != std::string::npos) return hint_of(*foreign);
+    return write_override(std::string(foreign->ours), fits(value, field, example) ? value : example);
   }
   std::vector<FieldAt> fields = fields_called(name);
   if (fields.empty()) {  // --launch-ranks
@@ -180,8 +130,9 @@ bool reads_job(const CLI::App& command) {
 std::string our_spelling(const CLI::App& command, const UnknownOption& given) {
   const UnknownOption option = with_number_apart(given);
   const std::string name = normalized(option.name);
-  const OptionNames& ranks = field_spellings().front().names;
-  if (is_one_of(name, ranks) && find_option(command, "--ranks") != nullptr)
+  const ForeignName* field = find_foreign(NameKind::field, name);
+  const bool means_ranks = field != nullptr && field->ours == "launch.ranks";
+  if (means_ranks && find_option(command, "--ranks") != nullptr)
     return "write --ranks " + (is_number(option.value) ? option.value : "N");
   if (!reads_job(command)) return "";
   if (is_one_of(name, {"x", "env", "export", "genv"}))

@@ -33,6 +33,7 @@ def campaigns(build, seed):
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
     yield "injured files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
+    yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)

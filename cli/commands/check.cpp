@@ -8,6 +8,7 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
 #include "cli/run/launch/command_workload.h"
+#include "cli/run/launch/planned_texts.h"
 #include "cli/run/saves/start_weights.h"
 #include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
@@ -49,6 +50,7 @@ Examples:
       require_start_weights(planned);
       RankClasses classes = compile_classes(planned);
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
+      if (const auto texts = plan_texts(planned)) make_room_for(*texts, classes);
       launch_report(planned.spec);
       require_memory_limit(planned, classes.programs);
       require_machine_memory(planned, classes.programs);
@@ -56,6 +58,7 @@ Examples:
       std::cout << planned.spec.file << ": valid (" << layers << (layers == 1 ? " layer, " : " layers, ")
                 << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";
       for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
+      for (const std::string& note : notes_on_samples(planned)) std::cout << "note: " << note << "\n";
       return kExitDone;
     };
   });

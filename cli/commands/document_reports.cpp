@@ -13,6 +13,7 @@
 #include "cli/render/terminal.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/text/tokenizer.h"
 #include "engine/train/data/class_text_set.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/order.h"
@@ -83,9 +84,12 @@ void report_documents(const DatasetSpec& spec, const std::string& title) {
         "  {} documents are longer than a row and truncated; increase dataset.length to keep them\n",
         with_commas(found.truncated));
   if (found.untrained > 0)
-    std::cout << fmt::format("  {} row{} train{} nothing; first: {}\n", with_commas(found.untrained),
+    std::cout << fmt::format("  {} document{} train{} nothing; first: {}\n", with_commas(found.untrained),
                              found.untrained == 1 ? "" : "s", found.untrained == 1 ? "s" : "",
                              printable(found.first_untrained));
+  if (found.untrained_rows > 0)
+    std::cout << fmt::format("  {} row{} train{} nothing\n", with_commas(found.untrained_rows),
+                             found.untrained_rows == 1 ? "" : "s", found.untrained_rows == 1 ? "s" : "");
 }
 
 void report_class_texts(const DatasetSpec& spec, const std::string& title) {
@@ -110,6 +114,7 @@ void report_class_texts(const DatasetSpec& spec, const std::string& title) {
 
 void show_tokens(const DatasetSpec& spec, uint64_t seed, int64_t rows) {
   const DocumentSet set(spec);
+  const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
   SampleOrder order(spec, set.size(), seed);
   for (int64_t i = 0; i < std::min(rows, set.size()); ++i) {
     const int64_t sample = order.batch(0, i / order.batch_size())[static_cast<size_t>(i % order.batch_size())];
@@ -123,7 +128,7 @@ void show_tokens(const DatasetSpec& spec, uint64_t seed, int64_t rows) {
       size_t next = begin + 1;
       while (next < end && row.documents[next] == row.documents[begin]) ++next;
       if (begin > 0) std::cout << fmt::format("----- document {}\n", row.documents[begin] + 1);
-      std::cout << document_text(set.tokenizer(), row, begin, next) << "\n";
+      std::cout << document_text(*tokenizer, row, begin, next) << "\n";
       begin = next;
     }
   }

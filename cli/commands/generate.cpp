@@ -15,15 +15,14 @@
 
 #include "cli/commands/checkpoint/find_checkpoint.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/generation_prompts.h"
 #include "cli/errors.h"
 #include "cli/run/job_file.h"
+#include "cli/run/launch/generation_prompts.h"
 #include "cli/run/launch/run.h"
 #include "cli/run/launch/workload.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/model_folder/generation_config.h"
-#include "engine/model_folder/model_folder.h"
 
 namespace trainctl {
 namespace {
@@ -82,10 +81,6 @@ class OutputDescriptor {
   int fd_;
 };
 
-std::string model_folder_of(const JobSpec& spec) {
-  return spec.weights ? folder_of_weights(spec.weights->from) : std::string();
-}
-
 /// Without a setting on the command line, the model folder decides, as in transformers.
 SamplingSettings sampling_of(const GenerateArguments& options, const GenerationConfig& config) {
   SamplingSettings sampling{.seed = options.seed};
@@ -97,30 +92,6 @@ SamplingSettings sampling_of(const GenerateArguments& options, const GenerationC
   return sampling;
 }
 
-/// The most tokens of a text, with its prompt; 0: no limit is known.
-int64_t most_tokens(const JobSpec& spec, const GenerationConfig& config) {
-  const int64_t of_network = most_positions(spec);
-  const int64_t of_model = config.max_positions > 0 ? config.max_positions : of_network > 0 ? 0 : spec.dataset.length;
-  if (of_network == 0 || of_model == 0) return std::max(of_network, of_model);
-  return std::min(of_network, of_model);
-}
-
-GenerationSize size_of(const JobSpec& spec, const GenerationRequest& request, int64_t limit) {
-  size_t longest = 0;
-  for (const GenerationPrompt& prompt : request.prompts) longest = std::max(longest, prompt.tokens.size());
-  const auto prompt_tokens = static_cast<int64_t>(longest);
-  if (limit > 0 && prompt_tokens >= limit)
-    throw SpecError({}, "PROMPT",
-                    "a prompt has " + std::to_string(prompt_tokens) + " tokens, but the model reads at most " +
-                        std::to_string(limit) + " tokens, with the generated ones",
-                    "shorten the prompt");
-  GenerationSize size;
-  size.rows = std::min(static_cast<int64_t>(request.prompts.size()), std::max<int64_t>(1, spec.dataset.batch));
-  size.positions = prompt_tokens + request.max_tokens;
-  if (limit > 0) size.positions = std::min(size.positions, limit);
-  return size;
-}
-
 GenerationRequest generation_request_of(const GenerateArguments& options, const JobSpec& spec) {
   const std::string folder = model_folder_of(spec);
   const GenerationConfig config = folder.empty() ? GenerationConfig{} : read_generation_config(folder);
@@ -130,7 +101,7 @@ GenerationRequest generation_request_of(const GenerateArguments& options, const 
   request.sampling = sampling_of(options, config);
   request.end_tokens.assign(config.end_tokens.begin(), config.end_tokens.end());
   add_prompts(options.prompts, request);
-  request.size = size_of(spec, request, most_tokens(spec, config));
+  request.size = size_of(spec, request, config);
   request.format = options.json                 ? GenerationFormat::json
                    : request.prompts.size() > 1 ? GenerationFormat::pairs
                                                 : GenerationFormat::text;
@@ -141,6 +112,7 @@ GenerationRequest generation_request_of(const GenerateArguments& options, const 
 JobSpec for_generation(JobSpec spec) {
   spec.train.checkpoint.emplace().every = "none";
   spec.train.stop_when.reset();
+  if (spec.validation) spec.validation->generate.reset();
   spec.launch.max_restarts = 0;
   spec.print = {};
   spec.launch.log_dir += "/generations";

@@ -19,6 +19,7 @@
 #include "engine/model_folder/model_folder.h"
 #include "engine/train/data/class_text_set.h"
 #include "engine/train/data/open_source.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {
@@ -97,17 +98,52 @@ Finetune finetune_of(const InitArguments& options) {
   return tuning;
 }
 
+/// The files that a template names, or whose folder it names.
+std::vector<JobTemplate> files_of(std::string_view text) {
+  std::vector<JobTemplate> files;
+  for (const JobTemplate& file : template_files()) {
+    const std::string folder = std::filesystem::path(file.name).parent_path().string();
+    const bool has_own_folder = folder.find('/') != std::string::npos;  // "finetune/model", not "finetune"
+    if (text.find(has_own_folder ? std::string_view(folder) : file.name) != std::string_view::npos)
+      files.push_back(file);
+  }
+  return files;
+}
+
+/// Writes the data of a template beside the job. A file of an earlier template is the same and stays. Returns the
+/// folder; empty if the template names no data.
+std::string write_template_data(std::string_view text, const std::string& job) {
+  namespace fs = std::filesystem;
+  std::string folder;
+  for (const JobTemplate& file : files_of(text)) {
+    const fs::path path = fs::path(job).parent_path() / file.name;
+    std::error_code error;
+    fs::create_directories(path.parent_path(), error);
+    folder = (fs::path(job).parent_path() / *fs::path(file.name).begin()).string();
+    if (fs::exists(path, error) && read_whole_file(path.string()) == file.text) continue;
+    write_file(path.string(), file.text);
+  }
+  return folder;
+}
+
 int init(const InitArguments& options) {
   FolderJob made;
   const Finetune tuning = finetune_of(options);
   if (!options.from.empty()) made = job_of_folder(options.from, path_for_job(options.from, options), tuning);
   const std::string_view text = options.from.empty() ? find_template(options.name) : std::string_view(made.text);
-  if (options.file.empty())
+  std::string data;
+  if (options.file.empty()) {
     std::cout << text;
-  else
+    if (options.from.empty() && !files_of(text).empty())
+      std::cerr << "note: with -o FILE, the data that this job names are written beside it\n";
+  } else {
     write_file(options.file, text);
+    if (options.from.empty()) data = write_template_data(text, options.file);
+  }
   for (const std::string& note : made.notes) std::cerr << "note: " << note << "\n";
-  if (!options.file.empty()) std::cout << options.file << ": written; next: trainctl plan " << options.file << "\n";
+  if (!options.file.empty())
+    std::cout << options.file << ": written" << (data.empty() ? "" : ", with its data in " + data)
+              << "; next: trainctl plan " << options.file << "\n";
   return kExitDone;
 }
 
@@ -137,6 +173,7 @@ void add_init_command(CLI::App& app, Action& chosen) {
   command->add_option("-o,--output", options->file, "File to write; default: stdout");
   command->footer(R"(Examples:
   trainctl init mlp -o job.yaml && trainctl check job.yaml
+  trainctl init finetune_chat -o talk.yaml && trainctl run talk.yaml
   trainctl init --from SmolLM2-135M -o smol.yaml && trainctl check smol.yaml
   trainctl init --from SmolLM2-135M --finetune chat --data talks.jsonl -o tune.yaml)");
   command->callback([&chosen, options] { chosen = [options] { return init(*options); }; });

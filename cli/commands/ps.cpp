@@ -12,6 +12,8 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
 #include "cli/run/launch/run_end.h"
+#include "cli/run/launch/validation_results.h"
+#include "cli/run/worker/metrics_log.h"
 #include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
@@ -33,6 +35,10 @@ struct PsArguments {
   std::string log_dir = LaunchSpec{}.log_dir;
 };
 
+void put_validation(const std::vector<ValidatedMetric>& metrics, Json& json) {
+  if (!metrics.empty()) json["validation"] = to_json(metrics);
+}
+
 Json describe(const RegisteredRun& run) {
   const LiveStatus status = live_status(run).value_or(LiveStatus{});
   Json json = {{"run", run.run},          {"name", run.name},
@@ -46,6 +52,7 @@ Json describe(const RegisteredRun& run) {
                {"launcher", run.launcher}};
   if (status.loss) put_loss(json, *status.loss);
   put_metrics(json, status.metrics);
+  put_validation(read_validations(RunDirectory(run.log_dir, run.run).file(kMetricsFile)).metrics, json);
   if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
   json["rank_states"] = Json::object();
   for (const RankGroup& group : status.ranks) json["rank_states"][group.ranks] = group.doing;
@@ -60,6 +67,8 @@ void add_end(const RunEnd& end, Json& json) {
   json["steps"] = end.result.steps;
   if (end.result.loss) put_loss(json, *end.result.loss);
   put_metrics(json, end.result.metrics);
+  put_validation(end.result.validation.metrics, json);
+  if (end.result.validation.ended_early()) json["stopped_early"] = end.result.validation.stop_reason;
 }
 
 /// Adds the runs of a log directory that have ended.
@@ -118,11 +127,13 @@ std::string rate(const Json& run) {
 }
 
 void print(const Json& runs) {
-  Table table(
-      {">run", "name", "state", ">ranks", ">step", ">loss", ">samples/s", "started", ">time", ">left", "log dir"});
+  Table table({">run", "name", "state", ">ranks", ">step", ">loss", "validation", ">samples/s", "started", ">time",
+               ">left", "log dir"});
   for (const Json& run : runs) {
     table.add({run["run"].dump(), run["name"].get<std::string>(), run["state"].get<std::string>(), run["ranks"].dump(),
-               steps(run), loss(run), rate(run), started(run), duration(run, "seconds"), duration(run, "seconds_left"),
+               steps(run), loss(run),
+               run.contains("validation") ? short_validation_text(validated_metrics_of(run["validation"])) : "",
+               rate(run), started(run), duration(run, "seconds"), duration(run, "seconds_left"),
                short_path(run["log_dir"].get<std::string>())});
   }
   std::cout << table.str();

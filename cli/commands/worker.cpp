@@ -14,6 +14,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "cli/commands/commands.h"
@@ -42,10 +43,12 @@
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
 #include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
+#include "engine/train/trainer/validation_texts.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
@@ -66,11 +69,13 @@ struct WorkerArguments {
   int snapshot_fd = -1;         ///< memory for this rank's whole state before each step; -1: no copy is kept
   int tables_fd = -1;           ///< same as image_fd for the rows of a server's tables
   int cache_fd = -1;            ///< sample cache shared by the ranks of this host; -1: none
+  int weights_fd = -1;          ///< memory in which ranks pass weights to a text generation; -1: of one rank, or none
   int failures = 0;             ///< number of failures of the run before this attempt
   std::string resume;           ///< the checkpoint to resume from; empty: none
   int generate_fd = -1;         ///< writes generated texts there; -1: generates none
   bool evaluate = false;        ///< evaluates the validation set with the weights of `resume`, or of the job
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
+  bool with_loss = false;       ///< with `predict`: loss and metrics too
   std::string start_up;         ///< the launcher's StartUpClock, serialized
 };
 
@@ -118,9 +123,12 @@ class Worker {
     start_up.met_others("connect");
     if (program_->server >= 0 && serves_by_event(job_->plan)) return serve(rendezvous.communicator(), start_up);
     RankOutput output(*job_, *program_, status, directory_, output_options());
+    const std::optional<Texts> texts = plan_texts();
+    std::optional<ValidationTexts> validation_texts;
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     TrainOptions train_options = options_of_training(start_up);
     output.connect(train_options.executor);
+    if (texts) make_validation_texts(*texts, rendezvous.communicator(), train_options, validation_texts);
     train_options.executor.timeline = profile.timeline();
     if (fault) train_options.executor.left_out = fault->left_out(*program_);
     status.state = RankState::training;
@@ -186,7 +194,7 @@ class Worker {
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
     plan();
-    if (!options_.predict.empty()) predict_layer(*job_, options_.predict);
+    if (!options_.predict.empty()) predict_layer(*job_, options_.predict, options_.with_loss);
     program_ = compile_validation(*job_, options_.rank, false);
     std::optional<PredictionFile> file;
     if (!options_.predict.empty()) file.emplace(*job_, *program_, options_.output);
@@ -213,7 +221,7 @@ class Worker {
       status.validated_batches = static_cast<uint32_t>(done);
       status.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
     });
-    if (options_.rank == 0 && !file)
+    if (options_.rank == 0 && (!file || options_.with_loss))
       write_evaluation(directory_, options_.resume.empty() ? job_->spec.weights->from : options_.resume, report);
     status.state = RankState::done;
   }
@@ -256,6 +264,45 @@ class Worker {
   }
 
  private:
+  /// validation.generate: its plan and the programs of this rank.
+  struct Texts {
+    GenerationRequest request;
+    PlannedJob job;
+    Program decode, prefill;
+  };
+
+  std::optional<Texts> plan_texts() const {
+    if (!job_->spec.validation || !job_->spec.validation->generate) return std::nullopt;
+    Texts texts;
+    texts.request = GenerationRequest::of_json(read_whole_file(directory_.file(kGenerationRequestName)));
+    texts.job = plan_generation(job_->spec, texts.request.size);
+    texts.decode = compile(texts.job, options_.rank);
+    texts.prefill = compile_prefill(texts.job, options_.rank);
+    return texts;
+  }
+
+  /// The arena of the texts follows that of the training.
+  void make_validation_texts(const Texts& texts, Communicator& comm, TrainOptions& training,
+                             std::optional<ValidationTexts>& made) {
+    std::span<std::byte> arena;
+    if (options_.gpu < 0) {
+      const auto bytes = static_cast<size_t>(std::max(texts.decode.arena_bytes, texts.prefill.arena_bytes));
+      const size_t first = training.arena.size() - (bytes + 63) / 64 * 64;
+      arena = training.arena.subspan(first);
+      training.arena = training.arena.first(first);
+    }
+    ExecutorOptions options;
+    options.threads = kernel_threads();
+    options.on_prepared = training.executor.on_prepared;
+    made.emplace(
+        *job_, *program_, texts.job, texts.request, texts.decode, texts.prefill, comm, options,
+        [&, arena](const Program& program, const ExecutorOptions& of_executor) {
+          return make_executor(program, comm, of_executor, arena);
+        },
+        options_.weights_fd);
+    training.generate_texts = [&made](int64_t steps, Executor& executor) { return made->write(steps, executor); };
+  }
+
   void write_text(std::string_view text) const {
     while (!text.empty()) {
       const ssize_t written = ::write(options_.generate_fd, text.data(), text.size());
@@ -266,7 +313,12 @@ class Worker {
   }
 
   std::unique_ptr<Executor> make_executor(const Program& program, Communicator& comm, const ExecutorOptions& options) {
-    if (options_.gpu < 0) return make_cpu_executor(program, comm, options, memory_->arena(options_.rank));
+    return make_executor(program, comm, options, memory_->arena(options_.rank));
+  }
+
+  std::unique_ptr<Executor> make_executor(const Program& program, Communicator& comm, const ExecutorOptions& options,
+                                          std::span<std::byte> arena) {
+    if (options_.gpu < 0) return make_cpu_executor(program, comm, options, arena);
     CudaExecutorOptions cuda;
     cuda.gpu = options_.gpu;
     cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
@@ -355,6 +407,11 @@ class Worker {
       observers.add(histograms.emplace(
           *program_, rendezvous.communicator(), job_->spec.train.histograms, options.from.step,
           [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); }));
+    std::optional<ExpertLoads> expert_loads;
+    if (reports_expert_loads(*job_))
+      observers.add(expert_loads.emplace(
+          *program_, rendezvous.communicator(), steps_between_expert_loads(job_->spec.train), options.from.step,
+          [&output](int64_t step, const LoadsOfLayers& loads) { output.write_expert_loads(step, loads); }));
     observers.add(output);
     observers.add(profile);
     if (job_->plan.is_asynchronous()) {
@@ -430,12 +487,14 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--held-fd", options->snapshot_fd);
   command->add_option("--tables-fd", options->tables_fd);
   command->add_option("--cache-fd", options->cache_fd);
+  command->add_option("--weights-fd", options->weights_fd);
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);
   command->add_option("--generate", options->generate_fd);
   command->add_flag("--evaluate", options->evaluate);
   command->add_option("--predict", options->predict);
   command->add_option("--output", options->output);
+  command->add_flag("--with-loss", options->with_loss);
   command->add_option("--start-up", options->start_up);
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }

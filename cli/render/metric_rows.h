@@ -9,8 +9,8 @@
 
 namespace trainctl {
 
-enum class RowKind { steps, epochs, validations };
-/// Converts a name: steps, epochs, validations.
+enum class RowKind { steps, epochs, validations, experts };
+/// Converts a name: steps, epochs, validations, experts.
 RowKind row_kind(std::string_view name);
 
 struct MetricRows {

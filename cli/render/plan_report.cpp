@@ -352,6 +352,19 @@ std::string memory(const Json& r, const PlanStyle& style) {
          (more ? "  columns after total are used only if the GPU has enough free memory\n" : "");
 }
 
+/// A line about validation.generate; empty without it.
+std::string validation_texts(const Json& v) {
+  if (!v.contains("texts")) return "";
+  const Json& texts = v["texts"];
+  const auto prompts = texts["prompts"].get<int64_t>();
+  return fmt::format(
+      "  {} text{} of up to {} tokens {} generated with the current weights, {} at a time; their memory, with a copy "
+      "of "
+      "the weights, is in the column `validation` above\n",
+      with_commas(prompts), prompts == 1 ? "" : "s", with_commas(texts["positions"].get<int64_t>()),
+      prompts == 1 ? "is" : "are", with_commas(texts["at_a_time"].get<int64_t>()));
+}
+
 /// Memory in addition to the variables. Activations reuse the memory of those of a step; larger ones need more.
 std::string validation(const Json& r, const PlanStyle& style) {
   if (!r.contains("validation")) return "";
@@ -364,7 +377,8 @@ std::string validation(const Json& r, const PlanStyle& style) {
                      with_commas(v["samples"].get<int64_t>()), with_commas(v["batch"].get<int64_t>())) +
          memory_table(classes, memory_kinds(classes), style) +
          (more ? "  in addition to the variables; memory beyond that of training is the column `validation` above\n"
-               : "  in addition to the variables; reuses the memory of the training's activations and buffers\n");
+               : "  in addition to the variables; reuses the memory of the training's activations and buffers\n") +
+         validation_texts(v);
 }
 
 /// Saves may leave out frozen weights, which stay where the job reads them.
@@ -437,6 +451,16 @@ std::string parameter_groups(const Json& r, const PlanStyle& style) {
   return "\nparameter groups\n" + table.str(2, style.width);
 }
 
+/// A schedule as a curve of the whole run.
+std::string learning_rate(const Json& r) {
+  if (!r.contains("learning_rate")) return "";
+  const Json& rate = r["learning_rate"];
+  const std::string outlived = text(rate["outlived"]);
+  return fmt::format("\nlearning rate over {} steps: {:.4g} in the first, {:.4g} in the last\n  {}\n{}",
+                     with_commas(rate["steps"].get<int64_t>()), rate["first"].get<double>(), rate["last"].get<double>(),
+                     text(rate["curve"]), outlived.empty() ? "" : "  " + outlived + "\n");
+}
+
 }  // namespace
 
 std::vector<FoldLine> folded_layers(const Json& report) {
@@ -451,8 +475,9 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r, style) + render_served(r, style.width) + memory(r, style) + validation(r, style) +
-         checkpoint(r, style) + communication(r, style) + render_estimate(r) + render_search(r, style.width);
+  out += learning_rate(r) + parameter_groups(r, style) + render_served(r, style.width) + memory(r, style) +
+         validation(r, style) + checkpoint(r, style) + communication(r, style) + render_estimate(r) +
+         render_search(r, style.width);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return fit_lines(out, style.width);
 }

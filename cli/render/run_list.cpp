@@ -50,21 +50,25 @@ std::string run_summary(const RunDirectory& run) {
   std::string text =
       "--- run " + std::to_string(run.run()) + ": " + end->ending + " after " + format_duration(end->seconds);
   if (end->result.step > 0) text += ", step " + steps(end->result);
+  if (end->result.validation.ended_early()) text += " (" + end->result.validation.stop_reason + ")";
   if (end->result.loss) text += ", loss " + format_loss(static_cast<double>(*end->result.loss));
   for (const auto& metric : end->result.metrics) text += ", " + metric_text(metric);
+  if (const std::string validation = validation_text(end->result.validation.metrics); !validation.empty())
+    text += "; " + validation;
   return text + " ---\n";
 }
 
 std::string run_table(const std::string& log_dir, int width) {
   const std::vector<int> runs = list_runs(log_dir);
   if (runs.empty()) return "no runs in " + log_dir + "\n";
-  Table table({">run", "state", ">ranks", "started", ">time", ">step", ">loss", std::string(kLastLine)});
+  Table table({">run", "state", ">ranks", "started", ">time", ">step", ">loss", "validation", std::string(kLastLine)});
   for (const int number : runs) {
     const RunDirectory run(log_dir, number);
     const RunEnd end = read_run_end(run).value_or(RunEnd{});
     table.add({std::to_string(number), std::string(to_string(state_of(run))), std::to_string(run.ranks().size()),
                local_time(start_ns(run)), end.seconds > 0 ? format_duration(end.seconds) : "", steps(end.result),
-               end.result.loss ? format_loss(static_cast<double>(*end.result.loss)) : "", last_line(run)});
+               end.result.loss ? format_loss(static_cast<double>(*end.result.loss)) : "",
+               short_validation_text(end.result.validation.metrics), last_line(run)});
   }
   std::string text = table.str(), cut;
   for (size_t at = 0; at < text.size();) {
@@ -87,6 +91,7 @@ std::string run_lines(const std::string& log_dir) {
       if (end->result.step > 0) json["step"] = end->result.step;
       if (end->result.loss) put_loss(json, *end->result.loss);
       put_metrics(json, end->result.metrics);
+      if (!end->result.validation.metrics.empty()) json["validation"] = to_json(end->result.validation.metrics);
     }
     json["path"] = run.path();
     json["last_line"] = last_line(run);

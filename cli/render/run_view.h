@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,13 +40,16 @@ class RunView : public RunObserver {
   double seconds() const;
   std::string shown(std::string_view line) const;
   std::string means() const;
-  std::string last_metrics() const;
+  std::string training_means(const RunEnd& end) const;
+  void listen_to_validation(std::string_view line);
 
   int fd_;
   Progress progress_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::vector<std::vector<std::string>> epochs_;  ///< number, mean loss, metrics
-  std::vector<std::string> metrics_;              ///< their names
+  std::vector<std::vector<std::string>> epochs_;                 ///< number, mean loss, metrics
+  std::vector<std::string> metrics_;                             ///< their names
+  std::vector<std::string> validated_;                           ///< names of the values of validations
+  std::map<std::string, std::vector<std::string>> validations_;  ///< their values, by number of the epoch
 };
 
 }  // namespace trainctl

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 /// Twice the width of a chart in pixels.
 constexpr size_t kPoints = 1600;
-constexpr size_t kMostEvents = 400;
+constexpr size_t kMostEvents = 400, kMostValidationsWithTexts = 40;
 
 /// The number of a field; nan if it has none.
 double metric_number(const Json& value, const Json& line) {
@@ -37,8 +37,11 @@ class MetricsReader {
       add_to(epochs_, line, field_or(line, "last_step", int64_t{0}));
     } else if (kind == "validation") {
       add_to(validations_, line, field_or(line, "run_step", int64_t{0}));
+      add_texts(line);
     } else if (line.contains("run_step") && line["run_step"].is_number_integer() && !line.contains("kind")) {
       add_step(std::move(line));
+    } else if (kind == "experts") {
+      add_to(experts_, line, field_or(line, "run_step", int64_t{0}));
     } else if (kind == "workers") {
       workers_ = std::move(line);
     } else if (events_.size() < kMostEvents) {
@@ -50,8 +53,10 @@ class MetricsReader {
     Json data = {{"curves", curves_json(steps_)},
                  {"epochs", curves_json(epochs_)},
                  {"validations", curves_json(validations_)},
+                 {"experts", curves_json(experts_)},
                  {"step_seconds", distribution_json(seconds_)},
                  {"events", std::move(events_)}};
+    if (!texts_.empty()) data["texts"] = std::move(texts_);
     if (!last_.is_null()) data["last"] = std::move(last_);
     if (!start_up_.is_null()) data["start_up"] = std::move(start_up_);
     if (!workers_.is_null()) data["workers"] = std::move(workers_);
@@ -65,6 +70,13 @@ class MetricsReader {
     add_to(steps_, line, line["run_step"]);
     if (line.contains("seconds") && line["seconds"].is_number()) seconds_.push_back(line["seconds"]);
     last_ = std::move(line);
+  }
+
+  /// The texts of a validation; of many validations, the first and the last ones.
+  void add_texts(const Json& line) {
+    if (!line.contains("texts") || !line["texts"].is_array()) return;
+    if (texts_.size() == kMostValidationsWithTexts) texts_.erase(kMostValidationsWithTexts / 2);
+    texts_.push_back({{"step", field_or(line, "run_step", int64_t{0})}, {"texts", line["texts"]}});
   }
 
   static void add_to(Curves& curves, const Json& line, int64_t step) {
@@ -85,9 +97,9 @@ class MetricsReader {
     return json;
   }
 
-  Curves steps_, epochs_, validations_;
+  Curves steps_, epochs_, validations_, experts_;
   std::vector<double> seconds_;
-  Json events_ = Json::array();
+  Json events_ = Json::array(), texts_ = Json::array();
   Json last_, start_up_, workers_;
 };
 

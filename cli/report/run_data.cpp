@@ -1,7 +1,9 @@
 // See the header.
 #include "cli/report/run_data.h"
 
+#include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -12,7 +14,11 @@
 #include "cli/render/plan_report.h"
 #include "cli/report/metrics_data.h"
 #include "cli/run/launch/run_end.h"
+#include "cli/run/launch/validation_results.h"
+#include "cli/run/saves/checkpoints.h"
+#include "cli/text/base64.h"
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 #include "engine/spec/job_fields.h"
 #include "engine/spec/parse.h"
 
@@ -76,6 +82,45 @@ void add_end(const RunDirectory& run, Json& data) {
     data["cause"] = error["first_cause"];
 }
 
+bool is_below(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  const std::string inner = std::filesystem::weakly_canonical(path, error).string(),
+                    outer = std::filesystem::weakly_canonical(folder, error).string();
+  return !error && inner.starts_with(outer + "/");
+}
+
+/// Replaces the names of images in the evaluation's folder by the images themselves.
+void embed_images(const std::string& folder, Json& evaluation) {
+  if (!evaluation.contains("worst") || !evaluation["worst"].is_array()) return;
+  for (Json& sample : evaluation["worst"]) {
+    if (!sample.is_object() || !sample.contains("image")) continue;
+    const std::string name = field_or(sample, "image", "");
+    const std::string png = name.find('/') == std::string::npos ? read_whole_text(folder + "/" + name) : "";
+    if (png.empty())
+      sample.erase("image");
+    else
+      sample["image"] = "data:image/png;base64," + base64_of(png);
+  }
+}
+
+/// The newest evaluation of a checkpoint of this run; null if there is none.
+Json newest_evaluation(const RunDirectory& run) {
+  const std::string folder = std::filesystem::path(run.path()).parent_path().string() + "/evaluations";
+  std::vector<int> numbers = list_runs(folder);
+  std::reverse(numbers.begin(), numbers.end());
+  for (const int number : numbers) {
+    const RunDirectory directory(folder, number);
+    Json evaluation = read_object(directory.file("evaluation.json"));
+    if (evaluation.is_null() || !is_below(field_or(evaluation, "checkpoint", ""), checkpoint_folder(run))) continue;
+    const Json manifest = read_object(field_or(evaluation, "checkpoint", "") + "/" + std::string(kManifestName));
+    if (manifest.is_object() && field_or(manifest, "run", run.run()) != run.run()) continue;
+    evaluation["number"] = number;
+    embed_images(directory.path(), evaluation);
+    return evaluation;
+  }
+  return nullptr;
+}
+
 /// The checkpoints of this run only: several runs may share a folder of checkpoints.
 Json checkpoints_of(const RunDirectory& run) {
   Json rows = Json::array();
@@ -129,6 +174,9 @@ Json run_data(const RunDirectory& run) {
   for (const char* part : {"machine", "profile"})
     if (Json json = read_object(run.file(std::string(part) + ".json")); !json.is_null()) data[part] = std::move(json);
   data["metrics"] = metrics_data(run.file("metrics.jsonl"));
+  if (const auto found = read_validations(run.file("metrics.jsonl")); !found.metrics.empty())
+    data["validation"] = to_json(found.metrics);
+  if (Json evaluation = newest_evaluation(run); !evaluation.is_null()) data["evaluation"] = std::move(evaluation);
   if (Json rows = checkpoints_of(run); !rows.empty()) data["checkpoints"] = std::move(rows);
   return data;
 }

@@ -2,6 +2,8 @@
 //
 //   {"name": "lenet", "label": "run 3", "state": "done", "started": 1795517101.0, "path": "log_output/3",
 //    "ending": "done", "seconds": 12.5, "exit_code": 0, "step": 440, "steps": 440,    only if the run has ended
+//  "validation": {"accuracy": {"last", "best", "best_step"}, …}, "evaluation": the newest evaluation.json of a checkpoint
+//  of the run, with "number" and images
 //    "restarts": [{"rank", "kind", "message", "seconds"}, …], "failure": "…", "cause": error.json's first_cause,
 //    "plan": plan.json without what no page shows, "folds": its layers and moves as `trainctl plan` folds them, "job":
 //    "name: lenet\n…", "machine": machine.json, "metrics": metrics_data(), "profile": profile.json, "checkpoints":

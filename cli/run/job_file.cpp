@@ -25,7 +25,12 @@ JobSpec JobFile::load() const {
     throw SpecError({text.name, 0, 0}, "", "this is a program, not a job file",
                     "name it in a job file: " + command_of(file) + "; trainctl init command writes a template");
   keep_source(text.name, text.text);
-  return parse_job(text, overrides);
+  JobSpec spec = parse_job(text, overrides);
+  for (const char* path : {"dataset.labels", "validation.dataset.labels"})
+    if (spec.positions.contains(path))
+      throw SpecError(spec.position(path), path, "is set by trainctl predict alone",
+                      "remove it; a run needs labels, and trainctl predict JOB FILES needs none");
+  return spec;
 }
 
 JobFile JobFile::with(const std::vector<std::string>& more) const {

@@ -8,6 +8,7 @@
 
 #include "cli/report/metrics_data.h"
 #include "cli/run/launch/run_end.h"
+#include "cli/run/launch/validation_results.h"
 #include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
@@ -46,6 +47,8 @@ TrialResult result_of(const Sweep& sweep, size_t trial) {
   for (const auto& [name, curve] : metrics["validations"].items())
     if (!kNoResults.contains(name) && curve["values"].back().is_number())
       result.values.emplace_back("validation " + name, curve["values"].back());
+  for (const ValidatedMetric& one : read_validations(run.file("metrics.jsonl")).metrics)
+    if (std::isfinite(one.best)) result.values.emplace_back("best validation " + one.name, one.best);
   return result;
 }
 

@@ -15,7 +15,8 @@ struct TrialResult {
   TrialState state = TrialState::open;
   int64_t step = 0;
   double seconds = 0;
-  /// "loss" and the metrics of the last step, then "validation loss", "validation accuracy", … of the last validation.
+  /// "loss" and the metrics of the last step, then "validation loss", "validation accuracy", … of the last validation,
+  /// and "best validation loss", … of all.
   std::vector<std::pair<std::string, double>> values;
 
   std::optional<double> value(const std::string& name) const;

@@ -20,6 +20,15 @@ struct FieldFault {
   std::string field, message, hint;
 };
 
+/// A layer of a job that stands for further layers has them beside it: see EntryType::added.
+struct AddedLayer {
+  std::string suffix;               ///< its name is that of the layer, a dot and this: "moe.shared_up"
+  std::string type;                 ///< a dense layer without units has as many as the layer has output features
+  std::vector<std::string> inputs;  ///< suffixes of earlier ones, or kLayerInput, or kLayerOutput
+  Attrs attrs = {};
+};
+inline constexpr const char *kLayerInput = "<input>", *kLayerOutput = "<output>";
+
 struct EntryType {
   std::string name;
   std::string doc;
@@ -34,6 +43,9 @@ struct EntryType {
   bool collective = false;  ///< only allowed with hybrid_parallel
   /// Returns the number of outputs of a layer with these fields; null: 1. The fields may be wrong.
   int (*num_outputs)(const Attrs& attrs) = nullptr;
+  /// Returns the layers that a layer with these fields adds beside itself, whose readers then read the last of them.
+  /// Null: none. The fields may be wrong.
+  std::vector<AddedLayer> (*added)(const Attrs& attrs) = nullptr;
   // Optimizers.
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   // Losses.

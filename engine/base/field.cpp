@@ -44,6 +44,11 @@ Attrs nested_attrs(const Attrs& attrs, const std::string& field) {
   return inner;
 }
 
+std::string mapping_of(const Field& field) {
+  const size_t dot = field.name.find('.');
+  return dot == std::string::npos ? "" : field.name.substr(0, dot);
+}
+
 Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields) {
   Attrs values;
   for (const Field& field : fields) {

@@ -150,6 +150,8 @@ Field per_dim(std::string name, std::string doc, std::vector<std::string> words 
 std::string nested_attr(const std::string& field, const std::string& inner);
 /// The attrs nested in `field`, under their inner names: "type", "std".
 Attrs nested_attrs(const Attrs& attrs, const std::string& field);
+/// A field "router.score" is the key `score` of the mapping `router`: returns "router". "" for other fields.
+std::string mapping_of(const Field& field);
 
 /// The values of these fields and no others: those given, and the defaults of the rest.
 Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields);

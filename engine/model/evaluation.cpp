@@ -91,11 +91,13 @@ const Node& loss_node(const Graph& graph) {
 
 }  // namespace
 
-Graph evaluation_graph(const Graph& trained) {
+Graph evaluation_graph(const Graph& trained, TensorId printed) {
   check(trained.has_loss(), "an evaluation needs a loss");
   std::vector<TensorId> wanted = {trained.loss};
   for (const Metric& metric : trained.metrics) wanted.push_back(metric.tensor);
+  if (printed >= 0) wanted.push_back(printed);
   Graph graph = forward_part(trained, wanted);
+  if (printed >= 0) graph.prints = {wanted.back()};
   const LayerId loss = loss_node(graph).layer;
   for (Node& node : graph.nodes) {
     if (node.layer != loss) continue;
@@ -104,6 +106,10 @@ Graph evaluation_graph(const Graph& trained) {
       node.attrs.set("nan_is_no_label", true);
     else if (!node.attrs.has("ignore_index"))
       node.attrs.set("ignore_index", kNoLabel);
+    if (const Value* mean = node.attrs.find("mean_scale")) {
+      node.attrs.set("scale", *mean);
+      node.attrs.erase("mean_scale");
+    }
   }
   verify_graph(graph);
   return graph;

@@ -18,8 +18,9 @@ namespace trainctl {
 /// is nan.
 inline constexpr int64_t kNoLabel = std::numeric_limits<int32_t>::min();
 
-/// The loss and the metrics. The graph must have a loss.
-Graph evaluation_graph(const Graph& trained);
+/// The loss and the metrics. The graph must have a loss. `printed`: also an activation, which is printed
+/// (Graph::prints); -1: none.
+Graph evaluation_graph(const Graph& trained, TensorId printed = -1);
 
 /// One tensor, an activation, which is printed (Graph::prints): no loss, and only what the tensor needs.
 Graph prediction_graph(const Graph& trained, TensorId wanted);

@@ -110,9 +110,21 @@ class CachedNetwork {
   TensorId starts_ = -1;
 };
 
+/// Without nodes that only keep statistics of a training. The outputs of a layer that passes its input on are that
+/// input's.
+Graph without_statistics(const Graph& network) {
+  std::vector<TensorId> wanted;
+  for (const Layer& layer : network.layers) wanted.insert(wanted.end(), layer.outputs.begin(), layer.outputs.end());
+  Graph graph = forward_part(network, wanted);
+  auto next = wanted.begin();
+  for (Layer& layer : graph.layers)
+    for (TensorId& output : layer.outputs) output = *next++;
+  return graph;
+}
+
 /// The network of the job with `tokens` tokens of each text at a time, all nodes.
 Graph cached_network(const JobSpec& spec, const GenerationSize& size, int64_t tokens) {
-  Graph graph = build_graph(spec, shapes_of(spec, size.positions));
+  Graph graph = without_statistics(build_graph(spec, shapes_of(spec, size.positions)));
   graph.is_evaluation = true;
   set_token_count(graph, size.positions, tokens);
   CachedNetwork(graph, size).replace();
@@ -122,14 +134,19 @@ Graph cached_network(const JobSpec& spec, const GenerationSize& size, int64_t to
 /// Readers of a layer with an adapter read their sum.
 TensorId output_of(const Graph& graph, const JobSpec& spec, const std::string& layer) {
   if (const auto sum = graph.find_tensor(layer + std::string(kAdapterSum)); sum && spec.adapters.lora) return *sum;
-  const auto found = graph.find_tensor(layer);
+  const auto found = graph.find_layer(layer);
   check(found.has_value(), "the layer of the logits is one of the network");
-  return *found;
+  return graph.layers[static_cast<size_t>(*found)].outputs.at(0);
 }
 
 }  // namespace
 
 std::string tokens_input(const JobSpec& spec) {
+  if (!spec.adapters.names.empty())
+    throw SpecError(
+        spec.position("adapters.names"), "adapters.names",
+        "text generation supports one adapter, because a prompt has no field " + spec.adapters.field,
+        "export one of them with `trainctl checkpoint export --adapter NAME`, and generate with that model");
   std::set<std::string> outputs;
   std::string tokens;
   for (const LayerSpec& layer : spec.network) {

@@ -11,6 +11,24 @@
 
 namespace trainctl {
 
+/// The experts of the blocks. `count` 0: each block has a gated MLP.
+struct Experts {
+  int64_t count = 0, top_k = 0, hidden = 0;
+  bool normalizes = true;  ///< the weights of a token's experts are divided by their sum
+  double scale = 1;        ///< factor of these weights
+  int64_t groups = 1, top_groups = 1;
+  int64_t shared_hidden = 0;  ///< hidden features of the shared expert; 0: none
+  int64_t dense_blocks = 0;   ///< number of blocks, the first ones, that have a gated MLP instead
+};
+
+/// Multi-head latent attention (DeepSeek): keys and values are products with a narrow latent row. `kv_rank` 0: q, k and
+/// v are products with the row itself.
+struct LatentAttention {
+  int64_t q_rank = 0;                          ///< width of the latent row of q; 0: none
+  int64_t kv_rank = 0;                         ///< width of the latent row of k and v
+  int64_t nope = 0, rope = 0, v_head_dim = 0;  ///< features of a head of q and k, without and with rotation; of v
+};
+
 struct Decoder {
   std::string title;
   std::string map = "llama";
@@ -18,10 +36,13 @@ struct Decoder {
   double eps = 1e-6;
   std::string activation = "silu";  ///< activation of the gate: a type of layer, and fields
   bool qkv_bias = false, proj_bias = false, mlp_bias = false;
-  bool head_norms = false;       ///< the heads of q and k are normalized
+  bool head_norms = false;       ///< each head of q and k is normalized
+  bool qk_norms = false;         ///< q and k are normalized, all heads together
   bool norms_after = false;      ///< norms also follow attention and MLP
   bool norms_from_zero = false;  ///< weights of norms are stored minus 1
   bool is_tied = false;
+  Experts experts{};
+  LatentAttention latent{};
   double embedding_scale = 1;
   double score_scale = 0;                       ///< 0: 1 / sqrt(head_dim)
   double score_softcap = 0, logit_softcap = 0;  ///< 0: none

@@ -69,6 +69,109 @@ ModelJob qwen3_job(const ModelConfig& config, const Finetune& tuning) {
   return decoder_job(d, tuning);
 }
 
+namespace {
+
+/// The fields of a router that all of these families share.
+void read_experts(const ModelConfig& config, Decoder& d) {
+  if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "experts are supported with silu");
+  for (const char* count : {"num_experts", "n_routed_experts", "num_local_experts"})
+    if (config.has(count)) d.experts.count = config.integer(count);
+  if (d.experts.count < 1) config.refuse("num_experts", "expected the number of experts");
+  d.experts.top_k = config.integer("num_experts_per_tok");
+  d.experts.hidden = d.hidden;
+  // Coefficients of losses that transformers adds only while it returns the scores of the routers.
+  config.ignore({"router_aux_loss_coef", "output_router_logits"});
+}
+
+}  // namespace
+
+ModelJob mixtral_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = read_decoder(config);
+  d.title = "Mixtral";
+  d.map = "mixtral";
+  d.rotary = read_rotary(config, d.head_dim);
+  d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
+  read_experts(config, d);
+  if (config.number("router_jitter_noise", 0) != 0) config.refuse("router_jitter_noise");
+  return decoder_job(d, tuning);
+}
+
+ModelJob qwen3_moe_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = llama(config);
+  d.title = "Qwen3-MoE";
+  d.map = "qwen3_moe";
+  d.head_norms = true;
+  read_qwen_windows(config, d);
+  read_experts(config, d);
+  d.experts.hidden = config.integer("moe_intermediate_size");
+  d.experts.normalizes = config.flag("norm_topk_prob", false);
+  if (config.integer("decoder_sparse_step", 1) != 1) config.refuse("decoder_sparse_step");
+  config.refuse_if_set({"mlp_only_layers"});
+  return decoder_job(d, tuning);
+}
+
+ModelJob olmoe_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = llama(config);
+  d.title = "OLMoE";
+  d.map = "qwen3_moe";
+  d.qk_norms = true;
+  read_experts(config, d);
+  d.experts.normalizes = config.flag("norm_topk_prob", false);
+  config.refuse_if_set({"clip_qkv"});
+  return decoder_job(d, tuning);
+}
+
+namespace {
+
+/// Rotated scores of heads with YaRN are scaled beyond the square root of their size.
+double yarn_scale(const ModelConfig& config) {
+  const ModelConfig::Json* rope = config.find(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  if (rope == nullptr || rope->value("rope_type", rope->value("type", "default")) == "default") return 1;
+  const double factor = rope->value("factor", 1.0), mscale = rope->value("mscale_all_dim", 0.0);
+  const double of_rope = factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
+  return mscale == 0 ? 1 : of_rope * of_rope;
+}
+
+void read_latent_attention(const ModelConfig& config, Decoder& d) {
+  d.latent = {.q_rank = config.integer("q_lora_rank", 0),
+              .kv_rank = config.integer("kv_lora_rank"),
+              .nope = config.integer("qk_nope_head_dim"),
+              .rope = config.integer("qk_rope_head_dim"),
+              .v_head_dim = config.integer("v_head_dim")};
+  d.rotary = ", pairs: interleaved" + read_rotary(config, d.latent.rope);
+  d.score_scale = yarn_scale(config) / std::sqrt(static_cast<double>(d.latent.nope + d.latent.rope));
+  config.ignore({"qk_head_dim"});
+}
+
+}  // namespace
+
+ModelJob deepseek_v2_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = read_decoder(config);
+  d.title = "DeepSeek-V2";
+  d.map = "deepseek";
+  d.qkv_bias = d.proj_bias = config.flag("attention_bias", false);
+  d.mlp_bias = config.flag("mlp_bias", false);
+  read_latent_attention(config, d);
+  read_experts(config, d);
+  d.experts.hidden = config.integer("moe_intermediate_size");
+  d.experts.normalizes = false;
+  d.experts.scale = config.number("routed_scaling_factor", 1);
+  d.experts.shared_hidden = config.integer("n_shared_experts", 0) * d.experts.hidden;
+  d.experts.dense_blocks = std::min(config.integer("first_k_dense_replace", 0), d.layers);
+  const std::string method = config.text("topk_method", "greedy");
+  if (method == "group_limited_greedy") {
+    d.experts.groups = config.integer("n_group", 1);
+    d.experts.top_groups = config.integer("topk_group", d.experts.groups);
+  } else if (method != "greedy") {
+    config.refuse("topk_method");
+  }
+  if (config.integer("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq");
+  if (config.text("scoring_func", "softmax") != "softmax") config.refuse("scoring_func");
+  config.refuse_if_set({"norm_topk_prob"});
+  config.ignore({"n_group", "topk_group", "aux_loss_alpha", "seq_aux", "ep_size", "auto_map"});
+  return decoder_job(d, tuning);
+}
+
 ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = gemma(config);
   d.title = "Gemma 2";

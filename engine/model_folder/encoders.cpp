@@ -137,7 +137,7 @@ ModelJob bert_job(const ModelConfig& config, const Finetune& tuning) {
   job.vars.emplace_back("max_length", std::to_string(positions));
   job.vars.emplace_back("token_types", std::to_string(config.integer("type_vocab_size", 2)));
   job.vars.emplace_back("length", std::to_string(std::min<int64_t>(positions, 128)));
-  job.block = bert_block(activation, eps, tuning.is_classifier());
+  job.modules = {{"block", bert_block(activation, eps, tuning.is_classifier())}};
   job.network = bert_embeddings(eps);
   if (has_architecture(config, "BertForMaskedLM") && !tuning.is_classifier()) {
     job.network.push_back(dense("transform", "${d}").text());
@@ -168,18 +168,11 @@ ModelJob vit_job(const ModelConfig& config, const Finetune& tuning) {
   job.vars.emplace_back("patch", std::to_string(config.integer("patch_size", 16)));
   job.vars.emplace_back("channels", std::to_string(config.integer("num_channels", 3)));
   set_classes(config, tuning, "ViTForImageClassification", job);
-  job.block = {layer_norm("norm1", eps),
-               product("q"),
-               product("k"),
-               product("v"),
-               attention("[q, k, v]"),
-               dense("proj", "${d}").text(),
-               sum("sum1", "[proj, input]"),
-               layer_norm("norm2", eps),
-               dense("up", "${hidden}").text(),
-               LayerLine("act", activation).text(),
-               dense("down", "${d}").text(),
-               sum("sum2", "[down, sum1]")};
+  job.modules = {{"block",
+                  {layer_norm("norm1", eps), product("q"), product("k"), product("v"), attention("[q, k, v]"),
+                   dense("proj", "${d}").text(), sum("sum1", "[proj, input]"), layer_norm("norm2", eps),
+                   dense("up", "${hidden}").text(), LayerLine("act", activation).text(), dense("down", "${d}").text(),
+                   sum("sum2", "[down, sum1]")}}};
   job.network = vit_rows();
   job.network.push_back(layer_norm("norm", eps));
   add_classifier(job, false);

@@ -75,15 +75,16 @@ Json decoder_fields(const Layers& layers) {
   const int64_t kv_heads = layers.at("h.0.attn").attrs.integer("kv_heads", heads);
   const int64_t head_dim = layers.has("h.0.q") ? layers.integer("h.0.q", "units") / heads
                                                : layers.integer("h.0.qkv", "units") / (heads + 2 * kv_heads);
-  return {{"vocab_size", layers.integer("table", "vocab")},
-          {"hidden_size", layers.integer("table", "units")},
-          {"intermediate_size", layers.integer("h.0.gate", "units")},
-          {"num_hidden_layers", layers.blocks()},
-          {"num_attention_heads", heads},
-          {"num_key_value_heads", kv_heads},
-          {"head_dim", head_dim},
-          {"rms_norm_eps", layers.number("norm", "eps")},
-          {"tie_word_embeddings", layers.is_shared("head")}};
+  Json fields = {{"vocab_size", layers.integer("table", "vocab")},
+                 {"hidden_size", layers.integer("table", "units")},
+                 {"num_hidden_layers", layers.blocks()},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", kv_heads},
+                 {"head_dim", head_dim},
+                 {"rms_norm_eps", layers.number("norm", "eps")},
+                 {"tie_word_embeddings", layers.is_shared("head")}};
+  if (layers.has("h.0.gate")) fields["intermediate_size"] = layers.integer("h.0.gate", "units");
+  return fields;
 }
 
 Json encoder_fields(const Layers& layers) {
@@ -95,9 +96,22 @@ Json encoder_fields(const Layers& layers) {
   return fields;
 }
 
+/// The sizes of the experts, under the names that the family uses for them.
+void update_experts(Json& config, const Layers& layers) {
+  if (!layers.has("h.0.moe") || config.contains("n_routed_experts")) return;
+  const auto set = [&](const char* name, const char* other, const char* field) {
+    config[config.contains(name) ? name : other] = layers.integer("h.0.moe", field);
+  };
+  set("num_local_experts", "num_experts", "experts");
+  set("moe_intermediate_size", "intermediate_size", "hidden");
+  config["num_experts_per_tok"] = layers.integer("h.0.moe", "top_k");
+}
+
 Json fields_of(std::string_view map, const Layers& layers) {
   if (map == "gpt2") return gpt2_fields(layers);
   if (map == "bert" || map == "vit") return encoder_fields(layers);
+  if (map == "deepseek")
+    return {{"vocab_size", layers.integer("table", "vocab")}, {"num_hidden_layers", layers.blocks()}};
   return decoder_fields(layers);
 }
 
@@ -107,6 +121,7 @@ void update_labels(Json& config, std::string_view map, const Layers& layers) {
   if (classifier == nullptr) return;
   config["architectures"] = {map == "bert" ? "BertForSequenceClassification" : "ViTForImageClassification"};
   const auto count = static_cast<size_t>(classifier->attrs.integer("units"));
+  config.erase("num_labels");  // transformers takes the number of id2label
   if (config.value("id2label", Json::object()).size() == count) return;
   config["id2label"] = config["label2id"] = Json::object();
   for (size_t i = 0; i < count; ++i) {
@@ -129,6 +144,36 @@ Json new_gpt2(const JobSpec& job, const Layers& layers) {
           {"resid_pdrop", 0.0}};
 }
 
+/// `refuse`: throws for a job with what it is given.
+template <class Refuse>
+void require_plain_router(const LayerSpec& moe, bool normalizes_heads, const Refuse& refuse) {
+  if (moe.attrs.text("router.score", "softmax") != "softmax" || moe.attrs.number("router.scale", 1.0) != 1.0 ||
+      moe.attrs.integer("router.groups", 1) != 1)
+    refuse("sigmoid scores, scales or groups of experts");
+  if (moe.attrs.text("router.balance", "none") == "bias") refuse("a bias that balances the experts");
+  if (moe.attrs.integer("shared_hidden", 0) > 0) refuse("shared experts");
+  if (moe.attrs.flag("drop")) refuse("dropped tokens");
+  if (moe.attrs.text("activation", "swiglu") != "swiglu") refuse("experts with an activation other than swiglu");
+  if (!normalizes_heads && !moe.attrs.flag("router.normalize", true)) refuse("a router without normalize");
+}
+
+/// Mixtral or Qwen3-MoE.
+Json new_mixture(const JobSpec& job, const Layers& layers, bool normalizes_heads) {
+  Json config = {{"architectures", {normalizes_heads ? "Qwen3MoeForCausalLM" : "MixtralForCausalLM"}},
+                 {"model_type", normalizes_heads ? "qwen3_moe" : "mixtral"},
+                 {"hidden_act", "silu"},
+                 {"max_position_embeddings", sequence_length(job)},
+                 {"rope_theta", layers.number(normalizes_heads ? "h.0.q_turn" : "h.0.turn", "base")}};
+  if (normalizes_heads) {
+    config["norm_topk_prob"] = layers.at("h.0.moe").attrs.flag("router.normalize", true);
+    config["attention_bias"] = layers.has_bias("h.0.q");
+    config["moe_intermediate_size"] = nullptr;
+  } else {
+    config["num_local_experts"] = config["sliding_window"] = nullptr;
+  }
+  return config;
+}
+
 /// Llama, or the family that has the biases and norms of the job.
 Json new_decoder(const JobSpec& job, const Layers& layers) {
   const bool has_norms = layers.has("h.0.q_norm"), bias = layers.has_bias("h.0.qkv");
@@ -141,8 +186,11 @@ Json new_decoder(const JobSpec& job, const Layers& layers) {
   if (rotary.attrs.text("scaling", "none") != "none" || rotary.attrs.integer("rotary_dim", 0) > 0)
     refuse("rope scaling");
   if (layers.at("h.0.attn").attrs.integer("window", 0) > 0) refuse("windows");
-  if (layers.at("h.0.act").type != "silu") refuse("an activation other than silu");
+  const bool has_experts = layers.has("h.0.moe");
+  if (has_experts) require_plain_router(layers.at("h.0.moe"), has_norms, refuse);
+  if (!has_experts && layers.at("h.0.act").type != "silu") refuse("an activation other than silu");
   if (layers.has("h.0.post1")) refuse("norms after attention");
+  if (has_experts) return new_mixture(job, layers, has_norms);
   const bool is_qwen2 = bias && !layers.has_bias("h.0.proj");
   Json config = {{"architectures",
                   {has_norms  ? "Qwen3ForCausalLM"
@@ -178,7 +226,7 @@ std::string config_for_export(const JobSpec& job, std::string_view map, const st
     config = read_config(source);
   else if (map == "gpt2")
     config = new_gpt2(job, layers);
-  else if (map == "llama")
+  else if (map == "llama" || map == "mixtral" || map == "qwen3_moe")
     config = new_decoder(job, layers);
   else
     throw SpecError(
@@ -190,6 +238,7 @@ std::string config_for_export(const JobSpec& job, std::string_view map, const st
   const Json fields = fields_of(map, layers);
   for (const auto& [name, value] : fields.items())
     if (config.contains(name) || !value.is_null()) config[name] = value;
+  update_experts(config, layers);
   update_labels(config, map, layers);
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;
   return config.dump(2) + "\n";

@@ -8,11 +8,20 @@ namespace trainctl {
 
 const std::vector<ModelFamily>& model_families() {
   static const std::vector<ModelFamily> families = {
-      {"gpt2", "gpt2", gpt2_job},           {"llama", "llama", llama_job},
-      {"mistral", "llama", mistral_job},    {"qwen2", "llama", qwen2_job},
-      {"qwen3", "llama", qwen3_job},        {"gemma2", "gemma", gemma2_job},
-      {"gemma3_text", "gemma", gemma3_job}, {"phi3", "phi3", phi3_job},
-      {"bert", "bert", bert_job},           {"vit", "vit", vit_job},
+      {"gpt2", "gpt2", gpt2_job},
+      {"llama", "llama", llama_job},
+      {"mistral", "llama", mistral_job},
+      {"qwen2", "llama", qwen2_job},
+      {"qwen3", "llama", qwen3_job},
+      {"gemma2", "gemma", gemma2_job},
+      {"gemma3_text", "gemma", gemma3_job},
+      {"phi3", "phi3", phi3_job},
+      {"mixtral", "mixtral", mixtral_job},
+      {"qwen3_moe", "qwen3_moe", qwen3_moe_job},
+      {"deepseek_v2", "deepseek", deepseek_v2_job},
+      {"olmoe", "qwen3_moe", olmoe_job},
+      {"bert", "bert", bert_job},
+      {"vit", "vit", vit_job},
   };
   return families;
 }

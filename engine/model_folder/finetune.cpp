@@ -9,15 +9,14 @@
 namespace trainctl {
 namespace {
 
-std::string documents_text(const ModelJob& job, const Finetune& tuning, const std::string& from) {
+std::string documents_text(const Finetune& tuning, const std::string& from) {
   const bool is_chat = tuning.task == FinetuneTask::chat;
   std::string text = "\ndataset:\n";
   text += is_chat ? "  type: chat                       # JSON lines with messages: docs/data.md, Conversations\n"
                   : "  type: text                       # documents: docs/data.md, Texts with a tokenizer\n";
   text += "  path: " + quoted(tuning.data) + "\n  tokenizer: " + from + "\n  length: \"${length}\"\n";
   if (is_chat) text += "  train_on: assistant              # the loss counts only the tokens of the assistant\n";
-  text += job.reads_documents ? "  pack: true                       # several documents per row, each computed alone\n"
-                              : "  pack: false                      # the positions of this model cannot be packed\n";
+  text += "  pack: true                       # several documents per row, each computed alone\n";
   return text + "  batch: 8\n  drop_last: false\n";
 }
 
@@ -56,7 +55,7 @@ const std::map<std::string, FinetuneTask>& finetune_tasks() {
 std::string finetune_data_text(const ModelJob& job, const Finetune& tuning, const std::string& from) {
   const bool has_images = job.input == ModelInput::image_class;
   std::string text = tuning.task == FinetuneTask::dpo ? pairs_text(tuning, from)
-                     : tuning.trains_adapters()       ? documents_text(job, tuning, from)
+                     : tuning.trains_adapters()       ? documents_text(tuning, from)
                      : has_images                     ? class_images_text(job, tuning)
                                                       : class_texts_text(tuning, from);
   if (tuning.is_classifier()) text += "\nmetrics: [accuracy]\n";
@@ -101,10 +100,6 @@ void require_task(const ModelJob& job, const Finetune& tuning, const std::string
   if (tuning.trains_adapters() && !job.is_decoder)
     refuse("chat, text and dpo train a decoder, but the model_type of the folder is " + type,
            "use --finetune classifier");
-  if (tuning.task == FinetuneTask::dpo && !job.reads_documents)
-    refuse(
-        "dpo puts two answers into a row, which needs rotary positions, but model_type " + type + " has learned ones",
-        "use --finetune chat with the chosen answers");
   if (tuning.is_classifier() && job.input == ModelInput::next_token)
     refuse("classifier trains an encoder (bert, vit), but the model_type of the folder is " + type,
            "use --finetune chat, text or dpo");

@@ -4,7 +4,7 @@
 
 namespace trainctl {
 
-ModelJob gpt2_job(const ModelConfig& config, const Finetune&) {
+ModelJob gpt2_job(const ModelConfig& config, const Finetune& tuning) {
   if (!config.flag("scale_attn_weights", true)) config.refuse("scale_attn_weights");
   config.refuse_if_set({"scale_attn_by_inverse_layer_idx", "add_cross_attention", "quantization_config"});
   config.ignore({"reorder_and_upcast_attn", "n_ctx", "summary_activation", "summary_first_dropout",
@@ -22,25 +22,32 @@ ModelJob gpt2_job(const ModelConfig& config, const Finetune&) {
   var("positions", positions);
   var("length", positions < 1024 ? positions : 1024);
 
+  LayerLine positions_line("wpe", "position_embedding"), attention("attn", "attention");
+  if (tuning.trains_adapters()) {
+    positions_line.with("inputs", "[wte, documents]");
+    attention.with("inputs", "[qkv, documents]").with("mask", "documents");
+  }
+
   const auto norm = [&](const char* name) { return LayerLine(name, "layer_norm").with("eps", eps).text(); };
   const auto dense = [](const char* name, const char* units) { return LayerLine(name, "dense").with("units", units); };
-  job.block = {
-      norm("ln1"),
-      dense("qkv", "${3*d}").text(),
-      LayerLine("attn", "attention").with("heads", "${heads}").with("causal", true).text(),
-      dense("proj", "${d}").text(),
-      LayerLine("sum1", "add").with("inputs", "[proj, input]").text(),
-      norm("ln2"),
-      dense("up", "${hidden}").text(),
-      LayerLine("act", activation_of(config, "activation_function", "gelu_new")).text(),
-      dense("down", "${d}").text(),
-      LayerLine("sum2", "add").with("inputs", "[down, sum1]").text(),
-  };
+  job.modules = {{"block",
+                  {
+                      norm("ln1"),
+                      dense("qkv", "${3*d}").text(),
+                      attention.with("heads", "${heads}").with("causal", true).text(),
+                      dense("proj", "${d}").text(),
+                      LayerLine("sum1", "add").with("inputs", "[proj, input]").text(),
+                      norm("ln2"),
+                      dense("up", "${hidden}").text(),
+                      LayerLine("act", activation_of(config, "activation_function", "gelu_new")).text(),
+                      dense("down", "${d}").text(),
+                      LayerLine("sum2", "add").with("inputs", "[down, sum1]").text(),
+                  }}};
   LayerLine head = dense("head", "${vocab}").with("bias", false);
   if (is_tied) head.with("share", "wte");
   job.network = {
       LayerLine("wte", "embedding").with("vocab", "${vocab}").with("units", "${d}").text(),
-      LayerLine("wpe", "position_embedding").with("max_length", "${positions}").text(),
+      positions_line.with("max_length", "${positions}").text(),
       R"({module: block, name: h, repeat: "${layers}"})",
       norm("ln_f"),
       head.text(),

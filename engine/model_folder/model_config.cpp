@@ -167,10 +167,15 @@ std::vector<std::string> ModelConfig::unknown() const {
 std::vector<std::string> ModelConfig::notes() const {
   ignore(kWithoutEffect);
   std::vector<std::string> notes;
-  for (const std::string& name : kDropouts)
-    if (const Json* value = find(name); value != nullptr && !says_nothing(*value))
-      notes.push_back(fmt::format("{}: {} is left out; it acts only in training, where a dropout layer does the same",
-                                  name, flow_text(*value)));
+  for (const std::string& name : kDropouts) {
+    const Json* value = find(name);
+    if (value == nullptr || says_nothing(*value)) continue;
+    const bool is_of_attention = name.starts_with("att");
+    notes.push_back(fmt::format("{}: {} is left out; {}", name, flow_text(*value),
+                                is_of_attention ? "dropout of attention probabilities is not supported, so training "
+                                                  "differs from that of transformers in this"
+                                                : "it acts only in training, where a dropout layer does the same"));
+  }
   if (const std::vector<std::string> names = unknown(); !names.empty())
     notes.push_back(fmt::format("{} has fields that trainctl does not know and ignores: {}", file_, join(names)));
   return notes;

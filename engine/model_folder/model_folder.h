@@ -15,8 +15,8 @@ struct FolderJob {
   std::vector<std::string> notes;  ///< fields that are left out or unknown
 };
 
-/// The job for the model of a folder, or for its fine-tuning. `from`: the folder as the job names it. Throws EnvError if the folder has no
-/// config.json, SpecError for an unknown model_type or a value that no layer of trainctl computes.
+/// The job for the model of a folder, or for its fine-tuning. `from`: the folder as the job names it. Throws EnvError
+/// if the folder has no config.json, SpecError for an unknown model_type or a value that no layer of trainctl computes.
 FolderJob job_of_folder(const std::string& folder, const std::string& from, const Finetune& tuning = {});
 
 /// The folder that contains weights: `path` itself, or the folder of the file.

@@ -87,12 +87,13 @@ std::string weights_text(const ModelJob& job, const std::string& from) {
 }
 
 std::string modules_text(const ModelJob& job) {
-  std::string text = "\nmodules:\n  block:\n", indent = "    ";
-  if (!job.block_args.empty()) {
-    text += "    args: {" + join(job.block_args) + "}\n    layers:\n";
-    indent = "      ";
+  std::string text = "\nmodules:\n";
+  for (const ModelModule& module : job.modules) {
+    text += "  " + module.name + ":\n";
+    if (!module.args.empty()) text += "    args: {" + join(module.args) + "}\n    layers:\n";
+    const std::string indent = module.args.empty() ? "    " : "      ";
+    for (const std::string& line : module.layers) text += indent + "- " + line + "\n";
   }
-  for (const std::string& line : job.block) text += indent + "- " + line + "\n";
   text += "\nnetwork:\n";
   for (const std::string& line : job.network) text += "  - " + line + "\n";
   return text;

@@ -36,19 +36,24 @@ enum class ModelInput : uint8_t {
   image_class  ///< images, each with one label
 };
 
+/// An entry of `modules`.
+struct ModelModule {
+  std::string name;
+  std::vector<std::string> layers;
+  std::vector<std::string> args{};  ///< "window: 0"
+};
+
 struct ModelJob {
   std::string title;  ///< for the head of the file: "Llama"
   std::string map;    ///< name map of the family
   std::vector<std::pair<std::string, std::string>> vars{};
-  std::vector<std::string> block_args{};  ///< "window: 0"
-  std::vector<std::string> block{};       ///< layers of the module `block`
+  std::vector<ModelModule> modules{};
   std::vector<std::string> network{};
   std::vector<std::string> no_decay{};   ///< patterns of parameters without weight decay
   std::vector<std::string> recompute{};  ///< layers that are cheap to recompute, and large
   ModelInput input = ModelInput::next_token;
-  bool has_new_head = false;     ///< the files have no weights for the last layer, or for other classes
-  bool is_decoder = false;       ///< predicts the next token from those before it
-  bool reads_documents = false;  ///< rows may contain several documents
+  bool has_new_head = false;            ///< the files have no weights for the last layer, or for other classes
+  bool is_decoder = false;              ///< predicts the next token from those before it
   std::vector<std::string> products{};  ///< patterns of the dense layers of the blocks
   std::string pixels{};                 ///< fields of the transform normalize, for images
 };

@@ -5,6 +5,7 @@
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/ops/prediction_kind.h"
 
 namespace trainctl {
 namespace {
@@ -32,6 +33,7 @@ EntryType entry_of(const LayerDef& def) {
   type.weight_field = def.weight_field;
   type.collective = def.collective;
   type.num_outputs = def.num_outputs;
+  type.added = def.added;
   return type;
 }
 
@@ -104,6 +106,15 @@ const std::vector<EntryType>& metric_types() {
 const std::vector<EntryType>& optimizer_types() {
   static const std::vector<EntryType> types = entries_of(all_optimizers());
   return types;
+}
+
+extern const OpDef binary_cross_entropy_op;
+
+PredictionKind prediction_kind(std::string_view loss) {
+  const LossDef* def = find_loss(loss);
+  check(def != nullptr, "a loss is one of the list");
+  if (def->labels_are_classes) return PredictionKind::class_logits;
+  return def->op == &binary_cross_entropy_op ? PredictionKind::logit : PredictionKind::values;
 }
 
 }  // namespace trainctl

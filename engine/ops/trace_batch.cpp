@@ -169,6 +169,7 @@ void trace_batch(Graph& graph, const Node& node) {
   const FactorsOfBatch factors(graph, node);
   factors.expect_fixed_weights();
   for (size_t o = 0; o < node.outputs.size(); ++o) graph.tensors[node.outputs[o]].batch = factors.of_output(o);
+  if (node.attrs.flag(kAddsUp)) return;
   int64_t& mixed = graph.layers[node.layer].mixed_rows;
   mixed = std::max(mixed, factors.mixed_rows());
 }

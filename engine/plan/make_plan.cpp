@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/base/text.h"
 #include "engine/plan/axes/candidates.h"
+#include "engine/plan/axes/expert_strategies.h"
 #include "engine/plan/axes/host_axes.h"
 #include "engine/plan/axes/propagation.h"
 #include "engine/plan/axes/shard_limits.h"
 #include "engine/plan/axes/sharding_facts.h"
+#include "engine/plan/axes/size_strategies.h"
 #include "engine/plan/axes/strategies.h"
+#include "engine/plan/expert_notes.h"
 #include "engine/plan/hybrid/hybrid_shards.h"
 #include "engine/plan/hybrid/hybrid_variables.h"
 #include "engine/plan/hybrid/local_shards.h"
@@ -22,6 +26,7 @@
 #include "engine/plan/stages/kept_results.h"
 #include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
+#include "engine/plan/traffic/context_method.h"
 #include "engine/plan/traffic/sums.h"
 #include "engine/spec/reference_model.h"
 
@@ -119,9 +124,11 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
   }
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     if (!strategies[l]) continue;
-    const StrategySpec& strategy = *strategies[l]->spec;
     plan.layers[l].choice = Choice::user;
-    if (memo.explains) plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
+    if (!memo.explains) continue;
+    const StrategySpec* strategy = strategies[l]->spec;
+    plan.layers[l].reason =
+        strategy != nullptr ? strategy_reason(*strategy, spec.position(strategy->path)) : sizes_reason(spec, plan.mesh);
   }
   if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
     propagate(graph, strategies, cost, memo, plan);
@@ -223,10 +230,11 @@ void note_own_statistics(const Graph& graph, Plan& plan) {
     shards = std::max(shards, ways);
   }
   if (layers == 0) return;
-  plan.notes.push_back(fmt::format(
-      "{}{}: with sync: false each rank normalizes over its own rows, 1/{} of a micro-batch, as PyTorch does under DDP; "
-      "the results depend on the number of ranks that share a batch",
-      first, layers == 1 ? "" : fmt::format(" and {} more layers", layers - 1), shards));
+  plan.notes.push_back(
+      fmt::format("{}{}: with sync: false each rank normalizes over its own rows, 1/{} of a micro-batch, as PyTorch "
+                  "does under DDP; "
+                  "the results depend on the number of ranks that share a batch",
+                  first, layers == 1 ? "" : fmt::format(" and {} more layers", layers - 1), shards));
 }
 
 // Notes for the user: rows that cannot be divided evenly, ranks that repeat each other's work, settings that this mode
@@ -268,7 +276,7 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const LayerPlan& layer = plan.layers[l];
     if (!layer.advice.empty()) add_once(layer.advice);
-    if (!strategies[l] || plan.hybrid()) continue;
+    if (!strategies[l] || strategies[l]->spec == nullptr || plan.hybrid()) continue;
     int ways = 1;
     for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
     if (ways == plan.mesh.size()) continue;
@@ -277,12 +285,24 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
-Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
-  Plan plan = plan_header(spec, cost);
-  plan.numerics = numerics_of(graph, spec);
+/// The job with strategies in place of parallel.expert.
+JobSpec with_expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                               const Mesh& mesh, std::vector<Diagnostic>& errors) {
+  JobSpec expanded = spec;
+  for (StrategySpec& strategy : expert_strategies(graph, facts, spec, mesh, errors))
+    expanded.parallel.strategies.push_back(std::move(strategy));
+  return expanded;
+}
+
+Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, PlanMemo& memo) {
+  Plan plan = plan_header(job, cost);
+  plan.numerics = numerics_of(graph, job);
   if (!memo.facts) memo.facts = std::make_unique<const GraphFacts>(graph);
   const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;
+  std::optional<JobSpec> expanded;
+  if (job.parallel.expert > 1) expanded = with_expert_strategies(graph, facts, job, plan.mesh, errors);
+  const JobSpec& spec = expanded ? *expanded : job;
 
   std::vector<int> stages(graph.layers.size(), 0);
   if (plan.num_stages > 1 || plan.mode != ParallelMode::stand_alone) {
@@ -291,6 +311,13 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
   if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid()) {
     strategies = read_strategies(graph, facts, spec, plan.mesh, errors);
+  }
+  if (plan.mode == ParallelMode::semi_auto_parallel && spec.parallel.has_sizes()) {
+    const std::vector<ContextMethodCost> costs = context_method_costs(graph, spec.parallel, plan.mesh, cost);
+    plan.context_method = choose_context_method(spec.parallel, costs);
+    add_size_strategies(graph, facts, spec, plan.mesh, plan.context_method, strategies, errors);
+    if (std::string note = context_method_note(graph, spec.parallel, plan.context_method, costs); !note.empty())
+      plan.notes.push_back(std::move(note));
   }
   std::vector<Layout> by_hand;
   if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
@@ -314,6 +341,7 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   note_own_statistics(graph, plan);
+  note_experts(graph, plan);
   if (plan.hybrid()) {
     const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
     for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));
@@ -324,10 +352,12 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
 }  // namespace
 
 Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
+  OptimizerSpec optimizer = spec.optimizer;
+  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip;
   return {.precision = spec.precision,
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
-          .optimizer = spec.optimizer,
+          .optimizer = std::move(optimizer),
           .keeps_gradients = spec.train.histograms > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }
@@ -352,7 +382,9 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
   const std::vector<LayerFacts> facts = sharding_facts(graph);
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     if (plan.layers[l].choice != Choice::user) continue;
-    const StrategySpec* strategy = rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
+    const StrategySpec* strategy =
+        rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
+    if (strategy == nullptr) continue;  // of parallel.data, tensor, context and expert
     StrategySpec bare = *strategy;
     bare.reason.clear();
     // Text that follows the strategy's own reason is kept.

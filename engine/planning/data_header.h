@@ -24,6 +24,7 @@ struct DataHeader {
   /// pass.
   bool is_random = false;
   std::vector<ByteField> byte_fields = {};
+  std::vector<std::string> classes = {};  ///< names of the classes, by number; empty: they have none
 };
 
 }  // namespace trainctl

@@ -122,6 +122,10 @@ const Section& dataset_section() {
           field<&D::label_dtype>("label_dtype", "Type of the labels: " + label_types())
               .one_of({"f32", "i32"})
               .for_type(with_sources({"mnist", "random", "constant"})),
+          field<&D::labels>("labels",
+                            "false: the files have no labels. `trainctl predict` sets it for the samples on its "
+                            "command line; a run needs labels.")
+              .for_type(with_sources({"mnist", "text"})),
           field<&D::batch>("batch", "Global batch size: samples per step over all ranks and micro-batches.")
               .at_least(1)
               .at_most(kMaxSize),
@@ -195,6 +199,7 @@ const Section& validation_dataset_section() {
                            "For mnist, cifar10 and cifar100: which files of the folder to use; as in `dataset` if "
                            "omitted.")
               .one_of({"train", "test"}),
+          field<&D::labels>("labels", "false: the files have no labels; as in `dataset`."),
           unless_zero<&D::samples>("samples",
                                    "For random, constant and clicks: number of samples; as in `dataset` if omitted.")
               .at_least(1),

@@ -15,6 +15,7 @@ const void* default_object(const Section* section) {
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
   static const LoraSpec lora;
+  static const GenerateSpec generate;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
@@ -24,6 +25,7 @@ const void* default_object(const Section* section) {
   if (section->name == "train.stop_when") return &stop;
   if (section->name == "validation") return &validation;
   if (section->name == "validation.dataset") return &validation.dataset;
+  if (section->name == "validation.generate") return &generate;
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
   if (section->name == "launch") return &job.launch;

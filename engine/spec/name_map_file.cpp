@@ -79,26 +79,36 @@ class NameMapReader {
     if (!is_map(node, "tensors")) return;
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string path = at_key("tensors", entry.key);
-      NameMapFile::Tensor tensor{{entry.key, entry.key_pos}, {}, {}, {}};
+      NameMapFile::Tensor tensor{{entry.key, entry.key_pos}, {}, {}, {}, {}};
       if (!entry.value.is_map()) {
         tensor.theirs = texts(entry.value, path);
       } else {
-        demand_keys(entry.value, path, {"name", "order", "sizes"});
+        demand_keys(entry.value, path, {"name", "each", "order", "sizes"});
         if (const YamlNode* name = entry.value.find("name"))
           tensor.theirs = texts(*name, at_key(path, "name"));
         else
           problems_.add(entry.value.pos, at_key(path, "name"), "is missing");
         if (const YamlNode* order = entry.value.find("order")) tensor.order = text(*order, at_key(path, "order"));
-        if (const YamlNode* sizes = entry.value.find("sizes")) read_sizes(*sizes, at_key(path, "sizes"), tensor);
+        if (const YamlNode* sizes = entry.value.find("sizes")) read_sizes(*sizes, at_key(path, "sizes"), tensor.sizes);
+        if (const YamlNode* each = entry.value.find("each")) read_each(*each, at_key(path, "each"), tensor);
       }
       map.tensors.push_back(std::move(tensor));
     }
   }
 
-  void read_sizes(const YamlNode& node, const std::string& path, NameMapFile::Tensor& tensor) {
+  void read_sizes(const YamlNode& node, const std::string& path, std::vector<NameMapFile::Size>& sizes) {
     if (!is_map(node, path)) return;
     for (const YamlNode::Entry& entry : node.entries)
-      tensor.sizes.push_back({{entry.key, entry.key_pos}, texts(entry.value, at_key(path, entry.key))});
+      sizes.push_back({{entry.key, entry.key_pos}, texts(entry.value, at_key(path, entry.key))});
+  }
+
+  void read_each(const YamlNode& node, const std::string& path, NameMapFile::Tensor& tensor) {
+    std::vector<NameMapFile::Size> each;
+    read_sizes(node, path, each);
+    if (each.size() == 1)
+      tensor.each = each[0];
+    else if (node.is_map())
+      problems_.add(node.pos, path, "must have one placeholder", "e.g. each: {e: h.{i}.moe.experts}");
   }
 
   void read_fused(const YamlNode& node, NameMapFile& map) {

@@ -5,12 +5,17 @@
 //   tensors:                                  # ours: theirs
 //     wte.weight: transformer.wte.weight
 //     h.{i}.ln1.{w}: transformer.h.{i}.ln_1.{w}         # {i}: a number, {i+1}: the next one
+//     h.{i}.moe.down:
+//       name: layers.{i}.experts.{e}.down.weight        # for each index e of dim 0 of ours: the tensors in `name`
+//       each: {e: "h.{i}.moe.experts"}                  # the number of indices; the order has the other dims
+//       order: "d h = d h"
 //     h.{i}.qkv.weight:
 //       name: transformer.h.{i}.attn.c_attn.weight      # or a list of names
 //       order: "(h p k) d = d (p h k)"        # dims, ours = theirs; in ( ) what a dim is made of
 //       sizes: {h: "h.{i}.attn.heads", p: 3}  # a number, or a field of a layer; of a list the first that is set
 //   ignore: ["transformer.h.{i}.attn.bias"]   # theirs that hold nothing
-//   fused:                                    # theirs: one tensor of the file has these, one after the other, along dim 0
+//   fused:                                    # theirs: one tensor of the file has these, one after the other, along
+//   dim 0
 //     layers.{i}.gate_up.weight: [layers.{i}.gate.weight, layers.{i}.up.weight]
 //   tied: {lm_head.weight: transformer.wte.weight}      # theirs: one tensor under two names
 //   constants:                                # theirs that are written for each `with` of ours, and not read
@@ -47,6 +52,7 @@ struct NameMapFile {
     std::vector<Text> theirs;
     Text order;  ///< empty: the same
     std::vector<Size> sizes;
+    Size each;  ///< `letters` is the placeholder that counts the indices of dim 0 of ours; empty: none
   };
   struct Fused {
     Text whole;               ///< in the file

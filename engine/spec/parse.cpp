@@ -30,6 +30,7 @@ void resolve_paths(JobSpec& job, const fs::path& folder) {
   if (!job.dataset.tokenizer.empty()) resolve(folder, job.dataset.tokenizer);
   if (job.validation)
     for (std::string& path : job.validation->dataset.paths) resolve(folder, path);
+  if (job.validation && job.validation->generate) resolve(folder, job.validation->generate->prompts);
   if (job.weights) resolve(folder, job.weights->from);
   if (job.weights && job.weights->map_is_file()) resolve(folder, job.weights->map);
   if (job.adapters.lora && !job.adapters.lora->from.empty()) resolve(folder, job.adapters.lora->from);

@@ -2,10 +2,12 @@
 #include "engine/spec/read_fields.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include "engine/base/text.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/read_value.h"
 
 namespace trainctl {
@@ -27,6 +29,17 @@ std::string visible_key(std::string key) {
 
 }  // namespace
 
+/// A misspelt field differs in a letter or two; other names are those of other tools, if they are known.
+static std::string hint_for_unknown(const std::string& key, const std::vector<std::string>& known) {
+  const std::string near = nearest(key, known);
+  if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(key, known);
+  for (const ForeignName* name : find_foreign(key)) {
+    const bool is_known = std::find(known.begin(), known.end(), name->ours) != known.end();
+    if (name->kind == NameKind::layer_field && (is_known || name->ours.empty())) return hint_of(*name);
+  }
+  return near.empty() ? "" : did_you_mean(key, known);
+}
+
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
                          const std::string& path, Problems& problems,
                          const std::function<std::string(const std::string& key)>& elsewhere) {
@@ -38,7 +51,7 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
       hint =
           "it contains an invisible character: type it "
           "again";
-    if (hint.empty()) hint = did_you_mean(entry.key, known);
+    if (hint.empty()) hint = hint_for_unknown(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " has no fields" : "valid fields of " + what + ": " + join(known);
     problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'",
                  hint);
@@ -67,11 +80,42 @@ void read_initial(const YamlNode& node, const Field& field, const std::string& p
 
 }  // namespace
 
+namespace {
+
+/// The value of a field, which may be in a mapping of its own. Null: it is not given.
+const YamlNode* find_value(const YamlNode& node, const Field& field) {
+  const std::string mapping = mapping_of(field);
+  if (mapping.empty()) return node.find(field.name);
+  const YamlNode* inner = node.find(mapping);
+  return inner != nullptr && inner->is_map() ? inner->find(field.name.substr(mapping.size() + 1)) : nullptr;
+}
+
+/// The mappings in which some of the fields are.
+void check_mappings(const YamlNode& node, const std::vector<Field>& fields, const std::string& path,
+                    Problems& problems) {
+  std::map<std::string, std::vector<std::string>> keys;
+  for (const Field& field : fields)
+    if (const std::string mapping = mapping_of(field); !mapping.empty())
+      keys[mapping].push_back(field.name.substr(mapping.size() + 1));
+  for (const auto& [mapping, known] : keys) {
+    const YamlNode* inner = node.find(mapping);
+    if (inner == nullptr || inner->is_null()) continue;
+    if (inner->is_map())
+      refuse_unknown_keys(*inner, known, mapping, at_key(path, mapping), problems);
+    else
+      problems.add(inner->pos, at_key(path, mapping), "must be a mapping, not " + describe(*inner),
+                   "its fields are " + join(known));
+  }
+}
+
+}  // namespace
+
 Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const std::string& what,
                  const std::string& path, Problems& problems) {
   Attrs attrs;
+  check_mappings(node, fields, path, problems);
   for (const Field& field : fields) {
-    const YamlNode* value = node.find(field.name);
+    const YamlNode* value = find_value(node, field);
     if (value && !value->is_null() && field.kind == FieldKind::initial) {
       read_initial(*value, field, at_key(path, field.name), attrs, problems);
     } else if (value && !value->is_null()) {

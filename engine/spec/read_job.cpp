@@ -6,7 +6,9 @@
 
 #include "engine/base/text.h"
 #include "engine/spec/adapters.h"
+#include "engine/spec/added_layers.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/network.h"
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_fields.h"
@@ -16,10 +18,12 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kMaxRules = 10'000;
-/// For a field in the wrong section: "did you mean launch.ranks?"; "" if no section, or more than one, has it.
+/// For a field in the wrong section: "did you mean launch.ranks?"; for a field of another tool how to write it here. ""
+/// if no section, or more than one, has it.
 std::string where_it_belongs(const std::string& key) {
   const std::vector<FieldAt> found = fields_called(key);
-  return found.size() == 1 ? "did you mean '" + found.front().path + "'?" : "";
+  if (found.size() == 1) return "did you mean '" + found.front().path + "'?";
+  return foreign_hint(NameKind::field, key);
 }
 
 class JobReader {
@@ -258,6 +262,7 @@ class JobReader {
     if (layer_names_.empty()) {
       for (const LayerSpec& layer : job_.network) {
         layer_names_.insert(layer.name);
+        for (const LayerSpec& added : added_layers(layer)) layer_names_.insert(added.name);
         for (const LayerSpec& adapter : adapter_layers(job_, layer)) layer_names_.insert(adapter.name);
       }
     }
@@ -450,7 +455,8 @@ class JobReader {
     }
     const EntryType* type = find_type(metric_types(), named->text);
     if (type == nullptr) {
-      const std::string guess = did_you_mean(named->text, names_of(metric_types()));
+      std::string guess = foreign_hint(NameKind::metric, named->text);
+      if (guess.empty()) guess = did_you_mean(named->text, names_of(metric_types()));
       problems_.add(named->pos, node.is_map() ? at_key(path, "type") : path, "unknown metric '" + named->text + "'",
                     guess.empty() ? "one of " + join(names_of(metric_types())) : guess);
       return;
@@ -541,7 +547,8 @@ class JobReader {
     const std::vector<std::string> all = names_of(transform_types());
     const EntryType* type = find_type(transform_types(), name);
     if (!type) {
-      const std::string guess = did_you_mean(name, all);
+      std::string guess = foreign_hint(NameKind::transform, name);
+      if (guess.empty()) guess = did_you_mean(name, all);
       problems_.add(one_key ? node.entries[0].key_pos : node.pos, path, "unknown transform '" + name + "'",
                     guess.empty() ? "one of " + join(all) : guess);
       return;

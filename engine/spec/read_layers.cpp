@@ -3,6 +3,7 @@
 #include <set>
 
 #include "engine/base/text.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/network.h"
 #include "engine/spec/read_fields.h"
 #include "engine/spec/read_value.h"
@@ -78,8 +79,10 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
 std::vector<std::string> fields_of(const EntryType& type, const YamlNode& node) {
   std::vector<std::string> names = names_of(common_layer_fields());
   if (type.num_outputs == nullptr && node.find("outputs") == nullptr) std::erase(names, "outputs");
-  const std::vector<std::string> own = names_of(type.fields);
-  names.insert(names.end(), own.begin(), own.end());
+  for (const Field& field : type.fields) {
+    const std::string mapping = mapping_of(field), key = mapping.empty() ? field.name : mapping;
+    if (std::find(names.begin(), names.end(), key) == names.end()) names.push_back(key);
+  }
   return names;
 }
 
@@ -93,7 +96,8 @@ void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   entry.pos = type->pos;
   entry.type = type->is_scalar() ? find_layer_type(type->text) : nullptr;
   if (!entry.type) {
-    std::string hint = type->is_scalar() ? did_you_mean(type->text, names_of(layer_types())) : "";
+    std::string hint = type->is_scalar() ? foreign_hint(NameKind::layer, type->text) : "";
+    if (hint.empty() && type->is_scalar()) hint = did_you_mean(type->text, names_of(layer_types()));
     if (hint.empty()) hint = "one of " + join(names_of(layer_types()));
     problems.add(type->pos, at_key(entry.path, "type"), "unknown layer type " + describe(*type), hint);
     return;

@@ -1,6 +1,7 @@
 // Reads one YAML value as the kind that a field requires.
 #include "engine/spec/read_value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/spec/foreign_names.h"
 
 namespace trainctl {
 namespace {
@@ -161,11 +163,39 @@ class ValueReader {
     return Value(node.text);
   }
 
+  /// The choice that other tools call `word`, or the nearest one.
+  std::string choice_hint(const std::string& word) const {
+    const auto is_choice = [&](std::string_view name) {
+      return std::find(field_.choices.begin(), field_.choices.end(), name) != field_.choices.end();
+    };
+    for (const ForeignName* name : find_foreign(word)) {
+      const bool is_type = name->kind != NameKind::field && name->kind != NameKind::layer_field;
+      if (is_type && (is_choice(name->ours) || (name->ours.empty() && is_choice_of(name->kind)))) return hint_of(*name);
+    }
+    return did_you_mean(word, field_.choices);
+  }
+
+  /// Whether the field chooses among all things of this kind.
+  bool is_choice_of(NameKind kind) const {
+    switch (kind) {
+      case NameKind::loss:
+        return field_.choices == names_of(loss_types());
+      case NameKind::optimizer:
+        return field_.choices == names_of(optimizer_types());
+      case NameKind::dataset:
+        return field_.name == "type" &&
+               std::find(field_.choices.begin(), field_.choices.end(), "tokens") != field_.choices.end();
+      default:
+        return false;
+    }
+  }
+
   std::optional<Value> choice(const YamlNode& node, const std::string& path) {
     if (!node.is_scalar()) return wrong(node, path, "one of " + join(field_.choices));
     for (const std::string& allowed : field_.choices)
       if (node.text == allowed) return Value(node.text);
-    return wrong(node, path, "one of " + join(field_.choices), did_you_mean(node.text, field_.choices));
+    if (const std::string meant = accepted_synonym(field_, node.text); !meant.empty()) return Value(meant);
+    return wrong(node, path, "one of " + join(field_.choices), choice_hint(node.text));
   }
 
   template <class T, class F>

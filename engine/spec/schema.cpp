@@ -7,6 +7,7 @@
 
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/network.h"
 #include "engine/spec/parse.h"
@@ -150,6 +151,12 @@ Json value_schema(const Field& field) {
 /// Items of a list, each of which may be an expression.
 Json numbers_list(Json item, int length = 0) { return list_of(or_expression(std::move(item)), length); }
 
+std::vector<std::string> with_synonyms(const Field& field) {
+  std::vector<std::string> words = field.choices;
+  for (std::string& word : accepted_synonyms(field)) words.push_back(std::move(word));
+  return words;
+}
+
 Json plain_schema(const Field& field) {
   switch (field.kind) {
     case FieldKind::flag:
@@ -161,7 +168,7 @@ Json plain_schema(const Field& field) {
     case FieldKind::text:
       return text_schema();
     case FieldKind::choice:
-      return {{"enum", field.choices}};
+      return {{"enum", with_synonyms(field)}};
     case FieldKind::ints:
       return numbers_list(integer_schema(field), field.length);
     case FieldKind::numbers: {
@@ -270,6 +277,13 @@ Json field_schema(const Field& field, const Section* section) {
 Json object_schema(const std::vector<Field>& fields, const Section* section, const std::string& doc) {
   Json properties = Json::object(), required = Json::array();
   for (const Field& field : fields) {
+    if (const std::string mapping = mapping_of(field); !mapping.empty()) {
+      Json& inner = properties[mapping];
+      inner["type"] = "object";
+      inner["properties"][field.name.substr(mapping.size() + 1)] = field_schema(field, section);
+      inner["additionalProperties"] = false;
+      continue;
+    }
     properties[field.name] = field_schema(field, section);
     // The parser checks what only some types require.
     if (field.is_required && field.only.empty() && field.job == JobKind::any) required.push_back(field.name);

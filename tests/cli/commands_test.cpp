@@ -177,8 +177,9 @@ void write_photos(const std::string& folder) {
 
 TEST_CASE("each template of init is a job that check and plan take as it is") {
   const Scratch scratch;
-  const std::vector<std::string> templates = {"classifier", "command", "gpt2",    "image_folder",
-                                              "llama",      "mlp",     "resnet50"};
+  const std::vector<std::string> templates = {
+      "classifier", "command", "dpo", "finetune_chat", "finetune_classifier", "gpt2", "image_folder",
+      "llama",      "llama_long", "mlp",     "moe", "resnet50"};
   CHECK(contains(trainctl_command(scratch.path(), {"init", "--help"}).out, "One of: " + join(templates)));
   write_photos(scratch.path() + "/photos");  // of image_folder
   for (const std::string& name : templates) {
@@ -190,6 +191,23 @@ TEST_CASE("each template of init is a job that check and plan take as it is") {
     CHECK(plan.exit_code == kExitDone);
     CHECK(plan.err == "");
   }
+}
+
+TEST_CASE("init writes the data of a template beside the job, and replaces no other file") {
+  const Scratch scratch;
+  const CommandResult printed = trainctl_command(scratch.path(), {"init", "dpo"});
+  CHECK(contains(printed.err, "with -o FILE, the data that this job names are written beside it"));
+  CHECK(contains(trainctl_command(scratch.path(), {"init", "dpo", "-o", "jobs/a.yaml"}).err, "cannot write"));
+  std::filesystem::create_directory(scratch.path() + "/jobs");
+  CHECK(contains(trainctl_command(scratch.path(), {"init", "dpo", "-o", "jobs/a.yaml"}).out,
+                 "jobs/a.yaml: written, with its data in jobs/finetune; next"));
+  CHECK(trainctl_command(scratch.path(), {"check", "jobs/a.yaml"}).exit_code == kExitDone);
+  CHECK_FALSE(std::filesystem::exists(scratch.path() + "/jobs/finetune/reviews.jsonl"));
+  CHECK(trainctl_command(scratch.path(), {"init", "finetune_chat", "-o", "jobs/b.yaml"}).exit_code == kExitDone);
+  std::ofstream(scratch.path() + "/jobs/finetune/reviews.jsonl") << "mine\n";
+  const CommandResult kept = trainctl_command(scratch.path(), {"init", "finetune_classifier", "-o", "jobs/c.yaml"});
+  CHECK(kept.exit_code == kExitEnv);
+  CHECK(contains(kept.err, "jobs/finetune/reviews.jsonl already exists"));
 }
 
 TEST_CASE("the templates' networks have as many parameters as the models of their names") {

@@ -51,11 +51,21 @@ def run(folder, *words):
     assert done.returncode == 0, f"{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout}{done.stderr}"
 
 
-def make_folders(folder):
+TOKENS = dict(vocab_size=VOCAB, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+# By family: the model, the modules with adapters, and the layers that are those modules here.
+MODELS = {
+    "llama": (lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **TOKENS, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=128)),
+              ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "'h.*.qkv', 'h.*.proj', 'h.*.gate', 'h.*.up', 'h.*.down'"),
+    "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        **TOKENS, n_positions=128, n_embd=48, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)),
+             ["c_attn", "c_proj", "c_fc"], "'h.*.qkv', 'h.*.proj', 'h.*.up', 'h.*.down'"),
+}
+
+
+def make_folders(folder, family):
     """A model with a tokenizer."""
-    config = transformers.LlamaConfig(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
-                                      num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-    model = transformers.LlamaForCausalLM(config)
+    model = MODELS[family][0]()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     model.save_pretrained(folder / "hf")
@@ -65,23 +75,25 @@ def make_folders(folder):
     return model
 
 
-def tie(adapted):
-    """One layer of the job makes q, k and v, from one A."""
+def tie(adapted, family):
+    """One layer of the job makes q, k and v of a Llama, from one A."""
+    if family != "llama":
+        return
     for block in adapted.base_model.model.model.layers:
         first, *others = [getattr(block.self_attn, name).lora_A["default"] for name in ("q_proj", "k_proj", "v_proj")]
         for other in others:
             other.weight = first.weight
 
 
-def theirs(model, folder):
+def theirs(model, folder, family):
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "hf" / "tokenizer.json"), eos_token="</s>", pad_token="<pad>")
     arguments = trl.DPOConfig(output_dir=str(folder / "trl"), per_device_train_batch_size=PAIRS, max_steps=STEPS, learning_rate=RATE, beta=BETA,
                               lr_scheduler_type="constant", logging_steps=1, max_grad_norm=0, report_to=[], use_cpu=True, bf16=False,
                               gradient_checkpointing=False, save_strategy="no", weight_decay=0.0, disable_tqdm=True)
-    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    modules = MODELS[family][1]
     trainer = trl.DPOTrainer(model=model, args=arguments, train_dataset=datasets.Dataset.from_list(ROWS), processing_class=tokenizer,
                              peft_config=peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, lora_dropout=0.0))
-    tie(trainer.model)
+    tie(trainer.model, family)
     trainer.model.save_pretrained(folder / "adapters")
     losses = []
 
@@ -95,9 +107,9 @@ def theirs(model, folder):
     return losses
 
 
-def ours(folder, number, *plan):
+def ours(folder, family, number, *plan):
     data = f"{{type: preference, path: pairs.jsonl, tokenizer: hf, length: 64, batch: {PAIRS}, shuffle: false}}"
-    lora = f"{{layers: ['h.*.qkv', 'h.*.proj', 'h.*.gate', 'h.*.up', 'h.*.down'], rank: {RANK}, alpha: {ALPHA}, from: adapters}}"
+    lora = f"{{layers: [{MODELS[family][2]}], rank: {RANK}, alpha: {ALPHA}, from: adapters}}"
     run(folder, "run", "job.yaml", f"dataset={data}", f"loss={{type: dpo, beta: {BETA}}}", f"adapters={{lora: {lora}}}", "precision=fp32",
         "launch.device=cpu", f"train={{steps: {STEPS}, log_every: 1, checkpoint: none}}", f"launch.log_dir=runs_{number}",
         f"optimizer={{type: adamw, learning_rate: {RATE}, weight_decay: 0}}", *plan)
@@ -105,20 +117,21 @@ def ours(folder, number, *plan):
     return [row["loss"] for row in rows if "kind" not in row and "loss" in row]
 
 
-def main():
+def compare(family):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-        model = make_folders(folder)
+        model = make_folders(folder, family)
         run(folder, "init", "--from", "hf", "--finetune", "dpo", "--data", "pairs.jsonl", "-o", "job.yaml")
-        expected = theirs(model, folder)
+        expected = theirs(model, folder, family)
         assert len(expected) == STEPS and abs(expected[-1] - expected[0]) > 1e-3, expected
         for number, (plan, words) in enumerate(PLANS.items()):
-            losses = ours(folder, number, *words)
+            losses = ours(folder, family, number, *words)
             assert len(losses) == STEPS, losses
             off = max(abs(a - b) for a, b in zip(losses, expected))
-            print(f"{plan}: losses within {off:.1e} of TRL's {expected[0]:.4f} to {expected[-1]:.4f}")
+            print(f"{family}, {plan}: losses within {off:.1e} of TRL's {expected[0]:.4f} to {expected[-1]:.4f}")
             assert off < TOLERANCE, (losses, expected)
 
 
-main()
+for chosen in sys.argv[2:] or MODELS:
+    compare(chosen)

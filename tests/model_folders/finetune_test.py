@@ -45,6 +45,9 @@ DECODERS = {
     "mistral": lambda: t.MistralForCausalLM(t.MistralConfig(**SIZES, sliding_window=8)),
     "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**SIZES)),
     "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**SIZES, head_dim=16)),
+    "mixtral": lambda: t.MixtralForCausalLM(t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)),
+    "qwen3_moe": lambda: t.Qwen3MoeForCausalLM(t.Qwen3MoeConfig(**SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)),
+    "olmoe": lambda: t.OlmoeForCausalLM(t.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2)),
     "gemma2": lambda: t.Gemma2ForCausalLM(t.Gemma2Config(**SIZES, **WINDOWS)),
     "gemma3": lambda: t.Gemma3ForCausalLM(t.Gemma3TextConfig(**SIZES, **WINDOWS, layer_types=["sliding_attention", "full_attention"])),
     "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**SIZES)),
@@ -101,8 +104,7 @@ def decoder(folder, name):
     losses = trains(folder, "tune.yaml", "dataset.batch=2", "optimizer.learning_rate=0.01", "vars.length=64")
     assert losses[-1] < losses[0], losses
     assert any(row.get("kind") == "validation" for row in metrics(folder, "runs_tune.yaml"))
-    packs = name != "gpt2"
-    assert f"pack: {'true' if packs else 'false'}" in (folder / "tune.yaml").read_text()
+    assert "pack: true" in (folder / "tune.yaml").read_text()
     run(folder, "init", "--from", "hf", "--finetune", "text", "--data", "texts.jsonl", "-o", "text.yaml")
     trains(folder, "text.yaml", "dataset.batch=2", "vars.length=32")
     said = run(folder, "init", "--from", "hf", "--finetune", "classifier", "--data", "texts.jsonl", code=3)
@@ -133,6 +135,10 @@ def encoder(folder, name):
     text = (folder / "tune.yaml").read_text()
     assert "classes: 3" in text and ("partial: true" in text) == (name not in ("bert_classifier", "vit_classifier")), text
     trains(folder, "tune.yaml", "dataset.batch=8", "optimizer.learning_rate=0.001")
+    run(folder, "checkpoint", "export", "runs_tune.yaml/1", "--map", "auto", "-o", "tuned")
+    kept = json.loads((folder / "tuned" / "config.json").read_text())
+    labels = transformers.AutoConfig.from_pretrained(str(folder / "tuned")).id2label
+    assert labels == {i: f"LABEL_{i}" for i in range(3)} and len(kept["label2id"]) == 3 and "num_labels" not in kept, kept
     said = run(folder, "init", "--from", "hf", "--finetune", "chat", "--data", data, code=2)
     assert "use --finetune classifier" in said, said
 

@@ -124,6 +124,32 @@ def qwen3(folder):
     decoder(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES, **SPECIAL, head_dim=16)), folder, APART)
 
 
+EXPERTS = ", 'h.*.moe': [[1, 1, 1], [1, 1], [2, 1, 1, 1], [2, 1, 1]]}"
+
+
+def mixtral(folder):
+    config = transformers.MixtralConfig(**SIZES, **SPECIAL, num_local_experts=4, num_experts_per_tok=2, sliding_window=8)
+    decoder(transformers.MixtralForCausalLM(config), folder, PACKED[:-1] + EXPERTS)
+
+
+def qwen3_moe(folder):
+    config = transformers.Qwen3MoeConfig(**SIZES, **SPECIAL, head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
+    decoder(transformers.Qwen3MoeForCausalLM(config), folder, APART[:-1] + EXPERTS)
+
+
+def olmoe(folder):
+    config = transformers.OlmoeConfig(**SIZES, **SPECIAL, num_experts=8, num_experts_per_tok=3)
+    decoder(transformers.OlmoeForCausalLM(config), folder, APART[:-1] + EXPERTS)
+
+
+def deepseek_v2(folder):
+    config = transformers.DeepseekV2Config(**{**SIZES, "num_key_value_heads": 6}, **SPECIAL, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4,
+                                           v_head_dim=10, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
+                                           n_shared_experts=1, first_k_dense_replace=1)
+    decoder(transformers.DeepseekV2ForCausalLM(config), folder,
+            "{'h.*.q': [[1, 1, 1], [2, 1]], 'h.*.kv_up': [[1, 1, 1], [2, 1]]" + EXPERTS)
+
+
 def gemma2(folder):
     config = transformers.Gemma2Config(**SIZES, **SPECIAL, head_dim=16, query_pre_attn_scalar=24, sliding_window=8)
     decoder(transformers.Gemma2ForCausalLM(config), folder)
@@ -139,7 +165,8 @@ def phi3(folder):
     decoder(transformers.Phi3ForCausalLM(transformers.Phi3Config(**SIZES, **SPECIAL)), folder)
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, llama, llama3, mistral, qwen2, qwen3, gemma2, gemma3, phi3)}
+FAMILIES = {each.__name__: each for each in (gpt2, llama, llama3, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, deepseek_v2, gemma2, gemma3,
+                                              phi3)}
 
 
 def main():

@@ -182,6 +182,43 @@ def qwen3(folder):
     decoder(transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**SIZES, **TOKENS, head_dim=16), folder, strategies=APART)
 
 
+EXPERTS = "'h.*.moe': [[1, 1, 1], [1, 1], [2, 1, 1, 1], [2, 1, 1]]}"
+
+
+def mixtral(folder):
+    config = transformers.MixtralConfig(**SIZES, **TOKENS, num_local_experts=4, num_experts_per_tok=2, sliding_window=8)
+    decoder(transformers.MixtralForCausalLM, config, folder, strategies=PACKED[:-1] + ", " + EXPERTS)
+
+
+def qwen3_moe(folder):
+    config = transformers.Qwen3MoeConfig(**SIZES, **TOKENS, head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
+                                         norm_topk_prob=False)
+    decoder(transformers.Qwen3MoeForCausalLM, config, folder, strategies=APART[:-1] + ", " + EXPERTS)
+
+
+def olmoe(folder):
+    config = transformers.OlmoeConfig(**SIZES, **TOKENS, num_experts=8, num_experts_per_tok=3)
+    decoder(transformers.OlmoeForCausalLM, config, folder, strategies=APART[:-1] + ", " + EXPERTS)
+
+
+LATENT = dict(kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=10, num_key_value_heads=6)
+LATENT_CUTS = "{'h.*.Q': [[1, 1, 1], [2, 1]], 'h.*.kv_up': [[1, 1, 1], [2, 1]], " + EXPERTS
+MIXTURE = dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2, routed_scaling_factor=1.5)
+
+
+def deepseek_v2_lite(folder):
+    scaling = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.8)
+    config = transformers.DeepseekV2Config(**{**SIZES, **LATENT}, **TOKENS, **MIXTURE, q_lora_rank=None, first_k_dense_replace=1,
+                                           rope_parameters=scaling)
+    decoder(transformers.DeepseekV2ForCausalLM, config, folder, strategies=LATENT_CUTS.replace("Q", "q"))
+
+
+def deepseek_v2(folder):
+    config = transformers.DeepseekV2Config(**{**SIZES, **LATENT}, **TOKENS, **MIXTURE, q_lora_rank=12, first_k_dense_replace=0,
+                                           topk_method="group_limited_greedy", n_group=4, topk_group=2)
+    decoder(transformers.DeepseekV2ForCausalLM, config, folder, strategies=LATENT_CUTS.replace("Q", "q_up"))
+
+
 def gemma2(folder):
     config = transformers.Gemma2Config(**SIZES, **TOKENS, head_dim=16, query_pre_attn_scalar=24, sliding_window=8)
     decoder(transformers.Gemma2ForCausalLM, config, folder, "logits")
@@ -256,7 +293,8 @@ def refused(folder):
     assert "attention_dropout: 0.1 is left out" in said and "ignores: brand_new_feature" in said, said
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, gemma2, gemma3, phi3,
+FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,
+                                              qwen3_moe, olmoe, deepseek_v2_lite, deepseek_v2, gemma2, gemma3, phi3,
                                               longrope, bert_masked, bert_classifier, vit, refused)}
 
 

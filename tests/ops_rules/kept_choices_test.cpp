@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/cache_folder.h"
+
 namespace trainctl {
 namespace {
 

@@ -5,7 +5,9 @@
 Compares the tokens and the trained ones with transformers' apply_chat_template, where it is installed.
 """
 import json
+import os
 import pathlib
+import pty
 import re
 import subprocess
 import sys
@@ -87,6 +89,39 @@ def marked(shown):
     return ["".join(re.findall("«(.*?)»", row, re.S)) for row in rows]
 
 
+def on_terminal(program, folder, *words):
+    """What the command prints on a terminal."""
+    control, terminal = pty.openpty()
+    environment = {**{name: value for name, value in os.environ.items() if name != "NO_COLOR"}, "TERM": "xterm"}
+    process = subprocess.Popen([program, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    text = b""
+    while True:
+        try:
+            part = os.read(control, 65536)
+        except OSError:  # Linux: the other end is closed
+            part = b""
+        if not part:
+            break
+        text += part
+    os.close(control)
+    assert process.wait() == 0, text
+    return text.decode().replace("\r\n", "\n")
+
+
+def show_packed(program, folder, shown_alone):
+    """Rows of several documents: each document has the trained text that it has in a row of its own, and a line begins each but the first."""
+    words = ("data", "show", "packed.yaml", "--tokens", "-n", "48", "dataset.shuffle=false")
+    plain, colored = run(program, folder, *words), on_terminal(program, folder, *words)
+    rows = len(re.findall(r"(?m)^ +\d+  .* positions used, \d+ trained$", plain))
+    documents = re.split(r"(?m)^(?:----- document \d+| +\d+  .* positions used, \d+ trained)\n", plain)[1:]
+    assert len(documents) == 48 and plain.count("\n----- document ") == 48 - rows and rows < 20, plain
+    trained = lambda texts: sorted("".join(re.findall("«(.*?)»", text, re.S)) for text in texts)
+    assert trained(documents) == sorted(marked(shown_alone))
+    green = re.findall("\033\\[[0-9;]*32m(.*?)\033\\[", colored, re.S)
+    assert sorted("".join(green)) == sorted("".join(trained(documents))) and "«" not in colored, colored
+
+
 def compare_with_transformers(folder, rows, shown):
     try:
         from transformers import PreTrainedTokenizerFast
@@ -112,9 +147,11 @@ def main():
         run(program, folder, "data", "train-tokenizer", "talks.txt", "--vocab", "400", "--special", "<|im_end|>", "<|im_start|>", "-o", "model")
         (folder / "model" / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
         (folder / "job.yaml").write_text(JOB)
-        run(program, folder, "check", "job.yaml")
+        note = "note: dataset: 1 of 48 conversations trains nothing (1 without an answer of an assistant); first: "
+        checked, planned = run(program, folder, "check", "job.yaml"), run(program, folder, "plan", "job.yaml")
+        assert note in checked and note in planned and "talks.jsonl:8" in checked, (checked, planned)
         report = run(program, folder, "data", "check", "job.yaml")
-        assert "48 documents in 48 rows of 96" in report and "1 row trains nothing; first: " in report and "talks.jsonl:8" in report, report
+        assert "48 documents in 48 rows of 96" in report and "1 document trains nothing; first: " in report and "talks.jsonl:8" in report, report
         shown = run(program, folder, "data", "show", "job.yaml", "--tokens", "-n", "48", "dataset.shuffle=false")
         compare_with_transformers(folder, rows, shown)
         for number, words in enumerate([["launch.ranks=1"], ["launch.ranks=2"], ["launch.ranks=4", "dataset.workers=3"]], 1):
@@ -122,6 +159,7 @@ def main():
             assert len(losses(folder, number)) == 18, losses(folder, number)
             assert all(abs(a - b) < 1e-5 for a, b in zip(losses(folder, 1), losses(folder, number))), (losses(folder, 1), losses(folder, number))
         compare_packed(program, folder, 4)
+        show_packed(program, folder, shown)
         refused = run(program, folder, "check", "job.yaml", "dataset.pack=true", code=2)
         assert "no layer reads the field `documents`" in refused, refused
         refused = run(program, folder, "check", "job.yaml", "loss=softmax_cross_entropy", code=2)

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/text/tokenizer.h"
 #include "engine/text/train_bpe.h"
 #include "tests/train/scratch_folder.h"
 
@@ -54,11 +55,11 @@ DocumentRow document_row(const DocumentSet& set, int64_t sample) {
 }
 
 /// The text of the labels that count.
-std::string trained_part(const DocumentSet& set, const DocumentRow& row) {
+std::string trained_part(const std::string& folder, const DocumentRow& row) {
   std::vector<int32_t> tokens;
   std::copy_if(row.label.begin(), row.label.end(), std::back_inserter(tokens),
                [](int32_t l) { return l != kNoTrainedLabel; });
-  return set.tokenizer().decode(tokens, false);
+  return open_tokenizer(folder)->decode(tokens, false);
 }
 
 std::string chat_message(const std::string& role, const std::string& content) {
@@ -89,7 +90,7 @@ TEST_CASE("a row has a conversation's tokens, the next tokens as labels, and pad
   CHECK(set.size() == 2);
   const DocumentRow row = document_row(set, 1);
   const std::vector<int32_t> tokens =
-      set.tokenizer().encode("<|user|>Hi<|end|>\n<|bot|>Yes<|end|>\n<|user|>Ok?<|end|>\n", false);
+      open_tokenizer(folder.path())->encode("<|user|>Hi<|end|>\n<|bot|>Yes<|end|>\n<|user|>Ok?<|end|>\n", false);
   REQUIRE(tokens.size() < 40);
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     CHECK(row.data[i] == tokens[i]);
@@ -119,8 +120,8 @@ TEST_CASE("train_on assistant trains only what assistants write, with or without
     DatasetSpec spec = talk_set(folder.path(), 100);
     spec.train_on = "assistant";
     const DocumentSet set(spec);
-    CHECK(trained_part(set, document_row(set, 0)) == "Yes<|end|>No<|end|>");
-    CHECK(trained_part(set, document_row(set, 1)) == "");
+    CHECK(trained_part(folder.path(), document_row(set, 0)) == "Yes<|end|>No<|end|>");
+    CHECK(trained_part(folder.path(), document_row(set, 1)) == "");
     const DocumentSet::Summary summary = set.summarize();
     CHECK(summary.untrained == 1);
     CHECK(summary.first_untrained.ends_with("talks.jsonl:2"));
@@ -143,14 +144,40 @@ TEST_CASE(
                   "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}");
   {
     const DocumentSet set(spec);
-    CHECK(trained_part(set, document_row(set, 0)) == "first<|end|><think></think>second<|end|>");
+    CHECK(trained_part(folder.path(), document_row(set, 0)) == "first<|end|><think></think>second<|end|>");
   }
   write_tokenizer(folder.path(), "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
-  const DocumentSet set(spec);
-  CHECK(document_error([&] { document_row(set, 0); }).find("{% generation %}") != std::string::npos);
+  CHECK(document_error([&] { DocumentSet set(spec); }).find("{% generation %}") != std::string::npos);
 }
 
-TEST_CASE("packed rows have each pair of a token and its successor exactly once, and the first position of each document") {
+TEST_CASE("documents that train nothing are counted, and those whose trained tokens are cut off, packed or not") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(),
+                  "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}\n{% endfor %}"
+                  "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}");
+  const auto talk = [](const std::string& first, const std::string& second) {
+    return "{\"messages\": [" + chat_message("user", first) +
+           (second.empty() ? "" : "," + chat_message("assistant", second)) + "]}\n";
+  };
+  write_document_file(folder.path() + "/talks.jsonl", talk("Hi", "Yes") + talk("alone", "") +
+                                                          talk(std::string(90, 'x'), "too late") + talk("So?", "No"));
+  DatasetSpec spec = talk_set(folder.path(), 64);
+  spec.train_on = "assistant";
+  for (const bool packs : {false, true}) {
+    spec.pack = packs;
+    const DocumentSet::Summary summary = DocumentSet(spec).summarize();
+    CHECK(summary.documents == 4);
+    CHECK(summary.untrained == 2);
+    CHECK(summary.cut_off == 1);
+    CHECK(summary.truncated == 1);
+    CHECK(summary.first_untrained.ends_with("talks.jsonl:2"));
+    CHECK(summary.untrained_rows == (packs ? 1 : 2));
+    CHECK(summary.trained == 7);  // Yes<|end|>No<|end|>, a token per byte
+  }
+}
+
+TEST_CASE(
+    "packed rows have each pair of a token and its successor exactly once, and the first position of each document") {
   ScratchFolder folder;
   write_tokenizer(folder.path(), kPlainTemplate);
   std::string talks;
@@ -220,7 +247,7 @@ TEST_CASE("a long text continues in further rows, from lines, whole files and gz
   const DocumentSet set(spec);
   CHECK(set.size() == 4);  // 10 pairs in rows of 4, and 1 pair
   std::string all;
-  for (int64_t i = 0; i < set.size(); ++i) all += trained_part(set, document_row(set, i)) + "|";
+  for (int64_t i = 0; i < set.size(); ++i) all += trained_part(folder.path(), document_row(set, i)) + "|";
   CHECK(all == "bcde|fghi|jk|y|");
   const gzFile out = gzopen((folder.path() + "/b.jsonl.gz").c_str(), "wb");
   gzputs(out, "{\"text\": \"abcdefghijk\"}\n\n{\"text\": \"xy\"}");
@@ -240,8 +267,7 @@ TEST_CASE("errors of documents name the file and the line") {
   write_tokenizer(folder.path(), kPlainTemplate);
   const DatasetSpec spec = talk_set(folder.path(), 40);
   write_document_file(folder.path() + "/talks.jsonl", kTwoTurns + "{\"talk\": []}\n");
-  const DocumentSet set(spec);
-  const std::string text = document_error([&] { document_row(set, 1); });
+  const std::string text = document_error([&] { DocumentSet set(spec); });
   CHECK(text.find("talks.jsonl:2: has no list of messages in the field 'messages'") != std::string::npos);
   write_document_file(folder.path() + "/talks.jsonl", "");
   CHECK(document_error([&] { DocumentSet empty(spec); }) == "dataset.path: the files contain no documents");

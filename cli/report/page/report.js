@@ -20,8 +20,8 @@ function facts(r) {
   const skip = new Set(["epoch", "step", "run_step", "loss", "learning_rate", "seconds", "not_finite"]);
   const step = has(`${run}.step`) ? factOf("steps", `${run}.step`, "exact", at(`${run}.steps`) > 0 ? `of ${say.exact(at(`${run}.steps`))}` : null)
                                   : factOf("steps so far", `${run}.metrics.last.run_step`, "exact");
-  const loss = last?.loss === null ? fact("loss", last.not_finite || "nan") : factOf("loss", `${run}.metrics.last.loss`, "value", "last logged step");
-  return el("div", {class: "facts"}, step, loss,
+  const loss = last?.loss === null ? fact("loss", last.not_finite || "nan") : factOf(has(`${run}.validation`) ? "training loss" : "loss", `${run}.metrics.last.loss`, "value", "last logged step");
+  return el("div", {class: "facts"}, step, validationFacts(r), loss,
       Object.keys(last || {}).filter((name) => !skip.has(name)).map((name) => factOf(name.replace(/_/g, " "), `${run}.metrics.last.${name}`, "value", "last logged step")),
       factOf("duration", `${run}.seconds`, "seconds"), factOf("step time", `${run}.metrics.step_seconds.median`, "seconds", "median"), throughput(r),
       factOf("predicted step time", `${run}.plan.estimate.seconds`, "seconds"),
@@ -55,10 +55,10 @@ function notes(r) {
 function details(r) {
   const run = at(`runs.${r}`), several = page.runs.length > 1;
   const started = run.started ? ` started ${say.time(run.started)}` : "";
-  const nav = [["curves", "Training"], ["times", "Time"], ["network", "Network"], ["moves", "Communication"], ["schedule", "Schedule"], ["memory", "Memory"], ["events", "Events"], ["machine", "Machine"]];
+  const nav = [["curves", "Training"], ["quality", "Validation"], ["texts", "Texts"], ["times", "Time"], ["network", "Network"], ["moves", "Communication"], ["schedule", "Schedule"], ["memory", "Memory"], ["events", "Events"], ["machine", "Machine"]];
   const body = el("div", {}, el("div", {class: "title"}, el("h2", {}, `${run.name}, ${run.label}`), el("span", {class: `badge ${run.state}`}, run.state),
                   el("span", {class: "soft"}, `${run.ending && run.ending !== run.state ? `${run.ending},` : ""}${started}`)),
-      facts(r), failure(r), notes(r), several ? null : curvesSection([r]), timesSection(r), estimateCard(r), networkSection(r), moveTables(r), scheduleSection(r),
+      facts(r), failure(r), notes(r), several ? null : curvesSection([r]), qualitySection(r), textsSection(r), timesSection(r), estimateCard(r), networkSection(r), moveTables(r), scheduleSection(r),
       memorySection(r), eventsSection(r), machine(r));
   document.querySelector("header nav").replaceChildren(...nav.filter(([id]) => body.querySelector(`#${id}`) || (several && id === "curves"))
       .map(([id, title]) => el("a", {href: `#${id}`}, title)));
@@ -67,16 +67,20 @@ function details(r) {
 
 function comparison() {
   const indices = page.runs.map((_, i) => i);
+  const validated = [...new Set(page.runs.flatMap((run) => Object.keys(run.validation || {})))];
+  const titles = validated.flatMap((name) => [`>validation ${name.replace(/_/g, " ")}`, ">best"]);
   const rows = indices.map((r) => {
     const run = `runs.${r}`;
     return [el("span", {}, el("i", {style: `display: inline-block; width: .7rem; height: .7rem; border-radius: 2px; background: ${color(r)}; margin-right: .4rem`}), page.runs[r].label),
             page.runs[r].name, el("span", {class: page.runs[r].state}, page.runs[r].state),
-            ...[["ranks", "plan.ranks", "exact"], ["steps", "metrics.last.run_step", "exact"], ["loss", "metrics.last.loss", "value"], ["step time", "metrics.step_seconds.median", "seconds"],
+            has(`${run}.plan.ranks`) ? figure(`${run}.plan.ranks`, "exact") : "", has(`${run}.metrics.last.run_step`) ? figure(`${run}.metrics.last.run_step`, "exact") : "",
+            ...validated.flatMap((name) => ["last", "best"].map((which) => has(`${run}.validation.${name}.${which}`) ? figure(`${run}.validation.${name}.${which}`, "value") : "")),
+            ...[["loss", "metrics.last.loss", "value"], ["step time", "metrics.step_seconds.median", "seconds"],
                 ["duration", "seconds", "seconds"], ["parameters", "plan.parameters", "count"]].map(([, path, how]) => has(`${run}.${path}`) ? figure(`${run}.${path}`, how) : "")];
   });
   const differences = page.differences.length ? card(table(["field", ...page.runs.map((run) => run.label)], page.differences.map((d) => [el("code", {}, d.field), ...d.values.map((v) => v ?? el("span", {class: "soft"}, "not set"))]),
       "Fields that differ between the jobs")) : card(el("p", {}, "The jobs have identical fields."));
-  return el("div", {}, section("runs", `${page.runs.length} runs`, null, card(table(["run", "job", "state", ">ranks", ">step", ">loss", ">step time", ">duration", ">parameters"], rows))),
+  return el("div", {}, section("runs", `${page.runs.length} runs`, null, card(table(["run", "job", "state", ">ranks", ">step", ...titles, validated.length ? ">training loss" : ">loss", ">step time", ">duration", ">parameters"], rows))),
             section("differences", "Differences", null, differences), curvesSection(indices));
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/run/launch/planned_texts.h"
 #include "engine/estimate/simulate.h"
 #include "engine/planning/planned_job.h"
 
@@ -22,10 +23,10 @@ struct JobEstimate {
 /// Nothing if the job names no machine and no search chose its plan, unless `always`.
 std::optional<JobEstimate> estimate_of(const PlannedJob& job, const RankClasses& classes, bool always);
 
-/// The report of a job that is compiled: its programs with the memory of the validation, and those of the validation
-/// (null: it has none). `estimate` may be null.
+/// The report of a job that is compiled: its programs with the memory of the validation, those of the validation, and
+/// the texts that it generates (null: it has none). `estimate` may be null.
 nlohmann::ordered_json job_json(const PlannedJob& job, const RankClasses& classes, const RankClasses* validation,
-                                const JobEstimate* estimate);
+                                const PlannedTexts* texts, const JobEstimate* estimate);
 
 struct JobReport {
   nlohmann::ordered_json json;

@@ -10,11 +10,14 @@
 
 #include "cli/text/start_up_report.h"
 #include "cli/text/workers_report.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/plan/served.h"
 #include "engine/planning/run_length.h"
+#include "engine/spec/schedule.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/sample_check.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -23,16 +26,22 @@ namespace {
 /// A start on CPUs that takes less time is not reported.
 constexpr double kReportAfterSeconds = 1;
 
-/// Warns if the schedule ends before the run, so that later steps have no effect: a resumed run often has more epochs.
+/// Warns if the schedule ends before the run: a resumed run often has more epochs.
 std::string end_of_rate_warning(const PlannedJob& job) {
   const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
-  if (rate.type != "cosine" || rate.total_steps == 0 || rate.min != 0) return "";
   const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
-  if (steps <= rate.total_steps) return "";
-  return fmt::format(
-      "warning: the learning rate is 0 after step {} (optimizer.learning_rate.total_steps), but the run "
-      "has {} steps; later steps have no effect. Set total_steps: {}, or set min",
-      rate.total_steps, steps, steps);
+  const std::string outlived = outlived_schedule(rate, steps);
+  if (outlived.empty()) return "";
+  const bool is_useless = learning_rate(rate, steps - 1, steps) == 0;
+  return fmt::format("warning: {}. Set total_steps: {}{}", outlived, steps, is_useless ? ", or set min" : "");
+}
+
+/// Lines to show once the ranks are started.
+std::vector<std::string> lines_at_start(const PlannedJob& job) {
+  std::vector<std::string> lines;
+  if (std::string warning = end_of_rate_warning(job); !warning.empty()) lines.push_back(std::move(warning));
+  for (const std::string& note : notes_on_samples(job)) lines.push_back("note: " + printable(note));
+  return lines;
 }
 
 /// A line that names the files of printed tensors, if there are any.
@@ -55,7 +64,7 @@ NetworkReports::NetworkReports(const PlannedJob& job, const RankClasses& classes
       gpus_(gpus),
       on_hosts_(on_hosts),
       flops_(model_flops(job.graph, job.plan)),
-      warning_(options.evaluate ? "" : end_of_rate_warning(job)),
+      at_start_(options.evaluate ? std::vector<std::string>() : lines_at_start(job)),
       states_(classes) {}
 
 void NetworkReports::begin(std::shared_ptr<const SharedMemory> board, const RunDirectory& directory) {
@@ -144,7 +153,7 @@ double NetworkReports::share_of_peak(double samples_per_second) const {
 
 std::vector<std::string> NetworkReports::news() {
   std::vector<std::string> lines = checkpoints_.news();
-  if (!warning_.empty()) lines.push_back(std::exchange(warning_, ""));
+  for (std::string& line : std::exchange(at_start_, {})) lines.push_back(std::move(line));
   watch_gpu();
   if (start_up_reported_) return lines;
   for (int rank = 0; rank < job_.spec.processes(); ++rank) {

@@ -60,7 +60,7 @@ class NetworkReports : public WorkloadReports {
   const std::vector<CudaDevice>& gpus_;
   const NetworkOnHosts* const on_hosts_;
   const double flops_;                 ///< operations per step of all ranks
-  std::string warning_;                ///< warning for the user at the start; empty: none, or already shown
+  std::vector<std::string> at_start_;  ///< lines that are not shown yet
   std::optional<GpuWatch> gpu_watch_;  ///< samples the GPU for a profile
   StoppedRanks stopped_;
   // The current attempt.

@@ -9,6 +9,7 @@
 #include "cli/run/worker/rank_failure.h"
 #include "cli/text/launch_report.h"
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/compile/report/report.h"
 #include "engine/plan/served.h"
 #include "engine/planning/compile_job.h"
@@ -18,6 +19,8 @@
 #include "engine/runtime/routes.h"
 #include "engine/train/data/sample_check.h"
 #include "engine/train/servers/server.h"
+#include "engine/train/trainer/expert_loads.h"
+#include "engine/train/trainer/shared_weights.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/token_steps.h"
 #include "launcher/own_program.h"
@@ -25,6 +28,8 @@
 
 namespace trainctl {
 namespace {
+
+constexpr int64_t kArenaAlignment = 64;
 
 /// Routes of messages between ranks.
 std::vector<Route> routes_of(const RankClasses& classes) {
@@ -74,6 +79,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       start_up_(options.start_up),
       classes_(classes_of(job_, options)),
       beside_(classes_beside(job_, options)),
+      texts_(options.evaluate ? std::nullopt : plan_texts(job_)),
       checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
                    checkpoint_use(options)),
       loop_(loop) {
@@ -81,10 +87,13 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (!options.generates()) require_sound_samples(job_);
   require_precision(job_.spec);
   if (beside_) make_room_for(*beside_, classes_);
+  if (texts_) make_room_for(*texts_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
-  if (job_.spec.train.histograms > 0 && !options.evaluate) memory_.routes = routes_of_histograms(classes_.num_ranks());
+  if ((job_.spec.train.histograms > 0 || reports_expert_loads(job_)) && !options.evaluate)
+    memory_.routes = routes_of_histograms(classes_.num_ranks());
   if (options.generates()) memory_.routes = routes_of_generation(classes_.num_ranks());
+  if (texts_) add_routes(routes_of_generation(classes_.num_ranks()));
   choose_devices(asked, found);
   reports_.emplace(job_, classes_, checkpoints_, options_, gpus_, on_hosts_ ? &*on_hosts_ : nullptr);
 }
@@ -117,6 +126,7 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
     if (serves_by_event(job_.plan)) add_routes(routes_of(job_.plan));
   }
   if (beside_) run_beside(*beside_);
+  if (texts_) make_room_for_texts();
   require_host_memory();
 }
 
@@ -130,6 +140,17 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
   add_routes(routes_of(others));
 }
 
+/// The arena of the texts follows that of the training.
+void NetworkWorkload::make_room_for_texts() {
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
+    int64_t& bytes = memory_.arena_bytes[static_cast<size_t>(rank)];
+    bytes = round_up(bytes, kArenaAlignment) + round_up(texts_->arena_bytes(rank), kArenaAlignment);
+  }
+  if (needs_store(job_.spec)) return;
+  add_routes(routes_of(texts_->decode));
+  add_routes(routes_of(texts_->prefill));
+}
+
 void NetworkWorkload::add_routes(const std::vector<Route>& more) {
   memory_.routes.insert(memory_.routes.end(), more.begin(), more.end());
 }
@@ -138,6 +159,7 @@ void NetworkWorkload::require_host_memory() const {
   if (has_hosts()) return;  // the memory of other hosts is not known here
   int64_t bytes = job_.data.bytes;
   if (job_.validation) bytes += job_.validation->data.bytes;
+  if (texts_) bytes += SharedWeights::bytes(job_) / classes_.num_ranks();  // once for all ranks of the host
   std::vector<int64_t> arenas = memory_.arena_bytes;
   std::fill_n(arenas.begin(), gpus_.size(), 0);  // GPU ranks touch only what servers and workers exchange
   require_memory(arenas, bytes, job_.spec.position("dataset"));
@@ -150,7 +172,8 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
     report["launch"] = launch_report(job_.spec, classes_);
   } else {
     const std::optional<JobEstimate> estimate = estimate_of(job_, classes_, false);
-    report = job_json(job_, classes_, beside_ ? &*beside_ : nullptr, estimate ? &*estimate : nullptr);
+    report = job_json(job_, classes_, beside_ ? &*beside_ : nullptr, texts_ ? &*texts_ : nullptr,
+                      estimate ? &*estimate : nullptr);
   }
   if (const ResumePoint* point = checkpoints_.resumed_from())
     report["launch"]["resumed"] = {{"checkpoint", point->path}, {"step", point->manifest.step}};
@@ -166,6 +189,8 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   checkpoints_.prepare(attempt, directory, board_);
   reports_->begin(board_, directory);
   if (options_.generates()) directory.write(kGenerationRequestName, options_.evaluate->generate->request.to_json());
+  if (texts_) directory.write(kGenerationRequestName, texts_->request.to_json());
+  passed_weights_ = texts_ && classes_.num_ranks() > 1 ? SharedCache::create() : SharedCache();
   if (on_hosts_) on_hosts_->prepare(attempt, directory, board_, memory_);
   prepare_batches(job_, checkpoints_.first_step(), *board_);
   if (!needs_store(job_.spec) || has_hosts()) return;
@@ -205,6 +230,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
   if (options_.evaluate && !options_.evaluate->layer.empty())
     command.argv.insert(command.argv.end(),
                         {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
+  if (options_.evaluate && options_.evaluate->has_loss) command.argv.emplace_back("--with-loss");
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) store_access_->add_to(command);
@@ -219,6 +245,10 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
   if (cache_.fd() >= 0) {
     command.argv.insert(command.argv.end(), {"--cache-fd", std::to_string(cache_.fd())});
     command.inherited_fds.push_back(cache_.fd());
+  }
+  if (passed_weights_.fd() >= 0) {
+    command.argv.insert(command.argv.end(), {"--weights-fd", std::to_string(passed_weights_.fd())});
+    command.inherited_fds.push_back(passed_weights_.fd());
   }
   checkpoints_.add_to(command, place.rank);
   return command;

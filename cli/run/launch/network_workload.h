@@ -9,6 +9,7 @@
 #include "cli/run/launch/device_choice.h"
 #include "cli/run/launch/network_on_hosts.h"
 #include "cli/run/launch/network_reports.h"
+#include "cli/run/launch/planned_texts.h"
 #include "cli/run/launch/shared_cache.h"
 #include "cli/run/launch/workload.h"
 #include "cli/run/saves/checkpoints.h"
@@ -48,6 +49,7 @@ class NetworkWorkload : public Workload, public RankProgram {
  private:
   void choose_devices(Device asked, const CudaDevices& found);
   void run_beside(const RankClasses& others);
+  void make_room_for_texts();
   void add_routes(const std::vector<Route>& more);
   void require_host_memory() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
@@ -57,6 +59,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   StartUpClock start_up_;
   RankClasses classes_;
   const std::optional<RankClasses> beside_;  ///< programs that run in addition to those of classes_
+  const std::optional<PlannedTexts> texts_;  ///< of validation.generate
   Checkpoints checkpoints_;
   HostMemory memory_;
   std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs
@@ -68,6 +71,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   int run_ = 0;                          ///< number of the run
   std::shared_ptr<SharedMemory> board_;  ///< on one host it also contains the arenas
   SharedCache cache_;
+  SharedCache passed_weights_;  ///< for SharedWeights
   std::unique_ptr<StoreServer> store_;
   std::unique_ptr<StoreAccess> store_access_;
 };

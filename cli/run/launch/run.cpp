@@ -11,6 +11,7 @@
 #include "cli/run/launch/local_run.h"
 #include "cli/run/launch/run_end.h"
 #include "cli/run/launch/run_files.h"
+#include "cli/run/worker/metrics_log.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "launcher/failure_report.h"
@@ -154,6 +155,7 @@ int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs)
     for (const std::string& line : finish_workload()) view().news(line);  // outcome.json names the last checkpoint
   RunResult result = reports().result();
+  if (!spec().has_command() && !outcome.disk_hangs) add_validations(result);
   if (outcome.cause.kind != Cause::Kind::none) result.unsaved.clear();  // the failure explains it
   if (outcome.exit_code == kExitDone && !result.unsaved.empty()) outcome.exit_code = kExitEnv;
   folder_.keep();
@@ -166,6 +168,12 @@ int Run::finish(Outcome outcome) {
   if (!trouble.empty()) view().failure(trouble);  // does not change how the ranks ended
   show_end(outcome, result, report);
   return outcome.exit_code;
+}
+
+/// The ranks have written what metrics.jsonl gets.
+void Run::add_validations(RunResult& result) const {
+  result.validation = read_validations(directory_.file(kMetricsFile));
+  if (result.validation.ended_early()) result.steps = std::max(result.steps, result.validation.planned_steps);
 }
 
 /// Waits for the workload's background work, until the user's second signal. Returns lines for the user.

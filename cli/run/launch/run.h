@@ -85,6 +85,7 @@ class Run : public LaunchObserver {
   bool have_started() const;
   int finish(Outcome outcome);
   std::vector<std::string> finish_workload();
+  void add_validations(RunResult& result) const;
   void show_end(const Outcome& outcome, const RunResult& result, const std::string& report);
   std::string summary();
 

@@ -12,8 +12,13 @@
 namespace trainctl {
 namespace {
 
-std::string ending(int exit_code, int signal, std::optional<int64_t> step, bool is_unsaved) {
-  if (signal == 0 && exit_code == kExitEnv && is_unsaved) return "finished without saving";
+std::string ending(int exit_code, int signal, std::optional<int64_t> step, const RunResult& result) {
+  if (signal == 0 && exit_code == kExitEnv && !result.unsaved.empty()) return "finished without saving";
+  if (signal == 0 && exit_code == kExitDone && result.validation.ended_early()) {
+    const int64_t planned = result.validation.planned_steps;
+    return "stopped early at step " + std::to_string(result.step) +
+           (planned > result.step ? " of " + std::to_string(planned) : "");
+  }
   if (signal == 0) return exit_code == kExitDone ? "done" : "failed";
   return "stopped by " + signal_name(signal) + (step ? " at the end of step " + std::to_string(*step) : "");
 }
@@ -27,9 +32,18 @@ Json read_json(const std::string& path) {
 
 }  // namespace
 
+std::string end_text(const RunEnd& end, const std::string& duration) {
+  std::string text = end.ending + " after " + duration;
+  if (end.exit_code == kExitDone && end.result.validation.ended_early())
+    text += ": " + end.result.validation.stop_reason;
+  if (const std::string validation = validation_text(end.result.validation.metrics); !validation.empty())
+    text += (end.result.validation.ended_early() ? "; " : ", ") + validation;
+  return text;
+}
+
 RunEnd run_end(const Outcome& outcome, const RunResult& result) {
-  RunEnd end{ending(outcome.exit_code, outcome.signal, outcome.stopped_at_step, !result.unsaved.empty()),
-             outcome.seconds, outcome.exit_code};
+  RunEnd end{ending(outcome.exit_code, outcome.signal, outcome.stopped_at_step, result), outcome.seconds,
+             outcome.exit_code};
   end.result = result;
   return end;
 }
@@ -42,6 +56,9 @@ std::string with_result(const std::string& outcome, const RunResult& result) {
     if (result.loss) put_loss(json, *result.loss);
     put_metrics(json, result.metrics);
   }
+  if (!result.validation.metrics.empty()) json["validation"] = to_json(result.validation.metrics);
+  if (result.validation.ended_early())
+    json["stopped_early"] = {{"reason", result.validation.stop_reason}, {"steps", result.validation.planned_steps}};
   if (result.saved_step) json["saved_step"] = *result.saved_step;
   if (!result.unsaved.empty()) json["unsaved"] = result.unsaved;
   return json.dump() + "\n";
@@ -54,14 +71,19 @@ std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
   const int code = outcome["exit_code"].get<int>();
   std::optional<int64_t> step;
   if (outcome.contains("stopped_at_step")) step = integer("stopped_at_step");
-  const std::string unsaved = field_or(outcome, "unsaved", "");
-  RunEnd end{ending(code, code > 128 ? code - 128 : 0, step, !unsaved.empty()), field_or(outcome, "seconds", 0.0), code};
-  end.failure = unsaved;
-  end.result = {integer("step"), integer("steps"), loss_of(outcome), metrics_of(outcome)};
+  RunResult result = {integer("step"), integer("steps"), loss_of(outcome), metrics_of(outcome)};
+  result.unsaved = field_or(outcome, "unsaved", "");
+  if (outcome.contains("validation")) result.validation.metrics = validated_metrics_of(outcome["validation"]);
+  if (outcome.contains("stopped_early") && outcome["stopped_early"].is_object()) {
+    result.validation.stop_reason = field_or(outcome["stopped_early"], "reason", "");
+    result.validation.planned_steps = field_or(outcome["stopped_early"], "steps", int64_t{0});
+  }
+  RunEnd end{ending(code, code > 128 ? code - 128 : 0, step, result), field_or(outcome, "seconds", 0.0), code};
+  end.failure = result.unsaved;
+  end.result = std::move(result);
   if (outcome.contains("saved_step")) end.result.saved_step = integer("saved_step");
   const Json error = read_json(directory.file("error.json"));
   if (error.is_object()) end.failure = field_or(error, "report", "");
-  end.result.unsaved = unsaved;
   return end;
 }
 

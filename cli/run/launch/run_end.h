@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/run/launch/validation_results.h"
 #include "launcher/live_status.h"
 #include "launcher/run_directory.h"
 #include "launcher/supervisor.h"
@@ -18,17 +19,24 @@ struct RunResult {
   Metrics metrics = {};            ///< metrics of that step
   /// The step of the last checkpoint that was written; 0: none was. nullopt: the job writes none.
   std::optional<int64_t> saved_step = {};
-  std::string unsaved = {};  ///< why the last state, or the final weights, are not saved; "" if they are, or need not be
+  ValidationResults validation = {};
+  std::string unsaved =
+      {};  ///< why the last state, or the final weights, are not saved; "" if they are, or need not be
 };
 
 struct RunEnd {
-  std::string ending;  ///< "done", "failed", "stopped by SIGINT at the end of step 12"
+  std::string
+      ending;  ///< "done", "stopped early at step 255 of 680", "failed", "stopped by SIGINT at the end of step 12"
   double seconds = 0;
   int exit_code = 0;
   std::string report = {};   ///< further lines, from the workload
   std::string failure = {};  ///< lines about the first cause, or about what was not saved; empty if nothing failed
   RunResult result = {};
 };
+
+/// "done after 1m12s, validation accuracy 0.9690": how a run ended, for its last line. `duration`: "1m12s". The reason
+/// of an early stop and the results follow.
+std::string end_text(const RunEnd& end, const std::string& duration);
 
 RunEnd run_end(const Outcome& outcome, const RunResult& result);
 

@@ -108,7 +108,11 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   require_intact_files(job);
   if (!options.loads_checkpoint()) require_start_weights(job, true);
-  if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
+  if (options.evaluate && options.evaluate->has_loss && !may_predict(job, options.evaluate->layer)) {
+    later.evaluate->layer.clear();
+    later.evaluate->has_loss = false;
+  }
+  if (later.evaluate && !later.evaluate->layer.empty()) predict_layer(job, later.evaluate->layer, later.evaluate->has_loss);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }
 

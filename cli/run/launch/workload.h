@@ -82,8 +82,10 @@ struct GenerateOptions {
 /// that are generated with those weights.
 struct EvaluateOptions {
   std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run; empty: the weights of the job
-  std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
-  std::string output;      ///< absolute
+  std::string layer;       ///< whose output is written; empty: loss and metrics are computed, and nothing is written
+  std::string output;      ///< absolute; a file .npy or .safetensors
+  /// With a layer: loss and metrics are computed too, and nothing is written if may_predict() is false.
+  bool has_loss = false;
   std::optional<GenerateOptions> generate{};
 };
 

@@ -134,6 +134,40 @@ void MetricsLog::histograms(int64_t step, const std::map<std::string, Histogram>
   events_.write(step, broken);
 }
 
+/// {"kind":"experts","run_step":20,"max_load":1.4,"min_load":0.5,"entropy":1.9,"balance":1.02,"dropped":0.0}: over all
+/// layers. TensorBoard has each of them as well.
+void MetricsLog::experts(int64_t step, const std::map<std::string, ExpertReport>& layers) {
+  if (!is_open() || layers.empty()) return;
+  ExpertReport all = layers.begin()->second;
+  all.entropy = all.balance = all.dropped = 0;
+  const auto count = static_cast<double>(layers.size());
+  EventScalars scalars;
+  const auto add = [&](const std::string& name, const ExpertReport& of) {
+    scalars.emplace_back("experts/max_load" + name, of.max_load);
+    scalars.emplace_back("experts/min_load" + name, of.min_load);
+    scalars.emplace_back("experts/entropy" + name, of.entropy);
+    scalars.emplace_back("experts/balance" + name, of.balance);
+    scalars.emplace_back("experts/dropped" + name, of.dropped);
+  };
+  for (const auto& [layer, of] : layers) {
+    add("/" + layer, of);
+    all.max_load = std::max(all.max_load, of.max_load);
+    all.min_load = std::min(all.min_load, of.min_load);
+    all.entropy += of.entropy / count;
+    all.balance += of.balance / count;
+    all.dropped += of.dropped / count;
+  }
+  add("", all);
+  line({{"kind", "experts"},
+        {"run_step", step},
+        {"max_load", all.max_load},
+        {"min_load", all.min_load},
+        {"entropy", all.entropy},
+        {"balance", all.balance},
+        {"dropped", all.dropped}});
+  events_.write(step, scalars);
+}
+
 void MetricsLog::ended(bool is_success) {
   if (is_open()) events_.write_session_end(is_success);
 }

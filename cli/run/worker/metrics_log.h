@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/base/record_file.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/files/event_file.h"
 #include "engine/train/files/metrics.h"
@@ -38,6 +39,8 @@ class MetricsLog {
   void validation(const ValidationReport& report);
   /// Histograms are written only for TensorBoard.
   void histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
+  /// The load of the experts of each layer, over a step.
+  void experts(int64_t step, const std::map<std::string, ExpertReport>& layers);
   /// Call it last. A run that is killed does not.
   void ended(bool is_success);
   /// Writes any other line of metrics.jsonl.

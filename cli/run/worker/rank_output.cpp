@@ -15,6 +15,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/report.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/train/files/npy_file.h"
 
 namespace trainctl {
@@ -40,6 +41,9 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       prints_each_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
                                       [](const Instruction& i) { return i.opcode == Opcode::print; })),
       options_(options) {
+  for (LayerId l = 0; l < static_cast<LayerId>(job.graph.layers.size()); ++l)
+    if (const int64_t k = experts_per_token(job.graph, l); k > 0)
+      experts_per_token_[job.graph.layers[static_cast<size_t>(l)].name] = k;
   if (program.rank == 0)
     metrics_ = MetricsLog(directory, options.metrics, write_line);
   else if (options.copies_metrics)
@@ -104,8 +108,9 @@ void RankOutput::report_in_place() {
 /// All ranks have the same loss, so only the first reports it. With train.on_nan: stop all ranks fail because of it.
 void RankOutput::note_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
-  if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
-    write_line(not_finite_line(report) + "; continuing because train.on_nan is warn");
+  if (spec_.train.on_nan != OnNan::stop && program_.rank == 0)
+    write_line(not_finite_line(report) + "; continuing because train.on_nan is " +
+               std::string(to_string(spec_.train.on_nan)));
   if (spec_.train.on_nan == OnNan::stop) metrics_.ended(false);
 }
 
@@ -121,6 +126,7 @@ void RankOutput::on_validation_progress(int64_t done, int64_t all) {
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
+  for (const std::string& line : text_lines(report)) write_line(line);
   report_in_place();
   metrics_.validation(report);
 }
@@ -164,9 +170,10 @@ void RankOutput::ended(const TrainResult& result) {
 
 void RankOutput::note_stop(const TrainResult& result) {
   if (!result.reason.empty()) {
+    const uint64_t planned = status_.total_steps;
     status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run ends here
     write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
-    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}});
+    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}, {"steps", planned}});
     return;
   }
   write_line("stopped after step " + std::to_string(result.last_step) + " on request");
@@ -190,6 +197,17 @@ std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank)
 
 void RankOutput::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
   metrics_.histograms(step, histograms);
+}
+
+int64_t steps_between_expert_loads(const TrainSpec& train) {
+  constexpr int64_t kLeastSteps = 10;  // a report waits for all ranks
+  return std::max({train.log_every, train.sink_steps, kLeastSteps});
+}
+
+void RankOutput::write_expert_loads(int64_t step, const LoadsOfLayers& loads) {
+  std::map<std::string, ExpertReport> reports;
+  for (const auto& [layer, load] : loads) reports[layer] = expert_report(load, experts_per_token_[layer]);
+  metrics_.experts(step, reports);
 }
 
 void RankOutput::write_workers(const BatchBoard& board) {

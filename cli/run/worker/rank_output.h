@@ -14,6 +14,7 @@
 #include "engine/runtime/comm/batch_board.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/printed_tensors.h"
 #include "engine/train/trainer/trainer.h"
 #include "launcher/run_directory.h"
@@ -54,6 +55,8 @@ class RankOutput : public TrainObserver {
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
   /// Only rank 0 calls it; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
+  /// Only rank 0 calls it; see ExpertLoads.
+  void write_expert_loads(int64_t step, const LoadsOfLayers& loads);
   /// Writes the statistics of asynchronous workers.
   void write_workers(const BatchBoard& board);
 
@@ -79,10 +82,14 @@ class RankOutput : public TrainObserver {
   const RankOutputOptions options_;
   MetricsLog metrics_;
   std::ofstream collectives_;
-  bool tunes_loading_ = false;    ///< dataset.autotune has changed something
-  double step_seconds_ = 0;       ///< moving average
-  int64_t not_finite_since_ = 0;  ///< first step with a non-finite loss; 0: none
+  bool tunes_loading_ = false;                        ///< dataset.autotune has changed something
+  double step_seconds_ = 0;                           ///< moving average
+  int64_t not_finite_since_ = 0;                      ///< first step with a non-finite loss; 0: none
+  std::map<std::string, int64_t> experts_per_token_;  ///< by layer with experts
 };
+
+/// Steps from one report of the load of experts to the next.
+int64_t steps_between_expert_loads(const TrainSpec& train);
 
 /// File that write_traffic writes for a rank.
 inline constexpr const char* kTrafficFile = "traffic.json";

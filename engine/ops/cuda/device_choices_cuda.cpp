@@ -3,6 +3,7 @@
 #include <cctype>
 #include <memory>
 
+#include "engine/base/cache_folder.h"
 #include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {

@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 
 #include "engine/base/error.h"
@@ -44,8 +43,8 @@ std::map<std::string, std::string> read(const fs::path& file) {
   }
   if (damaged > 0)
     print_once(file.string() + ": " + std::to_string(damaged) + (damaged == 1 ? " line is" : " lines are") +
-             " damaged, beginning with line " + std::to_string(first_damaged) +
-             "; they are ignored, and their choices are measured again");
+               " damaged, beginning with line " + std::to_string(first_damaged) +
+               "; they are ignored, and their choices are measured again");
   return choices;
 }
 
@@ -80,14 +79,6 @@ class LockedFile {
 bool is_one_word(const std::string& text) { return !text.empty() && text.find_first_of(" \n") == std::string::npos; }
 
 }  // namespace
-
-fs::path cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache != nullptr && *cache != '\0') return fs::path(cache) / "trainctl";
-  if (home != nullptr && *home != '\0') return fs::path(home) / ".cache" / "trainctl";
-  return {};
-}
 
 std::optional<std::string> KeptChoices::find(const std::string& key) {
   const std::lock_guard lock(mutex_);

@@ -19,9 +19,6 @@
 
 namespace trainctl {
 
-/// $XDG_CACHE_HOME/trainctl, or ~/.cache/trainctl; empty if neither is set.
-std::filesystem::path cache_folder();
-
 /// All calls are safe from several threads.
 class KeptChoices {
  public:

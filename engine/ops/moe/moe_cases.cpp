@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/ops/moe/expert_load.h"
 #include "engine/ops/moe/experts_size.h"
 #include "tests/op_cases/op_cases.h"
 
@@ -59,10 +60,12 @@ Outputs route(const Inputs& in, const Attrs& attrs) {
   for (int64_t r = 0; r < static_cast<int64_t>(in[0].values.size()) / n; ++r) {
     const auto row = in[0].values.begin() + r * n;
     const std::vector<double> s = naive_scores({row, row + n}, sigmoid);
-    const std::vector<bool> allowed = candidates(s, attrs, sigmoid);
+    std::vector<double> ranks = s;
+    for (size_t e = 0; in.size() > 1 && e < ranks.size(); ++e) ranks[e] += in[1].values[e];
+    const std::vector<bool> allowed = candidates(ranks, attrs, sigmoid);
     double total = 0;
     int64_t j = 0;
-    for (const size_t e : by_value(s)) {
+    for (const size_t e : by_value(ranks)) {
       if (!allowed[e] || j == k) continue;
       total += out[0].values[r * k + j] = s[e];
       out[1].values[r * k + j++] = static_cast<double>(e);
@@ -100,6 +103,158 @@ Outputs experts(const Inputs& in, const Attrs& attrs) {
         out[0].values[token * d + c] += in[1].values[pair] * in[4].values[(e * d + c) * h + i] * a[i];
   }
   return out;
+}
+
+/// p of a row of logits (expert_load.h).
+std::vector<double> naive_probabilities(const std::vector<double>& logits, bool sigmoid) {
+  std::vector<double> p = naive_scores(logits, sigmoid);
+  double total = 0;
+  for (const double s : p) total += s;
+  for (double& s : p) s /= total;
+  return p;
+}
+
+double log_sum_exp(const std::vector<double>& logits) {
+  double sum = 0;
+  for (const double x : logits) sum += std::exp(x);
+  return std::log(sum);
+}
+
+std::vector<double> row_of(const Tensor64& tensor, int64_t row) {
+  const int64_t n = tensor.shape.back();
+  return {tensor.values.begin() + row * n, tensor.values.begin() + (row + 1) * n};
+}
+
+/// logits [.., n], ids [.., k](, kept ids)
+Outputs expert_load(const Inputs& in, const Attrs& attrs) {
+  const int64_t n = in[0].shape.back(), k = in[1].shape.back();
+  const LoadPlaces at{n};
+  Outputs out{zeros({at.size()})};
+  for (int64_t r = 0; r < static_cast<int64_t>(in[0].values.size()) / n; ++r) {
+    const std::vector<double> logits = row_of(in[0], r);
+    const std::vector<double> p = naive_probabilities(logits, attrs.text("score") == "sigmoid");
+    for (int64_t e = 0; e < n; ++e) {
+      out[0].values[at.probability(e)] += p[e];
+      out[0].values[at.entropy()] -= p[e] * std::log(p[e]);
+    }
+    out[0].values[at.square()] += std::pow(log_sum_exp(logits), 2);
+    for (int64_t j = r * k; j < (r + 1) * k; ++j) {
+      out[0].values[static_cast<size_t>(in[1].values[j])] += 1;
+      if (in.size() > 2 && in[2].values[j] < 0) out[0].values[at.dropped()] += 1;
+    }
+  }
+  return out;
+}
+
+/// ids [b, .., k]
+Outputs sequence_load(const Inputs& in, const Attrs& attrs) {
+  const int64_t n = attrs.integer("experts"), pairs = static_cast<int64_t>(in[0].values.size()) / in[0].shape[0];
+  Outputs out{zeros({in[0].shape[0], n})};
+  for (int64_t i = 0; i < static_cast<int64_t>(in[0].values.size()); ++i)
+    out[0].values[i / pairs * n + static_cast<int64_t>(in[0].values[i])] += 1;
+  return out;
+}
+
+Outputs drop_pairs(const Inputs& in, const Attrs& attrs) {
+  const int64_t pairs = static_cast<int64_t>(in[0].values.size()) / in[0].shape[0];
+  Outputs out{in[0]};
+  for (int64_t i = 0; i < static_cast<int64_t>(in[0].values.size()); ++i) {
+    int64_t before = 0;
+    for (int64_t j = i / pairs * pairs; j < i; ++j) before += in[0].values[j] == in[0].values[i];
+    if (before >= attrs.integer("most")) out[0].values[i] = -1;
+  }
+  return out;
+}
+
+/// The losses for balance, of logits and a load.
+double balance_losses(const Tensor64& logits, const Tensor64* load, const Attrs& attrs) {
+  const int64_t n = logits.shape.back(), rows = static_cast<int64_t>(logits.values.size()) / n;
+  const int64_t of_sequence = rows / logits.shape[0];
+  const auto tokens = static_cast<double>(attrs.integer("rows"));
+  const bool by_sequence = attrs.flag("by_sequence");
+  const double counted = static_cast<double>(attrs.integer("of_load") * (by_sequence ? attrs.integer("top_k") : 1));
+  double losses = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::vector<double> row = row_of(logits, r);
+    const std::vector<double> p = naive_probabilities(row, attrs.text("score") == "sigmoid");
+    for (int64_t e = 0; load != nullptr && e < n; ++e) {
+      const double chosen = load->values[by_sequence ? r / of_sequence * n + e : e];
+      losses += attrs.number("coefficient") * static_cast<double>(n) * chosen / counted * p[e] / tokens;
+    }
+    losses += attrs.number("z_loss") * std::pow(log_sum_exp(row), 2) / tokens;
+  }
+  return losses;
+}
+
+/// By central differences.
+Outputs balance_grad(const NaiveCall& call) {
+  constexpr double kStep = 1e-5;
+  const Tensor64* load = call.in.size() > 1 ? &call.in[1] : nullptr;
+  Tensor64 logits = call.in[0];
+  Outputs out{zeros(logits.shape)};
+  for (size_t i = 0; i < logits.values.size(); ++i) {
+    const double at = logits.values[i];
+    logits.values[i] = at + kStep;
+    const double above = balance_losses(logits, load, call.attrs);
+    logits.values[i] = at - kStep;
+    out[0].values[i] = (above - balance_losses(logits, load, call.attrs)) / (2 * kStep);
+    logits.values[i] = at;
+  }
+  return out;
+}
+
+Attrs balance_attrs(int64_t rows, const char* score, double coefficient, double z_loss, int64_t of_load = 0) {
+  return {{"top_k", int64_t{2}},
+          {"score", std::string(score)},
+          {"rows", rows},
+          {"of_load", of_load == 0 ? rows : of_load},
+          {"coefficient", coefficient},
+          {"z_loss", z_loss}};
+}
+Attrs by_sequence(Attrs attrs) {
+  attrs.set("by_sequence", true);
+  return attrs;
+}
+
+/// A load of 16 pairs of each expert and anything for the rest.
+CaseOperand case_load(Shape shape) { return {.shape = std::move(shape), .fill = CaseOperand::Fill::positive}; }
+
+std::vector<KernelCase> balance_kernels() {
+  std::vector<KernelCase> calls;
+  for (const char* score : {"softmax", "sigmoid"}) {
+    calls.push_back({.kernel = "balance_grad",
+                     .in = {{.shape = {2, 5, 7}}, case_load({17})},
+                     .out = {{.shape = {2, 5, 7}}},
+                     .attrs = balance_attrs(10, score, 0.5, 0.25),
+                     .tolerance = 1e-5});
+    calls.push_back({.kernel = "balance_grad",
+                     .in = {{.shape = {3, 4, 40}}, case_load({3, 40})},
+                     .out = {{.shape = {3, 4, 40}}},
+                     .attrs = by_sequence(balance_attrs(12, score, 2, 0, 4)),
+                     .tolerance = 1e-5});
+    calls.push_back({.kernel = "balance_grad",
+                     .in = {{.shape = {11, 6}}},
+                     .out = {{.shape = {11, 6}}},
+                     .attrs = balance_attrs(11, score, 0, 1),
+                     .tolerance = 1e-5});
+  }
+  return calls;
+}
+
+/// The router's nodes behind the choice: weights, logits, ids. The bias is 0 and does not change what is computed.
+void build_balance(LayerBuilder& layer, const std::vector<TensorId>& in, const Attrs& attrs) {
+  const int64_t n = layer.shape(in[1]).back();
+  const TensorId state = layer.state(kExpertLoadState, {LoadPlaces{n}.size()}, 3);
+  const TensorId bias = layer.state(kBalanceBiasState, {n}, 0.5);
+  layer.emit("balance_bias", {bias, state}, {{"speed", 0.25}}, "bias");
+  const TensorId load = layer.emit("expert_load", {in[1], in[2]}, {{"score", attrs.text("score")}}, "load")[0];
+  layer.emit("count_load", {load, state}, {}, "count");
+  layer.emit("balance", {in[0], in[1], load}, attrs);
+}
+
+void build_balance_by_sequence(LayerBuilder& layer, const std::vector<TensorId>& in, const Attrs& attrs) {
+  const TensorId load = layer.emit("sequence_load", {in[2]}, {{"experts", layer.shape(in[1]).back()}}, "sequences")[0];
+  layer.emit("balance", {in[0], in[1], load}, attrs);
 }
 
 Attrs route_attrs(int64_t top_k, bool normalize = true, const char* score = "softmax", double scale = 1) {
@@ -154,6 +309,28 @@ std::vector<OpCase> moe_rows() {
       rows.push_back(route_case({2, 6, 12}, in_groups(route_attrs(3, normalize, score, 2.5), 4, 2)));
     }
   }
+  for (const char* score : {"softmax", "sigmoid"}) {
+    OpCase biased = route_case({2, 6, 12}, in_groups(route_attrs(3, true, score), 4, 2));
+    biased.inputs.push_back(fixed({12}));
+    rows.push_back(biased);
+    rows.push_back({"expert_load", {fixed({12, 8}), ids({12, 2}, 8)}, {{"score", std::string(score)}}, {{19}}});
+    rows.push_back({"balance",
+                    {{{2, 6, 2}}, {{2, 6, 12}}, ids({2, 6, 2}, 12)},
+                    balance_attrs(12, score, 0.5, 0.25),
+                    {{2, 6, 2}},
+                    2e-6,
+                    build_balance});
+    rows.push_back({"balance",
+                    {{{2, 6, 2}}, {{2, 6, 12}}, ids({2, 6, 2}, 12)},
+                    by_sequence(balance_attrs(12, score, 0.5, 0, 6)),
+                    {{2, 6, 2}},
+                    2e-6,
+                    build_balance_by_sequence});
+  }
+  rows.push_back({"sequence_load", {ids({4, 6, 2}, 5)}, {{"experts", int64_t{5}}}, {{4, 5}}});
+  rows.push_back({"drop_pairs", {ids({4, 9, 2}, 5)}, {{"experts", int64_t{5}}, {"most", int64_t{3}}}, {{4, 9, 2}}});
+  rows.push_back(
+      {"drop_pairs", {ids({2, 200, 3}, 7)}, {{"experts", int64_t{7}}, {"most", int64_t{60}}}, {{2, 200, 3}}});
   rows.push_back(route_case({5, 1}, route_attrs(1)));
   rows.push_back(route_case({7, 61}, route_attrs(8)));
   rows.push_back(route_case({3, 7}, route_attrs(7)));
@@ -163,6 +340,7 @@ std::vector<OpCase> moe_rows() {
   rows.push_back(experts_case({{2, 12}, 5, 6, 3, 12}));
   rows.push_back(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12}));
   rows.push_back(experts_case({{90}, 3, 2, 1, 5}));              // more than one task of an expert
+  rows.push_back(experts_case({{2, 71}, 24, 3, 2, 40}));         // whole and partial tiles of tensor cores
   rows.push_back(experts_case({{2, 7}, 5, 3, 2, 67}));           // hidden features that cannot be cut
   rows.push_back(experts_case({{5}, 3, 16, 2, 4, "silu", 16}));  // most experts receive nothing
   return rows;
@@ -177,8 +355,29 @@ const std::vector<TensorInfo> kRuleInputs{
 
 extern const OpCases moe_cases = {
     .rows = moe_rows(),
-    .references = {{"route", route}, {"experts", experts}},
+    .references = {{"route", route},
+                   {"experts", experts},
+                   {"expert_load", expert_load},
+                   {"sequence_load", sequence_load},
+                   {"count_load", [](const Inputs&, const Attrs&) { return Outputs{}; }},
+                   {"balance_bias", [](const Inputs& in, const Attrs&) { return Outputs{in[0]}; }},
+                   {"balance", [](const Inputs& in, const Attrs&) { return Outputs{in[0]}; }},
+                   {"drop_pairs", drop_pairs}},
     .rules = {{{"route", {{{2, 3, 6}}}, route_attrs(2)}, "abn->abk,abk", "nk", {{2, 3, 2}, {2, 3, 2}}},
+              {{"route", {{{2, 3, 6}}, {{6}}}, route_attrs(2)}, "abn,q->abk,abk", "nkq", {{2, 3, 2}, {2, 3, 2}}},
+              {{"expert_load", {{{2, 3, 6}}, {{2, 3, 2}, DType::i32}}}, "abn,abk->s", "nks", {{15}}},
+              {{"sequence_load", {{{2, 3, 2}, DType::i32}}, {{"experts", int64_t{6}}}}, "abk->aq", "qk", {{2, 6}}},
+              {{"count_load", {{{15}}, {{15}}}}, "s,s->", "", {}},
+              {{"balance_bias", {{{6}}, {{15}}}}, "q,s->q", "qs", {{6}}},
+              {{"balance", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}}, "abk,abn,s->abk", "nk", {{2, 3, 2}}},
+              {{"balance", {{{2, 3, 2}}, {{2, 3, 6}}, {{2, 6}}}, {{"by_sequence", true}}},
+               "abk,abn,aq->abk",
+               "nk",
+               {{2, 3, 2}}},
+              {{"drop_pairs", {{{2, 3, 2}, DType::i32}}, {{"experts", int64_t{6}}, {"most", int64_t{1}}}},
+               "abk->abk",
+               "bk",
+               {{2, 3, 2}}},
               {{"experts", kRuleInputs, kRuleAttrs},
                "abd,abk,abk,ep(hi)d,eo(hi)->abo,abehq",
                "dkpioq",
@@ -188,6 +387,10 @@ extern const OpCases moe_cases = {
           {"route_grad abk,abn,abk->abn sums k"},
           "each token alone; its experts are never cut",
           "kn"},
+         {{"balance", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}, balance_attrs(6, "softmax", 1, 0)},
+          {"balance_grad abn,s->abn sums s"},
+          "the gradient of a token needs the load of all tokens, which is reduced before, and nothing of other tokens",
+          "kns"},
          {{"experts", kRuleInputs, kRuleAttrs},
           {"experts_grad abo,abd,abk,abk,ep(hi)d,eo(hi),abehq->abd,abk,ep(hi)d,eo(hi) sums kephioq sums dephioq sums "
            "abkoq "
@@ -199,6 +402,13 @@ extern const OpCases moe_cases = {
         {{{"route", {{{2, 3}}}, route_attrs(4)}, "route: top_k is 4, expected 1 to 3, the number of experts"},
          {{"route", {{{2, 6}}}, in_groups(route_attrs(2), 4, 2)}, "route: 6 experts are not divisible by 4 groups"},
          {{"route", {{{2, 6}}}, in_groups(route_attrs(3), 3, 1)}, "route: 1 of 3 groups have fewer than 3 experts"},
+         {{"expert_load", {{{3, 6}}, {{3, 2}}}}, "expert_load expects i32 ids, but got [3, 2] f32"},
+         {{"sequence_load", {{{3}, DType::i32}}, {{"experts", int64_t{6}}}},
+          "sequence_load: the ids are [3] i32, expected [.., k]"},
+         {{"balance_bias", {{{6}}, {{14}}}}, "balance_bias: the load is [14], expected [15]"},
+         {{"balance", {{{3, 2}}, {{4, 6}}}}, "balance: the input of weights is [3, 2], expected [4, 2]"},
+         {{"drop_pairs", {{{3, 2}, DType::i32}}, {{"experts", int64_t{6}}, {"most", int64_t{1}}}},
+          "drop_pairs: the ids are [3, 2] i32, expected [batch, sequence, k]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
           "experts expects i32 ids, but got [3, 2] f32"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 1}, DType::i32}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
@@ -207,10 +417,15 @@ extern const OpCases moe_cases = {
           "experts: the first weight is [4, 2, 8, 6], expected [experts, parts, hidden, 5]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},
           "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"}},
+    .kernels = balance_kernels(),
+    .kernel_references = {{"balance_grad", balance_grad}},
     .layers = {{"moe", ", experts: 4, top_k: 2, hidden: 5", {8, 12}},
                {"moe",
-                ", experts: 6, top_k: 2, hidden: 8, activation: relu, score: sigmoid, normalize: false, groups: 3, "
-                "top_groups: 2",
+                ", experts: 6, top_k: 2, hidden: 8, activation: relu, router: {score: sigmoid, normalize: false, "
+                "groups: 3, top_groups: 2, balance: bias}",
+                {8, 12}},
+               {"moe",
+                ", experts: 4, top_k: 2, hidden: 5, router: {balance: aux_loss, aux_loss: 0.1, z_loss: 0.01}",
                 {8, 12}}},
 };
 

@@ -3,14 +3,28 @@
 
 namespace trainctl {
 
-CpuKernel prepare_route(const KernelCall& call);         // route_cpu.cpp
-CpuKernel prepare_route_grad(const KernelCall& call);    // route_cpu.cpp
-CpuKernel prepare_experts(const KernelCall& call);       // experts_cpu.cpp
-CpuKernel prepare_experts_grad(const KernelCall& call);  // experts_cpu.cpp
+CpuKernel prepare_route(const KernelCall& call);          // route_cpu.cpp
+CpuKernel prepare_route_grad(const KernelCall& call);     // route_cpu.cpp
+CpuKernel prepare_experts(const KernelCall& call);        // experts_cpu.cpp
+CpuKernel prepare_experts_grad(const KernelCall& call);   // experts_cpu.cpp
+CpuKernel prepare_expert_load(const KernelCall& call);    // balance_cpu.cpp
+CpuKernel prepare_sequence_load(const KernelCall& call);  // balance_cpu.cpp
+CpuKernel prepare_count_load(const KernelCall& call);     // balance_cpu.cpp
+CpuKernel prepare_balance_bias(const KernelCall& call);   // balance_cpu.cpp
+CpuKernel prepare_balance(const KernelCall& call);        // balance_cpu.cpp
+CpuKernel prepare_balance_grad(const KernelCall& call);   // balance_cpu.cpp
+CpuKernel prepare_drop_pairs(const KernelCall& call);     // balance_cpu.cpp
 
 extern const CpuKernels moe_cpu = {{"route", prepare_route},
                                    {"route_grad", prepare_route_grad},
                                    {"experts", prepare_experts},
-                                   {"experts_grad", prepare_experts_grad}};
+                                   {"experts_grad", prepare_experts_grad},
+                                   {"expert_load", prepare_expert_load},
+                                   {"sequence_load", prepare_sequence_load},
+                                   {"count_load", prepare_count_load},
+                                   {"balance_bias", prepare_balance_bias},
+                                   {"balance", prepare_balance},
+                                   {"balance_grad", prepare_balance_grad},
+                                   {"drop_pairs", prepare_drop_pairs}};
 
 }  // namespace trainctl

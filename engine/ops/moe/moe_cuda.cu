@@ -3,14 +3,28 @@
 
 namespace trainctl {
 
-CudaKernel prepare_route(const CudaKernelCall& call);         // route_cuda.cu
-CudaKernel prepare_route_grad(const CudaKernelCall& call);    // route_cuda.cu
-CudaKernel prepare_experts(const CudaKernelCall& call);       // experts_cuda.cu
-CudaKernel prepare_experts_grad(const CudaKernelCall& call);  // experts_cuda.cu
+CudaKernel prepare_route(const CudaKernelCall& call);          // route_cuda.cu
+CudaKernel prepare_route_grad(const CudaKernelCall& call);     // route_cuda.cu
+CudaKernel prepare_experts(const CudaKernelCall& call);        // experts_cuda.cu
+CudaKernel prepare_experts_grad(const CudaKernelCall& call);   // experts_cuda.cu
+CudaKernel prepare_expert_load(const CudaKernelCall& call);    // balance_cuda.cu
+CudaKernel prepare_sequence_load(const CudaKernelCall& call);  // balance_cuda.cu
+CudaKernel prepare_count_load(const CudaKernelCall& call);     // balance_cuda.cu
+CudaKernel prepare_balance_bias(const CudaKernelCall& call);   // balance_cuda.cu
+CudaKernel prepare_balance(const CudaKernelCall& call);        // balance_cuda.cu
+CudaKernel prepare_balance_grad(const CudaKernelCall& call);   // balance_cuda.cu
+CudaKernel prepare_drop_pairs(const CudaKernelCall& call);     // balance_cuda.cu
 
 extern const CudaKernels moe_cuda = {{"route", prepare_route},
                                      {"route_grad", prepare_route_grad},
                                      {"experts", prepare_experts},
-                                     {"experts_grad", prepare_experts_grad}};
+                                     {"experts_grad", prepare_experts_grad},
+                                     {"expert_load", prepare_expert_load},
+                                     {"sequence_load", prepare_sequence_load},
+                                     {"count_load", prepare_count_load},
+                                     {"balance_bias", prepare_balance_bias},
+                                     {"balance", prepare_balance},
+                                     {"balance_grad", prepare_balance_grad},
+                                     {"drop_pairs", prepare_drop_pairs}};
 
 }  // namespace trainctl

@@ -1,9 +1,10 @@
-// Chooses the experts of each token. logits [.., n] -> weights [.., k], ids [.., k] i32, the largest score first; of
-// equal scores the lower id first.
-//   s = softmax(logits) or sigmoid(logits) over all experts; the k largest are chosen
+// Chooses the experts of each token. logits [.., n](, bias [n]) -> weights [.., k], ids [.., k] i32, the largest score
+// first; of equal scores the lower id first.
+//   s = softmax(logits) or sigmoid(logits) over all experts; the k with the largest s (+ bias) are chosen
 //   weights = scale * s of the chosen ones, with attr normalize divided by their sum
 // With attr groups the experts form that many groups of neighbours, and only those of the top_groups best groups are
 // candidates: a group counts as its largest score (softmax) or as the sum of its two largest (sigmoid), as in DeepSeek.
+// The bias counts there too, but never in the weights, so no gradient flows to it.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -38,8 +39,8 @@ Attrs example_route() {
 extern const OpDef route_op = {
     .name = "route",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("route", in, 1, 1);
-      expect_floats("route", in);
+      expect_inputs("route", in, 1, 2);
+      expect_floats("route", in.first(1));
       expect_ndim("route", in[0], 2);
       const int64_t experts = in[0].shape.back(), k = attrs.integer("top_k");
       const int64_t groups = attrs.integer("groups", 1), top_groups = attrs.integer("top_groups", groups);
@@ -49,18 +50,20 @@ extern const OpDef route_op = {
         shape_error(fmt::format("route: {} experts are not divisible by {} groups", experts, groups));
       if (top_groups < 1 || top_groups > groups || top_groups * (experts / groups) < k)
         shape_error(fmt::format("route: {} of {} groups have fewer than {} experts", top_groups, groups, k));
+      if (in.size() > 1) expect_shape("route", "the bias", in[1], {experts});
       const Shape chosen = chosen_shape(in[0].shape, attrs);
       return {{chosen, in[0].dtype}, {chosen, DType::i32}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
-      const std::string rows = letters(in[0].shape.size() - 1, "nk");
-      return {rows + "n->" + rows + "k," + rows + "k", "nk",
+      const std::string rows = letters(in[0].shape.size() - 1, "nkq");
+      return {rows + (in.size() > 1 ? "n,q->" : "n->") + rows + "k," + rows + "k", in.size() > 1 ? "nkq" : "nk",
               "the router compares the scores of all experts of a token"};
     },
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "route_grad", {g.out_grad(), g.in(0), g.out(1)}, g.attrs());
         },
+    .no_gradient = 0b10,
     .kernel = {.name = "route",
                .cost = reduction_cost<12>,
                .example =

@@ -37,12 +37,13 @@ int largest_of(const float* values, const bool* taken, int n) {
 
 /// The memory of one thread.
 struct RouteBuffers {
-  std::vector<float> scores, groups;
+  std::vector<float> scores, groups, ranks;  ///< ranks: scores with the bias, by which experts are chosen
   std::unique_ptr<bool[]> taken, group_taken;
 
   explicit RouteBuffers(const Routing& r)
       : scores(static_cast<size_t>(r.experts)),
         groups(static_cast<size_t>(r.groups)),
+        ranks(static_cast<size_t>(r.experts)),
         taken(new bool[static_cast<size_t>(r.experts)]),
         group_taken(new bool[static_cast<size_t>(r.groups)]) {}
 };
@@ -65,7 +66,7 @@ float value_of_group(const Routing& routing, const float* s) {
 void leave_out_groups(const Routing& routing, RouteBuffers& buffers) {
   const int n = routing.group_size();
   for (int g = 0; g < routing.groups; ++g)
-    buffers.groups[static_cast<size_t>(g)] = value_of_group(routing, buffers.scores.data() + g * n);
+    buffers.groups[static_cast<size_t>(g)] = value_of_group(routing, buffers.ranks.data() + g * n);
   std::fill_n(buffers.group_taken.get(), routing.groups, false);
   for (int i = 0; i < routing.top_groups; ++i)
     buffers.group_taken[static_cast<size_t>(
@@ -74,12 +75,16 @@ void leave_out_groups(const Routing& routing, RouteBuffers& buffers) {
     std::fill_n(buffers.taken.get() + g * n, n, !buffers.group_taken[static_cast<size_t>(g)]);
 }
 
-void choose(const Routing& routing, RouteBuffers& buffers, const float* logits, float* weights, int32_t* ids) {
+void choose(const Routing& routing, RouteBuffers& buffers, const float* logits, const float* bias, float* weights,
+            int32_t* ids) {
   scores_of(routing, logits, buffers.scores.data());
+  buffers.ranks = buffers.scores;
+  if (bias != nullptr)
+    for (size_t e = 0; e < buffers.ranks.size(); ++e) buffers.ranks[e] += bias[e];
   leave_out_groups(routing, buffers);
   float total = kLeastScores;
   for (int j = 0; j < routing.top_k; ++j) {
-    const int e = largest_of(buffers.scores.data(), buffers.taken.get(), routing.experts);
+    const int e = largest_of(buffers.ranks.data(), buffers.taken.get(), routing.experts);
     buffers.taken[static_cast<size_t>(e)] = true;
     ids[j] = e;
     total += weights[j] = buffers.scores[static_cast<size_t>(e)];
@@ -134,8 +139,9 @@ CpuKernel prepare_route(const KernelCall& call) {
   const Routing routing = Routing::of(call.attrs, n);
   return by_rows(routing, call.in[0].size() / n, call.threads,
                  [=, logits = call.in[0].as<float>(), weights = call.out[0].as<float>(),
+                  bias = call.in.size() > 1 ? call.in[1].as<float>() : nullptr,
                   ids = call.out[1].as<int32_t>()](int64_t r, RouteBuffers& buffers) {
-                   choose(routing, buffers, logits + r * n, weights + r * k, ids + r * k);
+                   choose(routing, buffers, logits + r * n, bias, weights + r * k, ids + r * k);
                  });
 }
 

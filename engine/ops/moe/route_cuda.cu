@@ -59,30 +59,32 @@ __device__ int largest_of_warp(const float* values, int n) {
   return at;
 }
 
-/// candidates[e] = s[e], or -INFINITY outside of the best groups. `groups` has room for a number of each group.
-__device__ void find_candidates(const Routing& r, const float* s, float* candidates, float* groups) {
+/// candidates[e] = s[e] (+ bias[e]), or -INFINITY outside of the best groups. `groups` has room for a number of each
+/// group.
+__device__ void find_candidates(const Routing& r, const float* s, const float* bias, float* candidates, float* groups) {
   const int lane = static_cast<int>(threadIdx.x), size = r.group_size();
+  const auto rank_of = [&](int e) { return bias == nullptr ? s[e] : s[e] + bias[e]; };
   for (int g = lane; g < r.groups; g += kRouteLanes) {
     float first = -INFINITY, second = -INFINITY;
     for (int i = 0; i < size; ++i) {
-      const float v = s[g * size + i];
+      const float v = rank_of(g * size + i);
       second = fmaxf(second, fminf(first, v));
       first = fmaxf(first, v);
     }
     groups[g] = r.sigmoid && size > 1 ? first + second : first;
   }
-  for (int e = lane; e < r.experts; e += kRouteLanes) candidates[e] = r.top_groups == r.groups ? s[e] : -INFINITY;
+  for (int e = lane; e < r.experts; e += kRouteLanes) candidates[e] = r.top_groups == r.groups ? rank_of(e) : -INFINITY;
   __syncwarp();
   for (int i = 0; i < r.top_groups && r.top_groups < r.groups; ++i) {
     const int g = largest_of_warp(groups, r.groups);
-    for (int e = lane; e < size; e += kRouteLanes) candidates[g * size + e] = s[g * size + e];
+    for (int e = lane; e < size; e += kRouteLanes) candidates[g * size + e] = rank_of(g * size + e);
     if (lane == 0) groups[g] = -INFINITY;
     __syncwarp();
   }
 }
 
 __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
-    route_kernel(Routing r, Ref<Mixed> logits, Ref<Mixed> weights, int32_t* ids, int64_t rows) {
+    route_kernel(Routing r, Ref<Mixed> logits, const float* bias, Ref<Mixed> weights, int32_t* ids, int64_t rows) {
   extern __shared__ float route_shared[];
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
   float* const s = route_shared + threadIdx.y * (2 * r.experts + r.groups);
   float *const candidates = s + r.experts, *const groups = candidates + r.experts;
   scores_of(r, logits, row * r.experts, s);
-  find_candidates(r, s, candidates, groups);
+  find_candidates(r, s, bias, candidates, groups);
   const bool first_lane = threadIdx.x == 0;
   float total = kLeastScores;
   for (int j = 0; j < r.top_k; ++j) {
@@ -152,10 +154,11 @@ CudaKernel prepare_route(const CudaKernelCall& call) {
   const Routing routing = Routing::of(call.attrs, call.in[0].shape.back());
   const int64_t rows = call.in[0].size() / routing.experts;
   if (rows == 0) return [](CudaStream) {};
-  return [=, logits = ref<Mixed>(call.in[0]), weights = ref<Mixed>(call.out[0]), ids = call.out[1].as<int32_t>(),
-          bytes = bytes_of_block(routing, false)](CudaStream stream) {
+  return [=, logits = ref<Mixed>(call.in[0]), weights = ref<Mixed>(call.out[0]),
+          bias = static_cast<const float*>(call.in.size() > 1 ? call.in[1].as<float>() : nullptr),
+          ids = call.out[1].as<int32_t>(), bytes = bytes_of_block(routing, false)](CudaStream stream) {
     launch(route_kernel, static_cast<unsigned>(ceil_div(rows, kRouteWarps)), dim3(kRouteLanes, kRouteWarps), bytes,
-           stream, "route", routing, logits, weights, ids, rows);
+           stream, "route", routing, logits, bias, weights, ids, rows);
   };
 }
 

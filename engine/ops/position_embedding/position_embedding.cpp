@@ -1,7 +1,14 @@
 // y[.., t, d] = x[.., t, d] + table[t, d]: the row of each position. The table has a row for each of max_length
-// positions, of which the first T are used. With a third input, starts [b], the position of row t is starts[b] + t;
-// rows beyond the table, which no other row reads, take its last row.
+// positions, of which the first T are used. A third input changes the positions; those outside of the table take its
+// first or last row:
+//
+//   documents [b, t]   row t is at position t - documents[b, t] of its document, which begins at row documents[b, t]
+//   starts [b]         row t is at position starts[b] + t
+// With attr row_order rows are not stored by position (row_order.h).
 #include <fmt/format.h>
+
+#include <utility>
+#include <vector>
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
@@ -10,8 +17,23 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
+
+namespace {
+
+/// Checks the third input.
+void expect_positions(const char* op, const TensorInfo& x, const TensorInfo& places) {
+  const bool are_starts = places.shape.size() == 1;
+  if (x.shape.size() != 3 || places.dtype != DType::i32)
+    shape_error(fmt::format("{}: with {}, {}, it expects i32 and [batch, rows, features], but got {}", op,
+                            are_starts ? "first positions" : "documents", to_string(places), to_string(x)));
+  expect_shape(op, are_starts ? "the input of first positions" : "the documents", places,
+               are_starts ? Shape{x.shape[0]} : Shape{x.shape[0], x.shape[1]});
+}
+
+}  // namespace
 
 extern const OpDef position_embedding_op = {
     .name = "position_embedding",
@@ -28,26 +50,23 @@ extern const OpDef position_embedding_op = {
         shape_error(fmt::format("position_embedding: {} has {} positions, but max_length is {}", to_string(in[0]),
                                 x[x.size() - 2], table[0]));
       }
-      if (in.size() == 3) {
-        expect_shape("position_embedding", "the input of first positions", in[2], {x[0]});
-        if (x.size() != 3 || in[2].dtype != DType::i32)
-          shape_error(
-              fmt::format("position_embedding: with first positions, {}, it expects [batch, rows, features], "
-                          "but got {}",
-                          to_string(in[2]), to_string(in[0])));
-      }
+      if (in.size() == 3) expect_positions("position_embedding", in[0], in[2]);
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
       const std::string x = letters(in[0].shape.size() - 2, "tdp") + "td";
-      const std::string starts = in.size() == 3 ? "," + x.substr(0, 1) : "";
-      return {x + ",pd" + starts + "->" + x, "p",
+      const std::string places = in.size() == 3 ? "," + x.substr(0, in[2].shape.size()) : "";
+      return {x + ",pd" + places + "->" + x, "p",
               "each rank adds the rows of its own positions, so it needs all rows of the table"};
     },
     .backward =
         [](GradBuilder& g) {
           g.pass_in_grad(0, g.out_grad());
-          g.set_in_grad(1, "position_embedding_grad", {g.out_grad()}, {{"max_length", g.shape(g.in(1))[0]}});
+          std::vector<TensorId> inputs = {g.out_grad()};
+          if (g.num_inputs() == 3) inputs.push_back(g.in(2));
+          Attrs attrs{{"max_length", g.shape(g.in(1))[0]}};
+          if (g.attrs().has(kRowOrder)) attrs.set(kRowOrder, g.attrs().integer(kRowOrder));
+          g.set_in_grad(1, "position_embedding_grad", std::move(inputs), std::move(attrs));
         },
     // Only the rows of positions that occur are read.
     .kernel = {.name = "position_embedding",
@@ -63,17 +82,19 @@ extern const OpDef position_embedding_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "y = x + table[position]; inputs x [.., t, d], table",
-                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}}};
+                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}},
+                                          .optional = {{kRowOrder, int64_t{4}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };
 
-/// dy -> dtable; rows of positions that do not occur are 0.
+/// dy, and documents if there are any -> dtable; rows of positions that do not occur are 0.
 extern const OpDef position_embedding_grad_op = {
     .name = "position_embedding_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("position_embedding_grad", in, 1, 1);
+      expect_inputs("position_embedding_grad", in, 1, 2);
       expect_ndim("position_embedding_grad", in[0], 2);
+      if (in.size() == 2) expect_positions("position_embedding_grad", in[0], in[1]);
       const Shape& dy = in[0].shape;
       if (dy[dy.size() - 2] > attrs.integer("max_length")) {
         shape_error(fmt::format("position_embedding_grad: {} has more positions than max_length {}", to_string(in[0]),
@@ -89,18 +110,22 @@ extern const OpDef position_embedding_grad_op = {
                      using namespace example;
                      return KernelExample{.what = "dtable; input dy [.., t, d]",
                                           .inputs = {{{8, 512, kCols}}},
-                                          .attrs = {{"max_length", kCols}}};
+                                          .attrs = {{"max_length", kCols}},
+                                          .optional = {{kRowOrder, int64_t{4}}}};
                    }},
 };
 
 extern const LayerDef position_embedding_layer = {
     .name = "position_embedding",
-    .doc = "Adds a trained vector to each position (the second-to-last dim).",
+    .doc =
+        "Adds a trained vector to each position (the second-to-last dim). A second input, documents, has the index of "
+        "the first row of each row's document (i32); positions count from there.",
     .fields = {integer("max_length", "Number of rows of the table, one per position.")
                    .required()
                    .at_least(1)
                    .at_most(kMaxSize),
                share_field(), init_field()},
+    .max_inputs = 2,
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {
@@ -109,8 +134,11 @@ extern const LayerDef position_embedding_layer = {
           }
           layer.sample_dim(-2);
           const Shape table{layer.attrs.integer("max_length"), layer.shape().back()};
-          return layer.builder.emit("position_embedding",
-                                    {layer.inputs[0], layer.weight(table, {Init::Kind::normal, 1.0})})[0];
+          std::vector<TensorId> inputs = {layer.inputs[0], layer.weight(table, {Init::Kind::normal, 1.0})};
+          if (layer.inputs.size() == 2) inputs.push_back(layer.inputs[1]);
+          Attrs attrs;
+          if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
+          return layer.builder.emit("position_embedding", std::move(inputs), std::move(attrs))[0];
         },
 };
 

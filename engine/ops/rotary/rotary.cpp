@@ -4,7 +4,7 @@
 //   x [b, t, (units, heads, head_dim)] -> y; the first attr `rotated` heads of each unit are rotated, the others copied
 // With a second input, documents [b, t], p is the row's position in its document, which begins at row documents[b,
 // row]. With attr positions: N, the second input is starts [b]: the position of row t is starts[b] + t, and less than
-// N. The gradient is the inverse rotation of dy.
+// N. With attr row_order rows are not stored by position (row_order.h). The gradient is the inverse rotation of dy.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -14,6 +14,7 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/rotary/rotary_shape.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -75,6 +76,11 @@ extern const OpDef rotary_op = {
       if (turned < 2 || turned % 2 != 0 || turned > d)
         shape_error(fmt::format(
             "rotary: rotary_dim is {}, expected an even number of at most {}, the features per head", turned, d));
+      const int64_t offset = attrs.integer("rotary_offset", 0);
+      if (offset < 0 || offset > d - turned)
+        throw ShapeError(fmt::format("rotary: features {} to {} are to be rotated, but a head has {}", offset,
+                                     offset + turned - 1, d),
+                         "rotary_offset");
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
         shape_error(
             fmt::format("rotary: the last dim of {} is not a multiple of {} heads of {}", to_string(in[0]), heads, d));
@@ -110,9 +116,11 @@ extern const OpDef rotary_op = {
                                           .optional = {{"heads", int64_t{3}},
                                                        {"rotated", int64_t{2}},
                                                        {"rotary_dim", int64_t{32}},
+                                                       {"rotary_offset", int64_t{32}},
                                                        {"interleaved", true},
                                                        {"positions", int64_t{2048}},
-                                                       {"inverse", true}}};
+                                                       {"inverse", true},
+                                                       {kRowOrder, int64_t{4}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };
@@ -137,8 +145,12 @@ std::vector<Field> rotary_fields() {
            "in GPT-J.")
           .one_of({"half", "interleaved"})
           .defaults(std::string("half")),
-      integer("rotary_dim", "Number of features of each head that are rotated, the first ones; default: all.")
+      integer("rotary_dim", "Number of features of each head that are rotated; default: all.")
           .at_least(2)
+          .at_most(kMaxSize),
+      integer("rotary_offset", "First rotated feature of each head, with rotary_dim.")
+          .defaults(int64_t{0})
+          .at_least(0)
           .at_most(kMaxSize)};
   for (Field& field : rotary_scaling_fields()) fields.push_back(std::move(field));
   return fields;
@@ -173,6 +185,9 @@ extern const LayerDef rotary_layer = {
                       {"interleaved", layer.attrs.text("pairs") == "interleaved"}};
           const int64_t rotary_dim = layer.attrs.integer("rotary_dim", head_dim);
           if (rotary_dim != head_dim) attrs.set("rotary_dim", rotary_dim);
+          if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
+          if (const int64_t offset = layer.attrs.integer("rotary_offset"); offset != 0)
+            attrs.set("rotary_offset", offset);
           for (const auto& [name, value] : rotary_scaling_attrs(layer.attrs, rotary_dim, shape[1]))
             attrs.set(name, value);
           return layer.emit("rotary", std::move(attrs));

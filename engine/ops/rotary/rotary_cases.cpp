@@ -54,16 +54,16 @@ double naive_magnitude(const Attrs& attrs) {
 
 Outputs rotary(const Inputs& in, const Attrs& attrs) {
   const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1), rotated = attrs.integer("rotated", 1);
-  const int64_t turned = attrs.integer("rotary_dim", d);
+  const int64_t turned = attrs.integer("rotary_dim", d), begin = attrs.integer("rotary_offset", 0);
   const bool interleaved = attrs.flag("interleaved");
   const double magnitude = naive_magnitude(attrs), direction = attrs.flag("inverse") ? -1 : 1;
   std::vector<double> frequencies;
   for (int64_t pair = 0; pair < turned / 2; ++pair)
     frequencies.push_back(naive_frequency(attrs, pair, static_cast<double>(turned)));
   return {make(in[0].shape, [&](const Index& index) {
-    const int64_t head = index[2] / d % heads, e = index[2] % d;
+    const int64_t head = index[2] / d % heads, e = index[2] % d - begin;
     const double x = at(in[0], index);
-    if (head >= rotated || e >= turned) return x;
+    if (head >= rotated || e < 0 || e >= turned) return x;
     const int64_t pair = interleaved ? e / 2 : e % (turned / 2);
     const bool second = interleaved ? e % 2 == 1 : e >= turned / 2;
     const int64_t apart = interleaved ? 1 : turned / 2;
@@ -104,6 +104,8 @@ std::vector<OpCase> rotary_rows() {
       const Attrs attrs =
           with(rotary_attrs(10, interleaved, heads, std::min<int64_t>(heads, 2)), {{"rotary_dim", int64_t{4}}});
       rotary_rows.push_back({"rotary", {{{2, 6, 60}}}, attrs, {{2, 6, 60}}});
+      for (const int64_t offset : {3, 6})
+        rotary_rows.push_back({"rotary", {{{2, 6, 60}}}, with(attrs, {{"rotary_offset", offset}}), {{2, 6, 60}}});
     }
   }
   rotary_rows.push_back({"rotary", {{{2, 12, 12}}, ids({2, 12}, 9)}, rotary_attrs(4), {{2, 12, 12}}});

@@ -13,15 +13,16 @@ constexpr int kRotaryThreads = 256;
 constexpr double kTurn = 6.283185307179586;
 
 struct Turning {
-  int64_t rows, t, units, features, head_dim, rotated, rotary_dim, first_row;
+  int64_t rows, t, units, features, head_dim, rotated, rotary_dim, rotary_offset, first_row;
   bool interleaved;
   float direction, magnitude;
   const int32_t *documents, *starts;
   int64_t positions;
+  RowOrder order;
 
   /// The position of a row, counted over all samples.
   __device__ int64_t position(int64_t row) const {
-    const int64_t of_sample = first_row + row % t;
+    const int64_t of_sample = order.position(first_row + row % t);
     if (starts != nullptr) return position_from(starts[row / t], of_sample, positions);
     return documents != nullptr ? position_in_document(of_sample, documents[row]) : of_sample;
   }
@@ -29,7 +30,10 @@ struct Turning {
   /// The index within a unit of its i-th feature that is copied: those of rotated heads come first.
   __device__ int64_t copied(int64_t i) const {
     const int64_t of_head = head_dim - rotary_dim;
-    if (i < rotated * of_head) return i / of_head * head_dim + rotary_dim + i % of_head;
+    if (i < rotated * of_head) {
+      const int64_t nth = i % of_head;
+      return i / of_head * head_dim + nth + (nth < rotary_offset ? 0 : rotary_dim);
+    }
     return i + rotated * rotary_dim;
   }
 
@@ -56,7 +60,8 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
   const double turns = static_cast<double>(r.position(row)) * r.rates[of_row];
   const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
   const float cosine = r.magnitude * cospif(half_turns), sine = r.magnitude * r.direction * sinpif(half_turns);
-  const int64_t apart = r.interleaved ? 1 : pairs, feature = r.interleaved ? 2 * of_row : of_row;
+  const int64_t apart = r.interleaved ? 1 : pairs;
+  const int64_t feature = r.rotary_offset + (r.interleaved ? 2 * of_row : of_row);
   for (int64_t unit = 0; unit < r.units; ++unit) {
     for (int64_t head = 0; head < r.rotated; ++head) {
       const int64_t at = start + unit * r.features + head * r.head_dim + feature;
@@ -76,6 +81,7 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
                   .head_dim = r.head_dim,
                   .rotated = r.rotated,
                   .rotary_dim = r.rotary_dim,
+                  .rotary_offset = r.rotary_offset,
                   .first_row = r.first_row,
                   .interleaved = r.interleaved,
                   .direction = r.inverse ? -1.0f : 1.0f,
@@ -83,6 +89,7 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
                   .documents = r.documents,
                   .starts = r.starts,
                   .positions = r.positions,
+                  .order = r.order,
                   .rates = {}};
   for (size_t i = 0; i < r.angles.rates.size(); ++i) turning.rates.at(i) = r.angles.rates[i] / kTurn;
   // In place, the features that are not rotated already have their values.

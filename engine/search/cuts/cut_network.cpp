@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/spec/adapters.h"
+#include "engine/spec/added_layers.h"
 
 namespace trainctl {
 
@@ -18,8 +19,9 @@ CutNetwork::CutNetwork(const Graph& g, const std::vector<LayerFacts>& f, const U
   for (const Layer& layer : graph.layers) {
     const auto id = static_cast<LayerId>(owners.size());
     known[layer.name] = id;
-    const auto adapted = known.find(adapted_layer(folded.job, layer.name));
-    owners.push_back(adapted == known.end() ? id : adapted->second);
+    auto owner_of = known.find(adapted_layer(folded.job, layer.name));
+    if (owner_of == known.end() && !places.contains(layer.name)) owner_of = known.find(layer_before_dot(layer.name));
+    owners.push_back(owner_of == known.end() ? id : owner_of->second);
     const std::string& owner = graph.layers[static_cast<size_t>(owners.back())].name;
     const auto found = places.find(owner);
     BlockPlace place = found == places.end() ? BlockPlace{.pattern = owner} : *found->second;

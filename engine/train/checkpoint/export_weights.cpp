@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -13,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/blocks.h"
@@ -55,6 +57,7 @@ class Exporter {
     for (const StoredTensor& tensor : stored_) names.push_back(tensor.name);
     result_.unused = map_.unused(names);
     for (const StoredTensor& tensor : stored_) {
+      if (is_expert_load(tensor.name)) continue;
       if (tensor.slot != kWeightSlot && tensor.slot != kStateSlot)
         ++result_.optimizer_tensors;
       else if (is_merged(tensor.name))
@@ -139,24 +142,47 @@ class Exporter {
 
   /// Reads a box of a tensor, with the product of its adapter.
   void read(const StoredTensor& tensor, const Box& box, DType dtype, void* to) {
-    const std::string layer = tensor.name.substr(0, tensor.name.rfind('.'));
-    const StoredTensor* const a =
-        is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterA), kWeightSlot) : nullptr;
-    const StoredTensor* const b =
-        is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterB), kWeightSlot) : nullptr;
+    const StoredTensor* const a = of_adapter(tensor, kAdapterA);
+    const StoredTensor* const b = of_adapter(tensor, kAdapterB);
     if (options_.adapter_factor == 0 || a == nullptr || b == nullptr) return read_stored(tensor, box, dtype, to);
-    if (adapter_of_ != &tensor) {
-      a_ = read_whole(*a);
-      b_ = read_whole(*b);
-      adapter_of_ = &tensor;
-    }
+    if (adapter_of_ != &tensor) read_adapter(tensor, *a, *b);
     std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
     read_stored(tensor, box, DType::f32, values.data());
     add_product(a->shape, box, values.data());
+    for (size_t i = 0; !row_scales_.empty() && i < values.size(); ++i)
+      values[i] *= row_scales_[static_cast<size_t>(box.offset[0]) + i / static_cast<size_t>(box.shape[1])];
     if (dtype == DType::f32)
       std::memcpy(to, values.data(), values.size() * sizeof(float));
     else
       for (size_t i = 0; i < values.size(); ++i) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+  }
+
+  /// A tensor of the adapter beside a weight; null if there is none.
+  const StoredTensor* of_adapter(const StoredTensor& weight, std::string_view end) const {
+    if (!is_weight(weight)) return nullptr;
+    const std::string layer = weight.name.substr(0, weight.name.rfind('.'));
+    const std::string own = options_.adapter.empty() ? "" : "." + options_.adapter;
+    return manifest_.find(layer + own + std::string(end), kWeightSlot);
+  }
+
+  void read_adapter(const StoredTensor& tensor, const StoredTensor& a, const StoredTensor& b) {
+    a_ = read_whole(a);
+    b_ = read_whole(b);
+    row_scales_.clear();
+    adapter_of_ = &tensor;
+    const StoredTensor* const magnitude = of_adapter(tensor, kAdapterMagnitude);
+    if (magnitude == nullptr) return;
+    row_scales_ = read_whole(*magnitude);
+    std::vector<float> row(static_cast<size_t>(tensor.shape[1]));
+    for (int64_t r = 0; r < tensor.shape[0]; ++r) {
+      const Box box{{r, 0}, {1, tensor.shape[1]}};
+      read_stored(tensor, box, DType::f32, row.data());
+      add_product(a.shape, box, row.data());
+      double sum = 0;
+      for (const float v : row) sum += double{v} * v;
+      float& scale = row_scales_[static_cast<size_t>(r)];
+      scale = static_cast<float>(scale / std::sqrt(sum));
+    }
   }
 
   static bool is_weight(const StoredTensor& tensor) {
@@ -185,17 +211,18 @@ class Exporter {
     }
     const MappedTensor& mapped = mapped_.emplace(tensor.name, std::move(*found)).first->second;
     AxisOrder::Sizes sizes;
+    const Shape ordered = mapped.ordered_shape(tensor.shape);
     if (mapped.order) {
       try {
-        sizes = mapped.order->sizes_from_ours(tensor.shape, mapped.sizes);
+        sizes = mapped.order->sizes_from_ours(ordered, mapped.sizes);
       } catch (const OrderFault& fault) {
         throw SpecError(
             mapped.pos, "tensors." + mapped.pattern,
-            fmt::format("the order does not fit {} {}: {}", tensor.name, to_string(tensor.shape), fault.message));
+            fmt::format("the order does not fit {} {}: {}", tensor.name, to_string(ordered), fault.message));
       }
     }
     for (size_t i = 0; i < mapped.theirs.size(); ++i) {
-      const Shape shape = mapped.order ? mapped.order->theirs_shape(sizes, i) : tensor.shape;
+      const Shape shape = mapped.order ? mapped.order->theirs_shape(sizes, i % mapped.ordered_parts()) : tensor.shape;
       add_part(mapped.theirs[i], stored_type(dtype_of(tensor)), {&tensor, &mapped, i, sizes, 0, shape}, mapped);
     }
     for (const MappedConstant& constant : map_.constants_with(tensor.name, manifest_.step))
@@ -259,13 +286,16 @@ class Exporter {
     const StoredTensor& tensor = *part.tensor;
     const DType dtype = dtype_of(tensor);
     const auto width = static_cast<size_t>(byte_size(dtype));
-    if (whole_of_ != &tensor) {  // q, k and v of one tensor follow each other
-      whole_.resize(static_cast<size_t>(num_elements(tensor.shape)) * width);
-      read(tensor, whole_box(tensor.shape), dtype, whole_.data());
-      whole_of_ = &tensor;
+    const size_t parts = part.mapped->ordered_parts(), slice = part.index / parts;
+    if (ordered_of_ != std::pair(&tensor, slice)) {  // q, k and v of one tensor follow each other
+      Box box = whole_box(tensor.shape);
+      if (part.mapped->each > 0) box.offset[0] = static_cast<int64_t>(slice), box.shape[0] = 1;
+      ordered_.resize(static_cast<size_t>(num_elements(box.shape)) * width);
+      read(tensor, box, dtype, ordered_.data());
+      ordered_of_ = {&tensor, slice};
     }
     std::vector<std::byte> theirs(static_cast<size_t>(num_elements(part.shape)) * width);
-    part.mapped->order->to_theirs(part.sizes, part.index, whole_.data(), theirs.data(), width);
+    part.mapped->order->to_theirs(part.sizes, part.index % parts, ordered_.data(), theirs.data(), width);
     writer.write(entry, at, {reinterpret_cast<const uint8_t*>(theirs.data()), theirs.size()});
   }
 
@@ -277,11 +307,12 @@ class Exporter {
   PieceReader reader_;
   std::map<std::string, MappedTensor> mapped_;  ///< by our names
   std::vector<ExportedTensor> tensors_;
-  std::map<std::string, size_t> by_name_;  ///< index in tensors_
-  std::set<std::string> names_;            ///< theirs, parts of fused tensors included
-  std::vector<std::byte> whole_;
-  const StoredTensor* whole_of_ = nullptr;
-  std::vector<float> a_, b_;  ///< the adapter beside adapter_of_
+  std::map<std::string, size_t> by_name_;                          ///< index in tensors_
+  std::set<std::string> names_;                                    ///< theirs, parts of fused tensors included
+  std::vector<std::byte> ordered_;                                 ///< elements of ours that an order describes
+  std::pair<const StoredTensor*, size_t> ordered_of_{nullptr, 0};  ///< their tensor, and index of MappedTensor::each
+  std::vector<float> a_, b_;                                       ///< the adapter beside adapter_of_
+  std::vector<float> row_scales_;                                  ///< DoRA: the factor of each row; else empty
   const StoredTensor* adapter_of_ = nullptr;
   ExportedWeights result_;
 };

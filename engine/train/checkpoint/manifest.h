@@ -8,13 +8,14 @@
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
+//    "classes": ["cat", "dog"],
 //    "order": "12,000 samples, shuffled by seed 1", "train_share": 0.9,
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
 //    "checksum": "…"}
 //
-// `lineage`, `weights_only` and `base` are optional. `base` has the frozen weights that the checkpoint leaves out. The
+// `lineage`, `weights_only`, `base` and `classes` are optional. `base` has the frozen weights that the checkpoint leaves out. The
 // last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that are
 // not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf", "-inf".
 //
@@ -77,6 +78,7 @@ struct Manifest {
   int64_t samples = 0;     ///< samples that were trained on
   uint64_t seed = 0;
   std::string order;          ///< order_text of the job; empty: an older version wrote it
+  std::vector<std::string> classes;  ///< names of the classes of the training set, by number; may be empty
   double train_share = 0;     ///< dataset.split.train; 0: the set was not split, or an older version wrote it
   std::string written;        ///< UTC, ISO 8601
   std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it

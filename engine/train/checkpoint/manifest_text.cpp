@@ -194,6 +194,8 @@ Manifest read(const ManifestValue& root) {
     manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["xxh128"].text()});
   });
   root["tensors"].each([&](const ManifestValue& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
+  if (root.has("classes"))
+    root["classes"].each([&](const ManifestValue& name) { manifest.classes.push_back(name.text()); });
   if (root.has("order")) manifest.order = root["order"].text();
   if (root.has("train_share")) manifest.train_share = root["train_share"].metric();
   if (root.has("epoch_sums")) {
@@ -234,6 +236,9 @@ Json json_of_base(const StoredBase& base) {
 
 Json json_of_number(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
 
+/// Names of folders need not be UTF-8.
+std::string dump_replacing(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 template <class Item, class ToJson>
 std::string lines(const std::vector<Item>& items, const ToJson& to_json) {
   std::string text;
@@ -259,6 +264,7 @@ std::string to_json(const Manifest& manifest) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
+  if (!manifest.classes.empty()) text += ",\n\"classes\": " + dump_replacing(Json(manifest.classes));
   if (!manifest.order.empty()) text += ",\n\"order\": " + Json(manifest.order).dump();
   if (manifest.train_share > 0) text += ",\n\"train_share\": " + Json(manifest.train_share).dump();
   Json sums = {

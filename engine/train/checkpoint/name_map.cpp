@@ -39,6 +39,7 @@ struct NameRule {
   std::vector<NamePattern> theirs;
   std::optional<AxisOrder> order;
   std::vector<SizeRule> sizes;
+  std::optional<SizeRule> each;
   std::string path;
 };
 
@@ -60,12 +61,15 @@ struct TiedRule {
 
 std::string list(const std::set<std::string>& names) { return join({names.begin(), names.end()}); }
 
-/// The same holes in both, so that each can be written from the other.
-void demand_same_holes(const NamePattern& a, const NamePattern& b, const std::string& path) {
-  if (a.holes() != b.holes())
+/// The same holes in both, so that each can be written from the other. `counter`: another hole of b; may be empty.
+void demand_same_holes(const NamePattern& a, const NamePattern& b, const std::string& path,
+                       const std::string& counter = "") {
+  std::set<std::string> expected = a.holes();
+  if (!counter.empty()) expected.insert(counter);
+  if (expected != b.holes())
     throw SpecError(b.pos(), path,
                     fmt::format("'{}' has the placeholders {{{}}}, but '{}' has {{{}}}", b.text(), list(b.holes()),
-                                a.text(), list(a.holes())),
+                                a.text(), list(expected)),
                     "both patterns need the same placeholders");
 }
 
@@ -95,10 +99,12 @@ struct NameMap::Patterns {
 
   void add(const NameMapFile::Tensor& t) {
     const std::string path = "tensors." + t.ours.text;
-    NameRule rule{pattern(t.ours, Side::ours, path), {}, {}, {}, path};
+    NameRule rule{pattern(t.ours, Side::ours, path), {}, {}, {}, {}, path};
+    const std::string& counter = t.each.letters.text;
+    if (!counter.empty()) rule.each = each_rule(t, rule.ours, path);
     for (const Text& text : t.theirs) {
       rule.theirs.push_back(pattern(text, Side::theirs, path));
-      demand_same_holes(rule.ours, rule.theirs.back(), path);
+      demand_same_holes(rule.ours, rule.theirs.back(), path, counter);
     }
     if (t.order.text.empty() && t.theirs.size() > 1)
       throw SpecError(t.ours.pos, path, "lists several tensors, but no order that joins them",
@@ -122,6 +128,22 @@ struct NameMap::Patterns {
     for (const char c : size.letters.text)
       if (c != ' ' && (!std::isalpha(static_cast<unsigned char>(c)) || t.order.text.find(c) == std::string::npos))
         throw SpecError(size.letters.pos, where, fmt::format("'{}' is not a letter of the order", std::string(1, c)));
+    return choices_of(size, ours, where);
+  }
+
+  SizeRule each_rule(const NameMapFile::Tensor& t, const NamePattern& ours, const std::string& path) const {
+    const Text& counter = t.each.letters;
+    const std::string where = path + ".each";
+    if (t.order.text.empty())
+      throw SpecError(counter.pos, where, "needs an order of the dims behind dim 0", "e.g. order: \"d h = d h\"");
+    const bool is_word = std::any_of(file.words.begin(), file.words.end(),
+                                     [&](const NameMapFile::Words& words) { return words.name.text == counter.text; });
+    if (is_word || ours.holes().contains(counter.text))
+      throw SpecError(counter.pos, where, "'" + counter.text + "' already has another meaning", "use another name");
+    return choices_of(t.each, ours, where);
+  }
+
+  SizeRule choices_of(const NameMapFile::Size& size, const NamePattern& ours, const std::string& where) const {
     SizeRule rule{size.letters, {}};
     for (const Text& value : size.values) {
       if (value.text.find_first_not_of("0123456789") == std::string::npos && value.text.size() < 18) {
@@ -202,24 +224,25 @@ NameMap NameMap::parse(std::string_view text, const std::string& file) {
 
 namespace {
 
-int64_t size_of(const SizeRule& rule, const Holes& holes, const LayerNumbers& layers, const std::string& path) {
+/// `where`: the path of the rule, for messages.
+int64_t size_of(const SizeRule& rule, const Holes& holes, const LayerNumbers& layers, const std::string& where) {
   std::vector<std::string> tried;
   for (const SizeRule::Choice& choice : rule.choices) {
     if (choice.number) return *choice.number;
     const std::string layer = choice.layer->fill(holes);
     if (!layers.has(layer))
-      throw SpecError(choice.layer->pos(), path + ".sizes." + rule.letters.text, "the job has no layer '" + layer + "'",
+      throw SpecError(choice.layer->pos(), where, "the job has no layer '" + layer + "'",
                       "the map is for another network");
     if (const auto number = layers.number(layer, choice.field)) return *number;
     tried.push_back(layer + "." + choice.field);
   }
-  throw SpecError(rule.letters.pos, path + ".sizes." + rule.letters.text, "the job sets no " + join(tried, " and no "));
+  throw SpecError(rule.letters.pos, where, "the job sets no " + join(tried, " and no "));
 }
 
 }  // namespace
 
 std::optional<MappedTensor> NameMap::of_ours(const std::string& name, const LayerNumbers& layers) const {
-  if (!patterns_) return MappedTensor{name, {name}, {}, {}, name, {}};
+  if (!patterns_) return MappedTensor{name, {name}, {}, 0, {}, name, {}};
   const NameRule* found = nullptr;
   Holes holes;
   for (const NameRule& rule : patterns_->tensors) {
@@ -232,11 +255,28 @@ std::optional<MappedTensor> NameMap::of_ours(const std::string& name, const Laye
     holes = std::move(*match);
   }
   if (found == nullptr) return {};
-  MappedTensor mapped{name, {}, found->order, {}, found->ours.text(), found->ours.pos()};
-  for (const NamePattern& theirs : found->theirs) mapped.theirs.push_back(theirs.fill(holes));
+  MappedTensor mapped{name, {}, found->order, 0, {}, found->ours.text(), found->ours.pos()};
   for (const SizeRule& size : found->sizes)
-    mapped.sizes.emplace_back(size.letters.text, size_of(size, holes, layers, found->path));
+    mapped.sizes.emplace_back(size.letters.text,
+                              size_of(size, holes, layers, found->path + ".sizes." + size.letters.text));
+  if (!found->each) {
+    for (const NamePattern& theirs : found->theirs) mapped.theirs.push_back(theirs.fill(holes));
+    return mapped;
+  }
+  mapped.each = size_of(*found->each, holes, layers, found->path + ".each");
+  for (int64_t i = 0; i < mapped.each; ++i) {
+    holes[found->each->letters.text] = i;
+    for (const NamePattern& theirs : found->theirs) mapped.theirs.push_back(theirs.fill(holes));
+  }
   return mapped;
+}
+
+Shape MappedTensor::ordered_shape(const Shape& ours_shape) const {
+  if (each == 0) return ours_shape;
+  if (ours_shape.empty() || ours_shape[0] != each)
+    throw SpecError(pos, "tensors." + pattern + ".each",
+                    fmt::format("is {}, but {} is {}", each, ours, to_string(ours_shape)));
+  return {ours_shape.begin() + 1, ours_shape.end()};
 }
 
 std::vector<std::string> NameMap::unused(const std::vector<std::string>& ours) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/source_pos.h"
+#include "engine/graph/shape.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/checkpoint/axis_order.h"
 #include "engine/train/files/safetensors.h"
@@ -30,9 +31,17 @@ struct MappedTensor {
   std::string ours;
   std::vector<std::string> theirs;
   std::optional<AxisOrder> order;  ///< empty: one of theirs, with the same elements in the same places
+  /// 0: the order describes the whole of ours. Otherwise the size of its dim 0: the order describes each index of it,
+  /// and `theirs` lists the tensors of index 0, then those of index 1, and so on.
+  int64_t each = 0;
   std::vector<AxisOrder::Product> sizes;
   std::string pattern;  ///< for messages
   SourcePos pos;
+
+  /// The part of ours that the order describes, given the shape of ours. Throws SpecError if dim 0 is not `each`.
+  Shape ordered_shape(const Shape& ours) const;
+  /// The number of tensors of theirs that the order joins.
+  size_t ordered_parts() const { return theirs.size() / static_cast<size_t>(each > 0 ? each : 1); }
 };
 
 /// A tensor of theirs that is a part of a tensor of the file.

@@ -19,6 +19,7 @@ DataShapes ClassTextSet::shapes_of(const DatasetSpec& spec) {
 
 ClassTextSet::ClassTextSet(const DatasetSpec& spec)
     : length_(spec.length),
+      has_labels_(spec.labels),
       text_field_(spec.json_field.empty() ? "text" : spec.json_field),
       label_field_(spec.label_field),
       tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
@@ -26,7 +27,7 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
           of_the_document_job("dataset.path", [&] { return DocumentIndex(list_files(spec.paths, "dataset.path")); })),
       fields_(as_loaded(shapes_of(spec))) {
   if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no texts");
-  if (!index_.is_json(0))
+  if (!index_.is_json(0) && has_labels_)
     throw SpecError({}, "dataset.path", index_.where(0) + " is not JSON Lines, so it has no field '" + label_field_ + "'",
                     "write a line {\"text\": ..., \"label\": 0} for each text to a file *.jsonl");
   const std::vector<int32_t> added = tokenizer_->encode("");
@@ -35,10 +36,12 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
 
 ClassTextSet::Line ClassTextSet::line(int64_t sample) const {
   const auto fail = [&](const std::string& what) { throw EnvError(index_.where(sample) + ": " + what); };
+  if (!has_labels_ && !index_.is_json(sample)) return {index_.read(sample)};
   const auto row = nlohmann::json::parse(index_.read(sample), nullptr, false);
   if (!row.is_object()) fail("expected a JSON object");
   if (!row.contains(text_field_) || !row[text_field_].is_string())
     fail("has no text in the field '" + text_field_ + "'; name another with dataset.field");
+  if (!has_labels_) return {row[text_field_].get<std::string>()};
   if (!row.contains(label_field_) || !row[label_field_].is_number_integer())
     fail("has no class in the field '" + label_field_ + "'; a class is a whole number, counted from 0");
   const auto label = row[label_field_].get<int64_t>();

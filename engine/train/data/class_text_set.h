@@ -2,7 +2,7 @@
 //
 //   data   i32 [length]   the tokens with those that the tokenizer adds, then 0; a longer text is truncated before the
 //                         token that the tokenizer adds at its end
-//   label  i32 []         the class
+//   label  i32 []         the class; 0 if the set has no labels (dataset.labels)
 //   mask   i32 [length]   1 for tokens, 0 behind them, as attention reads it
 #pragma once
 
@@ -44,6 +44,7 @@ class ClassTextSet final : public Dataset {
   Line line(int64_t sample) const;
 
   int64_t length_;
+  bool has_labels_;
   std::string text_field_, label_field_;
   std::unique_ptr<Tokenizer> tokenizer_;
   DocumentIndex index_;

@@ -123,11 +123,13 @@ DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.has_documents()) return header_of_lines<DocumentSet>(spec);
   if (spec.type == "preference") return header_of_lines<PreferenceSet>(spec);
   if (spec.has_tokens()) return without_files(token_shapes(spec), read_token_index(spec).samples);
-  if (spec.type == "mnist") return mnist_header(spec);
+  if (spec.type == "mnist" && spec.labels) return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
-  if (!spec.has_source()) return without_files(made_shapes(spec), made_size(spec));
+  if (!spec.has_source() && spec.type != "mnist") return without_files(made_shapes(spec), made_size(spec));
   const std::shared_ptr<const Source> source = open_source(spec, seed);
-  return header_of(source->fields(), source->size(), source->memory_bytes(), spec);
+  DataHeader header = header_of(source->fields(), source->size(), source->memory_bytes(), spec);
+  header.classes = source->class_names();
+  return header;
 }
 
 }  // namespace
@@ -186,20 +188,16 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
   load_field(one, bytes.data(), one.is_integer ? DType::i32 : DType::f32, out);
 }
 
-/// Null for sets of another kind.
-static std::unique_ptr<Dataset> open_set_of_lines(const DatasetSpec& spec) {
-  if (spec.has_class_texts()) return std::make_unique<ClassTextSet>(spec);
+std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
+  if (spec.has_class_texts()) {
+    auto set = std::make_unique<ClassTextSet>(spec);
+    if (cached_bytes(*set) > most_cached_bytes()) return set;
+    return keep_samples(std::move(set), CachePlace::memory, shared_cache);
+  }
+  // The system keeps the pages of tokens: a cache of samples would save nothing.
   if (spec.has_documents()) return std::make_unique<DocumentSet>(spec);
   if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
-  return nullptr;
-}
-
-std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (std::unique_ptr<Dataset> set = open_set_of_lines(spec))
-    return cached_bytes(*set) <= most_cached_bytes() ? keep_samples(std::move(set), CachePlace::memory, shared_cache)
-                                                     : std::move(set);
-  if (spec.has_tokens())
-    return std::make_unique<Tokens>(spec);  // the system keeps their pages: a cache would save nothing
+  if (spec.has_tokens()) return std::make_unique<Tokens>(spec);
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
@@ -224,7 +222,7 @@ DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed) { return rea
 int64_t read_data_size(const DatasetSpec& spec, uint64_t seed) { return read_data_header(spec, seed).samples; }
 
 void check_files(const DatasetSpec& spec) {
-  if (spec.type == "mnist") check_mnist_files(spec.paths.front(), spec.split);
+  if (spec.type == "mnist" && spec.labels) check_mnist_files(spec.paths.front(), spec.split);
   try {
     check_source_files(spec);
   } catch (const EnvError& error) {

@@ -4,52 +4,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/runtime/comm/event.h"
+#include "engine/text/chat.h"
+#include "engine/text/tokenizer.h"
 #include "engine/train/data/documents.h"
 #include "engine/train/data/sources/file_list.h"
 
 namespace trainctl {
 namespace {
 
-/// Calls `work(i)` for each i below `count` on the cores of this rank, and throws the error of the smallest i.
-template <class Work>
-void for_each_in_parallel(int64_t count, Work work) {
-  std::atomic<int64_t> next = 0, failed = count;
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
-  const auto run = [&] {
-    for (int64_t i = next++; i < failed; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        errors[static_cast<size_t>(i)] = std::current_exception();
-        for (int64_t least = failed; i < least && !failed.compare_exchange_weak(least, i);) {
-        }
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int t = 1; t < comm::usable_cores(); ++t) threads.emplace_back(run);
-    run();
-  }
-  if (failed < count) std::rethrow_exception(errors[static_cast<size_t>(failed)]);
-}
+const char* messages_or_text(const DatasetSpec& spec) { return spec.type == "chat" ? "messages" : "text"; }
 
-}  // namespace
+/// Tokenizes one document of a set at a time.
+class DocumentTokenizer {
+ public:
+  /// SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
+  explicit DocumentTokenizer(const DatasetSpec& spec);
+  /// `marked`: the trained tokens. EnvError, without the place of the document, if it does not suit the set.
+  MarkedTokens tokenize(const std::string& document, bool is_json, WordCache& cache) const;
+
+ private:
+  std::string field_;
+  bool only_assistant_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_;
+};
 
 DocumentTokenizer::DocumentTokenizer(const DatasetSpec& spec)
-    : field_(!spec.json_field.empty() ? spec.json_field
-             : spec.type == "chat"    ? "messages"
-                                      : "text"),
+    : field_(spec.json_field.empty() ? messages_or_text(spec) : spec.json_field),
       only_assistant_(spec.train_on == "assistant") {
   of_the_document_job("dataset.tokenizer", [&] {
     tokenizer_ = open_tokenizer(spec.tokenizer);
@@ -74,6 +64,32 @@ MarkedTokens DocumentTokenizer::tokenize(const std::string& document, bool is_js
   if (!only_assistant_) result.marked.assign(result.tokens.size(), true);
   return result;
 }
+
+std::vector<std::string> document_files(const DatasetSpec& spec) { return list_files(spec.paths, "dataset.path"); }
+
+/// The tokenizer is opened only if the cache does not have the tokens.
+TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& index) {
+  if (index.size() == 0) throw SpecError({}, "dataset.path", "the files contain no documents");
+  const std::string key = of_the_document_job("dataset.tokenizer", [&] {
+    TokenKey parts(document_files(spec), spec.tokenizer);
+    for (const std::string& setting : {spec.type, spec.json_field, spec.train_on}) parts.add(setting);
+    return parts.text();
+  });
+  std::once_flag opened;
+  std::optional<DocumentTokenizer> tokenizer;
+  return of_the_document_job("dataset.path", [&] {
+    return TokenCache(key, index.size(), [&](int64_t document, WordCache& cache) {
+      std::call_once(opened, [&] { tokenizer.emplace(spec); });
+      try {
+        return tokenizer->tokenize(index.read(document), index.is_json(document), cache);
+      } catch (const EnvError& error) {
+        throw EnvError(index.where(document) + ": " + error.what());
+      }
+    });
+  });
+}
+
+}  // namespace
 
 std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, int64_t length) {
   std::vector<size_t> order(parts.size());
@@ -109,25 +125,18 @@ DataShapes DocumentSet::shapes_of(const DatasetSpec& spec) {
 }
 
 DocumentSet::DocumentSet(const DatasetSpec& spec)
-    : number_([] {
-        static std::atomic<int64_t> next = 0;
-        return next++;
-      }()),
-      length_(spec.length),
+    : length_(spec.length),
       packs_(spec.pack),
       splits_(spec.type == "text"),
-      tokenizer_(spec),
-      index_(
-          of_the_document_job("dataset.path", [&] { return DocumentIndex(list_files(spec.paths, "dataset.path")); })),
+      index_(of_the_document_job("dataset.path", [&] { return DocumentIndex(document_files(spec)); })),
+      tokens_(tokens_of_documents(spec, index_)),
       fields_(as_loaded(shapes_of(spec))) {
-  if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no documents");
   if (!packs_ && !splits_) return;
-  const std::vector<int32_t> tokens = of_the_document_job("dataset.path", [&] { return count_tokens(); });
   std::vector<RowPart> parts;
-  for (size_t d = 0; d < tokens.size(); ++d) {
-    const int32_t pairs = tokens[d] - 1;
+  for (int64_t d = 0; d < tokens_.size(); ++d) {
+    const auto pairs = static_cast<int32_t>(tokens_.document(d).size() - 1);
     for (int32_t begin = 0; begin < pairs; begin += static_cast<int32_t>(length_)) {
-      parts.push_back({static_cast<int64_t>(d), begin, std::min(pairs - begin, static_cast<int32_t>(length_))});
+      parts.push_back({d, begin, std::min(pairs - begin, static_cast<int32_t>(length_))});
       if (!splits_) break;
     }
   }
@@ -138,32 +147,8 @@ DocumentSet::DocumentSet(const DatasetSpec& spec)
     for (const RowPart& part : parts) rows_.push_back({part});
 }
 
-std::vector<int32_t> DocumentSet::count_tokens() const {
-  std::vector<int32_t> counts(static_cast<size_t>(index_.size()));
-  for_each_in_parallel(index_.size(), [&](int64_t d) {
-    counts[static_cast<size_t>(d)] = static_cast<int32_t>(document(d).tokens.size());
-  });
-  return counts;
-}
-
-/// A cache per thread. The tokens of another set would be wrong, so it is emptied when the thread reads one.
-WordCache& DocumentSet::cache_of_thread() const {
-  thread_local WordCache cache;
-  thread_local int64_t owner = -1;
-  if (std::exchange(owner, number_) != number_) cache = WordCache();
-  return cache;
-}
-
-MarkedTokens DocumentSet::document(int64_t number) const {
-  try {
-    return tokenizer_.tokenize(index_.read(number), index_.is_json(number), cache_of_thread());
-  } catch (const EnvError& error) {
-    throw EnvError(index_.where(number) + ": " + error.what());
-  }
-}
-
 int64_t DocumentSet::memory_bytes() const {
-  int64_t bytes = index_.memory_bytes();
+  int64_t bytes = index_.memory_bytes() + tokens_.memory_bytes();
   for (const auto& row : rows_) bytes += static_cast<int64_t>(sizeof(row) + row.size() * sizeof(RowPart));
   return bytes;
 }
@@ -182,12 +167,12 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   auto* starts = packs_ ? static_cast<int32_t*>(to[2]) : nullptr;
   int64_t at = 0;
   for (const RowPart& part : parts_of_row(sample)) {
-    const MarkedTokens tokens = document(part.document);
+    const DocumentTokens tokens = tokens_.document(part.document);
     const auto start = static_cast<int32_t>(at);
-    const auto end = std::min<int64_t>(part.begin + part.count, static_cast<int64_t>(tokens.tokens.size()) - 1);
-    for (auto i = static_cast<size_t>(part.begin); static_cast<int64_t>(i) < end; ++i, ++at) {
-      if (data != nullptr) data[at] = tokens.tokens[i];
-      if (label != nullptr) label[at] = tokens.marked[i + 1] ? tokens.tokens[i + 1] : kNoTrainedLabel;
+    const int64_t end = std::min<int64_t>(part.begin + part.count, tokens.size() - 1);
+    for (int64_t i = part.begin; i < end; ++i, ++at) {
+      if (data != nullptr) data[at] = tokens.token(i);
+      if (label != nullptr) label[at] = tokens.is_trained(i + 1) ? tokens.token(i + 1) : kNoTrainedLabel;
       if (starts != nullptr) starts[at] = start;
     }
   }
@@ -199,10 +184,6 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   }
 }
 
-void DocumentSet::expect(int64_t sample) const {
-  for (const RowPart& part : parts_of_row(sample)) index_.expect(part.document);
-}
-
 std::string DocumentSet::where(int64_t sample) const {
   const std::vector<RowPart> parts = parts_of_row(sample);
   return index_.where(parts.front().document) +
@@ -211,25 +192,20 @@ std::string DocumentSet::where(int64_t sample) const {
 
 DocumentSet::Summary DocumentSet::summarize() const {
   Summary summary{index_.size(), size(), size() * length_};
-  std::vector<int32_t> trained(static_cast<size_t>(size()));
-  std::atomic<int64_t> truncated = 0;
-  for_each_in_parallel(size(), [&](int64_t row) {
-    std::vector<int32_t> label(static_cast<size_t>(length_));
-    ReadState state;
-    std::vector<void*> to(fields_.size());
-    to[1] = label.data();
-    read(row, state, to);
-    trained[static_cast<size_t>(row)] = static_cast<int32_t>(
-        label.size() - static_cast<size_t>(std::count(label.begin(), label.end(), kNoTrainedLabel)));
-    if (splits_) return;
+  for (int64_t row = 0; row < size(); ++row) {
+    int64_t trained = 0;  // the label of position i is token i + 1
     for (const RowPart& part : parts_of_row(row))
-      truncated += static_cast<int64_t>(document(part.document).tokens.size()) - 1 > length_ ? 1 : 0;
-  });
-  summary.truncated = truncated;
-  for (size_t row = 0; row < trained.size(); ++row) {
-    summary.trained += trained[row];
-    if (trained[row] > 0) continue;
-    if (summary.untrained++ == 0) summary.first_untrained = where(static_cast<int64_t>(row));
+      trained += tokens_.document(part.document).count_trained(part.begin + 1, part.begin + part.count + 1);
+    summary.trained += trained;
+    summary.untrained_rows += trained == 0 ? 1 : 0;
+  }
+  for (int64_t d = 0; d < index_.size(); ++d) {
+    const DocumentTokens tokens = tokens_.document(d);
+    const bool is_truncated = !splits_ && tokens.size() - 1 > length_;
+    summary.truncated += is_truncated ? 1 : 0;
+    if (tokens.count_trained(1, is_truncated ? length_ + 1 : tokens.size()) > 0) continue;
+    if (tokens.count_trained(1, tokens.size()) > 0) ++summary.cut_off;
+    if (summary.untrained++ == 0) summary.first_untrained = index_.where(d);
   }
   return summary;
 }

@@ -1,5 +1,5 @@
-// Rows of documents: conversations (dataset.type chat) or texts (type text with a tokenizer), tokenized as they are
-// read.
+// Rows of documents: conversations (dataset.type chat) or texts (type text with a tokenizer), whose tokens are in the
+// host's cache (token_cache.h).
 //
 //   document        the tokens t0 t1 t2 t3, of which some are trained
 //   in a row        data t0 t1 t2, label t1 t2 t3, where a label that is not trained is kNoTrainedLabel
@@ -11,36 +11,18 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/spec/job_spec.h"
-#include "engine/text/chat.h"
-#include "engine/text/tokenizer.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/document_index.h"
+#include "engine/train/data/token_cache.h"
 
 namespace trainctl {
 
 /// The label of a position that is not trained: the loss's ignore_index in such a job.
 inline constexpr int32_t kNoTrainedLabel = -100;
-
-/// Tokenizes one document of a set.
-class DocumentTokenizer {
- public:
-  /// SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
-  explicit DocumentTokenizer(const DatasetSpec& spec);
-  /// `marked`: the trained tokens. EnvError, without the place of the document, if it does not suit the set.
-  MarkedTokens tokenize(const std::string& document, bool is_json, WordCache& cache) const;
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
-
- private:
-  std::string field_;
-  bool only_assistant_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_;
-};
 
 /// Positions [begin, begin + count) of a document, of which position i has token i as data and token i + 1 as label.
 struct RowPart {
@@ -54,40 +36,38 @@ std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, i
 
 class DocumentSet final : public Dataset {
  public:
-  /// SpecError if a file or the tokenizer cannot be read. With pack, and for texts, it tokenizes all documents once.
+  /// SpecError if a file, a document or the tokenizer cannot be read. Tokenizes all documents, unless the host's cache
+  /// has their tokens.
   explicit DocumentSet(const DatasetSpec& spec);
 
   int64_t size() const override;
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
-  void expect(int64_t sample) const override;
   std::string where(int64_t sample) const override;
 
-  const Tokenizer& tokenizer() const { return tokenizer_.tokenizer(); }
-  /// Memory of the index, without the tokenizer's.
+  /// Memory of the index and of tokens that could not be written to the cache.
   int64_t memory_bytes() const;
+  const TokenCache& tokens() const { return tokens_; }
   /// Contents of all rows.
   struct Summary {
     int64_t documents = 0, rows = 0, positions = 0, trained = 0;
     int64_t truncated = 0;             ///< documents that are longer than a row
-    int64_t untrained = 0;             ///< rows that train nothing
-    std::string first_untrained = {};  ///< where the first one is
+    int64_t untrained_rows = 0;        ///< rows that train nothing
+    int64_t untrained = 0;             ///< documents that train nothing
+    int64_t cut_off = 0;               ///< those of them with a trained token behind the end of the row
+    std::string first_untrained = {};  ///< where the first of these documents is
   };
   Summary summarize() const;
 
   static DataShapes shapes_of(const DatasetSpec& spec);
 
  private:
-  MarkedTokens document(int64_t number) const;
-  WordCache& cache_of_thread() const;
   std::vector<RowPart> parts_of_row(int64_t row) const;
-  std::vector<int32_t> count_tokens() const;
 
-  int64_t number_;  ///< unique among all sets of the process
   int64_t length_;
   bool packs_, splits_;  ///< splits_: long documents continue in other rows
-  DocumentTokenizer tokenizer_;
   DocumentIndex index_;
+  TokenCache tokens_;
   std::vector<std::vector<RowPart>> rows_;  ///< empty: row i has document i
   std::vector<SampleField> fields_;
 };

@@ -1,6 +1,8 @@
 // See the header.
 #include "engine/train/data/open_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +21,7 @@
 #include "engine/train/data/sources/mix.h"
 #include "engine/train/data/sources/split.h"
 #include "engine/train/data/sources/tar.h"
+#include "engine/train/data/sources/without_labels.h"
 #include "engine/train/files/input_file.h"
 
 namespace trainctl {
@@ -153,6 +156,18 @@ NpyOptions npy_options(const DatasetSpec& spec) {
   return options;
 }
 
+/// An array file takes the place of the folder whose files `fields` names.
+NpyOptions npy_options_without_label(const DatasetSpec& spec) {
+  std::error_code ignored;
+  if (spec.paths.size() == 1 && fs::is_directory(spec.paths[0], ignored)) return npy_options(spec);
+  if (spec.fields.size() > 1)
+    throw SpecError(
+        {}, "dataset.path",
+        fmt::format("a sample has {} fields without its label, so one .npy file is not enough", spec.fields.size()),
+        "name a folder with a file for each field, as in the job");
+  return {{{spec.fields.front().name, spec.paths}}};
+}
+
 TarOptions tar_options(const DatasetSpec& spec) {
   TarOptions options;
   options.paths = spec.paths;
@@ -207,6 +222,13 @@ struct FirstRow {
   }
 };
 
+/// A word has the number that it has in the training set.
+std::vector<std::string> words_of_training(const DatasetSpec& spec, const CsvField& column, CsvOptions options) {
+  options.paths = spec.class_paths;
+  options.fields = {column};
+  return open_csv(options)->class_names();
+}
+
 /// Labels are of label_dtype, and all else f32, or i32 where the transforms begin with type_cast: i32. Integers may be
 /// words: a column whose first value is no number.
 CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
@@ -232,6 +254,8 @@ CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& 
     column.type =
         column.words || to_integers || (is_label && spec.label_dtype == "i32") ? ElementType::i32 : ElementType::f32;
     if (column.words && is_label) column.classes = classes;
+    if (column.words && !is_label && !spec.class_paths.empty())
+      column.classes = words_of_training(spec, column, options);
     options.fields.push_back(std::move(column));
   }
   return options;
@@ -241,12 +265,58 @@ std::unique_ptr<Source> open_files(const DatasetSpec& spec, const std::vector<st
   if (spec.type == "image_folder") return open_image_folder({spec.paths, classes});
   if (spec.type == "tar") return open_tar(tar_options(spec));
   if (spec.type == "csv") return open_csv(csv_options(spec, classes));
-  if (spec.type == "npy") return open_npy(npy_options(spec));
+  if (spec.type == "npy") return open_npy(spec.labels ? npy_options(spec) : npy_options_without_label(spec));
   if (spec.type == "npz") return open_npz(array_options(spec));
   if (spec.type == "safetensors") return open_safetensors(array_options(spec));
   if (spec.type == "mnist") return std::make_unique<MnistSource>(spec);
   check(spec.type == "cifar10" || spec.type == "cifar100", "a type that reads files is one of these");
   return open_cifar_folder(spec);
+}
+
+/// The fields that the job reads from the files, without the label.
+std::vector<SampleFieldSpec> fields_without_label(const DatasetSpec& spec) {
+  std::vector<SampleFieldSpec> fields = spec.fields;
+  if (fields.empty() && spec.type == "tar") fields = {{"image", {"jpg", "jpeg", "png"}}};
+  if (fields.empty()) fields = {{"data", {"data"}}};
+  std::erase_if(fields, [](const SampleFieldSpec& field) { return field.name == "label"; });
+  return fields;
+}
+
+/// The label of a sample without one. A table says how many numbers it has; arrays have that of the training set.
+SourceField label_field(const DatasetSpec& spec) {
+  if (spec.type != "csv" && spec.has_source() && !spec.class_paths.empty()) {
+    DatasetSpec training = spec;
+    training.labels = true;
+    training.paths = spec.class_paths;
+    const std::unique_ptr<Source> source = open_files(training, {});
+    for (const SourceField& field : source->fields())
+      if (field.name == "label") return field;
+  }
+  SourceField field{"label", Encoding::array, spec.label_dtype == "f32" ? ElementType::f32 : ElementType::i32, {}};
+  for (const SampleFieldSpec& one : spec.fields)
+    if (spec.type == "csv" && one.name == "label" && one.parts.size() > 1)
+      field.shape = {static_cast<int64_t>(one.parts.size())};
+  return field;
+}
+
+bool ends_in_tar(const std::string& path) { return path.ends_with(".tar"); }
+
+/// The files of a set without labels: images for every set of images, otherwise files of the set's type.
+std::unique_ptr<Source> open_files_without_labels(DatasetSpec spec) {
+  const bool has_images = spec.type == "image_folder" || spec.has_file_splits() ||
+                          (spec.type == "tar" && std::none_of(spec.paths.begin(), spec.paths.end(), ends_in_tar));
+  if (spec.type == "mnist" && spec.paths.size() == 1 && is_idx_file(spec.paths[0]))
+    return open_idx_images(spec.paths[0]);
+  if (has_images) return open_images(spec.paths);
+  spec.fields = fields_without_label(spec);
+  return open_files(spec, {});
+}
+
+std::shared_ptr<const Source> open_unlabelled(const DatasetSpec& spec) {
+  std::string first;  // images have their own field name in a folder
+  if (spec.type == "mnist") first = "data";
+  if (spec.type == "tar" && !spec.fields.empty()) first = fields_without_label(spec).front().name;
+  return std::make_shared<WithoutLabels>(open_files_without_labels(spec), label_field(spec), first, spec.fields);
 }
 
 std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, const DatasetSpec& spec, uint64_t seed) {
@@ -266,11 +336,21 @@ std::vector<SourceField> mnist_fields(const Shape& image) {
   return {{"data", Encoding::array, ElementType::u8, image}, {"label", Encoding::array, ElementType::u8, {}}};
 }
 
+bool reads_words(const DatasetSpec& spec) {
+  if (spec.type != "csv") return false;
+  DatasetSpec samples = spec;
+  samples.class_paths.clear();
+  samples.fields = fields_without_label(spec);
+  const CsvOptions options = csv_options(samples, {});
+  return std::any_of(options.fields.begin(), options.fields.end(), [](const CsvField& field) { return field.words; });
+}
+
 void check_source_files(const DatasetSpec& spec) {
   if (spec.type == "npz") check_npz(array_options(spec));
 }
 
 std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed) {
+  if (!spec.labels) return open_unlabelled(spec);
   std::vector<std::string> classes;
   if (!spec.class_paths.empty()) {  // a class has the number that it has in the training set
     DatasetSpec training = spec;

@@ -2,11 +2,14 @@
 #include "engine/train/data/preference_set.h"
 
 #include <algorithm>
-#include <atomic>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <optional>
 
 #include "engine/base/error.h"
+#include "engine/text/chat.h"
+#include "engine/text/tokenizer.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/sources/file_list.h"
 
@@ -14,12 +17,6 @@ namespace trainctl {
 namespace {
 
 using PairJson = nlohmann::ordered_json;
-
-/// The numbers begin with 1.
-uint64_t next_number() {
-  static std::atomic<uint64_t> last = 0;
-  return ++last;
-}
 
 /// Returns the messages with which both lists begin.
 PairJson common_messages(const PairJson& a, const PairJson& b) {
@@ -34,37 +31,33 @@ PairJson without_first(const PairJson& messages, size_t count) {
   return rest;
 }
 
-/// Returns whether the positions of half a row contain no token of the answer.
-bool trains_nothing(const MarkedTokens& tokens, int64_t half) {
-  const auto end = std::min<int64_t>(static_cast<int64_t>(tokens.marked.size()), half + 1);
-  return end < 2 || std::none_of(tokens.marked.begin() + 1, tokens.marked.begin() + end, [](bool m) { return m; });
-}
+/// Tokenizes the answers of pairs.
+class PairTokenizer {
+ public:
+  /// SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
+  explicit PairTokenizer(const DatasetSpec& spec);
+  /// A line of the set, of which `name` (chosen or rejected) is tokenized behind its prompt. EnvError, without the
+  /// place of the line, if it is no pair.
+  MarkedTokens answer(const std::string& line, const char* name, WordCache& cache) const;
 
-}  // namespace
+ private:
+  Conversation render(const PairJson& prompt, const PairJson& answer) const;
 
-DataShapes PreferenceSet::shapes_of(const DatasetSpec& spec) {
-  DataShapes shapes = data_and_label({spec.length}, {}, true, true);
-  shapes.fields.push_back({"targets", {spec.length}, true});
-  shapes.fields.push_back({"documents", {spec.length}, true});
-  return shapes;
-}
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_;  ///< null if the tokenizer's folder has none
+  std::string end_;                     ///< eos_token
+};
 
-PreferenceSet::PreferenceSet(const DatasetSpec& spec)
-    : number_(next_number()),
-      half_(spec.length / 2),
-      tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
-      index_(
-          of_the_document_job("dataset.path", [&] { return DocumentIndex(list_files(spec.paths, "dataset.path")); })),
-      fields_(as_loaded(shapes_of(spec))) {
-  if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no pairs");
-  if (ChatTemplate::is_in(spec.tokenizer))
-    chat_ = of_the_document_job("dataset.tokenizer",
-                                [&] { return std::make_unique<ChatTemplate>(ChatTemplate::open(spec.tokenizer)); });
-  end_ = special_token_of(spec.tokenizer, "eos_token");
+PairTokenizer::PairTokenizer(const DatasetSpec& spec) {
+  of_the_document_job("dataset.tokenizer", [&] {
+    tokenizer_ = open_tokenizer(spec.tokenizer);
+    if (ChatTemplate::is_in(spec.tokenizer)) chat_ = std::make_unique<ChatTemplate>(ChatTemplate::open(spec.tokenizer));
+    end_ = special_token_of(spec.tokenizer, "eos_token");
+  });
 }
 
 /// The prompt and the answer, of which the bytes of the answer are marked.
-Conversation PreferenceSet::render(const PairJson& prompt, const PairJson& answer) const {
+Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answer) const {
   if (prompt.is_string() && answer.is_string()) {
     const std::string text = prompt.get<std::string>() + answer.get<std::string>() + end_;
     return {text, {{prompt.get<std::string>().size(), text.size()}}};
@@ -82,29 +75,57 @@ Conversation PreferenceSet::render(const PairJson& prompt, const PairJson& answe
   return {text, {{before.size(), text.size()}}};
 }
 
-MarkedTokens PreferenceSet::answer(const PairJson& prompt, const PairJson& answer) const {
-  thread_local WordCache cache;
-  thread_local uint64_t owner = 0;  // a later set may have the address of an earlier one
-  if (std::exchange(owner, number_) != number_) cache = WordCache();
-  return encode_marked(*tokenizer_, render(prompt, answer), cache);
+MarkedTokens PairTokenizer::answer(const std::string& line, const char* name, WordCache& cache) const {
+  const auto row = PairJson::parse(line, nullptr, false);
+  if (!row.is_object()) throw EnvError("expected a JSON object");
+  for (const char* field : {"chosen", "rejected"})
+    if (!row.contains(field)) throw EnvError(std::string("has no field '") + field + "'");
+  if (row.contains("prompt")) return encode_marked(*tokenizer_, render(row["prompt"], row[name]), cache);
+  if (!row["chosen"].is_array() || !row["rejected"].is_array())
+    throw EnvError("has no field 'prompt', which only lists of messages can do without");
+  const PairJson prompt = common_messages(row["chosen"], row["rejected"]);
+  return encode_marked(*tokenizer_, render(prompt, without_first(row[name], prompt.size())), cache);
 }
 
-PreferenceSet::Pair PreferenceSet::pair(int64_t sample) const {
-  try {
-    const auto row = PairJson::parse(index_.read(sample), nullptr, false);
-    if (!row.is_object()) throw EnvError("expected a JSON object");
-    for (const char* field : {"chosen", "rejected"})
-      if (!row.contains(field)) throw EnvError(std::string("has no field '") + field + "'");
-    if (row.contains("prompt")) return {answer(row["prompt"], row["chosen"]), answer(row["prompt"], row["rejected"])};
-    if (!row["chosen"].is_array() || !row["rejected"].is_array())
-      throw EnvError("has no field 'prompt', which only lists of messages can do without");
-    const PairJson prompt = common_messages(row["chosen"], row["rejected"]);
-    return {answer(prompt, without_first(row["chosen"], prompt.size())),
-            answer(prompt, without_first(row["rejected"], prompt.size()))};
-  } catch (const EnvError& error) {
-    throw EnvError(index_.where(sample) + ": " + error.what());
-  }
+std::vector<std::string> pair_files(const DatasetSpec& spec) { return list_files(spec.paths, "dataset.path"); }
+
+/// The tokenizer is opened only if the cache does not have the tokens.
+TokenCache tokens_of_pairs(const DatasetSpec& spec, const DocumentIndex& index) {
+  if (index.size() == 0) throw SpecError({}, "dataset.path", "the files contain no pairs");
+  const std::string key = of_the_document_job("dataset.tokenizer", [&] {
+    TokenKey parts(pair_files(spec), spec.tokenizer);
+    parts.add(spec.type);
+    return parts.text();
+  });
+  std::once_flag opened;
+  std::optional<PairTokenizer> tokenizer;
+  return of_the_document_job("dataset.path", [&] {
+    return TokenCache(key, 2 * index.size(), [&](int64_t answer, WordCache& cache) {
+      std::call_once(opened, [&] { tokenizer.emplace(spec); });
+      const int64_t pair = answer / 2;
+      try {
+        return tokenizer->answer(index.read(pair), answer % 2 == 0 ? "chosen" : "rejected", cache);
+      } catch (const EnvError& error) {
+        throw EnvError(index.where(pair) + ": " + error.what());
+      }
+    });
+  });
 }
+
+}  // namespace
+
+DataShapes PreferenceSet::shapes_of(const DatasetSpec& spec) {
+  DataShapes shapes = data_and_label({spec.length}, {}, true, true);
+  shapes.fields.push_back({"targets", {spec.length}, true});
+  shapes.fields.push_back({"documents", {spec.length}, true});
+  return shapes;
+}
+
+PreferenceSet::PreferenceSet(const DatasetSpec& spec)
+    : half_(spec.length / 2),
+      index_(of_the_document_job("dataset.path", [&] { return DocumentIndex(pair_files(spec)); })),
+      tokens_(tokens_of_pairs(spec, index_)),
+      fields_(as_loaded(shapes_of(spec))) {}
 
 void PreferenceSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
   const StageTimer timer(state.seconds, ReadStage::read);
@@ -114,15 +135,13 @@ void PreferenceSet::read(int64_t sample, ReadState& state, SampleOutputs to) con
   for (int64_t i = 0; documents != nullptr && i < 2 * half_; ++i)
     documents[i] = static_cast<int32_t>(i < half_ ? 0 : half_);
   if (data == nullptr && targets == nullptr) return;
-  const Pair pair = this->pair(sample);
-  for (const MarkedTokens* tokens : {&pair.chosen, &pair.rejected}) {
-    const int64_t begin = tokens == &pair.chosen ? 0 : half_;
-    const int64_t pairs = std::min<int64_t>(half_, static_cast<int64_t>(tokens->tokens.size()) - 1);
+  for (const int64_t answer : {0, 1}) {
+    const DocumentTokens tokens = tokens_.document(2 * sample + answer);
+    const int64_t begin = answer * half_, pairs = std::min(half_, tokens.size() - 1);
     for (int64_t i = 0; i < half_; ++i) {
-      const auto at = static_cast<size_t>(i);
-      if (data != nullptr) data[begin + i] = i < pairs ? tokens->tokens[at] : 0;
+      if (data != nullptr) data[begin + i] = i < pairs ? tokens.token(i) : 0;
       if (targets != nullptr)
-        targets[begin + i] = i < pairs && tokens->marked[at + 1] ? tokens->tokens[at + 1] : kNoTrainedLabel;
+        targets[begin + i] = i < pairs && tokens.is_trained(i + 1) ? tokens.token(i + 1) : kNoTrainedLabel;
     }
   }
 }
@@ -130,10 +149,9 @@ void PreferenceSet::read(int64_t sample, ReadState& state, SampleOutputs to) con
 PreferenceSet::Summary PreferenceSet::summarize() const {
   Summary summary;
   for (int64_t i = 0; i < size(); ++i) {
-    const Pair one = pair(i);
-    const auto longest = std::max(one.chosen.tokens.size(), one.rejected.tokens.size());
-    summary.truncated += static_cast<int64_t>(longest) - 1 > half_ ? 1 : 0;
-    if (!trains_nothing(one.chosen, half_) && !trains_nothing(one.rejected, half_)) continue;
+    const DocumentTokens chosen = tokens_.document(2 * i), rejected = tokens_.document(2 * i + 1);
+    summary.truncated += std::max(chosen.size(), rejected.size()) - 1 > half_ ? 1 : 0;
+    if (chosen.count_trained(1, half_ + 1) > 0 && rejected.count_trained(1, half_ + 1) > 0) continue;
     if (summary.untrained++ == 0) summary.first_untrained = where(i);
   }
   return summary;

@@ -16,33 +16,30 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/spec/job_spec.h"
-#include "engine/text/chat.h"
-#include "engine/text/tokenizer.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/document_index.h"
+#include "engine/train/data/token_cache.h"
 
 namespace trainctl {
 
 class PreferenceSet final : public Dataset {
  public:
-  /// SpecError if a file or the tokenizer cannot be read.
+  /// SpecError if a file, a pair or the tokenizer cannot be read. Tokenizes all answers, unless the host's cache has
+  /// their tokens.
   explicit PreferenceSet(const DatasetSpec& spec);
 
   int64_t size() const override { return index_.size(); }
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
-  void expect(int64_t sample) const override { index_.expect(sample); }
   std::string where(int64_t sample) const override { return index_.where(sample); }
 
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
-  int64_t memory_bytes() const { return index_.memory_bytes(); }
-  /// Pairs with an answer that does not fit into half a row, and those of which an answer has no token there. EnvError,
-  /// with its place, for a line that is no pair.
+  /// Memory of the index and of tokens that could not be written to the cache.
+  int64_t memory_bytes() const { return index_.memory_bytes() + tokens_.memory_bytes(); }
+  /// Pairs with an answer that does not fit into half a row, and those of which an answer has no token there.
   struct Summary {
     int64_t truncated = 0, untrained = 0;
     std::string first_untrained = {};
@@ -52,19 +49,9 @@ class PreferenceSet final : public Dataset {
   static DataShapes shapes_of(const DatasetSpec& spec);
 
  private:
-  struct Pair {
-    MarkedTokens chosen, rejected;
-  };
-  Pair pair(int64_t sample) const;
-  MarkedTokens answer(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer) const;
-  Conversation render(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer) const;
-
-  uint64_t number_;  ///< no two sets of this process have the same
   int64_t half_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_;  ///< null if the tokenizer's folder has none
-  std::string end_;                     ///< eos_token
   DocumentIndex index_;
+  TokenCache tokens_;  ///< document 2 i is the chosen answer of pair i, and 2 i + 1 the rejected one
   std::vector<SampleField> fields_;
 };
 

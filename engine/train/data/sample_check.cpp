@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/base/text.h"
 #include "engine/model/index_uses.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/class_text_set.h"
@@ -14,6 +15,7 @@
 #include "engine/train/data/elements.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
+#include "engine/train/data/preference_set.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
 
@@ -78,9 +80,8 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
 
 /// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length.
 std::optional<Stray> first_stray_of_documents(const DatasetSpec& spec, const IndexUse& use) {
-  const int64_t largest = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })
-                              ->vocabulary_size() -
-                          1;
+  const int64_t largest =
+      of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })->vocabulary_size() - 1;
   if (use.input == "documents" || use.accepts(largest)) return {};
   return Stray{static_cast<int32_t>(largest), fmt::format("the tokenizer {} has token {}", spec.tokenizer, largest)};
 }
@@ -109,6 +110,7 @@ std::optional<Stray> first_stray(const CheckedSet& checked, const IndexUse& use)
     if (!stray || use.accepts(stray->token)) return {};
     return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
   }
+  if (!spec.labels && use.input == "label") return {};
   if (spec.type == "mnist" && use.input == "label") {
     const std::vector<uint8_t> labels = read_mnist_labels(spec.paths.front(), spec.split);
     for (size_t i = 0; i < labels.size(); ++i)
@@ -230,6 +232,35 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
   return {};
 }
 
+/// "3 of 48 conversations train nothing"
+std::string nothing_trained(int64_t count, int64_t all, const std::string& name) {
+  return fmt::format("{} of {} {}{} train{} nothing", with_commas(count), with_commas(all), name, all == 1 ? "" : "s",
+                     count == 1 ? "s" : "");
+}
+
+/// Empty if all documents train something.
+std::string note_on_documents(const DatasetSpec& spec) {
+  const DocumentSet::Summary found = DocumentSet(spec).summarize();
+  if (found.untrained == 0) return "";
+  std::vector<std::string> reasons;
+  if (found.cut_off > 0)
+    reasons.push_back(fmt::format("{} only behind the first {} tokens (dataset.length)", with_commas(found.cut_off),
+                                  with_commas(spec.length)));
+  if (const int64_t others = found.untrained - found.cut_off; others > 0 && spec.train_on == "assistant")
+    reasons.push_back(with_commas(others) + " without an answer of an assistant");
+  return nothing_trained(found.untrained, found.documents, spec.type == "chat" ? "conversation" : "document") +
+         (reasons.empty() ? "" : " (" + join(reasons) + ")") + "; first: " + found.first_untrained;
+}
+
+std::string note_on_pairs(const DatasetSpec& spec) {
+  const PreferenceSet set(spec);
+  const PreferenceSet::Summary found = set.summarize();
+  if (found.untrained == 0) return "";
+  return nothing_trained(found.untrained, set.size(), "pair") +
+         fmt::format(": an answer has no token among the first {} with its prompt (half of dataset.length); first: {}",
+                     with_commas(spec.length / 2), found.first_untrained);
+}
+
 /// A validation reads other samples, but made sets draw them from the same range.
 bool has_own_samples(const PlannedJob& job) {
   if (!job.validation) return false;
@@ -237,6 +268,19 @@ bool has_own_samples(const PlannedJob& job) {
 }
 
 }  // namespace
+
+std::vector<std::string> notes_on_samples(const PlannedJob& job) {
+  std::vector<std::string> notes;
+  const auto look = [&](const DatasetSpec& spec, const char* section) {
+    std::string note;
+    if (spec.has_documents()) note = note_on_documents(spec);
+    if (spec.type == "preference") note = note_on_pairs(spec);
+    if (!note.empty()) notes.push_back(std::string(section) + ": " + note);
+  };
+  look(job.spec.dataset, "dataset");
+  if (has_own_samples(job)) look(job.validation->set, "validation.dataset");
+  return notes;
+}
 
 void require_intact_files(const PlannedJob& job) {
   try {
@@ -258,6 +302,9 @@ void require_sound_samples(const PlannedJob& job) {
   for (IndexUse& use : uses)
     for (const ServedTable& table : job.tables)
       if (table.field == use.input) use.below = table.rows;  // The graph contains only a window of the table.
+  if (job.spec.dataset.type == "preference")
+    for (IndexUse& use : uses)
+      if (use.input == "targets") use.ignored = kNoTrainedLabel;
   std::vector<Diagnostic> faults;
   try {
     for (const CheckedSet& set : sets)

@@ -1,6 +1,9 @@
 // Looks for faults in the samples of a job's sets before a run meets them.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "engine/planning/planned_job.h"
 
 namespace trainctl {
@@ -16,5 +19,9 @@ void require_intact_files(const PlannedJob& job);
 ///    samples of small sets, and a part of large ones that is spread over the set. dataset.on_error: skip allows them.
 /// Throws as open_dataset.
 void require_sound_samples(const PlannedJob& job);
+
+/// Notes on documents and pairs of the training and the validation set that train nothing, each with the place of the
+/// first one. Throws as open_dataset.
+std::vector<std::string> notes_on_samples(const PlannedJob& job);
 
 }  // namespace trainctl

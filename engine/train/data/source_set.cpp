@@ -66,7 +66,8 @@ void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from
   const bool any_length = std::find(from.shape.begin(), from.shape.end(), kAnySize) != from.shape.end();
   if (from.encoding == Encoding::image || any_length || !specs.empty()) {
     way.type = transformable(from.type);
-    const Shape shape = from.encoding == Encoding::image ? Shape{kAnySize, kAnySize, spec.channels} : from.shape;
+    const int channels = spec.type == "mnist" ? 1 : spec.channels;
+    const Shape shape = from.encoding == Encoding::image ? Shape{kAnySize, kAnySize, channels} : from.shape;
     const std::string path = spec.transforms.empty() || spec.transforms.front().field.empty()
                                  ? "dataset.transforms"
                                  : "dataset.transforms." + from.name;

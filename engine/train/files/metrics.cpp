@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/measures.h"
+#include "engine/base/printable.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -130,7 +131,17 @@ std::string metrics_line(const ValidationReport& report) {
       {"kind", "validation"}, {"epoch", report.epoch}, {"run_step", report.run_step}, {"samples", report.samples}};
   for (const auto& [name, number] : report.values) put_loss(line, name.c_str(), number);
   line["seconds"] = whole_microseconds(report.seconds);
-  return line.dump();
+  for (const ValidationText& text : report.texts)
+    line["texts"].push_back({{"prompt", text.prompt}, {"text", text.text}});
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::vector<std::string> text_lines(const ValidationReport& report) {
+  std::vector<std::string> lines;
+  for (const ValidationText& text : report.texts)
+    lines.push_back(
+        fmt::format("validation text {}: {} -> {}", lines.size() + 1, printable(text.prompt), printable(text.text)));
+  return lines;
 }
 
 std::string not_finite_line(const StepReport& report) {

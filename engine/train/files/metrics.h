@@ -53,6 +53,11 @@ struct EpochReport {
   MetricValues metrics{};
 };
 
+/// A text that a validation has generated (validation.generate).
+struct ValidationText {
+  std::string prompt, text;
+};
+
 /// An evaluation of a whole data set.
 struct ValidationReport {
   int64_t epoch = 1;
@@ -63,6 +68,7 @@ struct ValidationReport {
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
   BestValues best;  ///< best of the run so far, this one and those before resumes included
   double seconds = 0;
+  std::vector<ValidationText> texts;  ///< only on rank 0
 
   std::optional<double> value(const std::string& metric) const;
 };
@@ -72,9 +78,12 @@ BestValues best_after(const BestValues& best, const ValidationReport& report);
 
 /// "validation epoch 3: loss 0.1204, accuracy 0.9670"; "validation epoch 3 step 20: …" inside an epoch.
 std::string validation_line(const ValidationReport& report);
+/// A line for each text: "validation text 1: Is 4 odd? -> No.", with escapes for control characters.
+std::vector<std::string> text_lines(const ValidationReport& report);
 /// "loss 0.1204, accuracy 0.9670".
 std::string values_text(const ValidationReport& report);
-/// {"kind":"validation","epoch":3,"run_step":132,"samples":1000,"loss":0.1204,"accuracy":0.967,"seconds":0.2}
+/// {"kind":"validation","epoch":3,"run_step":132,"samples":1000,"loss":0.1204,"accuracy":0.967,"seconds":0.2}, and
+/// with texts "texts":[{"prompt":"Is 4 odd?","text":"No."}].
 std::string metrics_line(const ValidationReport& report);
 
 /// "epoch: 1 step: 44, loss is 2.1034".

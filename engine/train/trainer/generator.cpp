@@ -57,6 +57,7 @@ class GeneratedText {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t prompt_size() const { return static_cast<int64_t>(request_.prompts[index_].tokens.size()); }
   bool is_done() const { return !reason_.empty(); }
+  const std::string& prompt() const { return request_.prompts[index_].text; }
   const std::string& text() const { return text_; }
 
   /// Returns the new text.
@@ -131,6 +132,22 @@ void decode(const Batch& batch, TokenSteps& steps, const std::function<void(std:
   }
 }
 
+/// `on_text` as in decode(); `on_end` receives each text when its batch is done.
+template <class OnText, class OnEnd>
+void generate_batches(const GenerationRequest& request, TokenSteps& steps, OnText on_text, OnEnd on_end) {
+  const std::unique_ptr<Tokenizer> tokenizer =
+      request.tokenizer.empty() ? std::make_unique<ByteTokenizer>() : open_tokenizer(request.tokenizer);
+  const auto rows = static_cast<size_t>(steps.rows());
+  for (size_t first = 0; first < request.prompts.size(); first += rows) {
+    Batch batch;
+    for (size_t p = first; p < std::min(first + rows, request.prompts.size()); ++p)
+      batch.push_back(std::make_unique<GeneratedText>(request, p, *tokenizer));
+    prefill(batch, steps);
+    decode(batch, steps, on_text);
+    for (const auto& text : batch) on_end(*text);
+  }
+}
+
 }  // namespace
 
 void require_known_tokens(const PlannedJob& job, const GenerationRequest& request) {
@@ -147,26 +164,27 @@ void require_known_tokens(const PlannedJob& job, const GenerationRequest& reques
 }
 
 void generate(const GenerationRequest& request, TokenSteps& steps, const std::function<void(std::string_view)>& write) {
-  const std::unique_ptr<Tokenizer> tokenizer =
-      request.tokenizer.empty() ? std::make_unique<ByteTokenizer>() : open_tokenizer(request.tokenizer);
-  const auto rows = static_cast<size_t>(steps.rows());
   const bool streams = request.format == GenerationFormat::text;
-  for (size_t first = 0; first < request.prompts.size(); first += rows) {
-    Batch batch;
-    for (size_t p = first; p < std::min(first + rows, request.prompts.size()); ++p)
-      batch.push_back(std::make_unique<GeneratedText>(request, p, *tokenizer));
-    prefill(batch, steps);
-    decode(batch, steps, [&](std::string_view text) {
-      if (streams && !text.empty()) write(text);
-    });
-    for (size_t row = 0; row < batch.size(); ++row) {
-      if (request.format == GenerationFormat::json) write(batch[row]->json());
-      if (request.format == GenerationFormat::pairs)
-        write("> " + request.prompts[first + row].text + "\n" + batch[row]->text() + "\n\n");
-    }
-  }
+  const auto on_text = [&](std::string_view text) {
+    if (streams && !text.empty()) write(text);
+  };
+  generate_batches(request, steps, on_text, [&](const GeneratedText& text) {
+    if (request.format == GenerationFormat::json) write(text.json());
+    if (request.format == GenerationFormat::pairs) write("> " + text.prompt() + "\n" + text.text() + "\n\n");
+  });
   if (streams) write("\n");
   steps.finish();
+}
+
+std::vector<ValidationText> generate_texts(const GenerationRequest& request, TokenSteps& steps) {
+  std::vector<ValidationText> texts;
+  generate_batches(
+      request, steps, [](std::string_view) {},
+      [&](const GeneratedText& text) {
+        texts.push_back({text.prompt(), text.text()});
+      });
+  steps.finish();
+  return texts;
 }
 
 }  // namespace trainctl

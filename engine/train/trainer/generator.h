@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <string_view>
+#include <vector>
 
+#include "engine/train/files/metrics.h"
 #include "engine/train/trainer/generation_request.h"
 #include "engine/train/trainer/token_steps.h"
 
@@ -14,5 +16,8 @@ void require_known_tokens(const PlannedJob& job, const GenerationRequest& reques
 
 /// `write` receives the output in the request's format. Throws as TokenSteps, and EnvError for the tokenizer.
 void generate(const GenerationRequest& request, TokenSteps& steps, const std::function<void(std::string_view)>& write);
+
+/// Returns the texts instead, one per prompt.
+std::vector<ValidationText> generate_texts(const GenerationRequest& request, TokenSteps& steps);
 
 }  // namespace trainctl

@@ -44,9 +44,26 @@ void require_prediction_name(const std::string& path) {
   throw SpecError({}, "-o", "'" + path + "' is neither .npy nor .safetensors", "e.g. -o out.npy");
 }
 
-void predict_layer(PlannedJob& job, const std::string& layer) {
+std::string answer_layer(const JobSpec& spec) {
+  check(spec.loss && !spec.loss->input.empty(), "a job with a loss has an answer");
+  return spec.loss->input;
+}
+
+bool may_predict(const PlannedJob& job, const std::string& layer) {
+  if (!job.validation || job.plan.hybrid()) return false;
+  try {
+    PlannedJob tried = job;
+    predict_layer(tried, layer);
+  } catch (const SpecError&) {
+    return false;
+  }
+  return true;
+}
+
+void predict_layer(PlannedJob& job, const std::string& layer, bool has_loss) {
   check(job.validation.has_value(), "a prediction is of the validation set");
-  Graph graph = prediction_graph(job.graph, output_of(job, layer));
+  const TensorId wanted = output_of(job, layer);
+  Graph graph = has_loss ? evaluation_graph(job.graph, wanted) : prediction_graph(job.graph, wanted);
   const Tensor& tensor = graph.tensors[static_cast<size_t>(graph.prints[0])];
   if (tensor.kind != TensorKind::activation)
     throw SpecError({}, "--layer", "'" + layer + "' returns the data unchanged");

@@ -9,9 +9,15 @@
 
 namespace trainctl {
 
-/// Makes the job's evaluation compute this layer's output, and nothing that it does not need. SpecError (--layer) if
-/// there is no such layer, or its rows are not those of the batch.
-void predict_layer(PlannedJob& job, const std::string& layer);
+/// Makes the job's evaluation compute this layer's output, and nothing that it does not need; with `has_loss` also the
+/// loss and the metrics. SpecError (--layer) if there is no such layer, or its rows are not those of the batch.
+void predict_layer(PlannedJob& job, const std::string& layer, bool has_loss = false);
+
+/// Whether predict_layer accepts the layer, and the ranks know which part of its output each of them has.
+bool may_predict(const PlannedJob& job, const std::string& layer);
+
+/// The layer whose output the loss reads: the answer of the network. The job has a loss.
+std::string answer_layer(const JobSpec& spec);
 
 class PredictionFile {
  public:

@@ -126,7 +126,9 @@ void TokenSteps::run(Steps& steps, int64_t tokens_of_row, std::span<const int32_
     check(load.op == tokens_name_ || load.op == kStartsInput, "the graph reads tokens and first positions");
     fill(load.outputs[0], load.op == kStartsInput ? starts : tokens, steps.inputs.get() + layout.offsets[i]);
   }
-  steps.executor->start_step(steps.inputs.get(), {});
+  StepScalars scalars;
+  scalars.step = step_;
+  steps.executor->start_step(steps.inputs.get(), scalars);
   steps.executor->finish_step();
 }
 

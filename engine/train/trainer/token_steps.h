@@ -33,6 +33,8 @@ class TokenSteps {
   Executor& executor() { return *decode_.executor; }
   int64_t rows() const { return job_.generation->size.rows; }
   int64_t prefill_tokens() const { return job_.generation->prefill_tokens; }
+  /// The step that ranks show as theirs while they generate, from 0.
+  void set_step(uint32_t step) { step_ = step; }
 
   // Rank 0. `starts`: by row, the position of its first token.
   /// `tokens`: [rows, prefill_tokens].
@@ -73,6 +75,7 @@ class TokenSteps {
   std::vector<float> logits_, received_;
   std::vector<int32_t> message_;
   std::vector<int64_t> sent_;  ///< by rank: the number of the last order
+  uint32_t step_ = 0;
 };
 
 }  // namespace trainctl

@@ -46,7 +46,9 @@ struct TrainOptions {
   StartUpClock start_up{};              ///< started by the phases before this one
   TrainPosition from{};                 ///< where to start
   const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
-  BatchExchange* exchange = nullptr;    ///< for tables on parameter servers; must outlive the training
+  /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
+  std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
+  BatchExchange* exchange = nullptr;  ///< for tables on parameter servers; must outlive the training
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
   /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device has
@@ -122,6 +124,7 @@ class Trainer {
   const TrainObservers observers_;
   BatchExchange* const exchange_;  ///< null: there is none
   const std::function<bool(int64_t step)> may_start_;
+  const std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts_;
   StartUpClock start_up_;
   int64_t run_steps_ = 0;
   const int64_t first_step_;

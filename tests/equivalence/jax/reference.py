@@ -186,8 +186,10 @@ def turned(x, attrs, documents):
     angle = rows[:, :, None, None] * frequencies
     cosine, sine = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
     if features < x.shape[-1]:
-        part = turned(x[..., :features], {**attrs, "rotary_dim": features}, documents)
-        return jnp.concatenate([part, x[..., features:]], -1)
+        begin = attrs.get("rotary_offset", 0)
+        end = begin + features
+        part = turned(x[..., begin:end], {**attrs, "rotary_dim": features}, documents)
+        return jnp.concatenate([x[..., :begin], part, x[..., end:]], -1)
     if attrs["pairs"] == "half":
         a, b = x[..., :half], x[..., half:]
         return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
@@ -206,33 +208,72 @@ def rotary(x, attrs, documents=None):
     return jnp.concatenate([units, k[:, :, :, None], v[:, :, :, None]], 3).reshape(x.shape)
 
 
-def routed(logits, attrs):
+def routed(logits, attrs, bias):
     """Weights and ids of the chosen experts of each row."""
-    scores = jax.nn.sigmoid(logits) if attrs["score"] == "sigmoid" else jax.nn.softmax(logits)
-    groups = attrs["groups"]
-    parts = scores.reshape(*scores.shape[:-1], groups, -1)
-    best = jnp.sort(parts)[..., -2:].sum(-1) if attrs["score"] == "sigmoid" else parts.max(-1)
-    allowed = jax.nn.one_hot(jax.lax.top_k(best, attrs.get("top_groups", groups))[1], groups).sum(-2) > 0
-    candidates = jnp.where(allowed[..., None], parts, -1).reshape(scores.shape)
+    sigmoid, groups = attrs["router.score"] == "sigmoid", attrs["router.groups"]
+    scores = jax.nn.sigmoid(logits) if sigmoid else jax.nn.softmax(logits)
+    parts = (scores + bias).reshape(*scores.shape[:-1], groups, -1)
+    best = jnp.sort(parts)[..., -2:].sum(-1) if sigmoid else parts.max(-1)
+    allowed = jax.nn.one_hot(jax.lax.top_k(best, attrs.get("router.top_groups", groups))[1], groups).sum(-2) > 0
+    candidates = jnp.where(allowed[..., None], parts, -jnp.inf).reshape(scores.shape)
     ids = jax.lax.top_k(candidates, attrs["top_k"])[1]
     weights = jnp.take_along_axis(scores, ids, -1)
-    return attrs["scale"] * (weights / weights.sum(-1, keepdims=True) if attrs["normalize"] else weights), ids
+    return attrs["router.scale"] * (weights / weights.sum(-1, keepdims=True) if attrs["router.normalize"] else weights), ids
 
 
-def mixture_of_experts(x, router, up, down, attrs):
-    """Every expert computes every row; rows that did not choose it have weight 0."""
-    weights, ids = routed(x @ router.T, attrs)
+def balance_losses(logits, chosen, attrs):
+    """Auxiliary loss and z-loss of a micro-batch. `chosen`: 1 for each chosen expert of each row."""
+    scores = jax.nn.sigmoid(logits) if attrs["router.score"] == "sigmoid" else jax.nn.softmax(logits)
+    p, experts = scores / scores.sum(-1, keepdims=True), logits.shape[-1]
+    coefficient = attrs.get("router.aux_loss", {"aux_loss": 0.01}.get(attrs["router.balance"], 0))
+    if attrs["router.aux_over"] == "sequence":  # DeepSeek-V2
+        f = experts / attrs["top_k"] * chosen.reshape(len(chosen), -1, experts).mean(1)
+        aux = (f * p.reshape(len(p), -1, experts).mean(1)).sum(-1).mean()
+    else:  # Hugging Face
+        aux = experts * (chosen.reshape(-1, experts).mean(0) * p.reshape(-1, experts).mean(0)).sum()
+    return coefficient * aux + attrs["router.z_loss"] * jnp.square(jax.nn.logsumexp(logits, -1)).mean()
+
+
+def without_dropped(ids, experts, attrs):
+    """1 for each pair that is kept, else 0: each expert keeps the first pairs of a sequence."""
+    pairs = jax.nn.one_hot(ids, experts).reshape(len(ids), -1, experts)
+    before = ((jnp.cumsum(pairs, 1) - pairs) * pairs).sum(-1)
+    most = math.floor(attrs["capacity"] * pairs.shape[1] / experts)
+    return (before < most).reshape(ids.shape)
+
+
+def mixture_of_experts(x, router, up, down, attrs, bias):
+    """Every expert computes every row; rows that did not choose it have weight 0. Returns the result, the losses for balance and the
+    number of rows that chose each expert."""
+    logits, act = x @ router.T, activation_of(attrs)
+    weights, ids = routed(logits, attrs, bias)
+    chosen = jax.nn.one_hot(ids, len(up)).sum(-2)
+    if attrs["drop"]:
+        weights = weights * without_dropped(ids, len(up), attrs)
     of_expert = (weights[..., None] * jax.nn.one_hot(ids, len(up))).sum(-2)
     parts = jnp.einsum("ephd,...d->...eph", up, x)
-    act = {"swiglu": jax.nn.silu, "silu": jax.nn.silu, "relu": jax.nn.relu}.get(attrs["activation"], jax.nn.gelu)
     hidden = act(parts[..., 0, :]) * (parts[..., 1, :] if up.shape[1] == 2 else 1)
-    return jnp.einsum("...e,edh,...eh->...d", of_expert, down, hidden)
+    return jnp.einsum("...e,edh,...eh->...d", of_expert, down, hidden), balance_losses(logits, chosen, attrs), chosen.reshape(-1, len(up)).sum(0)
+
+
+def activation_of(attrs):
+    return {"swiglu": jax.nn.silu, "silu": jax.nn.silu, "relu": jax.nn.relu}.get(attrs["activation"], jax.nn.gelu)
+
+
+def shared_expert(x, weights, name, attrs):
+    if not attrs["shared_hidden"]:
+        return 0
+    up = x @ weights[f"{name}.shared_up.weight"].T
+    gate = weights.get(f"{name}.shared_gate.weight")
+    act = activation_of(attrs)
+    return (act(up) if gate is None else act(x @ gate.T) * up) @ weights[f"{name}.shared_down.weight"].T
 
 
 class Network:
     def __init__(self, job):
         self.job = job
         self.whole = {}  # layer -> the shape of its output for the whole batch
+        self.extra, self.counts = 0, {}  # of layers with experts: losses besides the job's, and the load of a step
 
     def find_shapes(self, *whole_batch):
         """Fills self.whole from the arguments of `loss` without a micro-batch, up to a layer that computes over the rows and so does
@@ -307,6 +348,9 @@ class Network:
             return jnp.pad(x, around, constant_values=attrs["value"])
         if kind == "one_hot":
             return jax.nn.one_hot(x.astype(int), attrs["classes"], dtype=jnp.float64)
+        if kind == "position_embedding" and len(inputs) > 1:  # with the first row of each row's document
+            rows = jnp.arange(x.shape[1])[None]
+            return x + weight[rows - jnp.minimum(rows, inputs[1].astype(int))]
         if kind == "position_embedding":
             return x + weight[:x.shape[-2]]
         if kind == "rms_norm":
@@ -332,7 +376,11 @@ class Network:
         if kind == "attention":
             return attention(inputs, attrs)
         if kind == "moe":
-            return mixture_of_experts(x, *(weights[f"{name}.{of}"] for of in ("router", "up", "down")), attrs)
+            of_layer = (weights[f"{name}.{of}"] for of in ("router", "up", "down"))
+            made, extra, counts = mixture_of_experts(x, *of_layer, attrs, weights.get(f"{name}.balance_bias", 0))
+            self.extra = self.extra + extra - jax.lax.stop_gradient(extra)  # only the gradient counts
+            self.counts[name] = self.counts.get(name, 0) + counts
+            return made + shared_expert(x, weights, name, attrs)
         if kind == "rotary":
             return rotary(*inputs[:1], attrs, *inputs[1:])
         if kind == "embedding":
@@ -421,21 +469,33 @@ def make_step(job):
 
     def mean_loss(weights, data, label, step):
         network.find_shapes(weights, data, label, step)
+        network.extra, network.counts = 0, {}
         parts = zip(jnp.split(data, count), jnp.split(label, count))
         counted = (label != job["loss_attrs"].get("ignore_index", math.nan)).sum()
         label_weight = jnp.where(counted > 0, label.size / jnp.maximum(counted, 1), 0)
-        return sum(network.loss(weights, *part, step, m, label_weight) for m, part in enumerate(parts)) / count
+        loss = sum(network.loss(weights, *part, step, m, label_weight) for m, part in enumerate(parts))
+        return (loss + network.extra) / count, network.counts
+
+    def moved_bias(weights, counts):
+        """DeepSeek-V3: the bias of each expert after a step."""
+        moved = {}
+        for layer in job["network"]:
+            name = f"{layer['name']}.balance_bias"
+            if name in weights:
+                load, speed = counts[layer["name"]], layer["attrs"].get("router.bias_speed", 0.001)
+                moved[name] = weights[name] + speed * jnp.sign(load.mean() - load)
+        return moved
 
     @jax.jit
     def run(weights, slots, data, label, rate, step):
-        frozen = {name: w for name, w in weights.items() if name in job["frozen"]}
+        frozen = {name: w for name, w in weights.items() if name in job["frozen"] or name.endswith(".balance_bias")}
         trained = {name: w for name, w in weights.items() if name not in frozen}
-        loss, gradients = jax.value_and_grad(lambda trained: mean_loss({**frozen, **trained}, data, label, step))(trained)
+        (loss, counts), gradients = jax.value_and_grad(lambda trained: mean_loss({**frozen, **trained}, data, label, step), has_aux=True)(trained)
         if o["clip_norm"] > 0:
             norm = jnp.sqrt(sum(jnp.sum(g * g) for g in gradients.values()))
             gradients = {name: g * jnp.minimum(1, o["clip_norm"] / (norm + 1e-6)) for name, g in gradients.items()}
         after = {name: updated(o, name, w, gradients[name], slots[name], rate, step) for name, w in trained.items()}
-        return loss, {**frozen, **{name: w for name, (w, _) in after.items()}}, {name: state for name, (_, state) in after.items()}
+        return loss, {**frozen, **moved_bias(weights, counts), **{name: w for name, (w, _) in after.items()}}, {name: state for name, (_, state) in after.items()}
 
     return run
 
@@ -451,10 +511,10 @@ def reference_losses(dump_job, job_file, overrides=()):
         folder = pathlib.Path(name)
         subprocess.run([dump_job, str(job_file), name, *overrides], check=True)
         job = json.loads((folder / "job.json").read_text())
-        files = [file for kind in ("weight", "bias", "router", "up", "down") for file in sorted(folder.glob(f"*.{kind}.npy"))]
+        files = [file for kind in ("weight", "bias", "router", "up", "down", "balance_bias") for file in sorted(folder.glob(f"*.{kind}.npy"))]
         weights = {file.stem: read_array(file) for file in files}
         data, label = read_array(folder / "data.npy"), read_array(folder / "label.npy")
-    slots = {name: (jnp.zeros_like(w), jnp.zeros_like(w)) for name, w in weights.items() if name not in job["frozen"]}
+    slots = {name: (jnp.zeros_like(w), jnp.zeros_like(w)) for name, w in weights.items() if name not in job["frozen"] and not name.endswith(".balance_bias")}
     run, losses = make_step(job), {}
     for step in range(job["steps"]):
         rate = learning_rate(job["optimizer"]["learning_rate"], step, job["steps"])

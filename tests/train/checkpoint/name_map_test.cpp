@@ -238,6 +238,26 @@ constants:
   CHECK(map.constants_with("bn.weight", 20).empty());
 }
 
+TEST_CASE("`each` lists a tensor of theirs for each index of dim 0") {
+  const NameMap map = NameMap::parse(R"(
+tensors:
+  h.{i}.up:
+    name: ["h.{i}.{e}.gate", "h.{i}.{e}.up"]
+    each: {e: "h.{i}.attn.heads"}
+    order: "[1+1] h d = h d, h d"
+)",
+                                     "map.yaml");
+  const auto mapped = map.of_ours("h.0.up", attention(3, {}));
+  REQUIRE(mapped);
+  CHECK(mapped->theirs ==
+        std::vector<std::string>{"h.0.0.gate", "h.0.0.up", "h.0.1.gate", "h.0.1.up", "h.0.2.gate", "h.0.2.up"});
+  CHECK(mapped->each == 3);
+  CHECK(mapped->ordered_parts() == 2);
+  CHECK(mapped->ordered_shape({3, 2, 5, 4}) == Shape{2, 5, 4});
+  CHECK_THROWS_WITH_AS(mapped->ordered_shape({4, 2, 5, 4}), doctest::Contains("is 3, but h.0.up is [4, 2, 5, 4]"),
+                       SpecError);
+}
+
 TEST_CASE("the prefix goes where no name of the file has it") {
   const char* const text = "prefix: model.\ntensors: {a: model.a, b: head.b}\nignore: [model.mask]\n";
   const auto theirs = [&](const std::vector<std::string>& names) {
@@ -276,5 +296,13 @@ TEST_CASE("all that is wrong with a map is said, with its place") {
         List{"2:33 constants.c.dtype: 'I65' is not a safetensors type"});
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I64, value: stops}}\n") ==
         List{"2:45 constants.c.value: must be an integer or steps, not 'stops'"});
+  CHECK(errors_of("tensors: {a: {name: 'b.{e}', each: {e: 2}}}\n") ==
+        List{"1:37 tensors.a.each: needs an order of the dims behind dim 0"});
+  CHECK(errors_of("tensors: {'a.{i}': {name: 'b.{i}', each: {i: 2}, order: 'x = x'}}\n") ==
+        List{"1:43 tensors.a.{i}.each: 'i' already has another meaning"});
+  CHECK(errors_of("tensors: {a: {name: b, each: {e: 2}, order: 'x = x'}}\n") ==
+        List{"1:21 tensors.a: 'b' has the placeholders {}, but 'a' has {e}"});
+  CHECK(errors_of("tensors: {a: {name: b, each: {e: 2, f: 3}, order: 'x = x'}}\n") ==
+        List{"1:30 tensors.a.each: must have one placeholder"});
   CHECK(errors_of("words: {w: [a]}\n") == List{"1:1 tensors: is missing"});
 }

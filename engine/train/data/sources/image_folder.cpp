@@ -165,6 +165,32 @@ FolderImages images_of(const std::vector<std::string>& patterns, std::vector<std
   return images;
 }
 
+FolderImages images_without_classes(const std::vector<std::string>& patterns) {
+  FolderImages images;
+  Walk walk(images.names);
+  std::error_code ignored;
+  for (std::string pattern : patterns) {
+    if (fs::is_directory(pattern, ignored)) {
+      while (pattern.size() > 1 && pattern.ends_with('/')) pattern.pop_back();
+      const int64_t before = images.names.size();
+      walk.visit(pattern, 0);
+      if (images.names.size() == before)
+        fail_spec(fmt::format("'{}' contains no images (.jpg .jpeg .png)", pattern),
+                  "name a folder or files of images");
+      continue;
+    }
+    for (const std::string& file : list_files({pattern}, "dataset.path")) {
+      const fs::path path(file);
+      const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+      if (!is_image_name(path.filename().string(), folder))
+        fail_spec(fmt::format("'{}' is not an image (.jpg .jpeg .png)", file), "name a folder or files of images");
+      images.names.begin_folder(folder, 0);
+      images.names.add(path.filename().string());
+    }
+  }
+  return images;
+}
+
 class ImageFolder : public Source {
  public:
   ImageFolder(FolderImages images, ElementType label_type) : images_(std::move(images)) {
@@ -201,6 +227,10 @@ std::unique_ptr<Source> open_image_folder(const ImageFolderOptions& options) {
       is_folder ? images_in(options.paths[0], options.classes) : images_of(options.paths, options.classes);
   if (images.names.size() == 0) fail_spec(fmt::format("{} contains no images (.jpg .jpeg .png)", join(options.paths)));
   return std::make_unique<ImageFolder>(std::move(images), options.label_type);
+}
+
+std::unique_ptr<Source> open_images(const std::vector<std::string>& paths) {
+  return std::make_unique<ImageFolder>(images_without_classes(paths), ElementType::i32);
 }
 
 }  // namespace trainctl

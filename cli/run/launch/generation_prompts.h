@@ -1,9 +1,10 @@
-// The prompts of `trainctl generate`, as tokens.
+// The prompts of `trainctl generate` and of validation.generate, as tokens.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "engine/model_folder/generation_config.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/trainer/generation_request.h"
 
@@ -16,6 +17,7 @@ struct PromptOptions {
   std::vector<std::string> texts;
   std::string file;  ///< more prompts; empty: none
   bool chat = false;
+  bool may_chat = false;  ///< conversations in the file turn `chat` on
   std::string system;
   std::vector<std::string> stops;
 };
@@ -26,6 +28,12 @@ std::string tokenizer_of(const JobSpec& spec, const std::string& option, const s
 
 /// Adds prompts, stops, and the tokens that end a text, with the tokenizer of the request. SpecError for options that
 /// do not fit together, EnvError for files.
-void add_prompts(const PromptOptions& options, GenerationRequest& request);
+void add_prompts(PromptOptions options, GenerationRequest& request);
+
+/// The folder of the weights that the job starts from; empty if there is none.
+std::string model_folder_of(const JobSpec& spec);
+
+/// Texts at a time, and the most tokens of a text with its prompt. SpecError if a prompt is too long for the model.
+GenerationSize size_of(const JobSpec& spec, const GenerationRequest& request, const GenerationConfig& config);
 
 }  // namespace trainctl

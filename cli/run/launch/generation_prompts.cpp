@@ -1,6 +1,7 @@
 // See the header.
-#include "cli/commands/generation_prompts.h"
+#include "cli/run/launch/generation_prompts.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/model_folder/model_folder.h"
 #include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
 
@@ -38,7 +40,7 @@ std::vector<Prompt> read_prompts(const std::string& file) {
   std::ifstream stream;
   if (file != "-") {
     stream.open(file);
-    if (!stream) throw EnvError("--prompts: " + file + " cannot be read");
+    if (!stream) throw EnvError("the prompts " + file + " cannot be read");
   }
   std::istream& in = file == "-" ? std::cin : stream;
   std::vector<Prompt> prompts;
@@ -130,15 +132,17 @@ std::string tokenizer_of(const JobSpec& spec, const std::string& option, const s
                   "name the folder of the tokenizer that made the tokens");
 }
 
-void add_prompts(const PromptOptions& options, GenerationRequest& request) {
+void add_prompts(PromptOptions options, GenerationRequest& request) {
   if (!options.system.empty() && !options.chat)
     throw SpecError({}, "--system", "requires --chat", "add --chat, or make it part of the prompt");
-  const PromptTokens tokens(options, request);
   std::vector<Prompt> prompts;
   for (const std::string& text : options.texts) prompts.push_back({text, {}});
   if (!options.file.empty())
     for (Prompt& prompt : read_prompts(options.file)) prompts.push_back(std::move(prompt));
   if (prompts.empty()) throw SpecError({}, "PROMPT", "there is no prompt", "give one, or a file with --prompts");
+  const auto is_talk = [](const Prompt& prompt) { return !prompt.messages.empty(); };
+  if (options.may_chat && std::any_of(prompts.begin(), prompts.end(), is_talk)) options.chat = true;
+  const PromptTokens tokens(options, request);
   for (const Prompt& prompt : prompts) {
     request.prompts.push_back({shown_text(prompt), tokens.of(prompt)});
     if (request.prompts.back().tokens.empty())
@@ -152,6 +156,35 @@ void add_prompts(const PromptOptions& options, GenerationRequest& request) {
       request.stops.push_back(stop);
   }
   if (const auto end = tokens.end_of_turn()) request.end_tokens.push_back(*end);
+}
+
+std::string model_folder_of(const JobSpec& spec) {
+  return spec.weights ? folder_of_weights(spec.weights->from) : std::string();
+}
+
+/// The most tokens of a text, with its prompt; 0: no limit is known.
+static int64_t most_tokens(const JobSpec& spec, const GenerationConfig& config) {
+  const int64_t of_network = most_positions(spec);
+  const int64_t of_model = config.max_positions > 0 ? config.max_positions : of_network > 0 ? 0 : spec.dataset.length;
+  if (of_network == 0 || of_model == 0) return std::max(of_network, of_model);
+  return std::min(of_network, of_model);
+}
+
+GenerationSize size_of(const JobSpec& spec, const GenerationRequest& request, const GenerationConfig& config) {
+  const int64_t limit = most_tokens(spec, config);
+  size_t longest = 0;
+  for (const GenerationPrompt& prompt : request.prompts) longest = std::max(longest, prompt.tokens.size());
+  const auto prompt_tokens = static_cast<int64_t>(longest);
+  if (limit > 0 && prompt_tokens >= limit)
+    throw SpecError({}, "PROMPT",
+                    "a prompt has " + std::to_string(prompt_tokens) + " tokens, but the model reads at most " +
+                        std::to_string(limit) + " tokens, with the generated ones",
+                    "shorten the prompt");
+  GenerationSize size;
+  size.rows = std::min(static_cast<int64_t>(request.prompts.size()), std::max<int64_t>(1, spec.dataset.batch));
+  size.positions = prompt_tokens + request.max_tokens;
+  if (limit > 0) size.positions = std::min(size.positions, limit);
+  return size;
 }
 
 }  // namespace trainctl

@@ -1,0 +1,74 @@
+// See the header.
+#include "engine/plan/expert_notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/text.h"
+#include "engine/ops/moe/expert_load.h"
+
+namespace trainctl {
+namespace {
+
+ExpertShare share_of(const Graph& graph, const Plan& plan, LayerId layer, int factor) {
+  const Axes& axes = plan.layers[static_cast<size_t>(layer)].factor_axes[static_cast<size_t>(factor)];
+  const int64_t all = graph.layers[static_cast<size_t>(layer)].factors[static_cast<size_t>(factor)].size;
+  return {all / plan.mesh.ways(axes), all};
+}
+
+/// "8 of 64 experts per rank; of a micro-batch they receive 512 (token, expert) rows if loads are equal, …"
+std::string expert_note(const Graph& graph, const Plan& plan, LayerId layer, int factor) {
+  const Layer& of_layer = graph.layers[static_cast<size_t>(layer)];
+  const std::vector<Axes>& axes = plan.layers[static_cast<size_t>(layer)].factor_axes;
+  const auto [held, experts] = share_of(graph, plan, layer, factor);
+  const ExpertCall call = expert_call(graph, layer);
+  const Node& node = graph.nodes[static_cast<size_t>(call.node)];
+  int64_t pairs = num_elements(graph.tensors[static_cast<size_t>(node.inputs[2])].shape);
+  for (const DimRule& dim : node.rule.inputs[2])
+    if (const int cut = cut_factor(dim, of_layer.factors); cut >= 0)
+      pairs /= plan.mesh.ways(axes[static_cast<size_t>(cut)]);
+  const int64_t mean = pairs * held / experts;
+  const auto most = static_cast<int64_t>(static_cast<double>(mean) * call.capacity);
+  const std::string bytes_of_row = fmt::format("{} kept bytes per row", call.bytes_of_row);
+  return fmt::format(
+      "{} of {} experts per rank; of each micro-batch they receive {} rows of tokens if all loads are "
+      "equal, and at most {}, {}",
+      held, experts, with_commas(mean), with_commas(std::min(pairs, most)), bytes_of_row);
+}
+
+}  // namespace
+
+std::vector<ExpertShare> expert_shares(const Graph& graph, const Plan& plan) {
+  std::vector<ExpertShare> shares;
+  if (plan.hybrid()) return shares;
+  for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
+    const int factor = expert_factor(graph, l);
+    if (factor < 0) continue;
+    const ExpertShare share = share_of(graph, plan, l, factor);
+    if (std::find(shares.begin(), shares.end(), share) == shares.end()) shares.push_back(share);
+  }
+  return shares;
+}
+
+void note_experts(const Graph& graph, Plan& plan) {
+  if (plan.hybrid()) return;
+  std::vector<std::pair<std::string, std::vector<std::string>>> notes;
+  for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
+    const int factor = expert_factor(graph, l);
+    if (factor < 0) continue;
+    const std::string note = expert_note(graph, plan, l, factor);
+    auto found = std::find_if(notes.begin(), notes.end(), [&](const auto& known) { return known.first == note; });
+    if (found == notes.end()) found = notes.insert(notes.end(), {note, {}});
+    found->second.push_back(graph.layers[static_cast<size_t>(l)].name);
+  }
+  for (const auto& [note, layers] : notes) {
+    const std::string more = layers.size() > 1 ? fmt::format(" and {} more", layers.size() - 1) : "";
+    plan.notes.push_back(layers.front() + more + ": " + note);
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,20 @@
+// Layers that a layer of the job adds beside itself (EntryType::added), such as the shared expert of a mixture. They
+// are ordinary layers with names of their own, "moe.shared_up", which strategies, stages and checkpoints may refer to.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// The layers beside `layer`, the one that its readers read last; empty if it adds none. A dense layer without `units`
+/// has as many as the layer's output has features.
+std::vector<LayerSpec> added_layers(const LayerSpec& layer);
+
+/// The layer that a name like "moe.shared_up" belongs to: "moe"; "" if there is no dot. Names that begin with that of a
+/// layer and a dot are reserved for it.
+std::string_view layer_before_dot(std::string_view name);
+
+}  // namespace trainctl

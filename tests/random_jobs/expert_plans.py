@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Random plans of mixtures of experts follow one rank.
+
+    expert_plans.py --trainctl build/release/bin/trainctl --plans 40 --seed 1
+
+Draws plans for a small network like Mixtral and for one like DeepSeek-V3: ranks, stages, micro-batches, schedules, cuts of the experts,
+of their hidden features, of the batch and of the positions, optimizer sharding, recomputation. Each must have the losses of one rank with
+the same number of micro-batches. Then all tokens choose the same experts: capacity decides whether the run ends with an error, drops
+tokens or continues. At last a run that is killed resumes with another number of experts per rank.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from runs import Failure, call, comparable, difference, of_steps, read_losses, run_losses
+
+TOLERANCE = 2e-4  # of the largest loss so far: adam amplifies rounding; 2e-5 was seen
+STEPS = 16
+
+NETWORK = """
+name: {name}
+seed: 41
+dataset: {{type: random, shape: [8], dtype: i32, label_shape: [8], label_dtype: i32, classes: {classes}, batch: 24, samples: 96}}
+modules:
+  block:
+    - {{name: norm1, type: rms_norm}}
+    - {{name: qkv, type: dense, units: 48, bias: false}}
+    - {{name: attn, type: attention, heads: 2, causal: true}}
+    - {{name: proj, type: dense, units: 16, bias: false}}
+    - {{name: sum1, type: add, inputs: [proj, input]}}
+    - {{name: norm2, type: rms_norm}}
+    - {{name: moe, type: moe, {moe}}}
+    - {{name: sum2, type: add, inputs: [moe, sum1]}}
+network:
+  - {{name: table, type: embedding, vocab: 32, units: 16, init: {{type: normal, std: 0.5}}}}
+  - {{module: block, name: h, repeat: 2}}
+  - {{name: norm, type: rms_norm}}
+  - {{name: head, type: dense, units: 32, bias: false}}
+loss: softmax_cross_entropy
+optimizer: {{type: adamw, learning_rate: 0.002, weight_decay: 0.1, clip_norm: 1.0}}
+train: {{steps: {steps}}}
+launch: {{ranks: 1, device: cpu, timeout: 60}}
+"""
+MIXTRAL = "experts: 8, top_k: 2, hidden: 12, capacity: 4, router: {balance: aux_loss, aux_loss: 0.1, z_loss: 0.01}"
+DEEPSEEK = ("experts: 12, top_k: 3, hidden: 12, shared_hidden: 12, capacity: 4, router: {score: sigmoid, scale: 2.5, groups: 4, top_groups: 2, "
+            "balance: bias, bias_speed: 0.01, aux_loss: 0.01, aux_over: sequence}")
+
+
+def job_text(name, moe, classes=32, steps=STEPS):
+    return NETWORK.format(name=name, moe=moe, classes=classes, steps=steps)
+
+
+def divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def draw_plan(rng, experts):
+    """Overrides of the plan, and the number of micro-batches, which one rank has too."""
+    ranks = rng.choice([2, 3, 4, 4, 6, 8])
+    stages = rng.choice([s for s in (1, 1, 2) if ranks % s == 0])
+    in_stage, micro = ranks // stages, rng.choice([1, 2, 2, 4] if stages == 1 else [2, 4])
+    batch = 24 // micro
+    overrides = [f"launch.ranks={ranks}", f"parallel.stages={stages}"]
+    if stages > 1:
+        overrides.append(f"parallel.schedule={rng.choice(['gpipe', '1f1b', 'zero_bubble'])}")
+    kind = rng.choice(["data", "expert", "cuts", "cuts", "cuts"])
+    over = [d for d in divisors(in_stage) if experts % d == 0 and batch % (in_stage // d) == 0]
+    if kind == "data" and batch % in_stage == 0:
+        overrides.append("parallel.mode=data_parallel")
+    elif kind == "expert" and over:
+        overrides += ["parallel.mode=semi_auto_parallel", f"parallel.expert={rng.choice(over)}"]
+    else:
+        sizes = {"rows": batch, "positions": 8, "experts": experts, "hidden": 4}  # hidden: 4 blocks of 3
+        cuts, left = dict.fromkeys(sizes, 1), in_stage
+        for name in rng.sample(sorted(sizes), len(sizes)):
+            cuts[name] = rng.choice([d for d in divisors(left) if sizes[name] % d == 0])
+            left //= cuts[name]
+        x, up = [cuts["rows"], cuts["positions"], 1], [cuts["experts"], 1, cuts["hidden"], 1]
+        down = [cuts["experts"], 1, cuts["hidden"]]
+        overrides += ["parallel.mode=semi_auto_parallel", f"parallel.strategies={{'h.*.moe': [{x}, [1, 1], {up}, {down}]}}"]
+    if rng.random() < 0.5:
+        overrides.append(f"parallel.optimizer_shard={{level: {rng.choice([1, 2, 3])}, min_kb: 0}}")
+    if rng.random() < 0.4:
+        overrides.append("parallel.recompute=['h.*']")
+    return overrides, micro
+
+
+def follow_plans(trainctl, folder, name, moe, experts, plans, rng):
+    path = folder / f"{name}.yaml"
+    path.write_text(job_text(name, moe))
+    references, failed = {}, 0
+    for number in range(plans):
+        overrides, micro = draw_plan(rng, experts)
+        same = [f"parallel.micro_batches={micro}"]
+        if micro not in references:
+            references[micro] = of_steps(run_losses(trainctl, path, same))
+        reference = references[micro]
+        try:
+            found = of_steps(run_losses(trainctl, path, same + overrides))
+        except Failure as failure:
+            print(f"FAIL {name} {number}: {' '.join(same + overrides)}\n{failure}", flush=True)
+            failed += 1
+            continue
+        assert sorted(found) == sorted(reference) and len(found) == STEPS
+        worst, at = difference(found, reference, comparable(reference))
+        failed += not worst < TOLERANCE
+        print(f"{'ok  ' if worst < TOLERANCE else 'FAIL'} {name} {number}: {' '.join(same + overrides)}: largest difference {worst:.1e} at "
+              f"step {at}", flush=True)
+    return failed
+
+
+def require(holds, what):
+    if not holds:
+        raise Failure(what)
+    print(f"ok   {what}", flush=True)
+
+
+def metrics_of(folder, kind):
+    with open(folder / "1" / "metrics.jsonl") as file:
+        return [line for line in map(json.loads, file) if line.get("kind") == kind]
+
+
+def all_tokens_to_one_expert(trainctl, folder):
+    """All tokens are equal, so all choose the same experts."""
+    path = folder / "imbalance.yaml"
+    path.write_text(job_text("imbalance", MIXTRAL.replace("capacity: 4", "capacity: 8").replace("top_k: 2", "top_k: 1"), classes=1))
+    alone = of_steps(run_losses(trainctl, path, []))
+    over = ["launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.expert=4"]
+    worst, _ = difference(of_steps(run_losses(trainctl, path, over)), alone, comparable(alone))
+    require(worst < TOLERANCE, f"with capacity for all, a plan in which one rank computes all tokens follows one rank: {worst:.1e}")
+
+    path.write_text(path.read_text().replace("capacity: 8", "capacity: 2"))
+    code, output = call([trainctl, "run", str(path), *over, f"launch.log_dir={folder / 'small'}"])
+    require(code == 5 and "increase the layer's capacity" in output, f"without it, the run ends with an error about the capacity, exit code {code}")
+
+    path.write_text(path.read_text().replace("capacity: 2", "capacity: 2, drop: true"))
+    code, output = call([trainctl, "run", str(path), *over, f"launch.log_dir={folder / 'drops'}"])
+    require(code == 0, f"with drop: true it continues {output[-2000:] if code else ''}")
+    last = metrics_of(folder / "drops", "experts")[-1]
+    require(last["max_load"] == 8 and last["min_load"] == 0 and last["dropped"] == 0.75, f"and reports the load of the experts: {last}")
+
+
+def wait_for_step(process, file, step):
+    """Until the run has written that step."""
+    while process.poll() is None:
+        if file.exists() and any(line >= step for line in of_steps(read_whole_lines(file))):
+            return
+        time.sleep(0.01)
+    raise Failure(f"the run ended before step {step}: {process.stdout.read()}")
+
+
+def read_whole_lines(file):
+    with tempfile.NamedTemporaryFile("w") as copy:
+        copy.write(file.read_text().rpartition("\n")[0] + "\n")
+        copy.flush()
+        return read_losses(copy.name) if os.path.getsize(copy.name) > 1 else {}
+
+
+def killed_and_resumed(trainctl, folder):
+    path, steps = folder / "resumed.yaml", 60
+    path.write_text(job_text("resumed", DEEPSEEK, steps=steps))
+    alone = of_steps(run_losses(trainctl, path, ["parallel.micro_batches=2"]))
+    saves = folder / "saves"
+    same = ["parallel.micro_batches=2", f"train.checkpoint={{every_steps: 5, dir: {saves}}}", f"launch.log_dir={folder / 'killed'}"]
+    plan = ["parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.expert=4"]
+    process = subprocess.Popen([trainctl, "run", str(path), *same, *plan], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for_step(process, folder / "killed/1/metrics.jsonl", 20)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    other = ["parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.expert=2"]
+    code, output = call([trainctl, "run", str(path), *same, *other, "--resume"])
+    require(code == 0, f"a killed run resumes with 6 in place of 3 experts per rank {output[-2000:] if code else ''}")
+    runs = sorted((folder / "killed").glob("*/metrics.jsonl"))
+    resumed = of_steps(read_losses(runs[-1]))
+    require(0 < len(resumed) < steps and max(resumed) == steps, f"after step {min(resumed) - 1}")
+    worst, at = difference(resumed, alone, sorted(resumed))
+    require(worst < TOLERANCE, f"and follows one rank, bias and load included: largest difference {worst:.1e} at step {at}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainctl", required=True)
+    parser.add_argument("--plans", type=int, default=40, help="of each network")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    trainctl, rng = str(pathlib.Path(options.trainctl).resolve()), random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="trainctl-experts-") as name:
+        folder = pathlib.Path(name)
+        failed = follow_plans(trainctl, folder, "mixtral", MIXTRAL, 8, options.plans, rng)
+        failed += follow_plans(trainctl, folder, "deepseek", DEEPSEEK, 12, options.plans, rng)
+        try:
+            all_tokens_to_one_expert(trainctl, folder)
+            killed_and_resumed(trainctl, folder)
+        except Failure as failure:
+            print(f"FAIL {failure}")
+            failed += 1
+    print(f"{failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
