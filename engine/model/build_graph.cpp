@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/layer_errors.h"
 #include "engine/base/text.h"
+#include "engine/graph/row_dims.h"
 #include "engine/model/backward.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
@@ -304,11 +305,14 @@ bool balances_rows(const JobSpec& spec, const Graph& graph) {
   bool is_causal = false;
   for (const Node& node : graph.nodes) {
     if (get_op(node.op).in_evaluation == InEvaluation::passes_on) return false;  // dropout masks depend on positions
-    if (!node.attrs.flag(kExchangesKeys)) continue;
+    if (!node.attrs.flag(kExchangesKeys)) {
+      if (node.attrs.flag("causal")) return false;  // attention to the rows of another sequence
+      continue;
+    }
     is_causal = is_causal || node.attrs.flag("causal");
     if (graph.tensors[static_cast<size_t>(node.inputs[0])].shape[1] % pieces != 0) return false;
   }
-  return is_causal;
+  return is_causal && rows_may_be_reordered(graph);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/graph/row_dims.h"
 #include "engine/ops/row_order.h"
-#include "engine/plan/axes/size_strategies.h"
 #include "engine/plan/narrow_layers.h"
 #include "engine/plan/stages/kept_results.h"
 

@@ -11,6 +11,7 @@
 
 #include "engine/base/layer_errors.h"
 #include "engine/graph/contraction.h"
+#include "engine/graph/row_dims.h"
 #include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/op_def.h"
 
@@ -312,30 +313,6 @@ SizeAxes size_axes(const Mesh& mesh, const ParallelSpec& parallel) {
   for (Axis axis = 0; axis < mesh.num_axes(); ++axis)
     if (!taken[static_cast<size_t>(axis)]) sizes.data.push_back(axis);
   return sizes;
-}
-
-std::vector<int> row_dims(const Graph& graph) {
-  const TensorId data = batch_tensor(graph);
-  if (data < 0) return {};
-  const Tensor& first = graph.tensors[static_cast<size_t>(data)];
-  const bool is_sequence = first.shape.size() == 3 || (first.shape.size() == 2 && first.dtype == DType::i32);
-  if (!is_sequence) return {};
-  std::vector<int> rows(graph.tensors.size(), -1);
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    const Tensor& tensor = graph.tensors[t];
-    if (tensor.kind == TensorKind::input && tensor.shape.size() >= 2 && tensor.shape[1] == first.shape[1]) rows[t] = 1;
-  }
-  for (const Node& node : graph.nodes) {
-    if (node.phase != Phase::forward) continue;
-    int factor = -1;
-    for (size_t i = 0; i < node.inputs.size() && factor < 0; ++i)
-      factor = factor_of(graph, node, node.rule.inputs[i], rows[static_cast<size_t>(node.inputs[i])]);
-    for (size_t o = 0; factor >= 0 && o < node.outputs.size(); ++o)
-      for (size_t d = 0; d < node.rule.outputs[o].size(); ++d)
-        if (factor_of(graph, node, node.rule.outputs[o], static_cast<int>(d)) == factor)
-          rows[static_cast<size_t>(node.outputs[o])] = static_cast<int>(d);
-  }
-  return rows;
 }
 
 void add_size_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,

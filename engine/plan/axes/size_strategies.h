@@ -28,10 +28,6 @@ struct SizeAxes {
 };
 SizeAxes size_axes(const Mesh& mesh, const ParallelSpec& parallel);
 
-/// By tensor: the dim that runs over the rows of the sequences, as the major part; -1: none. Nothing for tensors of the
-/// backward pass. Empty if the data are no sequences: tokens [batch, rows], or [batch, rows, features].
-std::vector<int> row_dims(const Graph& graph);
-
 /// Fills in the strategies of layers that have none. `method` is not automatic.
 void add_size_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                          const Mesh& mesh, ContextMethod method, std::vector<std::optional<LayerStrategy>>& strategies,
