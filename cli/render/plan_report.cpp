@@ -451,6 +451,16 @@ std::string parameter_groups(const Json& r, const PlanStyle& style) {
   return "\nparameter groups\n" + table.str(2, style.width);
 }
 
+/// A schedule as a curve of the whole run.
+std::string learning_rate(const Json& r) {
+  if (!r.contains("learning_rate")) return "";
+  const Json& rate = r["learning_rate"];
+  const std::string outlived = text(rate["outlived"]);
+  return fmt::format("\nlearning rate over {} steps: {:.4g} in the first, {:.4g} in the last\n  {}\n{}",
+                     with_commas(rate["steps"].get<int64_t>()), rate["first"].get<double>(), rate["last"].get<double>(),
+                     text(rate["curve"]), outlived.empty() ? "" : "  " + outlived + "\n");
+}
+
 }  // namespace
 
 std::vector<FoldLine> folded_layers(const Json& report) {
@@ -465,8 +475,9 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r, style) + render_served(r, style.width) + memory(r, style) + validation(r, style) +
-         checkpoint(r, style) + communication(r, style) + render_estimate(r) + render_search(r, style.width);
+  out += learning_rate(r) + parameter_groups(r, style) + render_served(r, style.width) + memory(r, style) +
+         validation(r, style) + checkpoint(r, style) + communication(r, style) + render_estimate(r) +
+         render_search(r, style.width);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return fit_lines(out, style.width);
 }

@@ -69,12 +69,12 @@ inline bool pushes(const VirtualInstruction& v) {
 /// A bucket on this rank: its plan, and its persistent buffers.
 struct RankBucket {
   const BucketPlan* plan = nullptr;
-  int level = 0;            ///< Bucket::level
-  BufferId weights = -1;    ///< f32; -1: bf16 and never updated
-  BufferId compute = -1;    ///< bf16: the copy that kernels read
+  int level = 0;                    ///< Bucket::level
+  BufferId weights = -1;            ///< f32; -1: bf16 and never updated
+  BufferId compute = -1;            ///< bf16: the copy that kernels read
   bool rounded_by_gathers = false;  ///< level 3 in bf16: each gather rounds the f32 shard, so no copy is kept
-  BufferId gradients = -1;  ///< the range that the update reads
-  BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
+  BufferId gradients = -1;          ///< the range that the update reads
+  BufferId sums = -1;  ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
   /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
@@ -127,9 +127,11 @@ struct Compiler {
   }
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
-    return optimizer_of(bucket).is_plain_step() && plan.numerics.optimizer.clip_norm == 0 &&
-           plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
+    return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.needs_norm() &&
+           plan.numerics.optimizer.clip_value == 0 && plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
+  /// True if the step reports whether its update was skipped, after the metrics.
+  bool reports_skips() const { return graph.trains() && plan.numerics.optimizer.skips_not_finite; }
   /// The loss and the metrics, which are beside each other.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }

@@ -124,9 +124,10 @@ struct Variable {
   bool is_cache = false;  ///< Tensor::is_cache
   Init init;
   DType dtype = DType::f32;  ///< dtype of the stored weights; kernels may read a bf16 copy (Bucket::compute_offset)
+  Packing packing = Packing::none;  ///< a parameter outside of buckets; shapes count words
   Shape global_shape;
   Shape shape, offset;         ///< this rank's part of the whole (before optimizer sharding)
-  int bucket = -1;             ///< parameters: index into Program::buckets; states: -1
+  int bucket = -1;             ///< parameters: index into Program::buckets; states and packed parameters: -1
   int64_t bucket_element = 0;  ///< first element in the bucket's flat range
   /// Bytes from the arena's start, in f32; -1: a parameter of which the bucket holds only a shard, or no f32
   /// weights at all.
@@ -217,10 +218,14 @@ struct Memory {
   int64_t total() const { return arena() + workspace + validation; }
 };
 
+/// The metric that counts steps whose update was skipped (train.on_nan: skip).
+inline constexpr const char* kSkippedMetric = "skipped";
+
 /// A number of each step beside the loss.
 struct ReportedMetric {
-  std::string name;  ///< "accuracy"
-  double scale = 1;  ///< times the sum in the arena
+  std::string name;       ///< "accuracy"
+  double scale = 1;       ///< times the sum in the arena
+  bool of_labels = true;  ///< the sum is over labels; false: one number of the step
 };
 
 struct Program {
@@ -231,7 +236,8 @@ struct Program {
   int chunks = 1;  ///< number of chunks of layers that the stage holds
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
-  /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only.
+  /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only. With
+  /// train.on_nan: skip the last metric is "skipped", 1 if the step changed nothing.
   int64_t loss_offset = -1;
   std::vector<ReportedMetric> metrics;
   Memory memory;

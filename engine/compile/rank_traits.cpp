@@ -6,6 +6,7 @@
 
 #include "engine/ops/op_def.h"
 #include "engine/plan/hybrid/local_shards.h"
+#include "engine/plan/row_exchange.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -135,19 +136,21 @@ const std::vector<int>& MeshIndices::of(const Axes& axes) {
 
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
   const bool has_loss = graph.has_loss(),
-             clips = graph.trains() && plan.numerics.optimizer.clip_norm > 0 && !serves_weights(plan);
+             clips = graph.trains() && plan.numerics.optimizer.needs_norm() && !serves_weights(plan);
   const bool asks_buckets = clips || plan.servers > 0;
   const std::vector<BucketPlan> buckets = asks_buckets ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
   std::vector<CountedBucket> counted;
   for (const BucketPlan& bucket : buckets)
     if (clips && bucket.updated) counted.emplace_back(plan, bucket);
   MeshIndices indices(plan.mesh);
+  const bool rings = has_ring(graph, plan);
   std::vector<RankTraits> all(static_cast<size_t>(plan.processes()));
   for (int server = 0; server < plan.servers; ++server) all[static_cast<size_t>(plan.ranks + server)].server = server;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
     RankTraits& traits = all[static_cast<size_t>(rank)];
     traits.stage = of.stage;
+    if (rings) traits.in_ring = of.rank_in_stage;
     traits.counts_loss = has_loss && counts_loss(graph, of);
     for (const CountedBucket& bucket : counted) {
       if (!bucket.bucket().in_stage(of.stage)) continue;

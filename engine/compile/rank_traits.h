@@ -72,10 +72,12 @@ struct RankTraits {
   int server = -1;  ///< each server is a class
   int stage = 0;
   bool counts_loss = false;
-  std::vector<int> counted;   ///< with clip_norm: the number of counted parts of each piece of the stage's buckets
+  std::vector<int>
+      counted;  ///< with a norm of gradients: the number of counted parts of each piece of the stage's buckets
   std::vector<bool> pushes;   ///< parameter_server: for each bucket that servers hold
   std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
   std::vector<bool> is_root;  ///< and whether the rank is its root
+  int in_ring = -1;           ///< rank in its stage, if keys pass from rank to rank: each has its own neighbours
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

@@ -34,6 +34,8 @@ std::string init_text(const Init& init) {
       return fmt::format(" = uniform(-{0:.6g}, {0:.6g})", init.value);
     case Init::Kind::normal:
       return fmt::format(" = normal(0, {:.6g})", init.value);
+    case Init::Kind::row_norms:
+      return fmt::format(" = norms of the rows of {}", init.of);
   }
   return "";
 }
@@ -43,6 +45,7 @@ std::string tensor_line(const Tensor& tensor) {
                                  kind_name(tensor.kind));
   const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
   if (tensor.frozen) line += tensor.is_base ? ", frozen, not in checkpoints" : ", frozen";
+  if (tensor.packing != Packing::none) line += fmt::format(", stored as {}", to_string(tensor.packing));
   if (kept) line += init_text(tensor.init);
   return line + "\n";
 }

@@ -14,6 +14,7 @@
 #include "engine/base/attrs.h"
 #include "engine/base/source_pos.h"
 #include "engine/graph/dtype.h"
+#include "engine/graph/packing.h"
 #include "engine/graph/rule.h"
 #include "engine/graph/shape.h"
 
@@ -34,8 +35,14 @@ enum class TensorKind : uint8_t {
 /// Initial values of a parameter or state. The value of an element depends only on (seed, tensor name, global
 /// element index), so a rank can compute just its slice.
 struct Init {
-  enum class Kind : uint8_t { constant, uniform, normal } kind = Kind::constant;
-  double value = 0.0;  ///< constant: the value; uniform: the bound b of [-b, b); normal: the standard deviation
+  enum class Kind : uint8_t {
+    constant,
+    uniform,
+    normal,
+    row_norms,  ///< the norms of the rows of another parameter, as it starts (`of`)
+  } kind = Kind::constant;
+  double value = 0.0;   ///< constant: the value; uniform: the bound b of [-b, b); normal: the standard deviation
+  std::string of = {};  ///< row_norms: a parameter [rows, columns] of the same layer or one before it
 };
 
 /// The position of the rows of the batch in a tensor: dim `dim` is [outer, rows, inner] in row-major order.
@@ -53,10 +60,13 @@ struct Tensor {
   Shape shape;       ///< logical
   DType dtype = DType::f32;
   TensorKind kind = TensorKind::activation;
-  NodeId producer = -1;   ///< the node that writes it; -1 for input, parameter and state
-  Init init;              ///< parameter and state
-  bool frozen = false;    ///< parameter: not trained (train.freeze)
-  bool is_base = false;   ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
+  NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
+  Init init;             ///< parameter and state
+  bool frozen = false;   ///< parameter: not trained (train.freeze)
+  bool is_base = false;  ///< frozen parameter that checkpoints leave out, because the files of `weights` have it
+  /// Frozen parameter of fewer bits (packing.h): an op unpacks it for each use. With blocks `shape` counts words and
+  /// `dtype` is i32.
+  Packing packing = Packing::none;
   bool is_cache = false;  ///< state: of the texts that are being generated; checkpoints do not contain it
   BatchRows batch;        ///< a gradient has the batch of its tensor
 };

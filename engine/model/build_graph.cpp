@@ -9,10 +9,12 @@
 #include "engine/base/error.h"
 #include "engine/base/layer_errors.h"
 #include "engine/base/text.h"
+#include "engine/graph/row_dims.h"
 #include "engine/model/backward.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
 #include "engine/model/parameter_groups.h"
+#include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/spec/adapters.h"
@@ -24,7 +26,8 @@ namespace {
 
 class Model {
  public:
-  Model(const JobSpec& spec, const DataShapes& data) : spec_(spec), data_(data) {
+  /// `row_order`: ranks by whose order rows are stored (ops/row_order.h); 0: rows are stored by position.
+  Model(const JobSpec& spec, const DataShapes& data, int row_order) : spec_(spec), data_(data), row_order_(row_order) {
     hybrid_ = spec.parallel.mode == ParallelMode::hybrid_parallel;
     ranks_in_stage_ = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
     batch_ = micro_batch_size();
@@ -54,6 +57,7 @@ class Model {
     if (std::vector<Diagnostic> wrong = freeze_parameters(spec_, graph_); !wrong.empty())
       throw SpecError(std::move(wrong));
     if (graph_.loss >= 0) build_backward(graph_);
+    refuse_states_of_skipped_steps();
     if (std::vector<Diagnostic> unused = set_parameter_groups(spec_, graph_); !unused.empty())
       throw SpecError(std::move(unused));
     verify_graph(graph_);
@@ -61,6 +65,16 @@ class Model {
   }
 
  private:
+  /// A forward pass has changed running statistics when its gradients turn out not to be finite.
+  void refuse_states_of_skipped_steps() const {
+    if (graph_.loss < 0 || spec_.train.on_nan != OnNan::skip) return;
+    for (const Tensor& tensor : graph_.tensors)
+      if (tensor.kind == TensorKind::state)
+        throw SpecError(spec_.position("train.on_nan"), "train.on_nan",
+                        "a skipped step would still change the running statistic " + tensor.name,
+                        "set train.on_nan: stop or warn, or use layer_norm or group_norm instead of batch_norm");
+  }
+
   void error(const std::string& path, std::string message, std::string hint = {}) {
     errors_.add({spec_.position(path), path, std::move(message), std::move(hint)});
   }
@@ -168,8 +182,18 @@ class Model {
       const LayerDef* def = find_layer(layer.type);
       if (def == nullptr) shape_error(fmt::format("there is no layer type '{}'", layer.type));
       const Attrs attrs = with_defaults(layer.attrs, def->fields);
-      LayerContext context{*def,   graph_,          builder, attrs,
-                           inputs, ranks_in_stage_, hybrid_, spec_.parallel.micro_batches};
+      LayerContext context{*def,
+                           graph_,
+                           builder,
+                           attrs,
+                           inputs,
+                           ranks_in_stage_,
+                           hybrid_,
+                           spec_.parallel.micro_batches,
+                           spec_.parallel.context,
+                           row_order_};
+      const std::string& owned = owner.empty() ? name : owner;
+      context.packing = packing_of(to_string(storage_of(spec_, owned + ".weight")));
       const std::vector<TensorId> outputs = emit_layer(context);
       builder.finish(outputs, layer.outputs);
       return outputs;
@@ -260,6 +284,7 @@ class Model {
 
   const JobSpec& spec_;
   const DataShapes& data_;
+  const int row_order_;
   bool has_reference_ = false;
   std::map<std::string, TensorId> references_;  ///< by name, the outputs of layers in the reference model
   bool hybrid_ = false;
@@ -271,6 +296,24 @@ class Model {
   std::set<std::string> names_;              ///< names of all layers, and "loss"
   LayerErrors errors_;
 };
+
+/// True if the rows of the sequences are stored such that ranks that share them have equal work: attention is causal,
+/// and nothing but the ops that know the order of rows depends on it.
+bool balances_rows(const JobSpec& spec, const Graph& graph) {
+  const int64_t pieces = int64_t{2} * spec.parallel.context;
+  if (pieces == 2 || !graph.prints.empty()) return false;
+  bool is_causal = false;
+  for (const Node& node : graph.nodes) {
+    if (get_op(node.op).in_evaluation == InEvaluation::passes_on) return false;  // dropout masks depend on positions
+    if (!node.attrs.flag(kExchangesKeys)) {
+      if (node.attrs.flag("causal")) return false;  // attention to the rows of another sequence
+      continue;
+    }
+    is_causal = is_causal || node.attrs.flag("causal");
+    if (graph.tensors[static_cast<size_t>(node.inputs[0])].shape[1] % pieces != 0) return false;
+  }
+  return is_causal && rows_may_be_reordered(graph);
+}
 
 }  // namespace
 
@@ -286,6 +329,9 @@ DataShapes data_and_label(Shape data, Shape label, bool data_is_integer, bool la
   return {{{"data", std::move(data), data_is_integer}, {"label", std::move(label), label_is_integer}}};
 }
 
-Graph build_graph(const JobSpec& spec, const DataShapes& data) { return Model(spec, data).build(); }
+Graph build_graph(const JobSpec& spec, const DataShapes& data) {
+  Graph graph = Model(spec, data, 0).build();
+  return balances_rows(spec, graph) ? Model(spec, data, spec.parallel.context).build() : std::move(graph);
+}
 
 }  // namespace trainctl

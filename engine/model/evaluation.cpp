@@ -106,6 +106,10 @@ Graph evaluation_graph(const Graph& trained, TensorId printed) {
       node.attrs.set("nan_is_no_label", true);
     else if (!node.attrs.has("ignore_index"))
       node.attrs.set("ignore_index", kNoLabel);
+    if (const Value* mean = node.attrs.find("mean_scale")) {
+      node.attrs.set("scale", *mean);
+      node.attrs.erase("mean_scale");
+    }
   }
   verify_graph(graph);
   return graph;

@@ -55,6 +55,29 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
   return static_cast<TensorId>(c.graph.tensors.size() - 1);
 }
 
+/// The sample fields that the loss reads behind the label.
+void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>& inputs) {
+  for (const LossField& wanted : type.reads) {
+    const auto field = std::find_if(c.data.fields.begin(), c.data.fields.end(),
+                                    [&](const DataField& f) { return f.name == wanted.name; });
+    if (field == c.data.fields.end() && wanted.is_optional) return;
+    if (field == c.data.fields.end())
+      shape_error(fmt::format("{} needs a sample field '{}'; name it in dataset.fields", type.name, wanted.name));
+    if (field->is_integer != wanted.is_integer)
+      shape_error(fmt::format("{} needs {} of {}, but the data set has {}", type.name, wanted.name,
+                              wanted.is_integer ? "integers" : "floats", field->is_integer ? "integers" : "floats"));
+    if (c.graph.find_tensor(wanted.name))
+      shape_error(fmt::format("a layer reads {}, which is for the loss alone", wanted.name));
+    Tensor tensor{.name = wanted.name, .shape = field->shape};
+    tensor.shape.insert(tensor.shape.begin(), c.batch);
+    tensor.dtype = wanted.is_integer ? DType::i32 : DType::f32;
+    tensor.kind = TensorKind::input;
+    tensor.batch = {.dim = 0, .rows = c.batch, .sized = 1};
+    c.graph.tensors.push_back(tensor);
+    inputs.push_back(static_cast<TensorId>(c.graph.tensors.size() - 1));
+  }
+}
+
 /// Whole numbers of rows until the step's end, so that every plan adds up to the same number.
 void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId prediction, TensorId label, int64_t rows) {
   static_assert(kMaxMetrics == kMostMetrics, "the job file and a step must have the same limit on metrics");
@@ -113,8 +136,13 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
   add_metrics(c, builder, prediction, label, terms);
   Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(c.spec.loss->attrs, type.fields);
-  attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
-  const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, {prediction, label}, attrs)[0];
+  const double mean = 1.0 / (static_cast<double>(terms) * c.shares);
+  const bool sums = c.spec.loss->reduction == "sum";
+  attrs.set("scale", sums ? 1.0 : mean);
+  if (sums) attrs.set("mean_scale", mean);  // for evaluations
+  std::vector<TensorId> inputs = {prediction, label};
+  add_fields(c, type, inputs);
+  const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, inputs, attrs)[0];
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.
   const BatchRows& rows = c.graph.tensors[prediction].batch;

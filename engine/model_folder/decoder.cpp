@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/base/attrs.h"
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -147,9 +152,14 @@ void end_branch(const Decoder& d, Lines& lines, const std::string& last, const s
 std::string experts_of(const Decoder& d) {
   LayerLine line("moe", "moe");
   line.with("experts", d.experts.count).with("top_k", d.experts.top_k).with("hidden", "${expert_hidden}");
-  if (!d.experts.normalizes) line.with("normalize", false);
-  if (d.experts.scale != 1) line.with("scale", d.experts.scale);
-  if (d.experts.groups > 1) line.with("groups", d.experts.groups).with("top_groups", d.experts.top_groups);
+  std::vector<std::string> router;
+  if (!d.experts.normalizes) router.emplace_back("normalize: false");
+  if (d.experts.scale != 1) router.push_back("scale: " + to_string(Value(static_cast<double>(d.experts.scale))));
+  if (d.experts.groups > 1) {
+    router.push_back("groups: " + std::to_string(d.experts.groups));
+    router.push_back("top_groups: " + std::to_string(d.experts.top_groups));
+  }
+  if (!router.empty()) line.with("router", "{" + join(router) + "}");
   return line.text();
 }
 

@@ -147,11 +147,14 @@ Json new_gpt2(const JobSpec& job, const Layers& layers) {
 /// `refuse`: throws for a job with what it is given.
 template <class Refuse>
 void require_plain_router(const LayerSpec& moe, bool normalizes_heads, const Refuse& refuse) {
-  if (moe.attrs.text("score", "softmax") != "softmax" || moe.attrs.number("scale", 1.0) != 1.0 ||
-      moe.attrs.integer("groups", 1) != 1)
+  if (moe.attrs.text("router.score", "softmax") != "softmax" || moe.attrs.number("router.scale", 1.0) != 1.0 ||
+      moe.attrs.integer("router.groups", 1) != 1)
     refuse("sigmoid scores, scales or groups of experts");
+  if (moe.attrs.text("router.balance", "none") == "bias") refuse("a bias that balances the experts");
+  if (moe.attrs.integer("shared_hidden", 0) > 0) refuse("shared experts");
+  if (moe.attrs.flag("drop")) refuse("dropped tokens");
   if (moe.attrs.text("activation", "swiglu") != "swiglu") refuse("experts with an activation other than swiglu");
-  if (!normalizes_heads && !moe.attrs.flag("normalize", true)) refuse("a router without normalize");
+  if (!normalizes_heads && !moe.attrs.flag("router.normalize", true)) refuse("a router without normalize");
 }
 
 /// Mixtral or Qwen3-MoE.
@@ -162,7 +165,7 @@ Json new_mixture(const JobSpec& job, const Layers& layers, bool normalizes_heads
                  {"max_position_embeddings", sequence_length(job)},
                  {"rope_theta", layers.number(normalizes_heads ? "h.0.q_turn" : "h.0.turn", "base")}};
   if (normalizes_heads) {
-    config["norm_topk_prob"] = layers.at("h.0.moe").attrs.flag("normalize", true);
+    config["norm_topk_prob"] = layers.at("h.0.moe").attrs.flag("router.normalize", true);
     config["attention_bias"] = layers.has_bias("h.0.q");
     config["moe_intermediate_size"] = nullptr;
   } else {

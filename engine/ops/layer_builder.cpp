@@ -74,6 +74,13 @@ TensorId LayerBuilder::add_tensor(Tensor tensor) {
 }
 
 TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) {
+  const Packing packing = name == "weight" ? packing_ : Packing::none;
+  if (has_blocks(packing) && shape.back() % kPackedBlock != 0)
+    shape_error(
+        fmt::format("its weight is {}, but {} needs rows whose length is a multiple of {}; set "
+                    "train.frozen_type: bf16, or remove it",
+                    to_string(shape), to_string(packing), kPackedBlock));
+  shape = packed_shape(std::move(shape), packing);
   if (!owner_.empty()) {
     const auto owned = graph_.find_tensor(fmt::format("{}.{}", owner_, name));
     check(owned && graph_.tensors[*owned].shape == shape, "a copy of a layer has the parameters of its owner");
@@ -81,9 +88,18 @@ TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) 
   }
   Tensor tensor{.name = fmt::format("{}.{}", this->name(), name), .shape = std::move(shape)};
   tensor.kind = TensorKind::parameter;
-  tensor.dtype = parameter_type_;
+  tensor.packing = packing;
+  tensor.dtype = packing == Packing::none ? parameter_type_ : has_blocks(packing) ? DType::i32 : DType::bf16;
   tensor.init = init;
   return add_tensor(std::move(tensor));
+}
+
+TensorId LayerBuilder::unpacked(TensorId parameter) {
+  const Packing packing = graph_.tensors[parameter].packing;
+  if (packing == Packing::none) return parameter;
+  Attrs attrs{{"packing", std::string(to_string(packing))}};
+  if (parameter_type_ == DType::bf16) attrs.set("bf16", true);
+  return emit("unpack_weight", {parameter}, std::move(attrs), "unpacked")[0];
 }
 
 TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {

@@ -24,6 +24,11 @@ class LayerBuilder {
 
   /// "layer.name", or the parameter "owner.name".
   TensorId parameter(std::string_view name, Shape shape, Init init);
+  /// The parameter [.., columns] as kernels read it: if it is stored packed (packing.h), a node that unpacks it.
+  TensorId unpacked(TensorId parameter);
+  /// Parameters of the name "weight" that are added from now on are stored so. Throws ShapeError when such a parameter
+  /// does not consist of whole blocks.
+  void set_packing(Packing packing) { packing_ = packing; }
   TensorId state(std::string_view name, Shape shape, double value);
 
   /// Appends a node `<layer>.<suffix>` (or `<layer>` if suffix is empty). Its first output has the node's name,
@@ -54,6 +59,7 @@ class LayerBuilder {
   LayerId layer_;
   DType parameter_type_;
   std::string owner_;
+  Packing packing_ = Packing::none;
   std::map<TensorId, TensorRule> rules_;
 };
 

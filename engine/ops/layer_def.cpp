@@ -14,6 +14,13 @@ std::vector<TensorId> LayerContext::emit_all(std::string_view op, Attrs of_op) {
   return builder.emit(op, inputs, std::move(of_op));
 }
 
+TensorId LayerContext::packed_weight(const Shape& wanted, Init otherwise) {
+  builder.set_packing(packing);
+  const TensorId stored = weight(wanted, otherwise);
+  builder.set_packing(Packing::none);
+  return builder.unpacked(stored);
+}
+
 TensorId LayerContext::weight(const Shape& wanted, Init otherwise, std::optional<Fans> fans) {
   const std::string owner = attrs.text("share");
   const Attrs init = nested_attrs(attrs, "init");
@@ -28,7 +35,7 @@ TensorId LayerContext::weight(const Shape& wanted, Init otherwise, std::optional
   if (!shared || graph.tensors[*shared].kind != TensorKind::parameter) {
     shape_error(fmt::format("share: '{}' must be an earlier layer with its own weight", owner));
   }
-  const Shape& found = builder.shape(*shared);
+  const Shape found = unpacked_shape(builder.shape(*shared), graph.tensors[*shared].packing);
   if (found != wanted) {
     shape_error(fmt::format("share: the weight of '{}' is {}, but this layer needs {}", owner, to_string(found),
                             to_string(wanted)));

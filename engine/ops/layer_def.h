@@ -53,6 +53,9 @@ struct LayerContext {
   int ranks_in_stage = 1;
   bool hybrid = false;  ///< parallel.mode: hybrid_parallel
   int micro_batches = 1;
+  int context = 1;    ///< parallel.context: ranks that may share the rows of a sequence
+  int row_order = 0;  ///< ranks by whose order rows are stored (row_order.h); 0: rows are stored by position
+  Packing packing = Packing::none;  ///< train.frozen_type, if the layer's weight is frozen
 
   const Shape& shape(int i = 0) const { return builder.shape(inputs.at(i)); }
   const BatchRows& batch(int i = 0) const { return graph.tensors[inputs.at(i)].batch; }
@@ -65,6 +68,8 @@ struct LayerContext {
   /// The layer's own weight, or with the field `share` the weight of an earlier layer. The field `init` overrides
   /// `otherwise`. `fans`: absent for a weight [out, in, ..].
   TensorId weight(const Shape& shape, Init otherwise, std::optional<Fans> fans = {});
+  /// The same for a weight that may be stored packed: what kernels read.
+  TensorId packed_weight(const Shape& shape, Init otherwise);
   /// The field `bias_init` overrides `otherwise`.
   TensorId bias(const Shape& shape, Init otherwise);
 

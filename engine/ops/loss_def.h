@@ -20,6 +20,13 @@ struct LossRows {
   TensorId targets = -1;                     ///< the sample field of that name
 };
 
+/// A sample field that a loss reads beside the label: [.., n] with the rows of the label.
+struct LossField {
+  const char* name;
+  bool is_integer = false;  ///< i32; else f32
+  bool is_optional = false;
+};
+
 /// The op reads (prediction, label) and computes [1]: attr scale times a sum. Its gradient reads the same inputs.
 struct LossDef {
   const char* name;                 ///< the `type` of a job file
@@ -33,6 +40,8 @@ struct LossDef {
   /// For a loss that compares two networks: computes what the op reads as its prediction, in two layers before the
   /// loss, and finishes both. The op then has no attrs of the job. Null: the op reads the prediction.
   TensorId (*margins)(LayerBuilder& gains, LayerBuilder& sums, const LossRows& rows, const Attrs& attrs) = nullptr;
+  /// Sample fields that the op reads behind the label, in this order.
+  std::vector<LossField> reads = {};
 };
 
 /// Every loss, in the order of the reference.

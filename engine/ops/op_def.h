@@ -81,6 +81,9 @@ struct OpDef {
   /// Attrs name places in the op's operands (slice, pad). In hybrid_parallel attrs and shapes are one rank's, so the
   /// kernel's operands count as whole tensors there.
   bool attrs_name_places = false;
+  /// The output is larger than the inputs and quickly made of them: it is not kept for the backward pass, where the
+  /// node runs again.
+  bool runs_again = false;
   /// A collective as a layer (hybrid_parallel): compiled to a collective instruction; its kernel only has a cost.
   std::optional<LayerCollective> collective = {};
   /// Set if the rule of the op, or that of its forward op, has inner letters.

@@ -23,7 +23,8 @@ struct OptimizerDef {
   std::vector<std::string> same_in_groups = {};
 
   /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16
-  /// copy of the weight). It also gets the attr clip_norm.
+  /// copy of the weight). It also gets the attr clip_norm, and those of optimizer_options() where the job asks for
+  /// them. A skipped step still counts as an update of fill_scalars.
   const KernelDef* kernel;
   Attrs (*kernel_attrs)(const Attrs& settings);
 
@@ -61,10 +62,17 @@ struct Optimizer {
   }
 };
 
+/// KernelExample::optional of an update kernel: what the compiler sets besides kernel_attrs and clip_norm.
+/// clip_value: the largest absolute value of a gradient's element. skip_not_finite: the step changes nothing if the
+/// squared norm of all gradients, then an input, is not finite.
+inline Attrs optimizer_options() {
+  return {{"learning_rate_scale", 0.5}, {"clip_value", 1.0}, {"skip_not_finite", true}};
+}
+
 /// Shared by all optimizers.
 inline Field weight_decay_field() {
   return number("weight_decay",
-                "Factor of the weight that is added to the gradient (L2 penalty); adamw: decoupled "
+                "Factor of the weight that is added to the gradient (L2 penalty); adamw and lion: decoupled "
                 "weight decay.")
       .defaults(0.0)
       .at_least(0);

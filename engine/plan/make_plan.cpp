@@ -13,6 +13,7 @@
 #include "engine/plan/axes/propagation.h"
 #include "engine/plan/axes/shard_limits.h"
 #include "engine/plan/axes/sharding_facts.h"
+#include "engine/plan/axes/size_strategies.h"
 #include "engine/plan/axes/strategies.h"
 #include "engine/plan/expert_notes.h"
 #include "engine/plan/hybrid/hybrid_shards.h"
@@ -25,6 +26,7 @@
 #include "engine/plan/stages/kept_results.h"
 #include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
+#include "engine/plan/traffic/context_method.h"
 #include "engine/plan/traffic/sums.h"
 #include "engine/spec/reference_model.h"
 
@@ -122,9 +124,11 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
   }
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     if (!strategies[l]) continue;
-    const StrategySpec& strategy = *strategies[l]->spec;
     plan.layers[l].choice = Choice::user;
-    if (memo.explains) plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
+    if (!memo.explains) continue;
+    const StrategySpec* strategy = strategies[l]->spec;
+    plan.layers[l].reason =
+        strategy != nullptr ? strategy_reason(*strategy, spec.position(strategy->path)) : sizes_reason(spec, plan.mesh);
   }
   if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
     propagate(graph, strategies, cost, memo, plan);
@@ -272,7 +276,7 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const LayerPlan& layer = plan.layers[l];
     if (!layer.advice.empty()) add_once(layer.advice);
-    if (!strategies[l] || plan.hybrid()) continue;
+    if (!strategies[l] || strategies[l]->spec == nullptr || plan.hybrid()) continue;
     int ways = 1;
     for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
     if (ways == plan.mesh.size()) continue;
@@ -308,6 +312,13 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid()) {
     strategies = read_strategies(graph, facts, spec, plan.mesh, errors);
   }
+  if (plan.mode == ParallelMode::semi_auto_parallel && spec.parallel.has_sizes()) {
+    const std::vector<ContextMethodCost> costs = context_method_costs(graph, spec.parallel, plan.mesh, cost);
+    plan.context_method = choose_context_method(spec.parallel, costs);
+    add_size_strategies(graph, facts, spec, plan.mesh, plan.context_method, strategies, errors);
+    if (std::string note = context_method_note(graph, spec.parallel, plan.context_method, costs); !note.empty())
+      plan.notes.push_back(std::move(note));
+  }
   std::vector<Layout> by_hand;
   if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
   if (cuts_the_batch(plan.mode)) check_batch_divides(graph, spec, plan, errors);
@@ -341,10 +352,12 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
 }  // namespace
 
 Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
+  OptimizerSpec optimizer = spec.optimizer;
+  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip;
   return {.precision = spec.precision,
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
-          .optimizer = spec.optimizer,
+          .optimizer = std::move(optimizer),
           .keeps_gradients = spec.train.histograms > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }
@@ -371,7 +384,7 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
     if (plan.layers[l].choice != Choice::user) continue;
     const StrategySpec* strategy =
         rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
-    if (strategy == nullptr) continue;  // of parallel.expert
+    if (strategy == nullptr) continue;  // of parallel.data, tensor, context and expert
     StrategySpec bare = *strategy;
     bare.reason.clear();
     // Text that follows the strategy's own reason is kept.

@@ -120,6 +120,8 @@ struct Plan {
   std::map<TensorId, std::vector<Layout>> kept;
   /// Parameters of which asynchronous workers have the rows of one batch alone (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
+  /// How ranks that share rows exchange keys and values (ops/attention/key_exchange.h); never automatic.
+  ContextMethod context_method = ContextMethod::gather;
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
   HybridShards hybrid_shards;           ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")

@@ -54,4 +54,10 @@ struct PlannedJob {
   std::shared_ptr<const CompiledTrial> compiled;
 };
 
+/// The numbers that a training step reports besides the loss: Program::metrics.
+inline size_t num_metrics(const PlannedJob& job) {
+  const bool skips = job.graph.trains() && job.plan.numerics.optimizer.skips_not_finite;
+  return job.graph.metrics.size() + (skips ? 1 : 0);
+}
+
 }  // namespace trainctl

@@ -28,7 +28,7 @@ float normal_value(const Philox4& words, int index) {
 
 void initial_values(std::string_view name, const Init& init, uint64_t seed, int64_t first, int64_t count, float* out) {
   const auto scale = static_cast<float>(init.value);
-  if (init.kind == Init::Kind::constant) {
+  if (init.kind == Init::Kind::constant || init.kind == Init::Kind::row_norms) {
     std::fill_n(out, count, scale);
     return;
   }
@@ -43,7 +43,7 @@ void initial_values(std::string_view name, const Init& init, uint64_t seed, int6
 }
 
 void initial_values(const Variable& variable, uint64_t seed, int64_t first, int64_t count, float* out) {
-  check(variable.dtype == DType::f32, "parameters and states must be f32");
+  check(variable.dtype != DType::i32, "parameters and states with initial values are floats");
   for_each_run(variable.global_shape, variable.offset, variable.shape,
                [&](int64_t in_part, int64_t in_whole, int64_t length) {
                  const int64_t begin = std::max(in_part, first), end = std::min(in_part + length, first + count);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/ops/row_order.h"
 #include "engine/runtime/parts.h"
 
 namespace trainctl {
@@ -23,6 +24,7 @@ template <class F>
 bool loads_whole(const Program& program, const std::string& tensor, F sample_elements) {
   return std::all_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& load) {
     if (load.opcode != Opcode::load || load.op != tensor) return true;
+    if (load.attrs.has(kRowOrder)) return false;
     const Operand& part = load.outputs[0];
     int runs = 0;
     int64_t begin = 0;

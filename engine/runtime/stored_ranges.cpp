@@ -68,7 +68,11 @@ class Slot {
 
 StoredRange range_of_state(const Variable& v) {
   check(v.arena_offset >= 0, "a variable without a bucket needs its own place");
-  StoredRange range{.variable = &v, .slot = kStateSlot, .count = num_elements(v.shape), .offset = v.arena_offset};
+  const bool is_parameter = v.kind == TensorKind::parameter;
+  StoredRange range{.variable = &v,
+                    .slot = is_parameter ? kWeightSlot : kStateSlot,
+                    .count = num_elements(v.shape),
+                    .offset = v.arena_offset};
   range.dtype = v.dtype;
   range.is_fresh = true;
   range.own_first = v.own_first;

@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 constexpr std::string_view kLoraDropout = ".lora_dropout", kLoraA = ".lora_a", kLoraB = ".lora_b",
-                           kLoraScale = ".lora_scale";
+                           kLoraScale = ".lora_scale", kLoraProduct = ".lora_product", kLoraChosen = ".lora_chosen";
 
 bool pattern_matches(const std::string& pattern, const std::string& name) {
   return name == pattern || glob_match(pattern, name);
@@ -23,43 +23,108 @@ bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {
          });
 }
 
-LayerSpec layer_beside(const LayerSpec& beside, std::string_view suffix, const char* type,
-                       std::vector<std::string> inputs, Attrs attrs) {
-  return {.name = beside.name + std::string(suffix),
-          .type = type,
-          .inputs = std::move(inputs),
-          .attrs = std::move(attrs),
-          .path = beside.path,
-          .use = beside.use};
-}
+/// The layers of the adapters beside one layer.
+class AdapterLayers {
+ public:
+  AdapterLayers(const LoraSpec& lora, const LayerSpec& beside) : lora_(lora), beside_(beside) {}
+
+  std::vector<LayerSpec> one() {
+    const std::string last = product_of("");
+    add(std::string(kAdapterSum), lora_.dora ? "dora" : "add", sum_inputs("", last), sum_attrs(""));
+    return std::move(layers_);
+  }
+
+  std::vector<LayerSpec> several(const AdaptersSpec& adapters) {
+    std::vector<std::string> choices = {adapters.field};
+    for (const std::string& name : adapters.names) {
+      const std::string own = "." + name;
+      choices.push_back(product_of(own));
+      if (!lora_.dora) continue;
+      std::vector<std::string> inputs = sum_inputs(own, choices.back());
+      choices.back() = add(own + std::string(kAdapterSum), "dora", std::move(inputs), sum_attrs(own));
+    }
+    if (lora_.dora) {
+      add(std::string(kAdapterSum), "choose_rows", std::move(choices), {});
+    } else {
+      const std::string chosen = add(std::string(kLoraChosen), "choose_rows", std::move(choices), {});
+      add(std::string(kAdapterSum), "add", {beside_.name, chosen}, {});
+    }
+    return std::move(layers_);
+  }
+
+ private:
+  std::string add(const std::string& suffix, const char* type, std::vector<std::string> inputs, Attrs attrs) {
+    layers_.push_back({.name = beside_.name + suffix,
+                       .type = type,
+                       .inputs = std::move(inputs),
+                       .attrs = std::move(attrs),
+                       .path = beside_.path,
+                       .use = beside_.use});
+    return layers_.back().name;
+  }
+
+  /// The layers up to the scaled product, whose name it returns. `own`: ".NAME", or "".
+  std::string product_of(const std::string& own) {
+    const auto suffix = [&](std::string_view end) { return own + std::string(end); };
+    std::string last = beside_.inputs[0];
+    if (lora_.dropout > 0) last = add(suffix(kLoraDropout), "dropout", {last}, {{"p", lora_.dropout}});
+    last = add(suffix(kLoraA), "dense", {last}, {{"units", lora_.rank}, {"bias", false}});
+    last = add(suffix(kLoraB), "dense", {last},
+               {{"units", beside_.attrs.integer("units")},
+                {"bias", false},
+                {"init.type", std::string("constant")},
+                {"init.value", 0.0}});
+    return add(suffix(kLoraScale), "scale", {last}, {{"factor", adapter_factor(lora_)}});
+  }
+
+  /// Of the layer that joins the layer and its adapter.
+  std::vector<std::string> sum_inputs(const std::string& own, const std::string& product) {
+    std::vector<std::string> inputs = {beside_.name, product};
+    if (lora_.dora && lora_.dropout > 0)
+      inputs.push_back(add(own + std::string(kLoraProduct), "dense", {beside_.name + own + std::string(kLoraDropout)},
+                           {{"units", beside_.attrs.integer("units")}, {"bias", false}, {"share", owner()}}));
+    return inputs;
+  }
+
+  Attrs sum_attrs(const std::string& own) const {
+    if (!lora_.dora) return {};
+    Attrs attrs{{"layer", beside_.name},
+                {"a", beside_.name + own + std::string(kLoraA)},
+                {"b", beside_.name + own + std::string(kLoraB)},
+                {"factor", adapter_factor(lora_)}};
+    if (owner() != beside_.name) attrs.set("share", owner());
+    return attrs;
+  }
+
+  /// The layer whose weight the adapted one uses.
+  std::string owner() const {
+    const std::string shared = beside_.attrs.text("share");
+    return shared.empty() ? beside_.name : shared;
+  }
+
+  const LoraSpec& lora_;
+  const LayerSpec& beside_;
+  std::vector<LayerSpec> layers_;
+};
 
 }  // namespace
 
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer) {
   if (!spec.adapters.lora || !is_adapted(*spec.adapters.lora, layer)) return {};
-  const LoraSpec& lora = *spec.adapters.lora;
-  std::vector<LayerSpec> layers;
-  std::string last = layer.inputs[0];
-  const auto add = [&](std::string_view suffix, const char* type, Attrs attrs) {
-    layers.push_back(layer_beside(layer, suffix, type, {last}, std::move(attrs)));
-    last = layers.back().name;
-  };
-  if (lora.dropout > 0) add(kLoraDropout, "dropout", {{"p", lora.dropout}});
-  add(kLoraA, "dense", {{"units", lora.rank}, {"bias", false}});
-  add(kLoraB, "dense",
-      {{"units", layer.attrs.integer("units")},
-       {"bias", false},
-       {"init.type", std::string("constant")},
-       {"init.value", 0.0}});
-  add(kLoraScale, "scale", {{"factor", adapter_factor(lora)}});
-  layers.push_back(layer_beside(layer, kAdapterSum, "add", {layer.name, last}, {}));
-  return layers;
+  AdapterLayers layers(*spec.adapters.lora, layer);
+  return spec.adapters.names.empty() ? layers.one() : layers.several(spec.adapters);
 }
 
 std::string_view adapted_layer(const JobSpec& spec, std::string_view layer) {
   if (!spec.adapters.lora) return "";
-  for (const std::string_view end : {kLoraDropout, kLoraA, kLoraB, kLoraScale, kAdapterSum})
-    if (layer.ends_with(end)) return layer.substr(0, layer.size() - end.size());
+  for (const std::string_view end :
+       {kLoraDropout, kLoraA, kLoraB, kLoraScale, kLoraProduct, kLoraChosen, kAdapterSum}) {
+    if (!layer.ends_with(end)) continue;
+    layer.remove_suffix(end.size());
+    for (const std::string& name : spec.adapters.names)
+      if (layer.ends_with("." + name)) return layer.substr(0, layer.size() - name.size() - 1);
+    return layer;
+  }
   return "";
 }
 
@@ -68,7 +133,9 @@ double adapter_factor(const LoraSpec& lora) {
   return lora.alpha / (lora.rank_stabilized ? std::sqrt(rank) : rank);
 }
 
-bool is_adapter_parameter(std::string_view name) { return name.ends_with(kAdapterA) || name.ends_with(kAdapterB); }
+bool is_adapter_parameter(std::string_view name) {
+  return name.ends_with(kAdapterA) || name.ends_with(kAdapterB) || name.ends_with(kAdapterMagnitude);
+}
 
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name) {
   return spec.adapters.lora && is_adapter_parameter(name);
@@ -79,6 +146,19 @@ bool is_frozen(const JobSpec& spec, const std::string& name) {
   if (spec.train.freeze.empty()) return spec.adapters.lora.has_value();
   return std::ranges::any_of(spec.train.freeze,
                              [&](const std::string& pattern) { return pattern_matches(pattern, name); });
+}
+
+FrozenType storage_of(const JobSpec& spec, const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  const FrozenType type = spec.train.frozen_type;
+  const bool is_same = type == FrozenType::same || (type == FrozenType::bf16 && spec.precision == Precision::bf16);
+  if (is_same || !name.ends_with(kWeight) || !is_frozen(spec, name)) return FrozenType::same;
+  const auto is_dense = [](const LayerSpec& layer) { return layer.type == "dense"; };
+  const auto last = std::find_if(spec.network.rbegin(), spec.network.rend(), is_dense);
+  const std::string_view owner = std::string_view(name).substr(0, name.size() - kWeight.size());
+  const bool has_owner =
+      std::ranges::any_of(spec.network, [&](const LayerSpec& layer) { return layer.name == owner && is_dense(layer); });
+  return has_owner && last->name != owner ? type : FrozenType::same;
 }
 
 bool saves_without_base(const JobSpec& spec) { return spec.adapters.lora && spec.weights && !spec.weights->partial; }

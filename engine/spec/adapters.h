@@ -5,7 +5,14 @@
 //   L.lora_a        dense, [rank, features], PyTorch's default initial values, as PEFT
 //   L.lora_b        dense, [units, rank], zeros
 //   L.lora_scale    alpha / rank, or alpha / sqrt(rank)
-//   L.lora          the sum of y and the scaled product, which every reader of L reads in place of y
+//   L.lora          the sum of y and the scaled product, which every reader of L reads in place of y; with
+//                   adapters.lora.dora a layer `dora`, with L.lora.magnitude, and with dropout
+//   L.lora_product  L's product of the input that was dropped out
+//
+// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_scale (to L.one.lora with dora), L.two.…
+// and
+//
+//   L.lora_chosen   for each sample the product of its adapter (with dora, L.lora)
 #pragma once
 
 #include <string_view>
@@ -17,7 +24,8 @@
 namespace trainctl {
 
 // An adapter's names are that of its layer with these at the end: the parameters, and the sum.
-inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight", kAdapterSum = ".lora";
+inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight", kAdapterSum = ".lora",
+                                  kAdapterMagnitude = ".lora.magnitude";
 
 /// The layers behind `layer`, the sum last; empty if no adapter names it.
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
@@ -36,7 +44,12 @@ bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
 /// always trained.
 bool is_frozen(const JobSpec& spec, const std::string& name);
 
-/// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its base.
+/// The storage of a parameter: train.frozen_type for the frozen weights of dense layers, but that of the last one (a
+/// language model's head).
+FrozenType storage_of(const JobSpec& spec, const std::string& name);
+
+/// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its
+/// base.
 bool saves_without_base(const JobSpec& spec);
 
 /// Returns an error for each pattern of adapters.lora.layers that names no dense layer.

@@ -42,6 +42,20 @@ std::string_view to_string(Schedule schedule) {
   return "";
 }
 
+std::string_view to_string(ContextMethod method) {
+  switch (method) {
+    case ContextMethod::automatic:
+      return "auto";
+    case ContextMethod::gather:
+      return "gather";
+    case ContextMethod::ring:
+      return "ring";
+    case ContextMethod::ulysses:
+      return "ulysses";
+  }
+  return {};
+}
+
 std::string_view to_string(SearchAlgorithm algorithm) {
   switch (algorithm) {
     case SearchAlgorithm::recursive_programming:
@@ -110,6 +124,22 @@ std::string_view to_string(OnNan on_nan) {
       return "stop";
     case OnNan::warn:
       return "warn";
+    case OnNan::skip:
+      return "skip";
+  }
+  return "";
+}
+
+std::string_view to_string(FrozenType type) {
+  switch (type) {
+    case FrozenType::same:
+      return "same";
+    case FrozenType::bf16:
+      return "bf16";
+    case FrozenType::int8:
+      return "int8";
+    case FrozenType::nf4:
+      return "nf4";
   }
   return "";
 }

@@ -24,13 +24,16 @@ enum class ParallelMode : uint8_t {
 };
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
-enum class OnNan : uint8_t { stop, warn };
+enum class OnNan : uint8_t { stop, warn, skip };
+/// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
+enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
 /// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
+std::string_view to_string(FrozenType type);
 std::string_view to_string(PrintFormat format);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
@@ -132,9 +135,10 @@ struct LayerSpec {
 };
 
 struct LossSpec {
-  std::string type;   ///< a LossDef's name
-  Attrs attrs;        ///< the type's own fields, defaults filled in
-  std::string input;  ///< layer whose output is the prediction; default: the last layer
+  std::string type;                ///< a LossDef's name
+  Attrs attrs;                     ///< the type's own fields, defaults filled in
+  std::string input;               ///< layer whose output is the prediction; default: the last layer
+  std::string reduction = "mean";  ///< mean | sum, over the global batch
 };
 
 /// A number that is computed from the predictions beside the loss, and reported with it.
@@ -176,14 +180,30 @@ struct ValidationSpec {
   bool is_due(int64_t steps, int64_t steps_per_epoch) const;
 };
 
+/// optimizer.learning_rate; the formula of each type is in schedule.h.
 struct ScheduleSpec {
-  std::string type = "constant";  ///< constant | step | cosine
+  std::string type = "constant";
   double base = 0.01;
-  int64_t warmup_steps = 0;  ///< linear from 0 up to base
-  int64_t total_steps = 0;   ///< cosine; 0: all steps of the run
-  double min = 0.0;          ///< cosine
-  int64_t step_size = 0;     ///< step: every step_size steps …
-  double gamma = 0.1;        ///< … multiply by gamma
+  int64_t warmup_steps = 0;            ///< linear from 0 up to base
+  int64_t total_steps = 0;             ///< of types that end; 0: all steps of the run
+  double min = 0.0;                    ///< the rate at the end
+  int64_t step_size = 0;               ///< step
+  double gamma = 0.1;                  ///< step, exponential, multi_step
+  Ints milestones;                     ///< multi_step: steps, ascending
+  double power = 1.0;                  ///< polynomial
+  int64_t decay_steps = 0;             ///< exponential, wsd
+  std::string decay_shape = "linear";  ///< wsd: linear | cosine | sqrt
+  int64_t restart_steps = 0;           ///< cosine_restarts: length of the first period
+  int64_t restart_factor = 1;          ///< cosine_restarts: each period is this many times as long as the last
+  double pct_start = 0.3;              ///< one_cycle
+  double div_factor = 25;              ///< one_cycle
+  double final_div_factor = 1e4;       ///< one_cycle
+  int64_t timescale = 0;               ///< inverse_sqrt; 0: warmup_steps, at least 1
+  Ints points;                         ///< piecewise: steps, ascending …
+  std::vector<double> rates;           ///< … and the rate at each of them
+
+  /// The last step that the schedule describes; 0: it has no end. `run_steps` replaces a total_steps of 0.
+  int64_t end(int64_t run_steps) const;
 };
 
 /// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
@@ -197,9 +217,15 @@ struct ParameterGroup {
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  Attrs attrs;           ///< the type's own fields; those that are absent have their defaults
-  double clip_norm = 0;  ///< by global norm; 0: off
+  Attrs attrs;            ///< the type's own fields; those that are absent have their defaults
+  double clip_norm = 0;   ///< by global norm; 0: off
+  double clip_value = 0;  ///< by the absolute value of each element; 0: off
+  /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
+  bool skips_not_finite = false;
   std::vector<ParameterGroup> groups;
+
+  /// True if every update reads the norm of all gradients.
+  bool needs_norm() const { return clip_norm > 0 || skips_not_finite; }
 
   /// The settings of a group (Update::group); -1: of all other parameters.
   Attrs settings_of(int group) const;
@@ -239,9 +265,10 @@ struct TrainSpec {
   int64_t log_every = 1;            ///< steps between loss lines
   int64_t sink_steps = 1;           ///< steps between two reads of the losses
   int64_t histograms = 0;           ///< steps between two histograms of weights and gradients; 0: none
-  OnNan on_nan = OnNan::stop;       ///< reaction to a loss that is nan or infinite
+  OnNan on_nan = OnNan::stop;       ///< reaction to a loss, or with skip to gradients, that are nan or infinite
   std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
-  std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
+  FrozenType frozen_type = FrozenType::same;  ///< storage of weights of dense layers that are not trained
+  std::optional<CheckpointSpec> checkpoint;   ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
 
   /// Returns what the run saves, also if the job does not say it.
@@ -265,11 +292,14 @@ struct LoraSpec {
   double alpha = 8;  ///< the product is multiplied with alpha / rank
   double dropout = 0;
   bool rank_stabilized = false;  ///< alpha / sqrt(rank) instead
+  bool dora = false;             ///< trains the norms of the rows of the adapted weights as well
   std::string from;              ///< a folder in PEFT's format whose adapters a run starts from; absolute
 };
 
 struct AdaptersSpec {
   std::optional<LoraSpec> lora;
+  std::vector<std::string> names;  ///< several adapters of the same form, one for each sample; empty: one for all
+  std::string field;               ///< i32 sample field: the place in `names` of a sample's adapter
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -302,6 +332,10 @@ enum class Effort : uint8_t { low, normal, high };
 std::string_view to_string(SearchAlgorithm algorithm);
 std::string_view to_string(Effort effort);
 
+/// parallel.context_method: how ranks that share the rows of a sequence exchange keys and values.
+enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
+std::string_view to_string(ContextMethod method);
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -313,6 +347,10 @@ struct ParallelSpec {
   int stages = 1;
   int chunks = 1;  ///< chunks of layers per stage
   std::vector<StageRule> stage_config;
+  int data = 0;     ///< ranks of a stage that share the batch; 0: those that tensor and context leave
+  int tensor = 1;   ///< ranks that share the heads and hidden features
+  int context = 1;  ///< ranks that share the rows of a sequence
+  ContextMethod context_method = ContextMethod::automatic;
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
@@ -329,6 +367,9 @@ struct ParallelSpec {
   int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
+
+  /// The job states sizes, from which the cuts of layers without a strategy follow.
+  bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }
 };
 
 struct PrintSpec {

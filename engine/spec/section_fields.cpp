@@ -17,12 +17,18 @@ std::string meaning_in(const std::string& type, const Field& field) {
   return type + ": " + field.doc + (field.fallback ? " Default: " + to_string(*field.fallback) + "." : "");
 }
 
+/// "adam, adamw: Decay rates. Default: [0.9, 0.999]."; the doc itself if it already names the types.
+std::string meanings_of(const Field& field) {
+  const std::string& first = field.only[0];
+  if (field.doc.starts_with(first + ": ") || field.doc.starts_with(first + ", ")) return field.doc;
+  return meaning_in(join(field.only), field);
+}
+
 /// Adds what a field of the same name means in another type. Its default is then that of the type.
 void add_meaning(Field& field, const std::string& type, const Field& other) {
   check(field.kind == other.kind, "types that share a field must give it the same kind: " + field.name);
   if (field.doc == other.doc && field.fallback == other.fallback && kind_text(field) == kind_text(other)) return;
-  check(field.only.size() == 1, "a field has the same meaning in all of its types, or two: " + field.name);
-  field.doc = meaning_in(field.only[0], field) + " " + meaning_in(type, other);
+  field.doc = meanings_of(field) + " " + meaning_in(type, other);
   field.fallback.reset();
   field.min_open = field.min_open && (other.min_open || other.min > field.min);
   field.min = std::min(field.min, other.min);
@@ -208,6 +214,9 @@ const Section& loss_section() {
       std::vector<Field>{
           field<&L::type>("type", meanings(loss_types()) + ".").one_of(names_of(loss_types())).required(),
           field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
+          field<&L::reduction>("reduction",
+                               "mean, or sum over all terms of the global batch. Validation always reports the mean.")
+              .one_of({"mean", "sum"}),
       } + fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; })};
   return section;
 }
@@ -220,17 +229,70 @@ const Section& learning_rate_section() {
       {
           field<&S::type>("type",
                           "constant; step: multiplied by gamma every step_size steps; cosine: decays from "
-                          "base to min.")
-              .one_of({"constant", "step", "cosine"}),
-          field<&S::base>("base", "The learning rate after warm-up.").above(0),
+                          "base to min; linear and polynomial: the same along a line or a power of the remaining "
+                          "steps; exponential: multiplied by gamma over decay_steps steps, continuously; multi_step: "
+                          "multiplied by gamma at each milestone; cosine_restarts: cosine that starts again after each "
+                          "period; inverse_sqrt: falls with the square root of the step; wsd: base, then a decay to "
+                          "min over the last decay_steps steps; one_cycle: up to base and down again, as "
+                          "OneCycleLR in PyTorch; piecewise: linear between given rates.")
+              .one_of({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
+                       "cosine_restarts", "inverse_sqrt", "wsd", "one_cycle", "piecewise"}),
+          field<&S::base>("base", "The learning rate after warm-up; one_cycle: its maximum.").above(0),
           field<&S::warmup_steps>("warmup_steps", "Steps over which the rate rises linearly from 0 to base.")
+              .at_least(0)
+              .for_type({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
+                         "cosine_restarts", "inverse_sqrt", "wsd"}),
+          field<&S::total_steps>("total_steps",
+                                 "Steps until the rate reaches its final value; 0: all steps of the run.")
+              .for_type({"cosine", "linear", "polynomial", "wsd", "one_cycle"})
               .at_least(0),
-          field<&S::total_steps>("total_steps", "Steps until the rate reaches min; 0: all steps of the run.")
-              .for_type({"cosine"})
+          field<&S::min>("min", "Final learning rate.")
+              .for_type({"cosine", "linear", "polynomial", "cosine_restarts", "wsd"})
               .at_least(0),
-          field<&S::min>("min", "Final learning rate.").for_type({"cosine"}).at_least(0),
           field<&S::step_size>("step_size", "Steps between decays.").for_type({"step"}).required().at_least(1),
-          field<&S::gamma>("gamma", "Factor applied at each decay.").for_type({"step"}).above(0),
+          field<&S::gamma>("gamma", "Factor applied at each decay.")
+              .for_type({"step", "exponential", "multi_step"})
+              .above(0),
+          field<&S::milestones>("milestones", "Steps at which the rate is multiplied by gamma, ascending.")
+              .for_type({"multi_step"})
+              .required()
+              .at_least(1),
+          field<&S::power>("power", "Power of the remaining steps.").for_type({"polynomial"}).above(0),
+          field<&S::decay_steps>("decay_steps", "Steps over which the rate falls: by gamma, or to min.")
+              .for_type({"exponential", "wsd"})
+              .required()
+              .at_least(1),
+          field<&S::decay_shape>("decay_shape", "Shape of the decay.")
+              .one_of({"linear", "cosine", "sqrt"})
+              .for_type({"wsd"}),
+          field<&S::restart_steps>("restart_steps", "Steps of the first period.")
+              .for_type({"cosine_restarts"})
+              .required()
+              .at_least(1),
+          field<&S::restart_factor>("restart_factor", "Each period is this many times as long as the one before.")
+              .for_type({"cosine_restarts"})
+              .at_least(1),
+          field<&S::pct_start>("pct_start", "Fraction of the steps in which the rate rises.")
+              .for_type({"one_cycle"})
+              .above(0)
+              .below(1),
+          field<&S::div_factor>("div_factor", "base divided by the first rate.").for_type({"one_cycle"}).at_least(1),
+          field<&S::final_div_factor>("final_div_factor", "The first rate divided by the last one.")
+              .for_type({"one_cycle"})
+              .at_least(1),
+          field<&S::timescale>("timescale",
+                               "Steps after the warm-up until the rate has fallen to base divided by the square root "
+                               "of 2; 0: warmup_steps.")
+              .for_type({"inverse_sqrt"})
+              .at_least(0),
+          field<&S::points>("points", "Steps at which `rates` are reached, ascending.")
+              .for_type({"piecewise"})
+              .required()
+              .at_least(0),
+          field<&S::rates>("rates", "Rates at `points`; linear in between, constant before and after.")
+              .for_type({"piecewise"})
+              .required()
+              .at_least(0),
       }};
   return section;
 }
@@ -249,6 +311,9 @@ const Section& optimizer_section() {
       } + fields_of(optimizer_types(), [](void* optimizer) -> Attrs& { return static_cast<O*>(optimizer)->attrs; }) +
           std::vector<Field>{
               field<&O::clip_norm>("clip_norm", "Maximum global norm of the gradients; 0: no clipping.").at_least(0),
+              field<&O::clip_value>("clip_value",
+                                    "Maximum absolute value of each element of the gradients; 0: no clipping.")
+                  .at_least(0),
               make_field("groups", FieldKind::groups,
                          "Parameter groups with their own settings: fields of the optimizer and learning_rate_scale. "
                          "A parameter belongs to the first group with a matching pattern."),
@@ -330,11 +395,20 @@ const Section& train_section() {
               .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",
                             "If the loss is NaN or infinite: stop ends the run with exit code 5; warn prints one "
-                            "warning and continues."),
+                            "warning and continues; skip continues too, and a step whose gradients contain NaN or "
+                            "infinity changes neither weights nor optimizer states and counts in the metric "
+                            "`skipped`."),
           list_field<&T::freeze>(
               "freeze", FieldKind::metric_names,
               "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "
               "They have no gradient, no optimizer state and no reduction."),
+          field<&T::frozen_type>(
+              "frozen_type",
+              "Storage of the weights of frozen dense layers, except that of the last layer. nf4 and int8: blocks of "
+              "64 "
+              "elements of a row with their largest magnitude, 4.5 and 8.5 bits per element; bf16: 16 bits; same: the "
+              "type that kernels read. They are unpacked for each use. nf4 and int8 need `adapters` and `weights`.")
+              .of(JobKind::network),
           checkpoint_field(),
           stop_field(),
       }};
@@ -393,6 +467,22 @@ const Section& parallel_section() {
               "stage_config", FieldKind::stage_map,
               "The stage of each layer, by name or glob; balanced automatically if omitted. With chunks, the virtual "
               "stage: 0 to stages * chunks - 1."),
+          unless_zero<&P::data>("data",
+                                "Data parallelism: ranks of a stage that share the batch; default: those that tensor "
+                                "and context leave.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::tensor>("tensor", "Tensor parallelism: ranks that share the heads and hidden features.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::context>("context", "Context parallelism: ranks that share the rows of each sequence.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::context_method>(
+              "context_method",
+              "With context: how attention gets the keys and values of all rows. gather: each rank gathers them; ring: "
+              "they are passed from rank to rank; ulysses: ranks exchange rows for heads; auto: the method with the "
+              "lowest estimated time."),
           field<&P::micro_batches>("micro_batches",
                                    "Number of micro-batches per batch (gradient accumulation); must divide "
                                    "dataset.batch.")
@@ -624,6 +714,10 @@ const Section& lora_section() {
               .at_least(0)
               .below(1),
           field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
+          field<&L::dora>(
+              "dora",
+              "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
+              "for each row, with the scale of B A as above."),
           field<&L::from>("from",
                           "A folder in PEFT's format whose adapters a new run starts from; relative to the job file. "
                           "Needs `weights`."),
@@ -640,7 +734,13 @@ const Section& adapters_section() {
       if (make && !spec) spec.emplace();
       return spec ? &*spec : nullptr;
     };
-    return Section{"adapters", "Small trained layers beside frozen ones.", {lora}};
+    using A = AdaptersSpec;
+    return Section{"adapters",
+                   "Small trained layers beside frozen ones.",
+                   {lora,
+                    list_field<&A::names>("names", FieldKind::metric_names,
+                                          "Several adapters on one base: each sample uses one of them. Needs `field`."),
+                    field<&A::field>("field", "The sample field with the number of its adapter in `names`, from 0.")}};
   }();
   return section;
 }

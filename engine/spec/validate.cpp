@@ -67,6 +67,57 @@ void adapters_start_beside_a_base(Rules& r) {
           "set weights.from to the model folder that the adapters were trained with");
 }
 
+void frozen_weights_are_packed_beside_adapters(Rules& r) {
+  const JobSpec& job = r.job;
+  if (!r.fine({"train.frozen_type"}) || job.train.frozen_type == FrozenType::same) return;
+  const std::string type(to_string(job.train.frozen_type));
+  if (job.adapters.lora == std::nullopt && job.train.freeze.empty())
+    r.wrong("train.frozen_type", "nothing is frozen, so nothing is stored as " + type,
+            "add adapters, or name parameters in train.freeze");
+  else if (job.train.frozen_type != FrozenType::bf16 && !(job.adapters.lora && job.weights && !job.weights->partial))
+    r.wrong("train.frozen_type",
+            type + " needs adapters, and weights that contain the whole base: checkpoints have no packed weights",
+            "add adapters: {lora: {...}} and weights: {from: ...}, or set train.frozen_type: bf16");
+  else if (job.fp8)
+    r.wrong("train.frozen_type",
+            "weights stored as " + type + " are unpacked to bf16, which precision: fp8 would round",
+            "set precision: bf16");
+  else if (job.parallel.mode == ParallelMode::hybrid_parallel || job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong("train.frozen_type", "is not supported in parallel.mode: " + std::string(to_string(job.parallel.mode)),
+            "set another parallel.mode, or remove train.frozen_type");
+}
+
+/// adapters.lora.dora.
+void norms_start_as_those_of_weights(Rules& r) {
+  const std::optional<LoraSpec>& lora = r.job.adapters.lora;
+  if (!lora || !lora->dora) return;
+  if (!r.job.weights)
+    r.wrong("adapters.lora.dora", "the job has no weights, whose rows have the norms that it trains",
+            "set weights.from to the model folder to fine-tune, or dora: false");
+}
+
+/// adapters.names and adapters.field.
+void several_adapters_have_a_field(Rules& r) {
+  const AdaptersSpec& adapters = r.job.adapters;
+  if (adapters.names.empty() && adapters.field.empty()) return;
+  if (!adapters.lora)
+    r.wrong("adapters", "there are several adapters, but not their form", "add lora: {layers: [...]}");
+  else if (adapters.names.empty())
+    r.wrong("adapters.field", "the adapters have no names", "set adapters.names: [a, b]");
+  else if (adapters.field.empty())
+    r.wrong("adapters.names", "no field states which adapter a sample uses",
+            "set adapters.field to an integer field of the samples");
+  for (size_t a = 0; a < adapters.names.size(); ++a) {
+    const std::string& name = adapters.names[a];
+    const std::string path = "adapters.names[" + number(static_cast<int64_t>(a)) + "]";
+    if (name.empty() || name.find_first_of("./*?[] ") != std::string::npos)
+      r.wrong(path, "'" + name + "' is not a name", "use letters, digits, _ and -");
+    else if (std::find(adapters.names.begin(), adapters.names.begin() + static_cast<std::ptrdiff_t>(a), name) !=
+             adapters.names.begin() + static_cast<std::ptrdiff_t>(a))
+      r.wrong(path, "'" + name + "' is there twice", "each adapter has its own name");
+  }
+}
+
 void gradients_in_bf16_are_of_bf16(Rules& r) {
   if (!r.fine({"precision", "gradient_precision"}) || r.job.gradient_precision != Precision::bf16) return;
   if (r.job.precision == Precision::bf16) return;
@@ -256,6 +307,43 @@ void chunks_are_interleaved(Rules& r) {
               " micro-batches cannot be divided into groups of " + number(stages),
           "for " + number(stages) + " stages, use " + (micro_batches > stages ? number(above - stages) + " or " : "") +
               number(above));
+}
+
+/// parallel.data, tensor and context.
+void sizes_cover_the_ranks(Rules& r) {
+  if (!r.fine({"parallel.mode", "parallel.data", "parallel.tensor", "parallel.context", "parallel.context_method",
+               "parallel.stages", "launch.ranks"}))
+    return;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (parallel.context == 1 && parallel.context_method != ContextMethod::automatic)
+    r.wrong("parallel.context_method",
+            "context_method " + std::string(to_string(parallel.context_method)) +
+                " has no effect, because parallel.context is 1",
+            "set parallel.context, or remove context_method");
+  if (!parallel.has_sizes()) return;
+  const std::string first = parallel.context > 1  ? "parallel.context"
+                            : parallel.tensor > 1 ? "parallel.tensor"
+                                                  : "parallel.data";
+  if (parallel.mode != ParallelMode::semi_auto_parallel)
+    return r.wrong(first,
+                   "sizes of data, tensor and context parallelism are for semi_auto_parallel, not for " +
+                       std::string(to_string(parallel.mode)),
+                   "set parallel.mode: semi_auto_parallel, or remove them");
+  const int64_t ranks = r.job.launch.ranks, stages = parallel.stages;
+  if (ranks % stages != 0) return;
+  const int64_t fixed = int64_t{parallel.tensor} * parallel.context, per_stage = ranks / stages;
+  const std::string of_stage = stages > 1 ? " of a stage" : "";
+  const std::string sizes = "tensor " + number(parallel.tensor) + " x context " + number(parallel.context);
+  if (parallel.data > 0 && parallel.data * fixed != per_stage)
+    return r.wrong("parallel.data",
+                   "data " + number(parallel.data) + " x " + sizes + " is " + number(parallel.data * fixed) +
+                       " ranks, but the job has " + number(per_stage) + " ranks" + of_stage,
+                   "set launch.ranks: " + number(parallel.data * fixed * stages) + ", or omit data");
+  if (per_stage % fixed != 0)
+    r.wrong(
+        first,
+        sizes + " is " + number(fixed) + " ranks, which do not divide the " + number(per_stage) + " ranks" + of_stage,
+        "possible products for " + number(per_stage) + " ranks: " + divisors(per_stage));
 }
 
 void blocks_are_shuffled(Rules& r) {
@@ -609,7 +697,25 @@ void batches_are_finite(Rules& r) {
 
 void schedules_fit(Rules& r) {
   const ScheduleSpec& s = r.job.optimizer.learning_rate;
-  if (!r.fine({"optimizer"}) || s.type != "cosine") return;
+  if (!r.fine({"optimizer"})) return;
+  const auto need_ascending = [&](const char* field, const Ints& steps) {
+    for (size_t i = 1; i < steps.size(); ++i)
+      if (steps[i] <= steps[i - 1])
+        return r.wrong(std::string("optimizer.learning_rate.") + field,
+                       "steps must ascend, but " + number(steps[i]) + " follows " + number(steps[i - 1]));
+  };
+  need_ascending("milestones", s.milestones);
+  need_ascending("points", s.points);
+  if (s.type == "piecewise" && (s.points.empty() || s.points.size() != s.rates.size()))
+    r.wrong("optimizer.learning_rate.rates",
+            "there are " + number(static_cast<int64_t>(s.rates.size())) + " rates for " +
+                number(static_cast<int64_t>(s.points.size())) + " points",
+            "e.g. points: [0, 100, 1000], rates: [0, 0.1, 0.001]");
+  if (s.total_steps == 0 && s.end(1) == 0 && s.type != "cosine_restarts") return;
+  if (s.type == "wsd" && s.total_steps > 0 && s.warmup_steps + s.decay_steps > s.total_steps)
+    r.wrong("optimizer.learning_rate.decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
+                                                       number(s.decay_steps) +
+                                                       " steps are longer than total_steps: " + number(s.total_steps));
   if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
     r.wrong("optimizer.learning_rate.warmup_steps",
             "the warm-up of " + number(s.warmup_steps) +
@@ -617,6 +723,26 @@ void schedules_fit(Rules& r) {
   if (s.min > s.base)
     r.wrong("optimizer.learning_rate.min",
             "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
+}
+
+void one_way_of_clipping(Rules& r) {
+  if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
+    r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
+}
+
+void sums_need_all_labels(Rules& r) {
+  if (r.fine({"loss"}) && r.job.loss && r.job.loss->reduction == "sum" && r.job.loss->attrs.has("ignore_index"))
+    r.wrong("loss.reduction", "a sum does not support ignore_index, whose mean is over the labels that count",
+            "remove ignore_index, or set reduction: mean");
+}
+
+void skipping_needs_one_update(Rules& r) {
+  if (!r.fine({"train.on_nan", "parallel.mode", "metrics"}) || r.job.train.on_nan != OnNan::skip) return;
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong("train.on_nan", "parameter servers cannot skip a step", "set train.on_nan: stop or warn");
+  if (r.job.metrics.size() >= kMaxMetrics)
+    r.wrong("train.on_nan", "skip counts in a metric of its own, and there are " + number(kMaxMetrics) + " already",
+            "remove a metric");
 }
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
@@ -650,10 +776,14 @@ void validate(const JobSpec& job, Problems& problems) {
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
   adapters_start_beside_a_base(r);
+  frozen_weights_are_packed_beside_adapters(r);
+  norms_start_as_those_of_weights(r);
+  several_adapters_have_a_field(r);
   servers_hold_the_weights(r);
   stages_divide_ranks(r);
   stage_numbers_exist(r);
   chunks_are_interleaved(r);
+  sizes_cover_the_ranks(r);
   blocks_are_shuffled(r);
   micro_batches_divide_the_batch(r);
   experts_have_strategies(r);
@@ -673,6 +803,9 @@ void validate(const JobSpec& job, Problems& problems) {
   constant_integers_are_whole(r);
   batches_are_finite(r);
   schedules_fit(r);
+  one_way_of_clipping(r);
+  sums_need_all_labels(r);
+  skipping_needs_one_update(r);
   fields_agree(r);
 }
 

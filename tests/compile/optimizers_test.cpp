@@ -67,6 +67,8 @@ TEST_CASE("every optimizer of the list: its kernel updates each bucket and has t
     check_updates("{type: " + name + ", weight_decay: 0.1, clip_norm: 2}");
   }
   check_updates("{type: sgd, momentum: 0.9, nesterov: true}");
+  check_updates("{type: adamw, amsgrad: true}");
+  check_updates("{type: rmsprop, momentum: 0.9, centered: true}");
 }
 
 TEST_CASE("parameters with different settings are in different buckets, each updated with its own") {
@@ -110,6 +112,38 @@ optimizer: {groups: [{parameters: ['*.bias'], learning_rate_scale: 0.5}]}
   CHECK(updates == 1);
 }
 
+TEST_CASE(
+    "with on_nan: skip every update reads the norm of all gradients, and the step reports whether it was skipped") {
+  const auto compiled_with = [](const std::string& on_nan) {
+    const JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}
+network: [{name: fc, type: dense, units: 32}]
+loss: mse
+parallel: {mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}
+launch: {ranks: 2}
+train: {on_nan: )" + on_nan + "}\n",
+                                   "job.yaml");
+    const Graph graph = build_graph(spec, data_and_label({16}, {32}));
+    const CostModel cost = CostModel();
+    const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), cost);
+    CHECK(verify_programs(programs).empty());
+    return programs[0];
+  };
+  const Program skips = compiled_with("skip");
+  REQUIRE(skips.metrics.size() == 1);
+  CHECK(skips.metrics[0].name == kSkippedMetric);
+  int updates = 0;
+  for (const Instruction& i : skips.instructions) {
+    if (!is_update(i)) continue;
+    ++updates;
+    CHECK(i.attrs.flag("skip_not_finite"));
+    REQUIRE(i.inputs.size() == 2);
+    CHECK(i.inputs[1].tensor == "clip_norm");
+  }
+  CHECK(updates > 0);
+  CHECK(compiled_with("warn").metrics.empty());
+}
+
 TEST_CASE("states depend on the settings: plain sgd keeps none, momentum one, adam two") {
   CHECK(Optimizer("sgd", {}).states().empty());
   CHECK(Optimizer("sgd", {{"momentum", 0.9}}).states() == std::vector<std::string>{"momentum"});
@@ -118,5 +152,5 @@ TEST_CASE("states depend on the settings: plain sgd keeps none, momentum one, ad
 
 TEST_CASE("an optimizer's settings are its own fields, with defaults for those that a job omits") {
   const Attrs adam = Optimizer("adam", {{"eps", 1e-6}, {"momentum", 0.9}}).settings;
-  CHECK(to_string(adam) == "{betas: [0.9, 0.999], eps: 1e-06, weight_decay: 0.0}");
+  CHECK(to_string(adam) == "{amsgrad: false, betas: [0.9, 0.999], eps: 1e-06, weight_decay: 0.0}");
 }

@@ -34,6 +34,8 @@ const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 
 const char* const kSgd = "optimizer={type: sgd, learning_rate: 0.05, momentum: 0.9}";
 const char* const kIgnored = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}";
 
+const char* const kFrozenBf16 = "train.frozen_type=bf16";
+
 const char* const kGroups =
     "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01, clip_norm: 0.3, groups: "
     "[{parameters: "
@@ -718,6 +720,32 @@ const std::vector<PlanCase>& plan_cases() {
        {},
        {ranks(6), kSemi, megatron(kLlama, 6)},
        kAdamTolerance},
+      {"llama: rows of 3 ranks in a ring, blocks recomputed",
+       "llama",
+       {},
+       {ranks(3), kSemi, "parallel.context=3", "parallel.context_method=ring", kBlocks},
+       kAdamTolerance},
+      {"llama: 2 stages, rows of 2 ranks in a ring, heads of 2, level 3",
+       "llama",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, "parallel.context=2", "parallel.tensor=2", "parallel.context_method=ring",
+        kShard3},
+       kAdamTolerance},
+      {"llama: rows of 6 ranks, keys gathered, level 1",
+       "llama",
+       {},
+       {ranks(6), kSemi, "parallel.context=6", "parallel.context_method=gather", kShard1},
+       kAdamTolerance},
+      {"llama: rows of 2 ranks exchanged for heads, of which 3 ranks have a third",
+       "llama",
+       {},
+       {ranks(6), kSemi, "parallel.context=2", "parallel.tensor=3", "parallel.context_method=ulysses"},
+       kAdamTolerance},
+      {"gpt: learned positions, rows of 3 ranks in a ring, the vocabulary cut",
+       "gpt",
+       {kMicro2},
+       {ranks(12), kSemi, "parallel.context=3", "parallel.tensor=2", "parallel.context_method=ring"},
+       kAdamTolerance},
       {"llama: rows of the sequence between products, 3 ranks, level 2",
        "llama",
        {kMicro2},
@@ -769,6 +797,18 @@ const std::vector<PlanCase>& plan_cases() {
        {ranks(4), kSemi,
         "parallel.strategies={mixed: [[2, 1, 2], [2, 1]], cross: [[1, 2, 2], [1, 1, 2], [1, 1, 2], [1, 1]], q_turn: "
         "[[1, 4, 1], [1, 4]]}"}},
+      {"documents: rows of 2 ranks in a ring, data parallel",
+       "documents",
+       {kMicro2},
+       {ranks(4), kSemi, "parallel.context=2", "parallel.context_method=ring"}},
+      {"documents: rows of 4 ranks, keys gathered",
+       "documents",
+       {},
+       {ranks(4), kSemi, "parallel.context=4", "parallel.context_method=gather", kShard2}},
+      {"documents: rows of 2 ranks exchanged for heads",
+       "documents",
+       {},
+       {ranks(2), kSemi, "parallel.context=2", "parallel.context_method=ulysses"}},
       {"documents: 2 stages of 2", "documents", {kMicro2}, {ranks(4), kSemi, kTwoStages}},
       // frozen parameters and adapters
       {"freeze: data parallel, 3 ranks, level 2", "classifier", {kFreeze}, {ranks(3), kData, kShard2}},
@@ -788,6 +828,16 @@ const std::vector<PlanCase>& plan_cases() {
        "gpt",
        {kLora},
        {ranks(3), kSemi, "parallel.strategies={'h.*.ln?': [[1, 3, 1]]}"},
+       kAdamTolerance},
+      {"lora beside weights in bf16: heads and hidden units, 2 ranks by 2, level 3",
+       "gpt",
+       {kLora, kMicro2, kFrozenBf16},
+       {ranks(4), kSemi, kShard3, megatron(kGpt, 2, 2)},
+       kAdamTolerance},
+      {"lora beside weights in bf16: 2 stages of 2, recompute",
+       "gpt",
+       {kLora, kMicro2, kFrozenBf16},
+       {ranks(4), kSemi, kTwoStages, "parallel.recompute=['h.*']"},
        kAdamTolerance},
       // hybrid_parallel
       {"hybrid: data parallel by hand, 4 ranks", "mlp", {}, {ranks(4), kHybrid}},

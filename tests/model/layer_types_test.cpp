@@ -19,8 +19,10 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
   const std::string type = row.type, fields = row.fields;
   const int64_t outputs = num_elements(row.shape);
   if (row.of_ids) {
-    return build("precision: " + precision + "\nnetwork:\n  - {name: layer, type: " + type + fields +
-                     "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
+    const bool looks_up = fields.find("looked_up") != std::string::npos;
+    const std::string table = "  - {name: looked_up, type: embedding, vocab: 7, units: 3}\n";
+    return build("precision: " + precision + "\nnetwork:\n" + (looks_up ? table : "") + "  - {name: layer, type: " +
+                     type + fields + "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
                  {.shape = {5}, .label = {outputs / 8 / row.shape.back()}, .integer = true});
   }
   std::string input = "first", shaped;
@@ -37,6 +39,8 @@ network:
                      "  - {name: layer, type: " + type +
                      (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
                      "}\nloss: {type: mse, input: " + row.output + "}\n";
+  if (fields.find("square") != std::string::npos)
+    text.insert(text.find("  - {name: layer"), "  - {name: square, type: dense, units: 12, inputs: [first]}\n");
   // Other shapes of `first`, for layers that need them.
   for (const auto& [name, shape] : {std::pair{"rows", "[3, 4]"}, std::pair{"one", "[1, 12]"}}) {
     if (fields.find(std::string("[") + name + "]") == std::string::npos) continue;

@@ -99,7 +99,19 @@ double unary(const std::string& function, const Attrs& attrs, double x) {
          const double cap = a.number("cap", 1);
          return cap * std::tanh(v / cap);
        }},
-      {"quick_gelu", [](const Attrs&, double v) { return v / (1 + std::exp(-1.702 * v)); }}};
+      {"quick_gelu", [](const Attrs&, double v) { return v / (1 + std::exp(-1.702 * v)); }},
+      {"elu", [](const Attrs& a, double v) { return v > 0 ? v : a.number("alpha", 1) * std::expm1(v); }},
+      {"selu",
+       [](const Attrs&, double v) {
+         return 1.0507009873554804934193349852946 * (v > 0 ? v : 1.6732632423543772848170429916717 * std::expm1(v));
+       }},
+      {"mish", [](const Attrs&, double v) { return v * std::tanh(std::log1p(std::exp(v))); }},
+      {"hardswish", [](const Attrs&, double v) { return v * std::min(std::max(v + 3, 0.0), 6.0) / 6; }},
+      {"hardsigmoid", [](const Attrs&, double v) { return std::min(std::max(v / 6 + 0.5, 0.0), 1.0); }},
+      {"softsign", [](const Attrs&, double v) { return v / (1 + std::fabs(v)); }},
+      {"log_sigmoid", [](const Attrs&, double v) { return -std::log1p(std::exp(-v)); }},
+      {"sin", [](const Attrs&, double v) { return std::sin(v); }},
+      {"cos", [](const Attrs&, double v) { return std::cos(v); }}};
   return of.at(function)(attrs, x);
 }
 

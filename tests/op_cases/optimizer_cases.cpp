@@ -13,7 +13,10 @@ KernelCase OptimizerCall::kernel_case(const char* kernel, const std::vector<Case
                   copy ? 1e-2 : 2e-6,
                   {.learning_rate = 0.1f, .adam_bias1 = 0.3f, .adam_bias2 = 0.01f}};
   if (flag) call.attrs.set("learning_rate_scale", 0.3);
-  for (const CaseOperand& state : states) call.out.push_back({{n}, state.fill});
+  for (CaseOperand state : states) {
+    state.shape = {n};
+    call.out.push_back(state);
+  }
   if (copy) call.out.push_back(unwritten({n}, DType::bf16));
   call.f32_on_cpu = gradient == DType::bf16;
   return call;

@@ -134,7 +134,8 @@ TEST_CASE("sgd_update follows torch.optim.SGD, with momentum, nesterov, weight d
     const bool nesterov = (bits & 2) != 0 && momentum > 0;
     const double clip = (bits & 8) != 0 ? 1.5 : 0.0;
     CAPTURE(bits);
-    ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f), squared = poison(1);
+    ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f),
+                         squared = poison(1);
     std::vector<WeightReference> expected;
     for (float x : w) expected.push_back({x});
     StepScalars scalars;
@@ -158,7 +159,7 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   for (const bool decoupled : {false, true}) {
     for (const double clip : {0.0, 100.0, 0.5}) {
       ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), m(kWeights, 0.0f), v(kWeights, 0.0f),
-             squared = poison(1);
+                           squared = poison(1);
       std::vector<WeightReference> expected;
       for (float x : w) expected.push_back({x});
       StepScalars scalars{.learning_rate = 0.01f};
@@ -201,6 +202,39 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("every optimizer of the list clips by value, and a step that is skipped changes neither weights nor states") {
+  for (const OptimizerDef* def : all_optimizers()) {
+    CAPTURE(def->name);
+    const Optimizer optimizer(def->name, {});
+    const size_t num_states = optimizer.states().size();
+    const auto updated = [&](ProgramKernelsFloats g, float norm, const Attrs& more) {
+      std::vector<ProgramKernelsFloats> values = {random_floats(kWeights, 1)};
+      for (size_t s = 0; s < num_states; ++s) values.push_back(ProgramKernelsFloats(kWeights, 0.25f));
+      std::vector<TensorArg> out;
+      for (ProgramKernelsFloats& v : values) out.push_back(arg(v));
+      StepScalars scalars{.learning_rate = 1e-2f};
+      optimizer.fill_scalars(1, scalars);
+      Attrs attrs = optimizer.kernel_attrs();
+      attrs.set("clip_norm", 0.0);
+      for (const auto& [name, value] : more) attrs.set(name, value);
+      ProgramKernelsFloats squared = {norm};
+      prepare(def->kernel->name, {arg(g), arg(squared)}, out, attrs, &scalars)();
+      return values;
+    };
+    const ProgramKernelsFloats g = random_floats(kWeights, 2);
+    ProgramKernelsFloats bounded = g;
+    for (float& x : bounded) x = std::min(std::max(x, -0.1f), 0.1f);
+    CHECK(updated(g, 0, {{"clip_value", 0.1}}) == updated(bounded, 0, {}));
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const Attrs skips{{"skip_not_finite", true}};
+    CHECK(updated(g, 1, skips) == updated(g, 1, {}));
+    const auto skipped = updated(g, kInfinity, skips);
+    CHECK(skipped[0] == random_floats(kWeights, 1));
+    for (size_t s = 1; s < skipped.size(); ++s) CHECK(skipped[s] == ProgramKernelsFloats(kWeights, 0.25f));
+    CHECK(updated(g, std::numeric_limits<float>::quiet_NaN(), skips) == skipped);
+  }
+}
+
 TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   const StepScalars scalars{.learning_rate = 0.0f};
   // Ties go to the even neighbour; the last one is a NaN, which rounding up would make infinite.
@@ -222,7 +256,8 @@ TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in t
     for (const bool in_place : {false, true}) {
       CAPTURE(def->name);
       CAPTURE(in_place);
-      ProgramKernelsFloats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f}, expected_loss = loss;
+      ProgramKernelsFloats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f},
+                           expected_loss = loss;
       ProgramKernelsFloats grad = poison(60), expected = poison(60);
       std::vector<int32_t> classes = {3, 0, 4, 4, 1, 2, 0, 3, 1, 1, 2, 4};
       const auto shaped = [](ProgramKernelsFloats& values) {

@@ -37,6 +37,64 @@ TEST_CASE("a cosine schedule falls from the base to min over the run, and stays 
   CHECK(learning_rate(schedule, 100, 110) == doctest::Approx(0.2));
 }
 
+TEST_CASE("a linear schedule falls to min over the run, and a polynomial one along a power of the remaining steps") {
+  ScheduleSpec schedule{.type = "linear", .base = 1, .warmup_steps = 10, .min = 0.2};
+  CHECK(learning_rate(schedule, 10, 110) == doctest::Approx(1));
+  CHECK(learning_rate(schedule, 60, 110) == doctest::Approx(0.6));
+  CHECK(learning_rate(schedule, 200, 110) == doctest::Approx(0.2));
+  schedule.type = "polynomial";
+  schedule.power = 2;
+  CHECK(learning_rate(schedule, 60, 110) == doctest::Approx(0.2 + 0.8 * 0.25));
+}
+
+TEST_CASE("wsd keeps the base until the last decay_steps steps, and ends at min") {
+  for (const char* shape : {"linear", "cosine", "sqrt"}) {
+    const ScheduleSpec schedule{
+        .type = "wsd", .base = 1, .warmup_steps = 5, .min = 0.1, .decay_steps = 20, .decay_shape = shape};
+    CHECK(learning_rate(schedule, 4, 100) == doctest::Approx(1));
+    CHECK(learning_rate(schedule, 80, 100) == doctest::Approx(1));
+    CHECK(learning_rate(schedule, 81, 100) < 1);
+    CHECK(learning_rate(schedule, 100, 100) == doctest::Approx(0.1));
+  }
+}
+
+TEST_CASE("cosine_restarts begins again after each period, the next restart_factor times as long") {
+  const ScheduleSpec schedule{.type = "cosine_restarts", .base = 1, .restart_steps = 10, .restart_factor = 2};
+  for (const int64_t start : {0, 10, 30, 70}) CHECK(learning_rate(schedule, start, 100) == doctest::Approx(1));
+  CHECK(learning_rate(schedule, 5, 100) == doctest::Approx(0.5));
+  CHECK(learning_rate(schedule, 20, 100) == doctest::Approx(0.5));
+  CHECK(learning_rate(schedule, 69, 100) < 0.01);
+}
+
+TEST_CASE("a piecewise schedule is linear between its points, and constant outside of them") {
+  const ScheduleSpec schedule{.type = "piecewise", .points = {10, 20, 40}, .rates = {0, 1, 0.5}};
+  CHECK(learning_rate(schedule, 0, 100) == 0);
+  CHECK(learning_rate(schedule, 15, 100) == doctest::Approx(0.5));
+  CHECK(learning_rate(schedule, 20, 100) == doctest::Approx(1));
+  CHECK(learning_rate(schedule, 30, 100) == doctest::Approx(0.75));
+  CHECK(learning_rate(schedule, 99, 100) == doctest::Approx(0.5));
+}
+
+TEST_CASE("a run that is longer than its schedule is told the rate of its last steps") {
+  ScheduleSpec schedule{.type = "linear", .base = 1, .total_steps = 50, .min = 0.25};
+  CHECK(outlived_schedule(schedule, 50).empty());
+  CHECK(
+      outlived_schedule(schedule, 60) ==
+      "the learning rate stays at 0.25 after step 50 (optimizer.learning_rate.total_steps), but the run has 60 steps");
+  schedule.min = 0;
+  CHECK(outlived_schedule(schedule, 60) ==
+        "the learning rate is 0 after step 50 (optimizer.learning_rate.total_steps), but the run has 60 steps; later "
+        "steps have no effect");
+  CHECK(outlived_schedule({.type = "exponential", .decay_steps = 1}, 60).empty());
+}
+
+TEST_CASE("the curve of a schedule has a column for each of its parts, and a constant rate has none") {
+  CHECK(rate_curve({}, 100, 60).empty());
+  CHECK(rate_curve({.type = "linear", .base = 1}, 5, 60) == "█▇▅▄▂");
+  const std::string curve = rate_curve({.type = "wsd", .warmup_steps = 10, .decay_steps = 10}, 1000, 60);
+  CHECK(curve.size() == 60 * std::string("█").size());
+}
+
 TEST_CASE("adam's bias corrections count updates from 1") {
   const OptimizerSpec adam{.type = "adam", .attrs = {{"betas", std::vector<double>{0.9, 0.99}}}};
   const Optimizer optimizer(adam.type, adam.attrs);

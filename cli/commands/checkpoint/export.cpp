@@ -40,6 +40,7 @@ struct CheckpointExportArguments {
   bool partial = false;
   bool force = false;
   bool adapters = false;
+  std::string adapter;
 };
 
 namespace fs = std::filesystem;
@@ -122,7 +123,8 @@ std::optional<MappedWeights> open_base(const Manifest& manifest, const std::stri
   std::vector<MappedWeights::Variable> variables;
   for (const StoredTensor& tensor : manifest.with_base())
     if ((tensor.slot == kWeightSlot || tensor.slot == kStateSlot) && !is_adapter_parameter(job, tensor.name))
-      variables.push_back({tensor.name, tensor.slot == kWeightSlot, tensor.shape});
+      variables.push_back(
+          {tensor.name, tensor.slot == kWeightSlot, tensor.shape, packing_of(to_string(storage_of(job, tensor.name)))});
   MappedWeights weights(variables, numbers_of(job), std::move(files),
                         choose_map(job.weights->map, folder_of_weights(manifest.base->from)));
   for (const auto& [name, shape] : manifest.base->tensors)
@@ -161,6 +163,18 @@ int write_adapters(const CheckpointExportArguments& options, const Manifest& man
   return kExitDone;
 }
 
+/// Throws SpecError unless --adapter names one of several adapters that the files can have.
+void require_adapter(const CheckpointExportArguments& options, const JobSpec& job, bool is_merged) {
+  const std::vector<std::string>& names = job.adapters.names;
+  const bool is_known = std::find(names.begin(), names.end(), options.adapter) != names.end();
+  if (!options.adapter.empty() && !is_known)
+    throw SpecError({}, "--adapter", "the job has no adapter '" + options.adapter + "'",
+                    names.empty() ? "its checkpoints have one, without a name" : "adapters: " + join(names));
+  if (is_merged && !names.empty() && options.adapter.empty())
+    throw SpecError({}, "--adapter", "a model has place for one of the adapters " + join(names),
+                    "name it with --adapter, or export all with --adapters");
+}
+
 int write_export(const CheckpointExportArguments& options) {
   require_output(options);
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
@@ -168,9 +182,11 @@ int write_export(const CheckpointExportArguments& options) {
   const JobSpec job = load_job(path + "/job.yaml");
   const std::string map_name = map_to_use(options, manifest, job);
   const NameMap map = choose_map(map_name, "");
+  require_adapter(options, job, job.adapters.lora && !map_name.empty() && !options.adapters);
   if (options.adapters) return write_adapters(options, manifest, path, job, map);
   ExportOptions how{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .partial = options.partial};
   if (job.adapters.lora && !map_name.empty()) how.adapter_factor = adapter_factor(*job.adapters.lora);
+  how.adapter = options.adapter;
   const std::optional<MappedWeights> base = open_base(manifest, path, job);
   if (base) how.base = &*base;
   if (is_folder(options)) how.shard_bytes = std::llround(options.shard_mb * 1e6);
@@ -212,6 +228,7 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   command->add_flag("--partial", options->partial, "Omit tensors that the map does not name");
   command->add_flag("--adapters", options->adapters,
                     "Only the adapters, as a folder in PEFT's format; --map is auto by default");
+  command->add_option("--adapter", options->adapter, "Which of adapters.names is merged into the weights");
   command->add_flag("--force", options->force, "Replace the output file if it exists");
   add_log_dir(*command, options->log_dir);
   command->footer(
@@ -224,6 +241,7 @@ Examples:
   trainctl checkpoint export 3 -o model.safetensors                      names as in the job
   trainctl checkpoint export 3 --map auto -o tuned/                      a folder that transformers opens
   trainctl checkpoint export 3 --adapters -o adapter/                     a folder that PEFT opens
+  trainctl checkpoint export 3 --map auto --adapter law -o law/           with one of several adapters merged
   trainctl checkpoint export 3 --map my_map.yaml --dtype bf16 -o model.safetensors)");
   command->callback([&chosen, options] { chosen = [options] { return write_export(*options); }; });
 }

@@ -8,7 +8,10 @@
 #include "engine/compile/report/report.h"
 #include "engine/estimate/estimate_report.h"
 #include "engine/planning/compile_job.h"
+#include "engine/planning/run_length.h"
 #include "engine/search/search_report.h"
+#include "engine/spec/fields.h"
+#include "engine/spec/schedule.h"
 #include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/data/sample_check.h"
 
@@ -26,6 +29,19 @@ Json validation_json(const PlannedJob& job, const RankClasses& programs, const P
                      {"positions", texts->job.generation->size.positions},
                      {"at_a_time", texts->job.generation->size.rows}};
   return json;
+}
+
+/// The curve of a rate that changes; null: it is constant, or the job does not train.
+Json rate_json(const PlannedJob& job) {
+  const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
+  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
+  if (!job.graph.trains() || steps < 1 || steps > static_cast<int64_t>(kMaxSteps)) return nullptr;
+  constexpr int kColumns = 60;
+  const std::string curve = rate_curve(rate, steps, kColumns);
+  if (curve.empty()) return nullptr;
+  return {{"steps", steps},    {"first", learning_rate(rate, 0, steps)},
+          {"base", rate.base}, {"last", learning_rate(rate, steps - 1, steps)},
+          {"curve", curve},    {"outlived", outlived_schedule(rate, steps)}};
 }
 
 }  // namespace
@@ -51,6 +67,7 @@ Json job_json(const PlannedJob& job, const RankClasses& classes, const RankClass
   if (job.search) json["search"] = search_report(*job.search);
   if (estimate != nullptr)
     json["estimate"] = estimate_report(estimate->simulated(classes), job.cost.machine(), estimate->step);
+  if (Json rate = rate_json(job); !rate.is_null()) json["learning_rate"] = std::move(rate);
   json["launch"] = launch_report(job.spec, classes);
   if (Json losses = losses_report(job); !losses.is_null()) json["launch"]["losses"] = std::move(losses);
   for (std::string& note : notes_on_samples(job)) json["notes"].push_back(std::move(note));

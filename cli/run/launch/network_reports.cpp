@@ -15,6 +15,7 @@
 #include "engine/compile/report/product_flops.h"
 #include "engine/plan/served.h"
 #include "engine/planning/run_length.h"
+#include "engine/spec/schedule.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sample_check.h"
 #include "launcher/protocol.h"
@@ -25,16 +26,14 @@ namespace {
 /// A start on CPUs that takes less time is not reported.
 constexpr double kReportAfterSeconds = 1;
 
-/// Warns if the schedule ends before the run, so that later steps have no effect: a resumed run often has more epochs.
+/// Warns if the schedule ends before the run: a resumed run often has more epochs.
 std::string end_of_rate_warning(const PlannedJob& job) {
   const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
-  if (rate.type != "cosine" || rate.total_steps == 0 || rate.min != 0) return "";
   const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
-  if (steps <= rate.total_steps) return "";
-  return fmt::format(
-      "warning: the learning rate is 0 after step {} (optimizer.learning_rate.total_steps), but the run "
-      "has {} steps; later steps have no effect. Set total_steps: {}, or set min",
-      rate.total_steps, steps, steps);
+  const std::string outlived = outlived_schedule(rate, steps);
+  if (outlived.empty()) return "";
+  const bool is_useless = learning_rate(rate, steps - 1, steps) == 0;
+  return fmt::format("warning: {}. Set total_steps: {}{}", outlived, steps, is_useless ? ", or set min" : "");
 }
 
 /// Lines to show once the ranks are started.

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/text/name_maps.h"
 #include "engine/base/error.h"
@@ -12,6 +14,7 @@
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/start_adapters.h"
+#include "engine/train/checkpoint/start_norms.h"
 
 namespace trainctl {
 
@@ -27,11 +30,15 @@ void require_path(const JobSpec& spec, const std::string& field, const std::stri
 }
 
 /// The adapters of adapters.lora.from; empty if the job starts from none.
-std::optional<StartAdapters> start_adapters(const PlannedJob& job) {
+std::vector<StartAdapters> start_adapters(const PlannedJob& job) {
   const std::optional<LoraSpec>& lora = job.spec.adapters.lora;
   if (!lora || lora->from.empty()) return {};
   require_path(job.spec, "adapters.lora.from", lora->from);
-  return StartAdapters(job, start_map(job.spec));
+  std::vector<StartAdapters> adapters;
+  const std::vector<std::string>& names = job.spec.adapters.names;
+  for (const std::string& name : names.empty() ? std::vector<std::string>{""} : names)
+    adapters.emplace_back(job, start_map(job.spec), name);
+  return adapters;
 }
 
 }  // namespace
@@ -60,7 +67,7 @@ std::optional<StoredBase> base_of(const PlannedJob& job) {
   StoredBase base{.from = job.spec.weights->from, .fingerprint = WeightFiles(job.spec.weights->from).fingerprint()};
   for (const VariablePlan& variable : job.plan.variables)
     if (const Tensor& tensor = job.graph.tensors[variable.tensor]; tensor.is_base)
-      base.tensors.emplace_back(tensor.name, variable.global_shape);
+      base.tensors.emplace_back(tensor.name, unpacked_shape(variable.global_shape, tensor.packing));
   return base;
 }
 
@@ -78,8 +85,10 @@ void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader&
 }
 
 void load_start(const PlannedJob& job, const Program& program, Executor& executor) {
-  load_weights(program, start_weights(job), executor);
-  if (const std::optional<StartAdapters> adapters = start_adapters(job)) adapters->load(program, executor);
+  const MappedWeights weights = start_weights(job);
+  load_weights(program, weights, executor);
+  load_norms(program, weights, executor);
+  for (const StartAdapters& adapters : start_adapters(job)) adapters.load(program, executor);
 }
 
 }  // namespace trainctl

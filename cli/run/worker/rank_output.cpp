@@ -108,8 +108,9 @@ void RankOutput::report_in_place() {
 /// All ranks have the same loss, so only the first reports it. With train.on_nan: stop all ranks fail because of it.
 void RankOutput::note_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
-  if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
-    write_line(not_finite_line(report) + "; continuing because train.on_nan is warn");
+  if (spec_.train.on_nan != OnNan::stop && program_.rank == 0)
+    write_line(not_finite_line(report) + "; continuing because train.on_nan is " +
+               std::string(to_string(spec_.train.on_nan)));
   if (spec_.train.on_nan == OnNan::stop) metrics_.ended(false);
 }
 

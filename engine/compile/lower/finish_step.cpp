@@ -41,6 +41,8 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
   Instruction i = once_per_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
   i.attrs = optimizer.kernel_attrs();
   i.attrs.set("clip_norm", l.c.plan.numerics.optimizer.clip_norm);
+  if (const double value = l.c.plan.numerics.optimizer.clip_value; value > 0) i.attrs.set("clip_value", value);
+  if (l.c.plan.numerics.optimizer.skips_not_finite) i.attrs.set("skip_not_finite", true);
   if (const double scale = l.c.plan.numerics.optimizer.learning_rate_scale(bucket.group); scale != 1)
     i.attrs.set("learning_rate_scale", scale);
   return i;
@@ -56,6 +58,12 @@ std::vector<int> in_order_of_reduction(const Lowering& l) {
   std::stable_sort(updated.begin(), updated.end(),
                    [&](int a, int b) { return l.gradients[a].last_reduction < l.gradients[b].last_reduction; });
   return updated;
+}
+
+/// All ranks have the same norm, so each writes its own number.
+void report_skip(Lowering& l, const View& norm) {
+  const View skipped = l.c.flat(l.c.loss, l.c.num_reported(), 1, kSkippedMetric);
+  l.c.emit(once_per_step(Opcode::kernel, "count skipped", &not_finite_kernel), {norm}, {skipped});
 }
 
 bool has_shard_to_add(const Lowering& l, int bucket) {
@@ -133,10 +141,11 @@ void finish_step(Lowering& l) {
   if (l.c.plan.is_asynchronous() && l.c.plan.numerics.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
   if (serves_weights(l.c.plan)) return;  // else the servers clip and update
   std::optional<View> norm;
-  if (l.c.plan.numerics.optimizer.clip_norm > 0) {
+  if (l.c.plan.numerics.optimizer.needs_norm()) {
     add_up_shards(l);
     norm = sum_of_squares(l);
   }
+  if (l.c.reports_skips()) report_skip(l, *norm);
   for (int b : in_order_of_reduction(l)) {
     if (has_shard_to_add(l, b)) add_up_shards(l);
     const Bucket& bucket = l.c.program.buckets[b];

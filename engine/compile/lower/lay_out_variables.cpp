@@ -23,7 +23,8 @@ Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   v.kind = tensor.kind;
   v.is_cache = tensor.is_cache;
   v.init = tensor.init;
-  if (v.is_cache) v.dtype = tensor.dtype;
+  v.packing = tensor.packing;
+  if (v.is_cache || v.packing != Packing::none) v.dtype = tensor.dtype;
   v.global_shape = plan.global_shape;
   v.shape = plan.layout.local_shape(c.plan.mesh, plan.global_shape);
   v.offset = plan.layout.local_offset(c.plan.mesh, plan.global_shape, c.rank_in_stage);
@@ -172,7 +173,7 @@ void lay_out_variables(Compiler& c) {
     if (place != places.end()) std::tie(v.bucket, v.bucket_element) = place->second;
     c.variables[static_cast<size_t>(plan.tensor)] = static_cast<int>(c.program.variables.size());
     const int64_t bytes = num_elements(v.shape) * byte_size(v.dtype);
-    if (v.kind == TensorKind::state)
+    if (v.kind == TensorKind::state || v.packing != Packing::none)
       add_state(c, bytes, averaged[static_cast<size_t>(plan.tensor)], shared);
     else
       no_state(c);
@@ -181,7 +182,10 @@ void lay_out_variables(Compiler& c) {
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step
-  if (c.has_loss() && !serves_tables) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kVariableFloat);
+  if (c.has_loss() && !serves_tables) {
+    const int64_t numbers = c.num_reported() + (c.reports_skips() ? 1 : 0);
+    c.loss = c.new_buffer(BufferKind::scalars, numbers * kVariableFloat);
+  }
 }
 
 }  // namespace trainctl

@@ -4,6 +4,7 @@
 #include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/plan/per_rank.h"
+#include "engine/plan/row_exchange.h"
 
 namespace trainctl {
 namespace {
@@ -61,6 +62,11 @@ class NodeLowering {
 
   void lower() {
     check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
+    if (exchanges_keys(l_.c.graph, l_.c.plan, node_)) {
+      exchange_keys(l_, id_);
+      direct_.assign(node_.outputs.size(), false);
+      return finish();
+    }
     std::vector<View> inputs;
     inputs.reserve(node_.inputs.size());
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
@@ -73,13 +79,17 @@ class NodeLowering {
     } else {
       run(std::move(inputs));
     }
+    finish();
+  }
+
+ private:
+  void finish() {
     if (l_.recomputing) return;
     contribute(l_, id_, direct_);
     print(l_, node_);
     send_outputs(l_, node_);
   }
 
- private:
   const std::optional<ChannelsLast>& form() const { return l_.c.forms[static_cast<size_t>(id_)]; }
   Format input_format(size_t i) const {
     return form() && (form()->inputs >> i & 1u) != 0 ? Format::channels_last : Format::declared;

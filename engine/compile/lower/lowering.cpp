@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/graph/row_dims.h"
+#include "engine/ops/row_order.h"
 #include "engine/plan/narrow_layers.h"
 #include "engine/plan/stages/kept_results.h"
 
@@ -52,6 +54,8 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
       node_outputs[n].push_back(id(output_layout(c.graph, c.plan, node, static_cast<int>(o))));
     }
   }
+  for (const Node& node : c.graph.nodes) row_order = std::max(row_order, node.attrs.integer(kRowOrder, 0));
+  if (row_order > 0) row_dims = trainctl::row_dims(c.graph);
   open_channels(*this);
 }
 

@@ -86,6 +86,8 @@ struct Lowering {
   /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
   /// slices it further locally.
   std::map<TensorId, LayoutId> load_layouts;
+  int64_t row_order = 0;  ///< ranks by whose order rows are stored (ops/row_order.h); 0: rows are stored by position
+  std::vector<int> row_dims;                              ///< with row_order, by tensor: the dim of its rows; -1: none
   std::vector<int> num_consumers;                         ///< by tensor, all stages
   std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
   std::vector<bool> printed;                              ///< by tensor
@@ -159,6 +161,10 @@ View redistribute(Lowering& l, TensorId tensor, const View& from, const Redistri
 /// The statistics of all parts, for a node with a cut inner dim: computed and gathered, or those that another node of
 /// the layer has.
 View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inputs);
+
+// exchange_keys.cpp
+/// A node of attention whose ranks share the rows (plan/row_exchange.h): its kernels and the exchange of keys.
+void exchange_keys(Lowering& l, NodeId node);
 
 // lower_node.cpp
 void lower_node(Lowering& l, NodeId node);

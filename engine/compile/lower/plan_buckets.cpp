@@ -256,7 +256,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   std::vector<BucketPlan> buckets;
   std::map<BucketKey, size_t> open;
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
-    if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
+    const Tensor& tensor = graph.tensors[variable->tensor];
+    if (tensor.kind != TensorKind::parameter || tensor.packing != Packing::none) continue;
     const auto of_group = groups.find(variable->tensor);
     auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor],
                                       of_group == groups.end() ? -1 : of_group->second, readers[variable->tensor]);

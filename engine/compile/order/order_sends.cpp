@@ -5,6 +5,9 @@
 //     that the receiver has received in tasks before it (pipeline.cpp). Not in training with chunks: there both ends
 //     run more than two tasks ahead of each other, and the messages of the backward pass release those of the forward
 //     pass;
+//   - a send to a rank of the same stage, which passes blocks of keys on (lower/exchange_keys.cpp), for all but the
+//   last
+//     few sends before it: the neighbour received those a step ago;
 //   - a `wait` at the end of the step, for the rest.
 #include <algorithm>
 #include <map>
@@ -14,6 +17,9 @@
 
 namespace trainctl {
 namespace {
+
+/// Keys, values and their gradients of one step of a ring.
+constexpr size_t kRingMessages = 4;
 
 using TaskKey = std::tuple<Phase, int, int>;  // and micro-batch and chunk
 
@@ -44,6 +50,10 @@ void order_sends(Compiler& c) {
     if (code.opcode == Opcode::send) {
       Channel& channel = channels[code.peer];
       channel.add({code.phase, code.micro_batch, code.chunk}, i);
+      if (code.peer / c.plan.mesh.size() == c.stage && c.plan.servers == 0) {
+        channel.wait_for_first(channel.sends.size() - std::min(channel.sends.size(), 1 + kRingMessages), code);
+        continue;
+      }
       const size_t tasks = channel.begins.size();
       const size_t received = c.code[static_cast<size_t>(i)].acknowledged;
       if (is_bounded && tasks > 2) channel.wait_for_first(std::min(channel.begins[tasks - 2], received), code);

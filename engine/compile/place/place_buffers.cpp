@@ -203,6 +203,7 @@ void note_offsets(Compiler& c) {
   p.scalars_offset = offset(c.scalars);
   p.loss_offset = offset(c.loss);
   for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
+  if (c.reports_skips()) p.metrics.push_back({kSkippedMetric, 1, false});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
     p.buckets[b].compute_offset = offset(c.buckets[b].compute);

@@ -16,6 +16,7 @@
 #include "engine/compile/report/served_report.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
+#include "engine/plan/expert_notes.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -70,7 +71,7 @@ int64_t count_parameters(const Graph& graph, const Layer& layer) {
   int64_t count = 0;
   for (const TensorId t : layer.inputs) {
     const Tensor& tensor = graph.tensors[static_cast<size_t>(t)];
-    if (tensor.kind == TensorKind::parameter) count += num_elements(tensor.shape);
+    if (tensor.kind == TensorKind::parameter) count += num_elements(unpacked_shape(tensor.shape, tensor.packing));
   }
   return count;
 }
@@ -176,7 +177,7 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
     const Program& program = classes.programs[c];
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves = i.purpose == Purpose::redistribute ||
+      const bool moves = (i.purpose == Purpose::redistribute && i.opcode != Opcode::recv) ||
                          (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
                          (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
       const bool rearranges =
@@ -307,7 +308,8 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
 int64_t count_parameters(const Graph& graph, const Plan& plan) {
   int64_t count = 0;
   for (const VariablePlan& variable : plan.variables)
-    if (graph.tensors[variable.tensor].kind == TensorKind::parameter) count += num_elements(variable.global_shape);
+    if (const Tensor& tensor = graph.tensors[variable.tensor]; tensor.kind == TensorKind::parameter)
+      count += num_elements(unpacked_shape(variable.global_shape, tensor.packing));
   return count;
 }
 
@@ -342,7 +344,7 @@ int64_t count_parameters(const Program& program) {
   if (program.server >= 0) return owned_elements(program);
   int64_t count = 0;
   for (const Variable& variable : program.variables)
-    if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
+    if (variable.kind == TensorKind::parameter) count += num_elements(unpacked_shape(variable.shape, variable.packing));
   return count;
 }
 
@@ -445,6 +447,8 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"calls", std::move(calls)},
                  {"notes", plan.notes},
                  {"sizes", sizes_json(graph, plan)}};
+  for (const ExpertShare& share : expert_shares(graph, plan))
+    report["experts"].push_back({{"per_rank", share.held}, {"all", share.all}});
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);

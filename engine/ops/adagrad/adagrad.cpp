@@ -16,7 +16,7 @@ extern const KernelDef adagrad_update_kernel = {
           return KernelExample{.what = "weights, sum from gradients (, squared norm)",
                                .inputs = {f32(kFlat)},
                                .attrs = {{"eps", 1e-8}, {"weight_decay", 0.0}, {"clip_norm", 0.0}},
-                               .optional = {{"learning_rate_scale", 0.5}},
+                               .optional = optimizer_options(),
                                .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 1, dtype); }};
         },
 };

@@ -14,9 +14,10 @@ CpuKernel prepare_adagrad_update(const KernelCall& call) {
                       n = call.out[0].size(), clip = cpu::clip_of(call), rate = cpu::LearningRate(call),
                       eps = static_cast<float>(call.attrs.number("eps", 1e-8)),
                       decay = static_cast<float>(call.attrs.number("weight_decay", 0.0))] {
+    if (clip.skips()) return;
     const float lr = rate.now(), scale = clip.scale();
     for (int64_t i = 0; i < n; ++i) {
-      const float grad = scale * g[i] + decay * w[i];
+      const float grad = scale * clip.bounded(g[i]) + decay * w[i];
       sum[i] += grad * grad;
       w[i] -= lr * grad / (std::sqrt(sum[i]) + eps);
     }

@@ -1,5 +1,5 @@
-// Adam and AdamW as in PyTorch; the formula is in adam_cpu.cpp. Both keep two moments m and v of each weight. AdamW
-// subtracts the weight decay from the weight itself (attr decoupled).
+// Adam and AdamW as in PyTorch; the formula is in adam_cpu.cpp. Both keep two moments m and v of each weight, with
+// amsgrad also the largest v. AdamW subtracts the weight decay from the weight itself (attr decoupled).
 #include <cmath>
 
 #include "engine/ops/examples.h"
@@ -17,19 +17,31 @@ std::vector<Field> adam_fields() {
               .items(2)
               .at_least(0)
               .below(1),
-          number("eps", "Small constant in the denominator for numerical stability.").defaults(1e-8).above(0)};
+          number("eps", "Small constant in the denominator for numerical stability.").defaults(1e-8).above(0),
+          flag("amsgrad", false, "Divide by the largest second moment so far (AMSGrad).")};
 }
 
 Attrs adam_attrs(const Attrs& settings, bool decoupled) {
   const std::vector<double>& betas = settings.numbers("betas");
-  return {{"weight_decay", settings.number("weight_decay")},
-          {"beta1", betas[0]},
-          {"beta2", betas[1]},
-          {"eps", settings.number("eps")},
-          {"decoupled", decoupled}};
+  Attrs attrs{{"weight_decay", settings.number("weight_decay")},
+              {"beta1", betas[0]},
+              {"beta2", betas[1]},
+              {"eps", settings.number("eps")},
+              {"decoupled", decoupled}};
+  if (settings.flag("amsgrad")) attrs.set("amsgrad", true);
+  return attrs;
 }
 
-std::vector<std::string> moments(const Attrs&) { return {"m", "v"}; }
+std::vector<std::string> moments(const Attrs& settings) {
+  if (settings.flag("amsgrad")) return {"m", "v", "max_v"};
+  return {"m", "v"};
+}
+
+Attrs adam_options() {
+  Attrs options = optimizer_options();
+  options.set("amsgrad", true);
+  return options;
+}
 
 void fill_bias_corrections(const Attrs& settings, int64_t update, StepScalars& scalars) {
   const std::vector<double>& betas = settings.numbers("betas");
@@ -45,7 +57,7 @@ extern const KernelDef adam_update_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "weights, m, v from gradients (, squared norm)",
+          return KernelExample{.what = "weights, m, v (, max_v) from gradients (, squared norm)",
                                .inputs = {f32(kFlat)},
                                .attrs = {{"beta1", 0.9},
                                          {"beta2", 0.999},
@@ -53,8 +65,10 @@ extern const KernelDef adam_update_kernel = {
                                          {"weight_decay", 0.0},
                                          {"decoupled", false},
                                          {"clip_norm", 0.0}},
-                               .optional = {{"learning_rate_scale", 0.5}},
-                               .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 2, dtype); }};
+                               .optional = adam_options(),
+                               .outputs = [](Infos in, const Attrs& attrs, DType dtype) {
+                                 return updated(in, attrs.flag("amsgrad") ? 3 : 2, dtype);
+                               }};
         },
 };
 

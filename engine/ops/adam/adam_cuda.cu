@@ -1,5 +1,6 @@
 // Same as torch.optim.Adam and AdamW (decoupled): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
+// With amsgrad, which has a third state, sqrt is of the largest v so far.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 
@@ -16,6 +17,14 @@ struct AdamStep {
     m += rate1 * (grad - m);
     v = keep2 * v + rate2 * grad * grad;
     w = w * shrink - step * m / (sqrtf(v) * inverse_sqrt_bias2 + eps);
+  }
+  __device__ void update(float g, float& w, std::array<float, 3>& state) const {
+    float &m = state[0], &v = state[1], &largest = state[2];
+    const float grad = scale * g + coupled_decay * w;
+    m += rate1 * (grad - m);
+    v = keep2 * v + rate2 * grad * grad;
+    largest = v < largest ? largest : v;  // keeps NaN
+    w = w * shrink - step * m / (sqrtf(largest) * inverse_sqrt_bias2 + eps);
   }
 };
 
@@ -43,6 +52,7 @@ CudaKernel prepare_adam_update(const CudaKernelCall& call) {
   const Adam rule{static_cast<float>(1.0 - beta1), static_cast<float>(beta2),
                   static_cast<float>(1.0 - beta2), static_cast<float>(call.attrs.number("eps", 1e-8)),
                   decoupled ? 0.0f : decay,        decoupled ? decay : 0.0f};
+  if (call.attrs.flag("amsgrad")) return prepare_optimizer<3>(call, rule, "adam_update");
   return prepare_optimizer<2>(call, rule, "adam_update");
 }
 

@@ -6,13 +6,15 @@
 // index of the first row of its document, and a row sees only keys of its own. With attr causal row i of the queries
 // sees keys 0 .. i, with attr window: N only i - N + 1 .. i. With attr softcap a score x becomes softcap * tanh(x /
 // softcap). Outputs: out [b, t, (g, r, e)], and for the backward pass the log of each row's sum of exponentials, [b, g,
-// r, t]. A row that sees no key is 0, and so is its log.
+// r, t]. A row that sees no key is 0, and so is its log. With attr exchanges_keys the ranks that share the rows
+// exchange keys and values (key_exchange.h).
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
@@ -20,6 +22,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -73,7 +76,9 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
       shape_error(
           fmt::format("{}: the heads of the values have {} features, expected at most {}", op, size.e, kMostHeadDim));
   }
-  if (has_mask(in)) expect_shape(op, "the mask", in.back(), {size.b, size.s});
+  // A call for a part of the keys has the mask of all.
+  if (has_mask(in))
+    expect_shape(op, "the mask", in.back(), {size.b, attrs.flag(kExchangesKeys) ? in.back().shape[1] : size.s});
   if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
     shape_error(fmt::format("{}: a window requires causal", op));
   return size;
@@ -88,7 +93,24 @@ RuleText with_heads(RuleText attention_rule, int64_t heads, bool one) {
   return attention_rule;
 }
 
+/// Queries and keys are rows of one sequence, and a cut of the rows cuts both.
+RuleText rule_with_exchange(Infos in, const Attrs& attrs) {
+  const std::string mask = has_mask(in) ? ",bt" : "";
+  const AttentionSize size = size_of("attention", in, attrs);
+  const std::string whole_heads = "attention needs whole heads on one rank";
+  if (side_by_side(attrs))
+    return {"bt" + std::string(size.r == 1 ? "n" : "(nr)") + ",btn,btn" + mask + "->btm,bgrt", "nmgr",
+            "packing: qkv stores each head in three places; use packing: heads or three inputs to cut by heads"};
+  // The dims of a query head are features and, if several share a key, these; split names them in this order.
+  const std::string g = size.g == 1 ? "" : "g", d = "(" + g + "d)", e = size.e == size.d ? d : "(" + g + "e)";
+  const std::string q = size.r == 1 ? d : "(" + g + "dr)";
+  RuleText rule{"bt" + q + ",bt" + d + ",bt" + e + mask + "->bt(" + g + "m),bgrt", size.e == size.d ? "dmr" : "demr",
+                whole_heads};
+  return with_heads(std::move(rule), size.g, false);
+}
+
 RuleText attention_rule(Infos in, const Attrs& attrs) {
+  if (attrs.flag(kExchangesKeys)) return rule_with_exchange(in, attrs);
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
   if (!is_packed(in)) {
@@ -176,10 +198,78 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   return most;
 }
 
-Attrs optional_attrs() { return {{"packing", std::string("heads")}, {"window", int64_t{256}}, {"softcap", 50.0}}; }
+Attrs optional_attrs() {
+  return {{"packing", std::string("heads")},
+          {"window", int64_t{256}},
+          {"softcap", 50.0},
+          {kExchangesKeys, true},
+          {kPartOfKeys, true},
+          {kRowOrder, int64_t{4}}};
+}
 Attrs example_attrs() { return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}}; }
 
+/// q, k and v of the layer's packed input, as three tensors.
+std::vector<TensorId> unpacked(LayerContext& layer, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  const Shape x = layer.shape();
+  const int64_t group = heads / kv_heads;
+  TensorId packed = layer.inputs[0];
+  Ints sizes = {heads * head_dim, kv_heads * head_dim, kv_heads * head_dim};
+  const bool by_heads = !side_by_side(layer.attrs) && kv_heads > 1;
+  const auto reshaped = [&](TensorId tensor, Shape shape, const char* suffix) {
+    return layer.builder.emit("reshape", {tensor}, {{"shape", std::move(shape)}}, suffix)[0];
+  };
+  if (by_heads) {
+    packed = reshaped(packed, {x[0], x[1], kv_heads, (group + 2) * head_dim}, "heads");
+    sizes = {group * head_dim, head_dim, head_dim};
+  }
+  const int64_t dim = by_heads ? 3 : 2;
+  std::vector<TensorId> parts = layer.builder.emit("split", {packed}, {{"dim", dim}, {"sizes", sizes}}, "parts");
+  for (size_t i = 0; i < parts.size() && by_heads; ++i) {
+    static constexpr const char* kNames[] = {"q", "k", "v"};
+    parts[i] = reshaped(parts[i], {x[0], x[1], kv_heads * sizes[i]}, kNames[i]);
+  }
+  return parts;
+}
+
+/// The inputs if ranks may share the rows: q, k, v(, mask).
+std::vector<TensorId> exchanging_inputs(LayerContext& layer, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  if (layer.inputs.size() > 2) return layer.inputs;
+  std::vector<TensorId> inputs = unpacked(layer, heads, kv_heads, head_dim);
+  inputs.insert(inputs.end(), layer.inputs.begin() + 1, layer.inputs.end());
+  return inputs;
+}
+
 }  // namespace
+
+extern const KernelDef attention_merge_kernel = {
+    .name = "attention_merge",
+    .cost = elementwise_cost<5>,
+    .example =
+        [] {
+          using namespace example;
+          const Shape rows = {4, 1024, 768}, logs = {4, 12, 1, 1024};
+          return KernelExample{.what = "out, logs of two blocks of keys; inputs: out and logs of each",
+                               .inputs = {{rows}, f32(logs), {rows}, f32(logs)},
+                               .optional = {{"last", true}},
+                               .outputs = [](Infos in, const Attrs&, DType) -> std::vector<TensorInfo> {
+                                 expect(in.size() == 4, "it expects out and logs of two blocks of keys");
+                                 return {in[0], in[1]};
+                               }};
+        },
+};
+
+extern const KernelDef reorder_rows_kernel = {
+    .name = "reorder_rows",
+    .cost = elementwise_cost<0>,
+    .example =
+        [] {
+          return KernelExample{.what = "rows by position; input: rows in the order of ranks that share them",
+                               .inputs = {{{4, 1024, 1024}}},
+                               .attrs = {{kRowOrder, int64_t{4}}},
+                               .optional = {{"to_order", true}},
+                               .outputs = example::like_first};
+        },
+};
 
 extern const OpDef attention_op = {
     .name = "attention",
@@ -306,6 +396,15 @@ extern const LayerDef attention_layer = {
           if (window > 0 && layer.shape().size() == 3 && window < layer.shape()[1]) attrs.set("window", window);
           if (layer.attrs.number("softcap") > 0) attrs.set("softcap", layer.attrs.number("softcap"));
           if (reads_documents(layer.attrs)) attrs.set("mask", std::string("documents"));
+          const bool own_rows = layer.shape().size() == 3 &&
+                                (packed || (layer.shape(1).size() == 3 && layer.shape(1)[1] == layer.shape()[1]));
+          if (layer.context > 1 && own_rows && head_dim > 1) {
+            attrs.set(kExchangesKeys, true);
+            if (packed) attrs.set("packing", layer.attrs.text("packing"));
+            if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
+            return layer.builder.emit("attention", exchanging_inputs(layer, heads, kv_heads, head_dim),
+                                      std::move(attrs))[0];
+          }
           if (packed) {
             attrs.set("group", heads / kv_heads);
             attrs.set("packing", layer.attrs.text("packing"));
@@ -314,7 +413,9 @@ extern const LayerDef attention_layer = {
         },
 };
 
-extern const OpFamily attention_family = {
-    .ops = {&attention_op, &attention_grad_op}, .layers = {&attention_layer}, .profile_part = "attention"};
+extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op},
+                                          .kernels = {&attention_merge_kernel, &reorder_rows_kernel},
+                                          .layers = {&attention_layer},
+                                          .profile_part = "attention"};
 
 }  // namespace trainctl

@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/row_order.h"
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -73,6 +75,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
           if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
         }
         for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
+        if (total == 0 && attrs.flag(kPartOfKeys)) out[1].values[(b * heads + h) * n.t + i] = kNoKeys;
         if (total == 0) continue;
         out[1].values[(b * heads + h) * n.t + i] = top + std::log(total);
         for (int64_t j = 0; j < n.s; ++j) {
@@ -87,6 +90,40 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
 
 Outputs attention_call(const NaiveCall& call) { return attention(call.in, call.attrs); }
 
+/// out, logs of two blocks of keys.
+Outputs merged(const NaiveCall& call) {
+  const Shape& logs = call.in[1].shape;
+  const int64_t heads = logs[1] * logs[2], t = logs[3], e = call.in[0].shape[2] / heads;
+  Outputs out{zeros(call.in[0].shape), zeros(logs)};
+  for (int64_t row = 0; row < logs[0] * heads * t; ++row) {
+    const double a = call.in[1].values[row], b = call.in[3].values[row], top = std::max(a, b);
+    if (top <= double{kNoKeys}) {
+      out[1].values[row] = call.attrs.flag("last") ? 0.0 : double{kNoKeys};
+      continue;
+    }
+    const double of_a = std::exp(a - top), of_b = std::exp(b - top);
+    out[1].values[row] = top + std::log(of_a + of_b);
+    const int64_t head = row / t, at = ((head / heads * t + row % t) * heads + head % heads) * e;
+    for (int64_t i = at; i < at + e; ++i)
+      out[0].values[i] = (of_a * call.in[0].values[i] + of_b * call.in[2].values[i]) / (of_a + of_b);
+  }
+  return out;
+}
+
+Outputs reordered(const NaiveCall& call) {
+  const Tensor64& x = call.in[0];
+  const int64_t rows = x.shape[1], features = x.shape[2];
+  const RowOrder order = RowOrder::of(call.attrs, rows);
+  Outputs out{zeros(x.shape)};
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) {
+    const int64_t row = i / features,
+                  place = (row / rows * rows + order.position(row % rows)) * features + i % features;
+    const bool to_order = call.attrs.flag("to_order");
+    out[0].values[to_order ? i : place] = x.values[to_order ? place : i];
+  }
+  return out;
+}
+
 /// The gradients of calls in which no row sees a key.
 Outputs unseen_grad(const NaiveCall& call) {
   Outputs out;
@@ -99,6 +136,11 @@ Attrs of(int64_t head_dim, int64_t group = 1, bool causal = false, double scale 
 }
 Attrs side_by_side(Attrs attrs) {
   attrs.set("packing", std::string("qkv"));
+  return attrs;
+}
+
+Attrs exchanging(Attrs attrs) {
+  attrs.set(kExchangesKeys, true);
   return attrs;
 }
 
@@ -221,6 +263,32 @@ CaseOperand filled(Shape shape, double number, DType dtype = DType::f32) {
   return {std::move(shape), CaseOperand::Fill::number, dtype, false, number};
 }
 
+/// Kernels of ranks that share rows: rows that see no key of a part, the merge of two parts, and the order of rows.
+void add_exchanges(std::vector<KernelCase>& calls) {
+  const Shape q{2, 24, 12}, keys{2, 24, 6}, logs{2, 2, 2, 24};
+  const std::vector<CaseOperand> inputs = {{q},
+                                           {keys},
+                                           {keys},
+                                           {{2, 24}, CaseOperand::Fill::ids, DType::i32, false, 3}},
+                                 outputs = {unwritten(q), unwritten(logs)};
+  Attrs part{{"head_dim", int64_t{3}}, {"causal", true}, {"scale", 0.5}, {"mask", std::string("documents")}};
+  part.set(kExchangesKeys, true), part.set(kPartOfKeys, true);
+  calls.push_back({"attention", inputs, outputs, part, 1e-5});
+  part.set("window", int64_t{5});
+  calls.push_back({"attention", inputs, outputs, part, 1e-5});
+  for (const int64_t ranks : {2, 3}) {
+    calls.push_back({"reorder_rows", {{q}}, {unwritten(q)}, {{kRowOrder, ranks}}});
+    calls.push_back({"reorder_rows", {{q}}, {unwritten(q)}, {{kRowOrder, ranks}, {"to_order", true}}});
+  }
+  const CaseOperand none = filled(logs, double{kNoKeys});
+  for (const bool last : {false, true}) {
+    const Attrs attrs = last ? Attrs{{"last", true}} : Attrs{};
+    calls.push_back({"attention_merge", {{q}, {logs}, {q}, {logs}}, outputs, attrs, 1e-5});
+    calls.push_back({"attention_merge", {{q}, {logs}, filled(q, 0), none}, outputs, attrs, 1e-5});
+    calls.push_back({"attention_merge", {filled(q, 0), none, filled(q, 0), none}, outputs, attrs, 1e-5});
+  }
+}
+
 std::vector<KernelCase> attention_kernels() {
   const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
   std::vector<KernelCase> calls;
@@ -238,6 +306,7 @@ std::vector<KernelCase> attention_kernels() {
                    {unwritten(x)},
                    of(3),
                    1e-6});
+  add_exchanges(calls);
   return calls;
 }
 
@@ -261,6 +330,14 @@ extern const OpCases attention_cases = {
           "bt(grd),bs(gd),bs(gd),bs->bt(grd),bgrt",
           "sd",
           {{2, 3, 12}, {2, 1, 6, 3}}},
+         {{"attention", {{{2, 4, 12}}, {{2, 4, 4}}, {{2, 4, 4}}}, exchanging(of(2))},
+          "bt(gdr),bt(gd),bt(gd)->bt(gm),bgrt",
+          "dmr",
+          {{2, 4, 12}, {2, 2, 3, 4}}},
+         {{"attention", {{{2, 4, 4}}, {{2, 4, 4}}, {{2, 4, 4}}, {{2, 4}}}, exchanging(of(2))},
+          "bt(gd),bt(gd),bt(gd),bt->bt(gm),bgrt",
+          "dmr",
+          {{2, 4, 4}, {2, 2, 1, 4}}},
          {{"attention", {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 6}}}, of(2)},
           "bt(grd),bs(gd),bs(ge)->bt(gre),bgrt",
           "sder",
@@ -305,7 +382,10 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 6}}}, with_documents(packed(2, 3, 1, 2, 1, true)).attrs},
           "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"}},
     .kernels = attention_kernels(),
-    .kernel_references = {{"attention", attention_call}, {"attention_grad", unseen_grad}},
+    .kernel_references = {{"attention", attention_call},
+                          {"attention_grad", unseen_grad},
+                          {"attention_merge", merged},
+                          {"reorder_rows", reordered}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
                {"attention", ", heads: 2, kv_heads: 1, causal: true, scale: 0.1", {8, 3, 2}, false, {3, 4}},
                {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},

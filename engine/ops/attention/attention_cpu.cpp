@@ -5,6 +5,7 @@
 // With a softcap c, S is c * tanh(K Q^T / c), and G has the factor 1 - (S / c)^2.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -13,12 +14,14 @@
 #include "engine/ops/cpu/scratch_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/matmul/product_cpu.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
 constexpr int64_t kAttentionLanes = 16;        // of queries: what a loop keeps in registers
+constexpr int64_t kLeastMergedRows = 64;       // that are worth waking a thread for
 /// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
 constexpr float kUnseen = -std::numeric_limits<float>::max();
 
@@ -99,13 +102,14 @@ class AttentionKernel {
     return {b, head / n_.r, head % n_.r, first, count, round_up(count, kAttentionLanes)};
   }
 
-  /// Calls f(keys) for the blocks of keys that some query of the block sees.
-  /// The first call has is_first; there is always one.
+  /// Calls f(keys) for the blocks of keys that some query of the block sees. The first call has is_first. False: there
+  /// was no call.
   template <class F>
-  void for_each_keys(const Block& block, const F& f) const {
-    const int64_t end = a_.keys_of(block.first + block.count), begin = std::min(first_key(block), end - 1);
+  bool for_each_keys(const Block& block, const F& f) const {
+    const int64_t end = a_.keys_of(block.first + block.count), begin = first_key(block);
     for (int64_t first = begin; first < end; first += kKeys)
       f(KeyBlock{first, std::min(kKeys, end - first), first == begin});
+    return begin < end;
   }
 
   /// to[features, width] = scale * rows^T, with zeros in the columns beyond the block.
@@ -133,7 +137,7 @@ class AttentionKernel {
              buffers.scores, kQueries, {keys.count, block.width, n_.d}, false, buffers);
     const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
     for (int64_t j = 0; j < keys.count; ++j) {
-      const int64_t key = keys.first + j;
+      const int64_t key = a_.first_key + keys.first + j;
       float* const scores = buffers.scores + j * kQueries;
       if (a_.softcap > 0) {
         for (int64_t c = 0; c < block.width; ++c) scores[c] = a_.softcap * cpu::tanh(scores[c] / a_.softcap);
@@ -153,12 +157,12 @@ class AttentionKernel {
   int64_t first_key(const Block& block) const {
     const int64_t by_window = a_.first_key_of(block.first);
     if (documents_ == nullptr) return by_window;
-    const int32_t* const first = documents_ + block.b * n_.s + a_.first_row + block.first;
-    return std::max<int64_t>(by_window, *std::min_element(first, first + block.count));
+    const int32_t* const first = documents_ + block.b * a_.mask_rows + a_.first_row + block.first;
+    return std::max<int64_t>(by_window, *std::min_element(first, first + block.count) - a_.first_key);
   }
 
   void hide_other_documents(const Block& block, int64_t key, float* scores) const {
-    const int32_t *all = documents_ + block.b * n_.s, *rows = all + a_.first_row + block.first;
+    const int32_t *all = documents_ + block.b * a_.mask_rows, *rows = all + a_.first_row + block.first;
     for (int64_t c = 0; c < block.count; ++c)
       if (rows[c] != all[key] || key < rows[c]) scores[c] = kUnseen;
   }
@@ -166,8 +170,8 @@ class AttentionKernel {
   static int64_t turned(int64_t features) { return round_up(features, kAttentionLanes) * kQueries; }
 
   bool sees(int64_t b, int64_t key) const {
-    if (mask_ids_ != nullptr) return mask_ids_[b * n_.s + key] != 0;
-    return mask_floats_ == nullptr || mask_floats_[b * n_.s + key] != 0.0f;
+    if (mask_ids_ != nullptr) return mask_ids_[b * a_.mask_rows + key] != 0;
+    return mask_floats_ == nullptr || mask_floats_[b * a_.mask_rows + key] != 0.0f;
   }
 
   Buffers buffers_of(int part) const {
@@ -215,7 +219,7 @@ class AttentionForward : public AttentionKernel {
          buffers.queries);
     std::fill_n(buffers.top, block.width, kUnseen);
     std::fill_n(buffers.total, block.width, 0.0f);
-    for_each_keys(block, [&](const KeyBlock& keys) {
+    const bool any = for_each_keys(block, [&](const KeyBlock& keys) {
       score(block, keys, buffers);
       for (int64_t c = 0; c < block.width; c += kAttentionLanes) exponentials(keys.count, c, buffers);
       if (!keys.is_first) scale_rows(out, block, buffers.factor);
@@ -225,10 +229,12 @@ class AttentionForward : public AttentionKernel {
     float* const logs = logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first;
     for (int64_t c = 0; c < block.count; ++c) {
       const float total = buffers.total[c];
-      logs[c] = total > 0 || std::isnan(total) ? buffers.top[c] + std::log(total) : 0.0f;
-      buffers.factor[c] = total > 0 || std::isnan(total) ? 1.0f / total : 0.0f;
+      const bool sees = total > 0 || std::isnan(total);
+      logs[c] = sees ? buffers.top[c] + std::log(total) : a_.part ? kNoKeys : 0.0f;
+      buffers.factor[c] = sees ? 1.0f / total : 0.0f;
+      if (!any) std::fill_n(out + c * a_.out.row, n_.e, 0.0f);
     }
-    scale_rows(out, block, buffers.factor);
+    if (any) scale_rows(out, block, buffers.factor);
   }
 
   /// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier
@@ -309,7 +315,7 @@ class AttentionBackward : public AttentionKernel {
       const float *dy = dy_ + at_y + c * a_.out.row, *y = y_ + at_y + c * a_.out.row;
       buffers.total[c] = static_cast<float>(cpu::sum(n_.e, [=](int64_t e) { return double{dy[e]} * y[e]; }));
     }
-    for_each_keys(block, [&](const KeyBlock& keys) {
+    const bool any = for_each_keys(block, [&](const KeyBlock& keys) {
       const int64_t at_k = offset_of(a_.k, block.b, block.g, 0, keys.first);
       const int64_t at_v = offset_of(a_.v, block.b, block.g, 0, keys.first);
       score(block, keys, buffers);
@@ -323,6 +329,7 @@ class AttentionBackward : public AttentionKernel {
       multiply(buffers.rates, kQueries, true, k_ + at_k, a_.k.row, dq_ + at_q, a_.q.row,
                {block.count, n_.d, keys.count}, !keys.is_first, buffers);
     });
+    for (int64_t c = 0; c < block.count && !any; ++c) std::fill_n(dq_ + at_q + c * a_.q.row, n_.d, 0.0f);
   }
 
   /// For kAttentionLanes queries: scores become P, rates become G.
@@ -347,11 +354,51 @@ class AttentionBackward : public AttentionKernel {
   float *dq_, *dk_, *dv_;
 };
 
+/// Rows of two blocks of keys, each with the log of its sum of exponentials, become those of both.
+CpuKernel prepare_attention_merge(const KernelCall& call) {
+  const Shape& logs_shape = call.in[1].shape;  // [b, g, r, t]
+  const int64_t heads = logs_shape[1] * logs_shape[2], t = logs_shape[3], rows = logs_shape[0] * heads * t;
+  const int64_t features = call.in[0].shape[2], e = features / heads;
+  const float no_keys = call.attrs.flag("last") ? 0.0f : kNoKeys;
+  return [=, a = call.in[0].as<float>(), log_a = call.in[1].as<float>(), b = call.in[2].as<float>(),
+          log_b = call.in[3].as<float>(), out = call.out[0].as<float>(), logs = call.out[1].as<float>(),
+          threads = call.threads] {
+    cpu::over_range(threads, rows, kLeastMergedRows, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t head = row / t, at = (head / heads * t + row % t) * features + head % heads * e;
+        const float top = std::max(log_a[row], log_b[row]);
+        const bool sees = !(top <= kNoKeys);
+        const float of_a = sees ? std::exp(log_a[row] - top) : 0.0f, of_b = sees ? std::exp(log_b[row] - top) : 0.0f;
+        const float total = of_a + of_b, per_total = sees ? 1.0f / total : 0.0f;
+        for (int64_t i = at; i < at + e; ++i) out[i] = (of_a * a[i] + of_b * b[i]) * per_total;
+        logs[row] = sees ? top + std::log(total) : no_keys;
+      }
+    });
+  };
+}
+
+/// y[b, position] = x[b, index] of rows that are stored in an order of ranks, or the other way.
+CpuKernel prepare_reorder_rows(const KernelCall& call) {
+  const TensorArg &x = call.in[0], &y = call.out[0];
+  const int64_t rows = x.shape[1], bytes = x.size() * byte_size(x.dtype) / std::max<int64_t>(1, x.shape[0] * rows);
+  return [rows, bytes, samples = x.shape[0], order = RowOrder::of(call.attrs, rows), from = x.as<std::byte>(),
+          to = y.as<std::byte>(), to_order = call.attrs.flag("to_order")] {
+    for (int64_t row = 0; row < samples * rows; ++row) {
+      const int64_t place = row / rows * rows + order.position(row % rows);
+      std::memcpy(to + (to_order ? row : place) * bytes, from + (to_order ? place : row) * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  };
+}
+
 CpuKernel prepare_attention(const KernelCall& call) { return AttentionForward(call); }
 CpuKernel prepare_attention_grad(const KernelCall& call) { return AttentionBackward(call); }
 
 }  // namespace
 
-extern const CpuKernels attention_cpu = {{"attention", prepare_attention}, {"attention_grad", prepare_attention_grad}};
+extern const CpuKernels attention_cpu = {{"attention", prepare_attention},
+                                         {"attention_grad", prepare_attention_grad},
+                                         {"attention_merge", prepare_attention_merge},
+                                         {"reorder_rows", prepare_reorder_rows}};
 
 }  // namespace trainctl

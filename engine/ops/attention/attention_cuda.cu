@@ -7,6 +7,7 @@
 #include "engine/ops/attention/attention_tiles_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -42,7 +43,10 @@ Operands operands_of(const KernelCall& call, const AttentionCall& a) {
           a.window,
           a.first_row,
           a.scale,
-          a.softcap};
+          a.softcap,
+          a.first_key,
+          a.mask_rows,
+          a.part};
 }
 
 template <int N>
@@ -73,7 +77,8 @@ unsigned blocks(int64_t count) {
 
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
-  if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
+  if (a.starts_at_first_key())
+    if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
   return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kForwardTile<kD>;
     constexpr size_t kBytes = kForwardFloats<kB, kD> * sizeof(float);
@@ -89,10 +94,12 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
 
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
-  if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
-  if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
-  if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
-  if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
+  if (a.starts_at_first_key()) {
+    if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
+    if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
+    if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
+    if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
+  }
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
   return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
@@ -117,9 +124,72 @@ CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   });
 }
 
+/// The rows of two blocks of keys, each with the log of its sum of exponentials.
+struct MergedRows {
+  int64_t rows, t, heads, e;
+  float no_keys;
+};
+
+/// A thread for each element of the output.
+__global__ void __launch_bounds__(kThreads) merge_kernel(MergedRows m, Ref<Mixed> a, const float* log_a, Ref<Mixed> b,
+                                                         const float* log_b, Ref<Mixed> out, float* logs) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, row = i / m.e;
+  if (row >= m.rows) return;
+  const int64_t head = row / m.t, at = ((head / m.heads * m.t + row % m.t) * m.heads + head % m.heads) * m.e + i % m.e;
+  const float of_a = log_a[row], of_b = log_b[row], top = fmaxf(of_a, of_b);
+  const bool sees = !(top <= kNoKeys);
+  const float weight_a = sees ? expf(of_a - top) : 0.0f, weight_b = sees ? expf(of_b - top) : 0.0f;
+  const float total = weight_a + weight_b;
+  set(out, at, sees ? (weight_a * value(a, at) + weight_b * value(b, at)) / total : 0.0f);
+  if (i % m.e == 0) logs[row] = sees ? top + logf(total) : m.no_keys;
+}
+
+CudaKernel prepare_attention_merge(const CudaKernelCall& call) {
+  const Shape& shape = call.in[1].shape;  // [b, g, r, t]
+  MergedRows m{num_elements(shape), shape[3], shape[1] * shape[2], 0, call.attrs.flag("last") ? 0.0f : kNoKeys};
+  m.e = call.in[0].shape[2] / m.heads;
+  return [m, a = ref<Mixed>(call.in[0]), log_a = call.in[1].as<float>(), b = ref<Mixed>(call.in[2]),
+          log_b = call.in[3].as<float>(), out = ref<Mixed>(call.out[0]),
+          logs = call.out[1].as<float>()](CudaStream stream) {
+    launch(merge_kernel, blocks(ceil_div(m.rows * m.e, kThreads)), kThreads, 0, stream, "attention_merge", m, a, log_a,
+           b, log_b, out, logs);
+  };
+}
+
+struct ReorderedRows {
+  RowOrder order;
+  int64_t rows, words, count;  ///< rows of a sample; words of a row; all words
+  bool to_order;
+};
+
+/// A thread for each word of 2 bytes.
+__global__ void __launch_bounds__(kThreads) reorder_kernel(ReorderedRows r, const uint16_t* x, uint16_t* y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= r.count) return;
+  const int64_t row = i / r.words, stored = (row / r.rows * r.rows + row % r.rows) * r.words + i % r.words;
+  const int64_t ordered = (row / r.rows * r.rows + r.order.position(row % r.rows)) * r.words + i % r.words;
+  y[r.to_order ? stored : ordered] = x[r.to_order ? ordered : stored];
+}
+
+CudaKernel prepare_reorder_rows(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  const int64_t count = x.size() * byte_size(x.dtype) / 2, rows = x.shape[1];
+  const ReorderedRows r{RowOrder::of(call.attrs, rows), rows, count / (x.shape[0] * rows), count,
+                        call.attrs.flag("to_order")};
+  return [r, from = x.as<uint16_t>(), to = call.out[0].as<uint16_t>()](CudaStream stream) {
+    launch(reorder_kernel, blocks(ceil_div(r.count, kThreads)), kThreads, 0, stream, "reorder_rows", r, from, to);
+  };
+}
+
 }  // namespace
 
 extern const CudaKernels attention_cuda = {{"attention", prepare_attention},
-                                           {"attention_grad", prepare_attention_grad}};
+                                           {"attention_grad", prepare_attention_grad},
+                                           {"attention_merge", prepare_attention_merge},
+                                           {"reorder_rows", prepare_reorder_rows}};
 
 }  // namespace trainctl

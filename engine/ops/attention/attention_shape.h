@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/base/error.h"
+#include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -38,17 +39,22 @@ struct AttentionCall {
   bool causal = false;
   int64_t window = 0;     ///< a row sees this many rows, itself the last; 0: all
   int64_t first_row = 0;  ///< index of the first row of queries in the whole
+  int64_t first_key = 0;  ///< index of the first key in the whole
+  int64_t mask_rows = 0;  ///< rows of the mask, which is whole
+  bool part = false;      ///< a row that sees no key has the log kNoKeys
   float scale = 1;
   float softcap = 0;  ///< a score x becomes softcap * tanh(x / softcap); 0: it does not
 
-  /// Keys that rows before `end` (of this rank) see.
+  /// The keys begin with the first of the whole, or the call is one of that kind (relative positions).
+  bool starts_at_first_key() const { return first_key == 0 && !part; }
+  /// Keys that rows before `end` (of this rank) see are before this one.
   int64_t keys_of(int64_t end) const {
-    const int64_t seen = first_row + end;
-    return causal && seen < size.s ? seen : size.s;
+    const int64_t seen = first_row + end - first_key;
+    return causal && seen < size.s ? (seen > 0 ? seen : 0) : size.s;
   }
   /// No row from `begin` on sees an earlier key.
   int64_t first_key_of(int64_t begin) const {
-    const int64_t first = first_row + begin - window + 1;
+    const int64_t first = first_row + begin - window + 1 - first_key;
     return window > 0 && first > 0 ? first : 0;
   }
 };
@@ -96,6 +102,16 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   a.causal = call.attrs.flag("causal");
   a.window = call.attrs.integer("window", 0);
   a.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
+  if (call.attrs.flag(kExchangesKeys) && !a.packed) {
+    const TensorArg& k = call.in[a.k_at];
+    a.first_key = k.offset.size() == 3 ? k.offset[1] : 0;
+    a.part = call.attrs.flag(kPartOfKeys);
+  }
+  a.mask_rows = a.masked ? call.in[a.mask_at].shape[1] : n.s;
+  if (!a.masked) {  // positions count from the first one that there is
+    const int64_t shift = a.first_row < a.first_key ? a.first_row : a.first_key;
+    a.first_row -= shift, a.first_key -= shift;
+  }
   a.scale = static_cast<float>(call.attrs.number("scale", 1.0));
   a.softcap = static_cast<float>(call.attrs.number("softcap", 0.0));
   return a;

@@ -14,8 +14,8 @@ inline constexpr int kSide = 16, kThreads = kSide * kSide;
 
 enum class MaskType : uint8_t { none, ints, floats, halves, documents };
 
-/// The operands that all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are compiled
-/// once.
+/// The operands that all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are
+/// compiled once.
 struct Operands {
   AttentionSize n;
   Heads q, k, v, out;
@@ -25,9 +25,12 @@ struct Operands {
   bool causal;
   int64_t window, first_row;
   float scale, softcap;
+  // Of a part of the keys (key_exchange.h).
+  int64_t first_key, mask_rows;
+  bool part;
 
   __device__ bool mask_at(int64_t b, int64_t key) const {
-    const int64_t at = b * n.s + key;
+    const int64_t at = b * mask_rows + first_key + key;
     switch (mask_type) {
       case MaskType::ints:
         return static_cast<const int32_t*>(mask)[at] != 0;
@@ -43,27 +46,28 @@ struct Operands {
   }
   /// The index of the first row of the document that a row, or a key, belongs to.
   __device__ int64_t document_at(int64_t b, int64_t row) const {
-    return static_cast<const int32_t*>(mask)[b * n.s + row];
+    return static_cast<const int32_t*>(mask)[b * mask_rows + row];
   }
   __device__ bool sees(int64_t b, int64_t row, int64_t key) const {
-    if (row >= n.t || key >= n.s || (causal && key > first_row + row)) return false;
-    if (window > 0 && key + window <= first_row + row) return false;
+    const int64_t position = first_key + key;
+    if (row >= n.t || key >= n.s || (causal && position > first_row + row)) return false;
+    if (window > 0 && position + window <= first_row + row) return false;
     if (mask_type != MaskType::documents) return mask_at(b, key);
     const int64_t document = document_at(b, first_row + row);
-    return key >= document && document == document_at(b, key);
+    return position >= document && document == document_at(b, position);
   }
   /// No row from `begin` to `end` sees an earlier key.
   __device__ int64_t first_key_of(int64_t b, int64_t begin, int64_t end) const {
     int64_t first = window > 0 ? first_row + begin - window + 1 : 0;
     if (mask_type == MaskType::documents) {
-      int64_t document = n.s;
+      int64_t document = mask_rows;
       for (int64_t row = begin; row < (end < n.t ? end : n.t); ++row) {
         const int64_t its = document_at(b, first_row + row);
         document = its < document ? its : document;
       }
       first = document > first ? document : first;
     }
-    return first > 0 ? first : 0;
+    return first > first_key ? first - first_key : 0;
   }
   /// The score of q . k.
   __device__ float score(float product) const {
@@ -76,7 +80,7 @@ struct Operands {
   }
   /// The keys that rows before `end` see are before this one.
   __device__ int64_t keys_of(int64_t end) const {
-    const int64_t last = first_row + (end < n.t ? end : n.t);
+    const int64_t last = first_row + (end < n.t ? end : n.t) - first_key;
     return causal && last < n.s ? last : n.s;
   }
 };
@@ -254,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
     const bool none = total[i] == 0.0f;
     const int64_t row = at.first + row_of(i);
     if (row < a.n.t && column_of(0) == 0)
-      logs[log_at(a, at.b, at.g, at.r, row)] = none ? 0.0f : top[i] + logf(total[i]);
+      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.part ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
 #pragma unroll
     for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
   }
@@ -322,7 +326,8 @@ __global__ void __launch_bounds__(kThreads)
   load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e);
   float to_k[kR][D / kSide] = {}, to_v[kR][D / kSide] = {};
   // With causal, rows before the tile's first key see none of it.
-  const int64_t before = a.causal && key0 > a.first_row ? (key0 - a.first_row) / B * B : 0;
+  const int64_t position = a.first_key + key0;
+  const int64_t before = a.causal && position > a.first_row ? (position - a.first_row) / B * B : 0;
   for (at.r = 0; at.r < a.n.r; ++at.r) {
     for (int64_t row0 = before; row0 < a.n.t; row0 += B) {
       if (a.first_key_of(at.b, row0, row0 + B) >= key0 + B) continue;  // a window or documents: no row sees the tile

@@ -1,4 +1,5 @@
-// c = a + b, a - b, a * b and a / b with numpy broadcasting. A gradient is summed to the shape of its operand.
+// c = a + b, a - b, a * b, a / b, max(a, b) and min(a, b) with numpy broadcasting. A gradient is summed to the shape of
+// its operand. larger, for the gradients of the last two: 1 where a > b, 1/2 where a = b, else 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -27,6 +28,17 @@ void backward_of_div(GradBuilder& g) {
   if (!g.needs_in_grad(1)) return;
   const TensorId product = g.emit("mul", {quotient, g.out()}, {}, {g.out()}, "product")[0];
   set_broadcast_grad(g, 1, "scale", {product}, {{"factor", -1.0}});
+}
+
+/// dy goes to the operand that was chosen; equal operands share it, as in PyTorch.
+void backward_of_choice(GradBuilder& g, bool largest) {
+  for (int i = 0; i < 2; ++i) {
+    if (!g.needs_in_grad(i)) continue;
+    const int above = largest ? i : 1 - i;
+    const TensorId chosen =
+        g.emit("larger", {g.in(above), g.in(1 - above)}, {}, {g.out()}, i == 0 ? "first" : "second")[0];
+    set_broadcast_grad(g, i, "mul", {g.out_grad(), chosen});
+  }
 }
 
 KernelExample example_of(const char* what) {
@@ -94,6 +106,37 @@ extern const OpDef div_op = {
                .example = [] { return example_of("c = a / b, broadcast"); }},
 };
 
+extern const OpDef maximum_op = {
+    .name = "maximum",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("maximum", in, 2); },
+    .rule = broadcast_rule,
+    .backward = [](GradBuilder& g) { backward_of_choice(g, true); },
+    .kernel = {.name = "maximum",
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<1>,
+               .example = [] { return example_of("c = max(a, b), broadcast"); }},
+};
+
+extern const OpDef minimum_op = {
+    .name = "minimum",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("minimum", in, 2); },
+    .rule = broadcast_rule,
+    .backward = [](GradBuilder& g) { backward_of_choice(g, false); },
+    .kernel = {.name = "minimum",
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<1>,
+               .example = [] { return example_of("c = min(a, b), broadcast"); }},
+};
+
+extern const OpDef larger_op = {
+    .name = "larger",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("larger", in, 2); },
+    .kernel = {.name = "larger",
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<2>,
+               .example = [] { return example_of("c = 1 where a > b, 1/2 where a = b, else 0, broadcast"); }},
+};
+
 extern const LayerDef add_layer = {
     .name = "add",
     .doc = "Sum of two inputs, with broadcasting as in NumPy.",
@@ -126,7 +169,24 @@ extern const LayerDef div_layer = {
     .emit = [](LayerContext& layer) { return layer.emit("div"); },
 };
 
-extern const OpFamily binary_family = {.ops = {&add_op, &sub_op, &mul_op, &div_op},
-                                       .layers = {&add_layer, &sub_layer, &mul_layer, &div_layer}};
+extern const LayerDef maximum_layer = {
+    .name = "maximum",
+    .doc = "The larger of two inputs element by element, with broadcasting as in NumPy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("maximum"); },
+};
+
+extern const LayerDef minimum_layer = {
+    .name = "minimum",
+    .doc = "The smaller of two inputs element by element, with broadcasting as in NumPy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("minimum"); },
+};
+
+extern const OpFamily binary_family = {
+    .ops = {&add_op, &sub_op, &mul_op, &div_op, &maximum_op, &minimum_op, &larger_op},
+    .layers = {&add_layer, &sub_layer, &mul_layer, &div_layer, &maximum_layer, &minimum_layer}};
 
 }  // namespace trainctl

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -16,7 +18,7 @@ std::vector<OpCase> binary_rows() {
     Shape a, b, out;
   };
   std::vector<OpCase> binary_rows;
-  for (const char* op : {"add", "sub", "mul", "div"}) {
+  for (const char* op : {"add", "sub", "mul", "div", "maximum", "minimum"}) {
     for (const Sizes& s : {Sizes{{6, 13}, {6, 13}, {6, 13}},
                            {{2, 3, 5}, {5}, {2, 3, 5}},
                            {{4, 1, 6}, {2, 1}, {4, 2, 6}},
@@ -36,14 +38,18 @@ extern const OpCases binary_cases = {
     .references = {{"add", reference<[](double a, double b) { return a + b; }>},
                    {"sub", reference<[](double a, double b) { return a - b; }>},
                    {"mul", reference<[](double a, double b) { return a * b; }>},
-                   {"div", reference<[](double a, double b) { return a / b; }>}},
+                   {"div", reference<[](double a, double b) { return a / b; }>},
+                   {"maximum", reference<[](double a, double b) { return std::max(a, b); }>},
+                   {"minimum", reference<[](double a, double b) { return std::min(a, b); }>}},
     .rules = {{{"add", {{{2, 3}}, {{2, 3}}}}, "ab,ab->ab", "", {{2, 3}}},
               {{"add", {{{2, 3}}, {{3}}}}, "ab,b->ab", "", {{2, 3}}},
               {{"add", {{{2, 1}}, {{1, 3}}}}, "a(),()b->ab", "", {{2, 3}}},
               {{"add", {{{2, 1}}, {{2, 1}}}}, "ab,ab->ab", "", {{2, 1}}},
               {{"sub", {{{2, 3}}, {{3}}}}, "ab,b->ab", "", {{2, 3}}},
               {{"mul", {{{3}}, {{2, 3}}}}, "b,ab->ab", "", {{2, 3}}},
-              {{"div", {{{3}}, {{2, 3}}}}, "b,ab->ab", "", {{2, 3}}}},
+              {{"div", {{{3}}, {{2, 3}}}}, "b,ab->ab", "", {{2, 3}}},
+              {{"maximum", {{{3}}, {{2, 3}}}}, "b,ab->ab", "", {{2, 3}}},
+              {{"minimum", {{{3}}, {{2, 3}}}}, "b,ab->ab", "", {{2, 3}}}},
     .gradients =
         {{{"add", {{{2, 3}}, {{2, 3}}}}, {"pass in0", "pass in1"}, "dy is the gradient of both"},
          {{"add", {{{2, 3}}, {{3}}}}, {"pass in0", "sum_to ab->b sums a"}, "what was repeated over a is summed over a"},
@@ -56,7 +62,13 @@ extern const OpCases binary_cases = {
           "db[b] = sum over a of dy * x; the product itself is whole"},
          {{"div", {{{2, 3}}, {{3}}}},
           {"div ab,b->ab", "mul ab,ab->ab", "scale ab->ab", "sum_to ab->b sums a"},
-          "db[b] = sum over a of -dy / b * y; the products are whole"}},
+          "db[b] = sum over a of -dy / b * y; the products are whole"},
+         {{"maximum", {{{2, 3}}, {{3}}}},
+          {"larger ab,b->ab", "mul ab,ab->ab", "larger b,ab->ab", "mul ab,ab->ab", "sum_to ab->b sums a"},
+          "da = dy where a > b; db = dy where b > a, summed over a"},
+         {{"minimum", {{{2, 3}}, {{2, 3}}}},
+          {"larger ab,ab->ab", "mul ab,ab->ab", "larger ab,ab->ab", "mul ab,ab->ab"},
+          "da = dy where b > a; db = dy where a > b"}},
     .shape_errors = {{{"add", {{{2, 3}}, {{2, 4}}}},
                       "add: shapes [2, 3] and [2, 4] cannot be broadcast: 3 and 4 differ in dim 1 from the last"},
                      {{"add", {{{2, 3}}}}, "add takes 2 inputs, but got 1"},
@@ -65,7 +77,9 @@ extern const OpCases binary_cases = {
     .layers = {{"add", ", inputs: [first, second]", {8, 12}},
                {"sub", ", inputs: [first, second]", {8, 12}},
                {"mul", ", inputs: [first, second]", {8, 12}},
-               {"div", ", inputs: [first, second]", {8, 12}}},
+               {"div", ", inputs: [first, second]", {8, 12}},
+               {"maximum", ", inputs: [first, second]", {8, 12}},
+               {"minimum", ", inputs: [first, second]", {8, 12}}},
 };
 
 }  // namespace trainctl

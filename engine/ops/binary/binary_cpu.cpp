@@ -1,4 +1,4 @@
-// c = a + b, a - b, a * b and a / b with numpy broadcasting.
+// c = a + b, a - b, a * b, a / b, max(a, b), min(a, b) and larger(a, b) with numpy broadcasting.
 #include <functional>
 
 #include "engine/ops/cpu/broadcast_cpu.h"
@@ -13,6 +13,17 @@ void span(const float* a, const float* b, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = F{}(a[i], b[i]);
 }
 
+/// NaN if an operand is, as NumPy.
+struct Maximum {
+  float operator()(float a, float b) const { return a > b ? a : b >= a ? b : a + b; }
+};
+struct Minimum {
+  float operator()(float a, float b) const { return a < b ? a : b <= a ? b : a + b; }
+};
+struct Larger {
+  float operator()(float a, float b) const { return a > b ? 1.0f : a == b ? 0.5f : 0.0f; }
+};
+
 template <class F>
 CpuKernel prepare_binary(const KernelCall& call) {
   return cpu::broadcast_map(call, F{});
@@ -25,9 +36,10 @@ void cpu::sub_span(const float* a, const float* b, float* y, int64_t n) { span<s
 void cpu::mul_span(const float* a, const float* b, float* y, int64_t n) { span<std::multiplies<>>(a, b, y, n); }
 void cpu::div_span(const float* a, const float* b, float* y, int64_t n) { span<std::divides<>>(a, b, y, n); }
 
-extern const CpuKernels binary_cpu = {{"add", prepare_binary<std::plus<>>},
-                                      {"sub", prepare_binary<std::minus<>>},
-                                      {"mul", prepare_binary<std::multiplies<>>},
-                                      {"div", prepare_binary<std::divides<>>}};
+extern const CpuKernels binary_cpu = {
+    {"add", prepare_binary<std::plus<>>},       {"sub", prepare_binary<std::minus<>>},
+    {"mul", prepare_binary<std::multiplies<>>}, {"div", prepare_binary<std::divides<>>},
+    {"maximum", prepare_binary<Maximum>},       {"minimum", prepare_binary<Minimum>},
+    {"larger", prepare_binary<Larger>}};
 
 }  // namespace trainctl

@@ -2,7 +2,10 @@
 // With attr groups the channels are cut into groups, each with its own weights: x [n, (g c), h, w], w [(g k), c, r, s].
 // With attr channels_last (images.h) x and y are [n, h, w, c]; w stays as it is. Cutting c leaves y partial over c's
 // axes. A bias is an op of its own (add_bias) in the dim of the channels, since a partial sum has none.
+// conv_transpose2d is the gradient of x as a forward op: x [n, k, p, q], w [k, c, r, s] -> y [n, c, h, w].
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "engine/ops/conv2d/conv_ways.h"
 #include "engine/ops/elementwise.h"
@@ -78,6 +81,14 @@ Cost cost_with(Infos in, Infos out, double flops) {
   return cost;
 }
 
+/// x [n, k, p, q], weight [k, c, r, s] -> y [n, c, h, w], of which a convolution with the same weight makes x: attr
+/// size [h, w].
+RuleText conv_transpose2d_rule(Infos, const Attrs& attrs) {
+  const bool last = is_channels_last(attrs);
+  return {image_letters("k", "pq", last) + ",kcrs->" + image_letters("c", "hw", last), "hwpqrs",
+          kWindowsNeedNeighbours};
+}
+
 /// dy must be what the window makes of x.
 void expect_windows(std::string_view op, const Images& dy, const Images& x, const Window& window) {
   const Images y = window_output(op, x, window, dy.c);
@@ -148,6 +159,90 @@ TensorId emit_conv2d(LayerContext& layer) {
   const TensorId product = b.emit("conv2d", {layer.inputs[0], w}, attrs, bias ? "conv2d" : "")[0];
   if (!bias) return product;
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
+}
+
+/// The output of a transposed convolution; `x`: its input.
+std::vector<TensorInfo> infer_conv_transpose2d(Infos in, const Attrs& attrs) {
+  expect_inputs("conv_transpose2d", in, 2, 2);
+  expect_floats("conv_transpose2d", in);
+  const bool last = is_channels_last(attrs);
+  const Images x = expect_images("conv_transpose2d", in[0], attrs);
+  if (in[1].shape.size() != 4 || in[1].shape[0] != x.c) {
+    shape_error(fmt::format("conv_transpose2d: {} needs a weight [{}, c, r, s], but got {}", to_string(in[0]), x.c,
+                            to_string(in[1])));
+  }
+  const Ints size = attrs.ints("size");
+  const Images y{x.n, in[1].shape[1], {size[0], size[1]}};
+  expect_windows("conv_transpose2d", x, y, window_of(in[1], attrs));
+  return {{y.shape(last), in[0].dtype}};
+}
+
+/// dx is the convolution of dy, and the weight's gradient is that of this convolution, with dy and x exchanged.
+void conv_transpose2d_backward(GradBuilder& g) {
+  const Shape w = g.shape(g.in(1));
+  Attrs of_input = g.attrs();
+  of_input.erase("size");
+  Attrs of_weight = of_input;
+  of_weight.set("kernel", Ints{w[2], w[3]});
+  g.set_in_grad(0, "conv2d", {g.out_grad(), g.in(1)}, of_input);
+  g.set_in_grad(1, "conv2d_weight_grad", {g.out_grad(), g.in(0)}, of_weight);
+}
+
+TensorId emit_conv_transpose2d(LayerContext& layer) {
+  expect_images(layer);
+  const Attrs& fields = layer.attrs;
+  const Images x = Images::of(layer.shape(), false);
+  const auto kernel = per_side(fields, "kernel"), stride = per_side(fields, "stride"),
+             dilation = per_side(fields, "dilation"), padding = per_side(fields, "padding"),
+             more = per_side(fields, "output_padding");
+  Ints size(2);
+  for (size_t d = 0; d < 2; ++d) {
+    if (more[d] >= std::max(stride[d], dilation[d]))
+      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride or the dilation", more[d]),
+                       "output_padding");
+    size[d] = (x.size[d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1;
+    if (size[d] < 1)
+      throw ShapeError(
+          fmt::format("a padding of {} leaves nothing of images of {}x{}", padding[d], x.size[0], x.size[1]),
+          "padding");
+  }
+  const Attrs attrs{{"stride", Ints{stride[0], stride[1]}},
+                    {"dilation", Ints{dilation[0], dilation[1]}},
+                    {"padding", Ints{padding[0], padding[0], padding[1], padding[1]}},
+                    {"size", size}};
+  LayerBuilder& b = layer.builder;
+  const int64_t channels = fields.integer("channels");
+  const Init init = linear_init(channels * kernel[0] * kernel[1]);
+  const bool bias = fields.flag("bias");
+  const TensorId w = layer.weight({x.c, channels, kernel[0], kernel[1]}, init);
+  const TensorId product = b.emit("conv_transpose2d", {layer.inputs[0], w}, attrs, bias ? "conv_transpose2d" : "")[0];
+  if (!bias) return product;
+  return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
+}
+
+TensorId emit_conv1d(LayerContext& layer) {
+  const Shape& in = layer.shape();
+  if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
+  const Attrs& fields = layer.attrs;
+  const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
+                groups = fields.integer("groups"), channels = fields.integer("channels");
+  expect_groups(groups, in[1], channels);
+  const Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
+                    {"dilation", Ints{1, fields.integer("dilation")}},
+                    {"padding", Ints{0, 0, padding, padding}},
+                    {"groups", groups}};
+  Window window = Window::of(attrs);
+  window.kernel = {1, kernel};
+  expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
+  LayerBuilder& b = layer.builder;
+  const Init init = linear_init(in[1] / groups * kernel);
+  const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
+  const TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
+  TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
+  if (fields.flag("bias"))
+    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
+  const Shape out = b.shape(y);
+  return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
 }
 
 int64_t weight_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
@@ -255,6 +350,28 @@ extern const OpDef conv2d_weight_grad_op = {
                    }},
 };
 
+/// The kernel of conv2d_input_grad as a forward op.
+extern const OpDef conv_transpose2d_op = {
+    .name = "conv_transpose2d",
+    .infer = [](Infos in, const Attrs& attrs) { return infer_conv_transpose2d(in, attrs); },
+    .rule = conv_transpose2d_rule,
+    .backward = conv_transpose2d_backward,
+    .kernel = {.name = "conv_transpose2d",
+               .channels_last = images_of<1, 1>,
+               .prefers_channels_last = true,
+               .is_product = true,
+               .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(in[1], in[0])); },
+               .most_cuda_scratch = weight_scratch,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y; inputs x [n,k,p,q], weight [k,c,r,s]",
+                                          .inputs = {{kX}, {kWeight}},
+                                          .attrs = with(kSame, "size", Ints{56, 56}),
+                                          .optional = kOptional};
+                   }},
+};
+
 extern const LayerDef conv2d_layer = {
     .name = "conv2d",
     .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
@@ -278,8 +395,50 @@ extern const LayerDef conv2d_layer = {
     .emit = emit_conv2d,
 };
 
-extern const OpFamily conv2d_family = {.ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op},
-                                       .layers = {&conv2d_layer},
-                                       .profile_part = "convolutions"};
+/// A convolution of images of height 1.
+extern const LayerDef conv1d_layer = {
+    .name = "conv1d",
+    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c / groups, 1, kernel].",
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
+               integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
+               integer("padding", "Zeros at both ends.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
+               integer("dilation", "Distance between the elements of a window.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               integer("groups", "Number of channel groups that are convolved separately.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .emit = emit_conv1d,
+};
+
+extern const LayerDef conv_transpose2d_layer = {
+    .name = "conv_transpose2d",
+    .doc = "Transposed convolution of images [n, c, h, w], with a weight of [c, channels, kernel, kernel].",
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               kernel_field(), stride_field("Distance between windows of the output.").defaults(Ints{1}),
+               per_dim("padding", "Pixels that the output lacks on each side.")
+                   .defaults(Ints{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               per_dim("output_padding", "Pixels that the output has more at the bottom and on the right.")
+                   .defaults(Ints{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               per_dim("dilation", "Distance between the pixels of a window.")
+                   .defaults(Ints{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .emit = emit_conv_transpose2d,
+};
+
+extern const OpFamily conv2d_family = {
+    .ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op, &conv_transpose2d_op},
+    .layers = {&conv2d_layer, &conv1d_layer, &conv_transpose2d_layer},
+    .profile_part = "convolutions"};
 
 }  // namespace trainctl

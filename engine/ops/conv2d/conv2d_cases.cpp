@@ -79,6 +79,35 @@ Outputs conv2d_weight_grad(const NaiveCall& call) {
   return out;
 }
 
+/// Each pixel of x adds its multiple of the window to y.
+Outputs conv_transpose2d(const Inputs& in, const Attrs& attrs) {
+  const bool last = is_channels_last(attrs);
+  const Shape& weight = in[1].shape;
+  const Window w = window_of(attrs, weight);
+  const Images x = Images::of(in[0].shape, last);
+  const Ints size = attrs.ints("size");
+  const Images y{x.n, weight[1], {size[0], size[1]}};
+  const Strides of_x = Strides::of(x, last), of_y = Strides::of(y, last);
+  Tensor64 out{y.shape(last), std::vector<double>(static_cast<size_t>(num_elements(y.shape(last))), 0.0)};
+  for (int64_t n = 0; n < x.n; ++n)
+    for (int64_t k = 0; k < x.c; ++k)
+      for (int64_t p = 0; p < x.size[0]; ++p)
+        for (int64_t q = 0; q < x.size[1]; ++q) {
+          const double pixel = in[0].values[static_cast<size_t>(n * of_x.n + k * of_x.c + p * of_x.h + q * of_x.w)];
+          const double* factor = in[1].values.data() + k * weight[1] * weight[2] * weight[3];
+          for (int64_t c = 0; c < weight[1]; ++c)
+            for (int64_t r = 0; r < weight[2]; ++r)
+              for (int64_t s = 0; s < weight[3]; ++s, ++factor) {
+                const int64_t h = p * w.stride[0] + r * w.dilation[0] - w.before[0];
+                const int64_t along = q * w.stride[1] + s * w.dilation[1] - w.before[1];
+                if (!is_inside(y, h, along)) continue;
+                out.values[static_cast<size_t>(n * of_y.n + c * of_y.c + h * of_y.h + along * of_y.w)] +=
+                    pixel * *factor;
+              }
+        }
+  return {out};
+}
+
 Attrs conv(Ints stride, Ints padding, Ints dilation = {1, 1}, int64_t groups = 1) {
   return {{"stride", std::move(stride)},
           {"padding", std::move(padding)},
@@ -107,6 +136,15 @@ std::vector<OpCase> conv2d_rows() {
   add({3, 12, {4, 5}}, {8, 12, 1, 1}, kPlain, {3, 8, {4, 5}});
   add({2, 17, {5, 5}}, {16, 17, 1, 1}, conv({2, 2}, {0, 0, 0, 0}), {2, 16, {3, 3}});
   add({4, 3, {5, 4}}, {7, 3, 5, 4}, kPlain, {4, 7, {1, 1}});
+  const auto add_transposed = [&](Images x, Shape weight, Attrs attrs, Images y) {
+    attrs.set("size", Ints{y.size[0], y.size[1]});
+    for (const bool last : {false, true})
+      conv2d_rows.push_back(
+          {"conv_transpose2d", {{x.shape(last)}, {weight}}, in_format(attrs, last), {y.shape(last)}, 5e-6});
+  };
+  add_transposed({2, 4, {5, 3}}, {4, 3, 3, 3}, kPlain, {2, 3, {7, 5}});
+  add_transposed({3, 5, {3, 5}}, {5, 2, 3, 2}, conv({2, 2}, {1, 1, 0, 0}), {3, 2, {5, 10}});
+  add_transposed({2, 6, {3, 4}}, {6, 4, 3, 3}, conv({3, 2}, {1, 1, 1, 1}, {2, 1}), {2, 4, {10, 8}});
   // Windows that see padding alone.
   add({2, 2, {3, 3}}, {3, 2, 1, 1}, conv({1, 1}, {1, 1, 1, 1}), {2, 3, {5, 5}});
   add({2, 2, {2, 3}}, {3, 2, 2, 3}, conv({1, 1}, {3, 3, 3, 3}), {2, 3, {7, 7}});
@@ -149,16 +187,20 @@ std::vector<KernelCase> conv2d_kernels() {
 
 const Given kGiven{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3, 3}}}, kPlain};
 const Given kLast{"conv2d", {{{2, 7, 6, 3}}, {{4, 3, 3, 3}}}, in_format(kPlain, true)};
+const Given kTransposed{"conv_transpose2d",
+                        {{{2, 4, 5, 4}}, {{4, 3, 3, 3}}},
+                        {{"stride", Ints{1, 1}}, {"padding", Ints{0, 0, 0, 0}}, {"size", Ints{7, 6}}}};
 const Given kGroups{"conv2d", {{{2, 6, 7, 6}}, {{4, 3, 3, 3}}}, conv({1, 1}, {0, 0, 0, 0}, {1, 1}, 2)};
 
 }  // namespace
 
 extern const OpCases conv2d_cases = {
     .rows = conv2d_rows(),
-    .references = {{"conv2d", conv2d}},
+    .references = {{"conv2d", conv2d}, {"conv_transpose2d", conv_transpose2d}},
     .rules = {{kGiven, "nchw,kcrs->nkpq", "hwpqrs", {{2, 4, 5, 4}}},
               {kLast, "nhwc,kcrs->npqk", "hwpqrs", {{2, 5, 4, 4}}},
-              {kGroups, "n(gc)hw,(gk)crs->n(gk)pq", "hwpqrskc", {{2, 4, 5, 4}}}},
+              {kGroups, "n(gc)hw,(gk)crs->n(gk)pq", "hwpqrskc", {{2, 4, 5, 4}}},
+              {kTransposed, "nkpq,kcrs->nchw", "hwpqrs", {{2, 3, 7, 6}}}},
     .gradients = {{kGiven,
                    {"conv2d_input_grad nkpq,kcrs->nchw sums krspq", "conv2d_weight_grad nchw,nkpq->kcrs sums nhwpq"},
                    "dx sums over the output channels, dw over the images; a cut of c cuts both results",
@@ -171,7 +213,11 @@ extern const OpCases conv2d_cases = {
                    {"conv2d_input_grad n(gk)pq,(gk)crs->n(gc)hw sums krspq",
                     "conv2d_weight_grad n(gc)hw,n(gk)pq->(gk)crs sums nhwpq"},
                    "a group has its own channels in every operand",
-                   "hwpqrskc"}},
+                   "hwpqrskc"},
+                  {kTransposed,
+                   {"conv2d nchw,kcrs->nkpq sums crshw", "conv2d_weight_grad nchw,nkpq->kcrs sums npqhw"},
+                   "dx sums over the output channels, dw over the images; a cut of k cuts both results",
+                   "hwpqrs"}},
     .shape_errors =
         {{{"conv2d", {{{2, 3, 7}}, {{4, 3, 3, 3}}}}, "conv2d needs images [n, c, h, w], but got [2, 3, 7]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3}}}}, "conv2d needs a weight [k, c, r, s], but got [4, 3, 3]"},
@@ -181,6 +227,8 @@ extern const OpCases conv2d_cases = {
          {{"conv2d", {{{2, 6, 7, 6}}, {{5, 3, 3, 3}}}, {{"groups", int64_t{2}}}},
           "conv2d: [2, 6, 7, 6] with a weight of [5, 3, 3, 3] in 2 groups: the input has 6 channels, but the weight "
           "needs 6 and produces 5"},
+         {{"conv_transpose2d", {{{2, 3, 7, 6}}, {{4, 3, 3, 3}}}},
+          "conv_transpose2d: [2, 3, 7, 6] needs a weight [3, c, r, s], but got [4, 3, 3, 3]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}}, "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 5, 3}}}, conv({1, 1}, {0, 1, 0, 0}, {2, 1})},
           "conv2d: a kernel of 5x3, 9x3 with its dilation, does not fit into images of 7x6, 8x6 with their padding"}},
@@ -188,8 +236,21 @@ extern const OpCases conv2d_cases = {
     .kernel_references = {{"conv2d_weight_grad", conv2d_weight_grad}},
     .allocating = {{"conv2d", kOneDnnAllocates},
                    {"conv2d_input_grad", kOneDnnAllocates},
+                   {"conv_transpose2d", kOneDnnAllocates},
                    {"conv2d_weight_grad", kOneDnnAllocates}},
-    .layers = {{"conv2d", ", channels: 5, kernel: 3", {8, 5, 2, 1}, false, {3, 4, 3}},
+    .layers = {{"conv1d", ", channels: 5, kernel: 3", {8, 5, 2}, false, {3, 4}},
+               {"conv1d",
+                ", channels: 6, kernel: 2, stride: 2, padding: 1, groups: 3, bias: false",
+                {8, 6, 3},
+                false,
+                {3, 4}},
+               {"conv_transpose2d", ", channels: 5, kernel: 3", {8, 5, 6, 5}, false, {3, 4, 3}},
+               {"conv_transpose2d",
+                ", channels: 2, kernel: [2, 3], stride: 2, padding: [0, 1], output_padding: [1, 0], bias: false",
+                {8, 2, 9, 5},
+                false,
+                {3, 4, 3}},
+               {"conv2d", ", channels: 5, kernel: 3", {8, 5, 2, 1}, false, {3, 4, 3}},
                {"conv2d",
                 ", channels: 6, kernel: [3, 2], padding: same, groups: 3, bias: false",
                 {8, 6, 4, 3},

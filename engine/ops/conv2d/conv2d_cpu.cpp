@@ -164,6 +164,7 @@ CpuKernel prepare_conv2d_weight_grad(const KernelCall& call) {
 
 extern const CpuKernels conv2d_cpu = {{"conv2d", prepare_conv2d},
                                       {"conv2d_input_grad", prepare_conv2d_input_grad},
+                                      {"conv_transpose2d", prepare_conv2d_input_grad},
                                       {"conv2d_weight_grad", prepare_conv2d_weight_grad}};
 
 }  // namespace trainctl

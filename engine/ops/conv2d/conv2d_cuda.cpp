@@ -45,9 +45,9 @@ CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   if (CudaKernel by_library = library_convolution(problem, call.scratch, tried)) return by_library;
   const ConvTensors& t = problem.tensors;
   print_once("conv2d: cuDNN has no deterministic engine for " + std::string(name_of(problem.kind)) + " of images " +
-           to_string(t.x.shape) + (problem.shape.channels_last ? " (channels last)" : "") + ", weights " +
-           to_string(t.w.shape) + " in " + std::string(to_string(t.x.dtype)) +
-           "; it uses the built-in kernel, which is many times slower. Tried: " + tried);
+             to_string(t.x.shape) + (problem.shape.channels_last ? " (channels last)" : "") + ", weights " +
+             to_string(t.w.shape) + " in " + std::string(to_string(t.x.dtype)) +
+             "; it uses the built-in kernel, which is many times slower. Tried: " + tried);
   return by_own_kernel(problem, call.scratch);
 }
 
@@ -113,6 +113,7 @@ CudaKernel prepare_conv2d_weight_grad(const CudaKernelCall& call) {
 
 extern const CudaKernels conv2d_cuda = {{"conv2d", prepare_conv2d},
                                         {"conv2d_input_grad", prepare_conv2d_input_grad},
+                                        {"conv_transpose2d", prepare_conv2d_input_grad},
                                         {"conv2d_weight_grad", prepare_conv2d_weight_grad}};
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// Clipping by global norm, as torch.nn.utils.clip_grad_norm_, shared by the optimizer kernels.
+// Clipping by global norm (torch.nn.utils.clip_grad_norm_) or by value (clip_grad_value_), and steps that are skipped
+// because a gradient is not finite; shared by the optimizer kernels.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +11,31 @@
 namespace trainctl::cpu {
 
 struct Clip {
-  float norm = 0;                       ///< the largest global norm; 0: no clipping
+  float norm = 0;                       ///< the largest global norm; 0: no clipping by norm
+  float value = 0;                      ///< the largest absolute value of an element; 0: no clipping by value
+  bool skips_not_finite = false;        ///< a step whose gradients are not all finite changes nothing
   const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
 
   /// The factor of every gradient in this step.
   float scale() const { return norm > 0 ? std::min(1.0f, norm / (std::sqrt(*squared_norm) + 1e-6f)) : 1.0f; }
+  /// A gradient clipped by value; keeps NaN.
+  float bounded(float g) const {
+    if (value <= 0) return g;
+    const float above = g < -value ? -value : g;
+    return above > value ? value : above;
+  }
+  /// True if this step changes neither weights nor states.
+  bool skips() const { return skips_not_finite && !std::isfinite(*squared_norm); }
 };
 
 inline Clip clip_of(const KernelCall& call) {
-  const auto norm = static_cast<float>(call.attrs.number("clip_norm", 0.0));
-  if (norm <= 0) return {};
-  check(call.in.size() > 1, "clip_norm needs the squared global norm as second input");
-  return {norm, call.in[1].as<float>()};
+  Clip clip{.norm = static_cast<float>(call.attrs.number("clip_norm", 0.0)),
+            .value = static_cast<float>(call.attrs.number("clip_value", 0.0)),
+            .skips_not_finite = call.attrs.flag("skip_not_finite")};
+  if (clip.norm <= 0 && !clip.skips_not_finite) return clip;
+  check(call.in.size() > 1, "clip_norm and skip_not_finite need the squared global norm as second input");
+  clip.squared_norm = call.in[1].as<float>();
+  return clip;
 }
 
 }  // namespace trainctl::cpu

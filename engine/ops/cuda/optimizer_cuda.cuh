@@ -6,17 +6,29 @@
 
 namespace trainctl {
 
-/// Clips by global norm, as torch.nn.utils.clip_grad_norm_.
+/// Clips by global norm or by value, and skips steps whose gradients are not finite, as cpu::Clip.
 struct CudaClip {
-  float norm = 0;                       ///< the largest global norm; 0: no clipping
+  float norm = 0;                       ///< the largest global norm; 0: no clipping by norm
+  float value = 0;                      ///< the largest absolute value of an element; 0: no clipping by value
+  bool skips_not_finite = false;        ///< a step whose gradients are not all finite changes nothing
   const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
 
   static CudaClip of(const CudaKernelCall& call) {
-    const auto norm = static_cast<float>(call.attrs.number("clip_norm", 0.0));
-    if (norm <= 0) return {};
-    check(call.in.size() > 1, "clip_norm needs the squared global norm as second input");
-    return {norm, call.in[1].as<float>()};
+    CudaClip clip{static_cast<float>(call.attrs.number("clip_norm", 0.0)),
+                  static_cast<float>(call.attrs.number("clip_value", 0.0)), call.attrs.flag("skip_not_finite")};
+    if (clip.norm <= 0 && !clip.skips_not_finite) return clip;
+    check(call.in.size() > 1, "clip_norm and skip_not_finite need the squared global norm as second input");
+    clip.squared_norm = call.in[1].as<float>();
+    return clip;
   }
+  /// A gradient clipped by value; keeps NaN.
+  __device__ float bounded(float g) const {
+    if (value <= 0) return g;
+    const float above = g < -value ? -value : g;
+    return above > value ? value : above;
+  }
+  /// True if this step changes neither weights nor states.
+  __device__ bool skips() const { return skips_not_finite && !isfinite(*squared_norm); }
   /// The factor of every gradient in this step.
   __device__ float scale() const { return norm > 0 ? fminf(1.0f, norm / (sqrtf(*squared_norm) + 1e-6f)) : 1.0f; }
 };
@@ -36,6 +48,7 @@ __global__ void __launch_bounds__(kMapThreads)
   StepScalars now = *scalars;
   now.learning_rate *= rate_scale;
   const auto step = rule.at(now, clip.scale());
+  const bool skips = clip.skips();
   const auto take = [&]<int W>(int64_t at, std::integral_constant<int, W>) {
     float g[W], w[W], s[S == 0 ? 1 : S][W];
     load(gradient, at, g);
@@ -46,7 +59,7 @@ __global__ void __launch_bounds__(kMapThreads)
     for (int j = 0; j < W; ++j) {
       std::array<float, S> of{};
       for (int k = 0; k < S; ++k) of[k] = s[k][j];
-      step.update(g[j], w[j], of);
+      if (!skips) step.update(clip.bounded(g[j]), w[j], of);
       for (int k = 0; k < S; ++k) s[k][j] = of[k];
     }
     store(weight, at, w);

@@ -14,6 +14,8 @@ struct CudaMaths {
   __device__ static float sqrt(float x) { return sqrtf(x); }
   __device__ static float abs(float x) { return fabsf(x); }
   __device__ static float pow(float x, float exponent) { return powf(x, exponent); }
+  __device__ static float sin(float x) { return sinf(x); }
+  __device__ static float cos(float x) { return cosf(x); }
 };
 
 template <Unary kFunction>

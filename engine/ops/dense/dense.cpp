@@ -15,7 +15,7 @@ extern const LayerDef dense_layer = {
           LayerBuilder& b = layer.builder;
           const int64_t features = layer.shape().back(), units = layer.attrs.integer("units");
           const bool bias = layer.attrs.flag("bias");
-          const TensorId x = layer.inputs[0], w = layer.weight({units, features}, linear_init(features));
+          const TensorId x = layer.inputs[0], w = layer.packed_weight({units, features}, linear_init(features));
           const TensorId product = b.emit("matmul", {x, w}, {{"transpose_b", true}}, bias ? "matmul" : "")[0];
           if (!bias) return product;
           const TensorId shift = layer.bias({units}, linear_init(features));

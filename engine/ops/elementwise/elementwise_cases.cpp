@@ -158,6 +158,10 @@ std::vector<KernelCase> elementwise_kernels() {
           tolerance);
       add({x, x}, {out}, "x0 softplus(2,20) sqrt x1 abs scale(-1.5,0.125) + pow(2) scale(1,0.5) log =0", tolerance);
       add({x, x}, {out}, "x0 quick_gelu x1 quick_gelu_grad x1 softcap(2) softcap_grad(2) softcap(0.5) =0", tolerance);
+      add({x, x}, {out}, "x0 elu(0.6) selu x1 mish + hardswish hardsigmoid softsign log_sigmoid sin cos =0", tolerance);
+      add({x, x}, {out}, "x0 x1 elu_grad(0.6) x1 selu_grad x1 mish_grad x1 hardswish_grad x1 hardsigmoid_grad =0",
+          tolerance);
+      add({x, x}, {out}, "x0 x1 softsign_grad x1 log_sigmoid_grad x1 sin_grad x1 cos_grad =0", tolerance);
       add({x, x}, {out}, "x0 x1 silu_grad x1 softplus_grad(1,20) x1 exp exp_grad x1 abs_grad =0", tolerance);
       add({x, x}, {out},
           "x0 x1 clip_grad(-inf,0.3) x1 pow_grad(3) x1 exp log_grad x1 exp sqrt_grad x1 leaky_relu_grad(0.1) =0",
@@ -169,6 +173,7 @@ std::vector<KernelCase> elementwise_kernels() {
 
 }  // namespace
 
-extern const OpCases elementwise_cases = {.kernels = elementwise_kernels(), .kernel_references = {{"elementwise", chain}}};
+extern const OpCases elementwise_cases = {.kernels = elementwise_kernels(),
+                                          .kernel_references = {{"elementwise", chain}}};
 
 }  // namespace trainctl

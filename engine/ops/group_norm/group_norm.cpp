@@ -132,8 +132,25 @@ extern const LayerDef group_norm_layer = {
         },
 };
 
+/// A group for each channel.
+extern const LayerDef instance_norm_layer = {
+    .name = "instance_norm",
+    .doc = "Normalises each channel (dim 1) of each sample over its pixels.",
+    .fields = {eps_field(), flag("affine", false, "Train a scale and a shift."), scale_init_field(),
+               shift_init_field()},
+    .emit =
+        [](LayerContext& layer) {
+          const Shape& in = layer.shape();
+          if (in.size() < 3)
+            shape_error(
+                fmt::format("instance_norm needs an input [n, c, ..] of at least 3 dims, but got {}", to_string(in)));
+          return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, in[1]),
+                                    {{"eps", layer.attrs.number("eps")}, {"groups", in[1]}})[0];
+        },
+};
+
 extern const OpFamily group_norm_family = {.ops = {&group_norm_op, &group_norm_grad_op, &group_norm_param_grad_op},
-                                           .layers = {&group_norm_layer},
+                                           .layers = {&group_norm_layer, &instance_norm_layer},
                                            .profile_part = "norms"};
 
 }  // namespace trainctl

@@ -60,7 +60,10 @@ extern const OpCases group_norm_cases = {
                       "group_norm: the 6 channels in dim 1 of [2, 6] cannot be divided evenly into 4 groups"},
                      {{"group_norm", {{{2, 6}}, {{2}}, {{6}}}, groups(2)},
                       "group_norm: the weight is [2], expected [6]"}},
-    .layers = {{"group_norm", ", groups: 3", {8, 12}}, {"group_norm", ", groups: 4, affine: false", {8, 12}}},
+    .layers = {{"group_norm", ", groups: 3", {8, 12}},
+               {"group_norm", ", groups: 4, affine: false", {8, 12}},
+               {"instance_norm", "", {8, 3, 4, 3}, false, {3, 4, 3}},
+               {"instance_norm", ", affine: true", {8, 3, 4, 3}, false, {3, 4, 3}}},
 };
 
 }  // namespace trainctl

@@ -19,6 +19,12 @@ namespace trainctl {
 
 /// Names of the states of a layer, behind its own.
 inline constexpr std::string_view kExpertLoadState = "expert_load", kBalanceBiasState = "balance_bias";
+/// Whether a state of this name is the load of a layer. Files of weights do not have it; it starts at 0.
+inline bool is_expert_load(std::string_view name) {
+  if (!name.ends_with(kExpertLoadState)) return false;
+  name.remove_suffix(kExpertLoadState.size());
+  return name.ends_with('.');
+}
 
 struct LoadPlaces {
   int64_t experts = 0;

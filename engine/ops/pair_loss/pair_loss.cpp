@@ -1,6 +1,7 @@
-// The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy. functions.h has
-// the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of
-// the prediction's type. With attr nan_is_no_label, terms whose label is nan are 0.
+// The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy, huber, quantile,
+// log_cosh, poisson, focal. functions.h has the formulas. loss[1] = scale * sum of loss(p, label); dp = scale *
+// slope(p, label). The label is f32 regardless of the prediction's type. With attr nan_is_no_label, terms whose label
+// is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -30,15 +31,24 @@ RuleText pair_loss_rule(Infos in, const Attrs&) {
   return {dims + "," + dims + "->()"};
 }
 
-KernelExample pair_loss_example(const char* what, bool has_beta) {
-  KernelExample shown{
-      .what = what, .inputs = {{example::kMatrix}, example::f32(example::kMatrix)}, .attrs = {{"scale", 1e-6}}};
-  if (has_beta) shown.attrs.set("beta", 1.0);
-  return shown;
+/// The attrs of a loss besides the scale, with values of their type.
+template <class Loss>
+Attrs pair_loss_attrs() {
+  if (std::is_same_v<Loss, SmoothL1>) return {{"beta", 1.0}};
+  if (std::is_same_v<Loss, Huber>) return {{"delta", 1.0}};
+  if (std::is_same_v<Loss, Quantile>) return {{"q", 0.9}};
+  if (std::is_same_v<Loss, Focal>) return {{"alpha", 0.25}, {"gamma", 2.0}};
+  return {};
 }
 
 template <class Loss>
-constexpr bool kHasBeta = std::is_same_v<Loss, SmoothL1>;
+KernelExample pair_loss_example(const char* what) {
+  KernelExample shown{
+      .what = what, .inputs = {{example::kMatrix}, example::f32(example::kMatrix)}, .attrs = {{"scale", 1e-6}}};
+  for (const auto& [name, value] : pair_loss_attrs<Loss>()) shown.attrs.set(name, value);
+  if (std::is_same_v<Loss, BinaryCrossEntropy>) shown.optional = {{"pos_weight", 2.0}, {"label_smoothing", 0.1}};
+  return shown;
+}
 
 template <class Loss>
 constexpr KernelDef with_grad_of() {
@@ -51,7 +61,7 @@ constexpr KernelDef with_grad_of() {
               },
           .example =
               [] {
-                KernelExample shown = pair_loss_example("loss and gradient in one pass", kHasBeta<Loss>);
+                KernelExample shown = pair_loss_example<Loss>("loss and gradient in one pass");
                 shown.outputs = example::loss_and_gradient;
                 return shown;
               }};
@@ -75,8 +85,7 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                            return RowOperands{3, 0};
                          },
                      .cost = reduction_cost<kFlops>,
-                     .example =
-                         [] { return pair_loss_example("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
+                     .example = [] { return pair_loss_example<Loss>("scale * sum of losses; inputs p, label"); }}};
 }
 
 /// (p, label) -> dp
@@ -90,14 +99,19 @@ constexpr OpDef pair_loss_grad() {
                            return RowOperands{3, 1};
                          },
                      .cost = elementwise_cost<kFlops>,
-                     .example = [] { return pair_loss_example("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
+                     .example = [] { return pair_loss_example<Loss>("scale * slopes; inputs p, label"); }}};
 }
 
 }  // namespace
 
 extern const KernelDef mae_with_grad_kernel = with_grad_of<Mae>(), mse_with_grad_kernel = with_grad_of<Mse>(),
                        smooth_l1_with_grad_kernel = with_grad_of<SmoothL1>(),
-                       binary_cross_entropy_with_grad_kernel = with_grad_of<BinaryCrossEntropy>();
+                       binary_cross_entropy_with_grad_kernel = with_grad_of<BinaryCrossEntropy>(),
+                       huber_with_grad_kernel = with_grad_of<Huber>(),
+                       quantile_with_grad_kernel = with_grad_of<Quantile>(),
+                       log_cosh_with_grad_kernel = with_grad_of<LogCosh>(),
+                       poisson_with_grad_kernel = with_grad_of<Poisson>(),
+                       focal_with_grad_kernel = with_grad_of<Focal>();
 
 extern const OpDef mae_grad_op = pair_loss_grad<Mae, 3>(), mae_op = loss_of<Mae, 3>(mae_grad_op, mae_with_grad_kernel);
 extern const OpDef mse_grad_op = pair_loss_grad<Mse, 3>(), mse_op = loss_of<Mse, 3>(mse_grad_op, mse_with_grad_kernel);
@@ -106,6 +120,17 @@ extern const OpDef smooth_l1_grad_op = pair_loss_grad<SmoothL1, 5>(),
 extern const OpDef binary_cross_entropy_grad_op = pair_loss_grad<BinaryCrossEntropy, 12>(),
                    binary_cross_entropy_op = loss_of<BinaryCrossEntropy, 25>(binary_cross_entropy_grad_op,
                                                                              binary_cross_entropy_with_grad_kernel);
+
+extern const OpDef huber_grad_op = pair_loss_grad<Huber, 4>(),
+                   huber_op = loss_of<Huber, 6>(huber_grad_op, huber_with_grad_kernel);
+extern const OpDef quantile_grad_op = pair_loss_grad<Quantile, 4>(),
+                   quantile_op = loss_of<Quantile, 5>(quantile_grad_op, quantile_with_grad_kernel);
+extern const OpDef log_cosh_grad_op = pair_loss_grad<LogCosh, 14>(),
+                   log_cosh_op = loss_of<LogCosh, 25>(log_cosh_grad_op, log_cosh_with_grad_kernel);
+extern const OpDef poisson_grad_op = pair_loss_grad<Poisson, 12>(),
+                   poisson_op = loss_of<Poisson, 13>(poisson_grad_op, poisson_with_grad_kernel);
+extern const OpDef focal_grad_op = pair_loss_grad<Focal, 70>(),
+                   focal_op = loss_of<Focal, 60>(focal_grad_op, focal_with_grad_kernel);
 
 extern const LossDef mae_loss = {
     .name = "mae",
@@ -129,14 +154,57 @@ extern const LossDef smooth_l1_loss = {
 extern const LossDef binary_cross_entropy_loss = {
     .name = "binary_cross_entropy",
     .doc = "mean -l log s - (1 - l) log(1 - s), s = sigmoid(p): the prediction is a logit",
+    .fields = {number("label_smoothing", "Replaces a label l by (1 - label_smoothing) * l + label_smoothing / 2.")
+                   .at_least(0)
+                   .at_most(1),
+               number("pos_weight", "Factor of the term with l, for rare positive labels.").above(0)},
     .op = &binary_cross_entropy_op,
+};
+
+extern const LossDef huber_loss = {
+    .name = "huber",
+    .doc = "mean of (p - l)^2 / 2 where |p - l| < delta, else of delta (|p - l| - delta / 2)",
+    .fields = {number("delta", "Transition from quadratic to linear.").defaults(1.0).above(0)},
+    .op = &huber_op,
+};
+
+extern const LossDef quantile_loss = {
+    .name = "quantile",
+    .doc = "mean of q (l - p) where l > p, else of (1 - q) (p - l): p is the q-quantile of l",
+    .fields = {number("q", "The quantile.").required().above(0).below(1)},
+    .op = &quantile_op,
+};
+
+extern const LossDef log_cosh_loss = {
+    .name = "log_cosh",
+    .doc = "mean log cosh(p - l)",
+    .op = &log_cosh_op,
+};
+
+extern const LossDef poisson_loss = {
+    .name = "poisson",
+    .doc = "mean e^p - l p: the prediction is the logarithm of the rate of a count",
+    .op = &poisson_op,
+};
+
+extern const LossDef focal_loss = {
+    .name = "focal",
+    .doc = "mean binary cross-entropy of a logit, times (1 - t)^gamma with t the probability of the label",
+    .fields = {number("alpha", "Weight of positive labels; 1 - alpha is that of negative ones. Negative: no weights.")
+                   .defaults(0.25)
+                   .at_most(1),
+               number("gamma", "Exponent; 0: all terms count equally.").defaults(2.0).at_least(0)},
+    .op = &focal_op,
 };
 
 extern const OpFamily pair_loss_family = {
     .ops = {&mae_op, &mae_grad_op, &mse_op, &mse_grad_op, &smooth_l1_op, &smooth_l1_grad_op, &binary_cross_entropy_op,
-            &binary_cross_entropy_grad_op},
+            &binary_cross_entropy_grad_op, &huber_op, &huber_grad_op, &quantile_op, &quantile_grad_op, &log_cosh_op,
+            &log_cosh_grad_op, &poisson_op, &poisson_grad_op, &focal_op, &focal_grad_op},
     .kernels = {&mae_with_grad_kernel, &mse_with_grad_kernel, &smooth_l1_with_grad_kernel,
-                &binary_cross_entropy_with_grad_kernel},
-    .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss}};
+                &binary_cross_entropy_with_grad_kernel, &huber_with_grad_kernel, &quantile_with_grad_kernel,
+                &log_cosh_with_grad_kernel, &poisson_with_grad_kernel, &focal_with_grad_kernel},
+    .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss, &huber_loss, &quantile_loss,
+               &log_cosh_loss, &poisson_loss, &focal_loss}};
 
 }  // namespace trainctl

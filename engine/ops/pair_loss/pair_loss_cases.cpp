@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "tests/op_cases/op_cases.h"
@@ -21,10 +22,51 @@ double smooth_l1_slope(double p, double l, const Attrs& attrs) {
 }
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double binary_cross_entropy(double p, double l, const Attrs&) {
-  return -l * std::log(sigmoid(p)) - (1 - l) * std::log(1 - sigmoid(p));
+double binary_cross_entropy(double p, double label, const Attrs& attrs) {
+  const double e = attrs.number("label_smoothing", 0), l = (1 - e) * label + e / 2;
+  return -attrs.number("pos_weight", 1) * l * std::log(sigmoid(p)) - (1 - l) * std::log(1 - sigmoid(p));
 }
-double binary_cross_entropy_slope(double p, double l, const Attrs&) { return sigmoid(p) - l; }
+double binary_cross_entropy_slope(double p, double label, const Attrs& attrs) {
+  const double e = attrs.number("label_smoothing", 0), l = (1 - e) * label + e / 2;
+  return (1 - l) * sigmoid(p) - attrs.number("pos_weight", 1) * l * (1 - sigmoid(p));
+}
+
+double huber(double p, double l, const Attrs& attrs) {
+  const double delta = attrs.number("delta", 1), off = std::fabs(p - l);
+  return off < delta ? 0.5 * off * off : delta * (off - 0.5 * delta);
+}
+double huber_slope(double p, double l, const Attrs& attrs) {
+  const double delta = attrs.number("delta", 1);
+  return std::min(std::max(p - l, -delta), delta);
+}
+
+double quantile(double p, double l, const Attrs& attrs) {
+  const double q = attrs.number("q", 0.5);
+  return std::max(q * (l - p), (1 - q) * (p - l));
+}
+double quantile_slope(double p, double l, const Attrs& attrs) {
+  const double q = attrs.number("q", 0.5);
+  return p < l ? -q : p > l ? 1 - q : 0;
+}
+
+double log_cosh(double p, double l, const Attrs&) { return std::log(std::cosh(p - l)); }
+double log_cosh_slope(double p, double l, const Attrs&) { return std::tanh(p - l); }
+
+double poisson(double p, double l, const Attrs&) { return std::exp(p) - l * p; }
+double poisson_slope(double p, double l, const Attrs&) { return std::exp(p) - l; }
+
+double focal(double p, double l, const Attrs& attrs) {
+  const double alpha = attrs.number("alpha", 0.25), s = sigmoid(p), t = s * l + (1 - s) * (1 - l);
+  const double share = alpha < 0 ? 1 : alpha * l + (1 - alpha) * (1 - l);
+  return share * std::pow(1 - t, attrs.number("gamma", 2)) * (-l * std::log(s) - (1 - l) * std::log(1 - s));
+}
+double focal_slope(double p, double l, const Attrs& attrs) {
+  constexpr double kStep = 1e-6;
+  return (focal(p + kStep, l, attrs) - focal(p - kStep, l, attrs)) / (2 * kStep);
+}
+
+constexpr const char* kPairLosses[] = {"mae",      "mse",     "smooth_l1", "binary_cross_entropy", "huber", "quantile",
+                                       "log_cosh", "poisson", "focal"};
 
 struct Loss {
   const char* name;
@@ -37,7 +79,18 @@ const std::vector<Loss>& losses() {
                                         {"smooth_l1"},
                                         {"smooth_l1", {{"beta", 0.25}}},
                                         {"smooth_l1", {{"beta", 0.0}}},
-                                        {"binary_cross_entropy"}};
+                                        {"binary_cross_entropy"},
+                                        {"binary_cross_entropy", {{"label_smoothing", 0.1}}},
+                                        {"binary_cross_entropy", {{"pos_weight", 3.0}}},
+                                        {"binary_cross_entropy", {{"label_smoothing", 0.2}, {"pos_weight", 0.5}}},
+                                        {"huber"},
+                                        {"huber", {{"delta", 0.25}}},
+                                        {"quantile", {{"q", 0.9}}},
+                                        {"log_cosh"},
+                                        {"poisson"},
+                                        {"focal"},
+                                        {"focal", {{"alpha", -1.0}, {"gamma", 1.5}}},
+                                        {"focal", {{"alpha", 0.6}, {"gamma", 0.0}}}};
   return all;
 }
 
@@ -68,17 +121,17 @@ naive::Outputs sum_and_slopes(const NaiveCall& call) {
 
 std::vector<RuleCase> pair_loss_rules() {
   std::vector<RuleCase> pair_loss_rules;
-  for (const char* name : {"mae", "mse", "smooth_l1", "binary_cross_entropy"})
+  for (const char* name : kPairLosses)
     pair_loss_rules.push_back({{name, {{{2, 3}}, {{2, 3}}}}, "ab,ab->()", "", {{1}}});
   return pair_loss_rules;
 }
 
 std::vector<GradientCase> pair_loss_gradients() {
   std::vector<GradientCase> pair_loss_gradients;
-  for (const char* name : {"mae", "mse", "smooth_l1", "binary_cross_entropy"}) {
+  for (const char* name : kPairLosses) {
     pair_loss_gradients.push_back({{name, {{{2, 3}}, {{2, 3}}}},
-                         {std::string(name) + "_grad ab,ab->ab"},
-                         "element by element; the scale is of the whole batch"});
+                                   {std::string(name) + "_grad ab,ab->ab"},
+                                   "element by element; the scale is of the whole batch"});
   }
   return pair_loss_gradients;
 }
@@ -107,7 +160,12 @@ extern const OpCases pair_loss_cases = {
     .references = {{"mae", sum<mae>},
                    {"mse", sum<mse>},
                    {"smooth_l1", sum<smooth_l1>},
-                   {"binary_cross_entropy", sum<binary_cross_entropy>}},
+                   {"binary_cross_entropy", sum<binary_cross_entropy>},
+                   {"huber", sum<huber>},
+                   {"quantile", sum<quantile>},
+                   {"log_cosh", sum<log_cosh>},
+                   {"poisson", sum<poisson>},
+                   {"focal", sum<focal>}},
     .rules = pair_loss_rules(),
     .gradients = pair_loss_gradients(),
     .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], expected [2, 3]"},
@@ -118,7 +176,12 @@ extern const OpCases pair_loss_cases = {
                           {"mse_with_grad", sum_and_slopes<mse, mse_slope>},
                           {"smooth_l1_with_grad", sum_and_slopes<smooth_l1, smooth_l1_slope>},
                           {"binary_cross_entropy_with_grad",
-                           sum_and_slopes<binary_cross_entropy, binary_cross_entropy_slope>}},
+                           sum_and_slopes<binary_cross_entropy, binary_cross_entropy_slope>},
+                          {"huber_with_grad", sum_and_slopes<huber, huber_slope>},
+                          {"quantile_with_grad", sum_and_slopes<quantile, quantile_slope>},
+                          {"log_cosh_with_grad", sum_and_slopes<log_cosh, log_cosh_slope>},
+                          {"poisson_with_grad", sum_and_slopes<poisson, poisson_slope>},
+                          {"focal_with_grad", sum_and_slopes<focal, focal_slope>}},
 };
 
 }  // namespace trainctl

@@ -48,6 +48,21 @@ extern const CudaKernels pair_loss_cuda = {{"mae", prepare_pair_loss<Mae>},
                                            {"smooth_l1_with_grad", prepare_with_grad<SmoothL1>},
                                            {"binary_cross_entropy", prepare_pair_loss<BinaryCrossEntropy>},
                                            {"binary_cross_entropy_grad", prepare_pair_loss_grad<BinaryCrossEntropy>},
-                                           {"binary_cross_entropy_with_grad", prepare_with_grad<BinaryCrossEntropy>}};
+                                           {"binary_cross_entropy_with_grad", prepare_with_grad<BinaryCrossEntropy>},
+                                           {"huber", prepare_pair_loss<Huber>},
+                                           {"huber_grad", prepare_pair_loss_grad<Huber>},
+                                           {"huber_with_grad", prepare_with_grad<Huber>},
+                                           {"quantile", prepare_pair_loss<Quantile>},
+                                           {"quantile_grad", prepare_pair_loss_grad<Quantile>},
+                                           {"quantile_with_grad", prepare_with_grad<Quantile>},
+                                           {"log_cosh", prepare_pair_loss<LogCosh>},
+                                           {"log_cosh_grad", prepare_pair_loss_grad<LogCosh>},
+                                           {"log_cosh_with_grad", prepare_with_grad<LogCosh>},
+                                           {"poisson", prepare_pair_loss<Poisson>},
+                                           {"poisson_grad", prepare_pair_loss_grad<Poisson>},
+                                           {"poisson_with_grad", prepare_with_grad<Poisson>},
+                                           {"focal", prepare_pair_loss<Focal>},
+                                           {"focal_grad", prepare_pair_loss_grad<Focal>},
+                                           {"focal_with_grad", prepare_with_grad<Focal>}};
 
 }  // namespace trainctl

@@ -4,6 +4,7 @@
 //
 //   documents [b, t]   row t is at position t - documents[b, t] of its document, which begins at row documents[b, t]
 //   starts [b]         row t is at position starts[b] + t
+// With attr row_order rows are not stored by position (row_order.h).
 #include <fmt/format.h>
 
 #include <utility>
@@ -16,6 +17,7 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 
@@ -62,7 +64,9 @@ extern const OpDef position_embedding_op = {
           g.pass_in_grad(0, g.out_grad());
           std::vector<TensorId> inputs = {g.out_grad()};
           if (g.num_inputs() == 3) inputs.push_back(g.in(2));
-          g.set_in_grad(1, "position_embedding_grad", std::move(inputs), {{"max_length", g.shape(g.in(1))[0]}});
+          Attrs attrs{{"max_length", g.shape(g.in(1))[0]}};
+          if (g.attrs().has(kRowOrder)) attrs.set(kRowOrder, g.attrs().integer(kRowOrder));
+          g.set_in_grad(1, "position_embedding_grad", std::move(inputs), std::move(attrs));
         },
     // Only the rows of positions that occur are read.
     .kernel = {.name = "position_embedding",
@@ -78,7 +82,8 @@ extern const OpDef position_embedding_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "y = x + table[position]; inputs x [.., t, d], table",
-                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}}};
+                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}},
+                                          .optional = {{kRowOrder, int64_t{4}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };
@@ -105,7 +110,8 @@ extern const OpDef position_embedding_grad_op = {
                      using namespace example;
                      return KernelExample{.what = "dtable; input dy [.., t, d]",
                                           .inputs = {{{8, 512, kCols}}},
-                                          .attrs = {{"max_length", kCols}}};
+                                          .attrs = {{"max_length", kCols}},
+                                          .optional = {{kRowOrder, int64_t{4}}}};
                    }},
 };
 
@@ -130,7 +136,9 @@ extern const LayerDef position_embedding_layer = {
           const Shape table{layer.attrs.integer("max_length"), layer.shape().back()};
           std::vector<TensorId> inputs = {layer.inputs[0], layer.weight(table, {Init::Kind::normal, 1.0})};
           if (layer.inputs.size() == 2) inputs.push_back(layer.inputs[1]);
-          return layer.builder.emit("position_embedding", std::move(inputs))[0];
+          Attrs attrs;
+          if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
+          return layer.builder.emit("position_embedding", std::move(inputs), std::move(attrs))[0];
         },
 };
 

@@ -5,6 +5,7 @@
 
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -21,23 +22,33 @@ struct Positions {
   }
 };
 
+RowOrder order_of(const KernelCall& call) {
+  const TensorArg& x = call.in[0];
+  return RowOrder::of(call.attrs, x.global_shape[x.shape.size() - 2]);
+}
+
 /// The row of the table for each row of x, with a third input: documents or first positions.
 struct PlacedRows {
   Positions p;
   const int32_t* places;
   bool are_starts;
   int64_t last;
+  RowOrder order;
 
-  PlacedRows(const TensorArg& x, const TensorArg& third, int64_t table_rows)
-      : p(x), places(third.as<int32_t>()), are_starts(third.shape.size() == 1), last(table_rows - 1) {}
+  PlacedRows(const KernelCall& call, const TensorArg& third, int64_t table_rows)
+      : p(call.in[0]),
+        places(third.as<int32_t>()),
+        are_starts(third.shape.size() == 1),
+        last(table_rows - 1),
+        order(order_of(call)) {}
   int64_t operator()(int64_t row) const {
-    const int64_t in_sample = p.first + row % p.count;
+    const int64_t in_sample = order.position(p.first + row % p.count);
     return std::clamp<int64_t>(are_starts ? places[row / p.count] + in_sample : in_sample - places[row], 0, last);
   }
 };
 
 CpuKernel prepare_placed_positions(const KernelCall& call) {
-  return [row_of = PlacedRows(call.in[0], call.in[2], call.in[1].shape[0]), x = call.in[0].as<float>(),
+  return [row_of = PlacedRows(call, call.in[2], call.in[1].shape[0]), x = call.in[0].as<float>(),
           table = call.in[1].as<float>(), y = call.out[0].as<float>(), threads = call.threads] {
     const int64_t d = row_of.p.d;
     cpu::over_range(threads, row_of.p.batches * row_of.p.count, kLeastPositionElements / std::max<int64_t>(1, d),
@@ -71,7 +82,7 @@ struct RowsByPosition {
 
 CpuKernel prepare_placed_positions_grad(const KernelCall& call) {
   const TensorArg& table = call.out[0];
-  const PlacedRows row_of(call.in[0], call.in[1], table.shape[0]);
+  const PlacedRows row_of(call, call.in[1], table.shape[0]);
   return [row_of, dy = call.in[0].as<float>(), to = table.as<float>(), positions = table.shape[0],
           add = table.accumulate, threads = call.threads,
           by_position = RowsByPosition(table.shape[0], row_of.p.batches * row_of.p.count)]() mutable {
@@ -97,8 +108,36 @@ CpuKernel prepare_placed_positions_grad(const KernelCall& call) {
   };
 }
 
+/// Rows that are not stored by position.
+CpuKernel prepare_ordered_positions(const KernelCall& call, const RowOrder& order) {
+  return [order, p = Positions(call.in[0]), x = call.in[0].as<float>(), table = call.in[1].as<float>(),
+          y = call.out[0].as<float>()] {
+    for (int64_t row = 0; row < p.batches * p.count; ++row) {
+      const float* from = table + order.position(p.first + row % p.count) * p.d;
+      for (int64_t j = 0; j < p.d; ++j) y[row * p.d + j] = x[row * p.d + j] + from[j];
+    }
+  };
+}
+
+CpuKernel prepare_ordered_positions_grad(const KernelCall& call, const RowOrder& order) {
+  const TensorArg& table = call.out[0];
+  return [order, p = Positions(call.in[0]), dy = call.in[0].as<float>(), to = table.as<float>(), all = table.size(),
+          add = table.accumulate] {
+    if (!add) std::fill_n(to, all, 0.0f);
+    for (int64_t row = 0; row < p.count; ++row) {
+      float* const sum = to + order.position(p.first + row) * p.d;
+      for (int64_t j = 0; j < p.d; ++j) {
+        double total = sum[j];
+        for (int64_t b = 0; b < p.batches; ++b) total += dy[(b * p.count + row) * p.d + j];
+        sum[j] = static_cast<float>(total);
+      }
+    }
+  };
+}
+
 CpuKernel prepare_position_embedding(const KernelCall& call) {
   if (call.in.size() == 3) return prepare_placed_positions(call);
+  if (const RowOrder order = order_of(call); order.piece > 0) return prepare_ordered_positions(call, order);
   return [p = Positions(call.in[0]), x = call.in[0].as<float>(), table = call.in[1].as<float>(),
           y = call.out[0].as<float>(), threads = call.threads] {
     const float* rows = table + p.first * p.d;
@@ -116,6 +155,7 @@ CpuKernel prepare_position_embedding(const KernelCall& call) {
 
 CpuKernel prepare_position_embedding_grad(const KernelCall& call) {
   if (call.in.size() == 2) return prepare_placed_positions_grad(call);
+  if (const RowOrder order = order_of(call); order.piece > 0) return prepare_ordered_positions_grad(call, order);
   const TensorArg& table = call.out[0];
   return [p = Positions(call.in[0]), dy = call.in[0].as<float>(), to = table.as<float>(), all = table.shape[0],
           add = table.accumulate, threads = call.threads] {

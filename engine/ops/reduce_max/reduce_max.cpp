@@ -73,6 +73,22 @@ extern const LayerDef reduce_max_layer = {
         },
 };
 
-extern const OpFamily reduce_max_family = {.ops = {&reduce_max_op, &reduce_max_grad_op}, .layers = {&reduce_max_layer}};
+/// -max(-x), which is exact.
+extern const LayerDef reduce_min_layer = {
+    .name = "reduce_min",
+    .doc = "Minimum over dims.",
+    .fields = reduction_fields(),
+    .emit =
+        [](LayerContext& layer) {
+          LayerBuilder& b = layer.builder;
+          const Attrs attrs{{"dims", reduced_dims(layer)}, {"keep_dims", layer.attrs.flag("keep_dims")}};
+          const TensorId negated = b.emit("scale", {layer.inputs[0]}, {{"factor", -1.0}}, "negated")[0];
+          const TensorId largest = b.emit("reduce_max", {negated}, attrs, "largest")[0];
+          return b.emit("scale", {largest}, {{"factor", -1.0}})[0];
+        },
+};
+
+extern const OpFamily reduce_max_family = {.ops = {&reduce_max_op, &reduce_max_grad_op},
+                                           .layers = {&reduce_max_layer, &reduce_min_layer}};
 
 }  // namespace trainctl

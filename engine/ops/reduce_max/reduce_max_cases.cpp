@@ -52,7 +52,9 @@ extern const OpCases reduce_max_cases = {
                    "counts the largest over b inside; b is uncuttable"}},
     .shape_errors = {{{"reduce_max", {{{2, 3}}}, over({1, 1})},
                       "reduce_max: dims [1, 1] must be distinct dims of [2, 3]"}},
-    .layers = {{"reduce_max", ", dims: [-1]", {8}}, {"reduce_max", ", dims: [1], keep_dims: true", {8, 1}}},
+    .layers = {{"reduce_max", ", dims: [-1]", {8}},
+               {"reduce_max", ", dims: [1], keep_dims: true", {8, 1}},
+               {"reduce_min", ", dims: [-1]", {8}}},
 };
 
 }  // namespace trainctl

@@ -4,7 +4,7 @@
 //   x [b, t, (units, heads, head_dim)] -> y; the first attr `rotated` heads of each unit are rotated, the others copied
 // With a second input, documents [b, t], p is the row's position in its document, which begins at row documents[b,
 // row]. With attr positions: N, the second input is starts [b]: the position of row t is starts[b] + t, and less than
-// N. The gradient is the inverse rotation of dy.
+// N. With attr row_order rows are not stored by position (row_order.h). The gradient is the inverse rotation of dy.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -14,6 +14,7 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/rotary/rotary_shape.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 namespace {
@@ -118,7 +119,8 @@ extern const OpDef rotary_op = {
                                                        {"rotary_offset", int64_t{32}},
                                                        {"interleaved", true},
                                                        {"positions", int64_t{2048}},
-                                                       {"inverse", true}}};
+                                                       {"inverse", true},
+                                                       {kRowOrder, int64_t{4}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };
@@ -183,6 +185,7 @@ extern const LayerDef rotary_layer = {
                       {"interleaved", layer.attrs.text("pairs") == "interleaved"}};
           const int64_t rotary_dim = layer.attrs.integer("rotary_dim", head_dim);
           if (rotary_dim != head_dim) attrs.set("rotary_dim", rotary_dim);
+          if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
           if (const int64_t offset = layer.attrs.integer("rotary_offset"); offset != 0)
             attrs.set("rotary_offset", offset);
           for (const auto& [name, value] : rotary_scaling_attrs(layer.attrs, rotary_dim, shape[1]))

@@ -55,14 +55,16 @@ void turn_neighbours(const float* x, float* y, const float* cosines, const float
 CpuKernel prepare_rotary(const KernelCall& call) {
   const RotaryCall r = rotary_of(call);
   // With documents, a row may have the position of any earlier one, and with starts any position.
-  const bool any = r.documents != nullptr || r.starts != nullptr;
-  const int64_t first = any ? 0 : r.first_row, count = r.starts ? r.positions : r.documents ? r.rows : r.t;
-  return [r, turns = turns_of(r, first, count), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
+  const bool is_ordered = r.order.piece > 0, any = r.documents != nullptr || r.starts != nullptr || is_ordered;
+  const int64_t first = any ? 0 : r.first_row, count = r.starts ? r.positions : any ? r.rows : r.t;
+  return [r, is_ordered, turns = turns_of(r, first, count), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
     const auto turn = r.interleaved ? turn_neighbours : turn_halves;
     const int64_t turned = r.rotated * r.head_dim, pairs = r.pairs(), begin = r.rotary_offset;
     for (int64_t unit = 0; unit < r.b * r.t * r.units; ++unit) {
       int64_t row = unit / r.units % r.t;
-      if (r.documents != nullptr) row = position_in_document(r.first_row + row, r.documents[unit / r.units]);
+      if (is_ordered) row = r.order.position(r.first_row + row);
+      if (r.documents != nullptr)
+        row = position_in_document(is_ordered ? row : r.first_row + row, r.documents[unit / r.units]);
       if (r.starts != nullptr) row = position_from(r.starts[unit / r.units / r.t], r.first_row + row, r.positions);
       const float *x = x0 + unit * r.features, *cosines = turns->cosines.data() + row * pairs,
                   *sines = turns->sines.data() + row * pairs;

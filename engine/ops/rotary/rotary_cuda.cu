@@ -18,10 +18,11 @@ struct Turning {
   float direction, magnitude;
   const int32_t *documents, *starts;
   int64_t positions;
+  RowOrder order;
 
   /// The position of a row, counted over all samples.
   __device__ int64_t position(int64_t row) const {
-    const int64_t of_sample = first_row + row % t;
+    const int64_t of_sample = order.position(first_row + row % t);
     if (starts != nullptr) return position_from(starts[row / t], of_sample, positions);
     return documents != nullptr ? position_in_document(of_sample, documents[row]) : of_sample;
   }
@@ -88,6 +89,7 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
                   .documents = r.documents,
                   .starts = r.starts,
                   .positions = r.positions,
+                  .order = r.order,
                   .rates = {}};
   for (size_t i = 0; i < r.angles.rates.size(); ++i) turning.rates.at(i) = r.angles.rates[i] / kTurn;
   // In place, the features that are not rotated already have their values.

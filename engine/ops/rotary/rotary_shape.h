@@ -4,6 +4,7 @@
 #include "engine/ops/host_device.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/rotary/rotary_angles.h"
+#include "engine/ops/row_order.h"
 
 namespace trainctl {
 
@@ -20,6 +21,7 @@ struct RotaryCall {
   RotaryAngles angles = {};
   const int32_t* documents = nullptr;  ///< [b, t]: index of the first row of each row's document; null: 0
   const int32_t* starts = nullptr;     ///< [b]: the position of the first row; null: 0
+  RowOrder order = {};                 ///< of the whole
   int64_t positions = 0;               ///< with starts: positions are less than that
 
   int64_t pairs() const { return rotary_dim / 2; }
@@ -47,6 +49,7 @@ inline RotaryCall rotary_of(const KernelCall& call) {
   r.rotary_offset = call.attrs.integer("rotary_offset", 0);
   r.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
   r.rows = x.global_shape.size() == 3 ? x.global_shape[1] : r.t;
+  r.order = RowOrder::of(call.attrs, r.rows);
   r.positions = call.attrs.integer("positions", 0);
   if (call.in.size() > 1) (r.positions > 0 ? r.starts : r.documents) = call.in[1].as<int32_t>();
   r.interleaved = call.attrs.flag("interleaved");

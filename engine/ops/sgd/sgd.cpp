@@ -25,7 +25,7 @@ extern const KernelDef sgd_update_kernel = {
               .what = "weights (, momentum) from gradients (, squared norm)",
               .inputs = {f32(kFlat)},
               .attrs = {{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}, {"clip_norm", 0.0}},
-              .optional = {{"learning_rate_scale", 0.5}},
+              .optional = optimizer_options(),
               .outputs = [](Infos in, const Attrs& attrs, DType dtype) {
                 return updated(in, attrs.number("momentum") != 0 ? 1 : 0, dtype);
               }};

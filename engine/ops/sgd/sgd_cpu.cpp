@@ -19,21 +19,24 @@ CpuKernel update_of(const KernelCall& call) {
   const cpu::LearningRate rate(call);
   if (momentum == 0.0f && decay == 0.0f) {
     return [=] {
+      if (clip.skips()) return;
       const float step = rate.now() * clip.scale();
-      for (int64_t i = 0; i < n; ++i) w[i] -= step * g[i];
+      for (int64_t i = 0; i < n; ++i) w[i] -= step * clip.bounded(g[i]);
     };
   }
   if (momentum == 0.0f) {
     return [=] {
+      if (clip.skips()) return;
       const float lr = rate.now(), scale = clip.scale();
-      for (int64_t i = 0; i < n; ++i) w[i] -= lr * (scale * g[i] + decay * w[i]);
+      for (int64_t i = 0; i < n; ++i) w[i] -= lr * (scale * clip.bounded(g[i]) + decay * w[i]);
     };
   }
   check(call.out.size() > 1, "sgd_update with momentum needs its buffer as second output");
   return [=, buf = call.out[1].as<float>()] {
+    if (clip.skips()) return;
     const float lr = rate.now(), scale = clip.scale(), ahead = nesterov ? momentum : 0.0f;
     for (int64_t i = 0; i < n; ++i) {
-      const float grad = scale * g[i] + decay * w[i];
+      const float grad = scale * clip.bounded(g[i]) + decay * w[i];
       buf[i] = momentum * buf[i] + grad;
       w[i] -= lr * (nesterov ? grad + ahead * buf[i] : buf[i]);
     }

@@ -1,4 +1,5 @@
-// out[1] = sum in^2: one term of the gradients' global norm.
+// sum_squares: out[1] = sum in^2, one term of the gradients' global norm. not_finite: out[1] = 0 if in[1] is finite,
+// else 1.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/program_kernels.h"
@@ -15,7 +16,16 @@ extern const KernelDef sum_squares_kernel = {
         },
 };
 
+extern const KernelDef not_finite_kernel = {
+    .name = "not_finite",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "0 if in is finite, else 1", .inputs = {f32({1})}, .outputs = one_number};
+        },
+};
+
 extern const OpFamily sum_squares_family = {
-    .ops = {}, .kernels = {&sum_squares_kernel}, .profile_part = "gradient norm"};
+    .ops = {}, .kernels = {&sum_squares_kernel, &not_finite_kernel}, .profile_part = "gradient norm"};
 
 }  // namespace trainctl

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -12,6 +14,12 @@ std::vector<KernelCase> sum_squares_kernels() {
     calls.push_back({"sum_squares", {bf16}, {sum}, {}, 1e-6});
     calls.back().f32_on_cpu = true;
   }
+  for (const double x : {0.0, 3.0, 1e30}) {
+    const CaseOperand number{.shape = {1}, .fill = CaseOperand::Fill::number, .number = x};
+    calls.push_back({"not_finite", {number}, {unwritten({1})}, {}, 0});
+  }
+  const CaseOperand infinite{.shape = {1}, .fill = CaseOperand::Fill::number, .number = INFINITY};
+  calls.push_back({"not_finite", {infinite}, {unwritten({1})}, {}, 0});
   return calls;
 }
 
@@ -24,6 +32,10 @@ extern const OpCases sum_squares_cases = {
                              double sum = 0;
                              for (const double x : call.in[0].values) sum += x * x;
                              return naive::Outputs{{{1}, {sum}}};
+                           }},
+                          {"not_finite",
+                           [](const NaiveCall& call) {
+                             return naive::Outputs{{{1}, {std::isfinite(call.in[0].values[0]) ? 0.0 : 1.0}}};
                            }}},
 };
 

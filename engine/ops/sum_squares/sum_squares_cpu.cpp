@@ -1,4 +1,6 @@
-// out[1] = sum of in^2: this rank's term of the squared global norm.
+// out[1] = sum of in^2: this rank's term of the squared global norm. not_finite: whether the norm is nan or infinite.
+#include <cmath>
+
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/kernel.h"
 
@@ -13,8 +15,12 @@ CpuKernel prepare_sum_squares(const KernelCall& call) {
       };
 }
 
+CpuKernel prepare_not_finite(const KernelCall& call) {
+  return [x = call.in[0].as<float>(), out = call.out[0].as<float>()] { *out = std::isfinite(*x) ? 0.0f : 1.0f; };
+}
+
 }  // namespace
 
-extern const CpuKernels sum_squares_cpu = {{"sum_squares", prepare_sum_squares}};
+extern const CpuKernels sum_squares_cpu = {{"sum_squares", prepare_sum_squares}, {"not_finite", prepare_not_finite}};
 
 }  // namespace trainctl

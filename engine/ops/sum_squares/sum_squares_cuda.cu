@@ -34,8 +34,20 @@ CudaKernel prepare_sum_squares(const CudaKernelCall& call) {
   return prepare_total(call, x.size(), {&x}, term_of, "sum_squares");
 }
 
+__global__ void not_finite_kernel_cuda(const float* x, float* out) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  *out = isfinite(*x) ? 0.0f : 1.0f;
+}
+
+CudaKernel prepare_not_finite(const CudaKernelCall& call) {
+  return [x = call.in[0].as<const float>(), out = call.out[0].as<float>()](CudaStream stream) {
+    launch(not_finite_kernel_cuda, 1, 1, 0, stream, "not_finite", x, out);
+  };
+}
+
 }  // namespace
 
-extern const CudaKernels sum_squares_cuda = {{"sum_squares", prepare_sum_squares}};
+extern const CudaKernels sum_squares_cuda = {{"sum_squares", prepare_sum_squares}, {"not_finite", prepare_not_finite}};
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
 // The element-wise functions of one number, and the gradient of each, written once for CPUs and GPUs. `Maths` has the
-// device's exp, log, log1p, sigmoid, tanh, sqrt, abs and pow in single precision.
+// device's exp, log, log1p, sigmoid, tanh, sqrt, abs, pow, sin and cos in single precision.
 //
 //   value(x, p)       f(x)
 //   grad(dy, at, p)   dy * f'(x); `at` is x, or f(x) if kUnary says of_result
@@ -138,6 +138,105 @@ struct UnaryFunction<Unary::quick_gelu, Maths> {
     const float s = Maths::sigmoid(1.702f * x);
     return dy * (s * (1.0f + 1.702f * x * (1.0f - s)));
   }
+};
+
+/// x where x > 0, else a (e^x - 1)
+template <class Maths>
+struct UnaryFunction<Unary::elu, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters p) {
+    const float below = p.a * (Maths::exp(x) - 1.0f);
+    return x > 0.0f ? x : below;
+  }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters p) {
+    const float below = dy * p.a * Maths::exp(x);
+    return x > 0.0f ? dy : below;
+  }
+};
+
+/// s x where x > 0, else s alpha (e^x - 1): constants that keep mean 0 and variance 1 (Klambauer et al., 2017).
+template <class Maths>
+struct UnaryFunction<Unary::selu, Maths> {
+  static constexpr float kScale = 1.0507009873554805f, kBelow = 1.7580993408473766f;  // s, s alpha
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) {
+    const float above = kScale * x, below = kBelow * (Maths::exp(x) - 1.0f);
+    return x > 0.0f ? above : below;
+  }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) {
+    const float above = dy * kScale, below = dy * kBelow * Maths::exp(x);
+    return x > 0.0f ? above : below;
+  }
+};
+
+/// x tanh(log(1 + e^x))
+template <class Maths>
+struct UnaryFunction<Unary::mish, Maths> {
+  TRAINCTL_DEVICE static float tanh_of_softplus(float x) {
+    const float positive = x < 0.0f ? 0.0f : x;
+    return Maths::tanh(positive + Maths::log1p(Maths::exp(-Maths::abs(x))));
+  }
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) { return x * tanh_of_softplus(x); }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) {
+    const float t = tanh_of_softplus(x);
+    return dy * (t + x * (1.0f - t * t) * Maths::sigmoid(x));
+  }
+};
+
+/// x min(max(x + 3, 0), 6) / 6
+template <class Maths>
+struct UnaryFunction<Unary::hardswish, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) {
+    const float low = x + 3.0f < 0.0f ? 0.0f : x + 3.0f, bounded = low > 6.0f ? 6.0f : low;
+    return x * bounded / 6.0f;
+  }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) {
+    const float between = dy * (x / 3.0f + 0.5f), low = x < -3.0f ? 0.0f : between;
+    return x > 3.0f ? dy : low;
+  }
+};
+
+/// min(max(x / 6 + 1/2, 0), 1)
+template <class Maths>
+struct UnaryFunction<Unary::hardsigmoid, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) {
+    const float t = x / 6.0f + 0.5f, low = t < 0.0f ? 0.0f : t;
+    return low > 1.0f ? 1.0f : low;
+  }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) {
+    const float low = x > -3.0f ? dy / 6.0f : 0.0f;
+    return x < 3.0f ? low : 0.0f;
+  }
+};
+
+/// x / (1 + |x|)
+template <class Maths>
+struct UnaryFunction<Unary::softsign, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) { return x / (1.0f + Maths::abs(x)); }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) {
+    const float below = 1.0f + Maths::abs(x);
+    return dy / (below * below);
+  }
+};
+
+/// log(sigmoid(x)) = min(x, 0) - log(1 + e^-|x|)
+template <class Maths>
+struct UnaryFunction<Unary::log_sigmoid, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) {
+    const float negative = x > 0.0f ? 0.0f : x;
+    return negative - Maths::log1p(Maths::exp(-Maths::abs(x)));
+  }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) { return dy * Maths::sigmoid(-x); }
+};
+
+template <class Maths>
+struct UnaryFunction<Unary::sin, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) { return Maths::sin(x); }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) { return dy * Maths::cos(x); }
+};
+
+template <class Maths>
+struct UnaryFunction<Unary::cos, Maths> {
+  TRAINCTL_DEVICE static float value(float x, UnaryParameters) { return Maths::cos(x); }
+  TRAINCTL_DEVICE static float grad(float dy, float x, UnaryParameters) { return -dy * Maths::sin(x); }
 };
 
 template <class Use, size_t... kIndices>

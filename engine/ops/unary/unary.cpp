@@ -1,6 +1,6 @@
 // The element-wise functions of one number: silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale,
-// softcap, quick_gelu. A row of kUnary (unary.h) and the formulas of functions.h give the ops, their kernels and their
-// tokens.
+// softcap, quick_gelu, elu, selu, mish, hardswish, hardsigmoid, softsign, log_sigmoid, sin, cos. A row of kUnary
+// (unary.h) and the formulas of functions.h give the ops, their kernels and their tokens.
 #include "engine/ops/unary/unary.h"
 
 #include "engine/ops/elementwise.h"
@@ -91,6 +91,15 @@ extern const OpDef pow_op = op_of<Unary::pow>(), pow_grad_op = unary_grad<Unary:
 extern const OpDef scale_op = op_of<Unary::scale>();
 extern const OpDef softcap_op = op_of<Unary::softcap>(), softcap_grad_op = unary_grad<Unary::softcap>();
 extern const OpDef quick_gelu_op = op_of<Unary::quick_gelu>(), quick_gelu_grad_op = unary_grad<Unary::quick_gelu>();
+extern const OpDef elu_op = op_of<Unary::elu>(), elu_grad_op = unary_grad<Unary::elu>();
+extern const OpDef selu_op = op_of<Unary::selu>(), selu_grad_op = unary_grad<Unary::selu>();
+extern const OpDef mish_op = op_of<Unary::mish>(), mish_grad_op = unary_grad<Unary::mish>();
+extern const OpDef hardswish_op = op_of<Unary::hardswish>(), hardswish_grad_op = unary_grad<Unary::hardswish>();
+extern const OpDef hardsigmoid_op = op_of<Unary::hardsigmoid>(), hardsigmoid_grad_op = unary_grad<Unary::hardsigmoid>();
+extern const OpDef softsign_op = op_of<Unary::softsign>(), softsign_grad_op = unary_grad<Unary::softsign>();
+extern const OpDef log_sigmoid_op = op_of<Unary::log_sigmoid>(), log_sigmoid_grad_op = unary_grad<Unary::log_sigmoid>();
+extern const OpDef sin_op = op_of<Unary::sin>(), sin_grad_op = unary_grad<Unary::sin>();
+extern const OpDef cos_op = op_of<Unary::cos>(), cos_grad_op = unary_grad<Unary::cos>();
 
 extern const LayerDef silu_layer = {
     .name = "silu", .doc = "Computes x * sigmoid(x) (swish).", .emit = emit<Unary::silu>};
@@ -151,6 +160,43 @@ extern const LayerDef quick_gelu_layer = {
     .emit = emit<Unary::quick_gelu>,
 };
 
+extern const LayerDef elu_layer = {
+    .name = "elu",
+    .doc = "Computes x where x > 0, else alpha * (e^x - 1).",
+    .fields = {number("alpha", "Negative of the limit for negative inputs.").defaults(1.0)},
+    .emit = emit<Unary::elu>,
+};
+
+extern const LayerDef selu_layer = {
+    .name = "selu",
+    .doc = "Scaled elu, with the constants of self-normalizing networks.",
+    .emit = emit<Unary::selu>,
+};
+
+extern const LayerDef mish_layer = {
+    .name = "mish", .doc = "Computes x * tanh(softplus(x)).", .emit = emit<Unary::mish>};
+
+extern const LayerDef hardswish_layer = {
+    .name = "hardswish",
+    .doc = "Computes x * min(max(x + 3, 0), 6) / 6 (MobileNetV3).",
+    .emit = emit<Unary::hardswish>,
+};
+
+extern const LayerDef hardsigmoid_layer = {
+    .name = "hardsigmoid",
+    .doc = "Computes min(max(x / 6 + 1/2, 0), 1).",
+    .emit = emit<Unary::hardsigmoid>,
+};
+
+extern const LayerDef softsign_layer = {
+    .name = "softsign", .doc = "Computes x / (1 + |x|).", .emit = emit<Unary::softsign>};
+
+extern const LayerDef log_sigmoid_layer = {
+    .name = "log_sigmoid", .doc = "Logarithm of sigmoid(x).", .emit = emit<Unary::log_sigmoid>};
+
+extern const LayerDef sin_layer = {.name = "sin", .doc = "Sine of x in radians.", .emit = emit<Unary::sin>};
+extern const LayerDef cos_layer = {.name = "cos", .doc = "Cosine of x in radians.", .emit = emit<Unary::cos>};
+
 extern const OpFamily unary_family = {
     .ops = {&silu_op,
             &silu_grad_op,
@@ -174,8 +220,29 @@ extern const OpFamily unary_family = {
             &softcap_op,
             &softcap_grad_op,
             &quick_gelu_op,
-            &quick_gelu_grad_op},
-    .layers = {&silu_layer, &leaky_relu_layer, &softplus_layer, &clip_layer, &abs_layer, &exp_layer, &log_layer,
-               &sqrt_layer, &pow_layer, &scale_layer, &softcap_layer, &quick_gelu_layer}};
+            &quick_gelu_grad_op,
+            &elu_op,
+            &elu_grad_op,
+            &selu_op,
+            &selu_grad_op,
+            &mish_op,
+            &mish_grad_op,
+            &hardswish_op,
+            &hardswish_grad_op,
+            &hardsigmoid_op,
+            &hardsigmoid_grad_op,
+            &softsign_op,
+            &softsign_grad_op,
+            &log_sigmoid_op,
+            &log_sigmoid_grad_op,
+            &sin_op,
+            &sin_grad_op,
+            &cos_op,
+            &cos_grad_op},
+    .layers = {&silu_layer,      &leaky_relu_layer,  &softplus_layer, &clip_layer,        &abs_layer,
+               &exp_layer,       &log_layer,         &sqrt_layer,     &pow_layer,         &scale_layer,
+               &softcap_layer,   &quick_gelu_layer,  &elu_layer,      &selu_layer,        &mish_layer,
+               &hardswish_layer, &hardsigmoid_layer, &softsign_layer, &log_sigmoid_layer, &sin_layer,
+               &cos_layer}};
 
 }  // namespace trainctl

@@ -12,7 +12,29 @@
 namespace trainctl {
 
 /// In the order of kUnary.
-enum class Unary : uint8_t { silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale, softcap, quick_gelu };
+enum class Unary : uint8_t {
+  silu,
+  leaky_relu,
+  softplus,
+  clip,
+  abs,
+  exp,
+  log,
+  sqrt,
+  pow,
+  scale,
+  softcap,
+  quick_gelu,
+  elu,
+  selu,
+  mish,
+  hardswish,
+  hardsigmoid,
+  softsign,
+  log_sigmoid,
+  sin,
+  cos
+};
 
 /// Values of kUnary's attrs, in that order.
 struct UnaryParameters {
@@ -49,6 +71,15 @@ inline constexpr UnaryDef kUnary[] = {
     {"scale", "scale", "y = factor x + shift", {{"factor", 1, 2}, {"shift", 0, 1}}},
     {"softcap", "softcap_grad", "y = cap tanh(x / cap)", {{"cap", 1, 30}}, true, 12},
     {"quick_gelu", "quick_gelu_grad", "y = x sigmoid(1.702 x)", {}, false, 13},
+    {"elu", "elu_grad", "y = x where x > 0, else alpha (e^x - 1)", {{"alpha", 1, 1}}, false, 12},
+    {"selu", "selu_grad", "y = 1.0507 x where x > 0, else 1.7581 (e^x - 1)", {}, false, 12},
+    {"mish", "mish_grad", "y = x tanh(log(1 + e^x))", {}, false, 40},
+    {"hardswish", "hardswish_grad", "y = x min(max(x + 3, 0), 6) / 6", {}, false, 5},
+    {"hardsigmoid", "hardsigmoid_grad", "y = min(max(x / 6 + 1/2, 0), 1)", {}, false, 4},
+    {"softsign", "softsign_grad", "y = x / (1 + |x|)", {}, false, 6},
+    {"log_sigmoid", "log_sigmoid_grad", "y = log(sigmoid(x))", {}, false, 25},
+    {"sin", "sin_grad", "y = sin x", {}, false, 20},
+    {"cos", "cos_grad", "y = cos x", {}, false, 20},
 };
 
 constexpr const UnaryDef& unary_def(Unary function) { return kUnary[static_cast<size_t>(function)]; }

@@ -21,6 +21,16 @@ std::vector<OpCase> unary_rows() {
                                                                 {"exp", {}},
                                                                 {"softcap", {{"cap", 0.8}}},
                                                                 {"quick_gelu", {}},
+                                                                {"elu", {}},
+                                                                {"selu", {}},
+                                                                {"mish", {}},
+                                                                {"hardswish", {}},
+                                                                {"hardsigmoid", {}},
+                                                                {"softsign", {}},
+                                                                {"log_sigmoid", {}},
+                                                                {"sin", {}},
+                                                                {"cos", {}},
+                                                                {"elu", {{"alpha", 0.6}}},
                                                                 {"scale", {{"factor", -2.5}, {"shift", 0.5}}}};
   std::vector<OpCase> unary_rows;
   for (const Shape& shape : {Shape{1}, Shape{6, 7}, Shape{4, 3, 31}}) {
@@ -35,12 +45,27 @@ std::vector<OpCase> unary_rows() {
 }
 
 std::vector<Reference> references() {
-  return {{"silu", reference<Unary::silu>},         {"leaky_relu", reference<Unary::leaky_relu>},
-          {"softplus", reference<Unary::softplus>}, {"clip", reference<Unary::clip>},
-          {"abs", reference<Unary::abs>},           {"exp", reference<Unary::exp>},
-          {"log", reference<Unary::log>},           {"sqrt", reference<Unary::sqrt>},
-          {"pow", reference<Unary::pow>},           {"scale", reference<Unary::scale>},
-          {"softcap", reference<Unary::softcap>},   {"quick_gelu", reference<Unary::quick_gelu>}};
+  return {{"silu", reference<Unary::silu>},
+          {"leaky_relu", reference<Unary::leaky_relu>},
+          {"softplus", reference<Unary::softplus>},
+          {"clip", reference<Unary::clip>},
+          {"abs", reference<Unary::abs>},
+          {"exp", reference<Unary::exp>},
+          {"log", reference<Unary::log>},
+          {"sqrt", reference<Unary::sqrt>},
+          {"pow", reference<Unary::pow>},
+          {"scale", reference<Unary::scale>},
+          {"softcap", reference<Unary::softcap>},
+          {"quick_gelu", reference<Unary::quick_gelu>},
+          {"elu", reference<Unary::elu>},
+          {"selu", reference<Unary::selu>},
+          {"mish", reference<Unary::mish>},
+          {"hardswish", reference<Unary::hardswish>},
+          {"hardsigmoid", reference<Unary::hardsigmoid>},
+          {"softsign", reference<Unary::softsign>},
+          {"log_sigmoid", reference<Unary::log_sigmoid>},
+          {"sin", reference<Unary::sin>},
+          {"cos", reference<Unary::cos>}};
 }
 
 std::vector<RuleCase> unary_rules() {
@@ -80,7 +105,16 @@ extern const OpCases unary_cases = {
                {"pow", ", exponent: 2", {8, 12}},
                {"scale", ", factor: 0.125", {8, 12}},
                {"softcap", ", cap: 30", {8, 12}},
-               {"quick_gelu", "", {8, 12}}},
+               {"quick_gelu", "", {8, 12}},
+               {"elu", ", alpha: 0.6", {8, 12}},
+               {"selu", "", {8, 12}},
+               {"mish", "", {8, 12}},
+               {"hardswish", "", {8, 12}},
+               {"hardsigmoid", "", {8, 12}},
+               {"softsign", "", {8, 12}},
+               {"log_sigmoid", "", {8, 12}},
+               {"sin", "", {8, 12}},
+               {"cos", "", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// The functions of functions.h as loops that are vectorised, except for pow with an unusual exponent.
+// The functions of functions.h as loops that are vectorised, except for sin, cos and pow with an unusual exponent.
 #include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"
@@ -18,6 +18,8 @@ struct CpuMaths {
   static float sqrt(float x) { return std::sqrt(x); }
   static float abs(float x) { return std::fabs(x); }
   static float pow(float x, float exponent) { return std::pow(x, exponent); }
+  static float sin(float x) { return std::sin(x); }
+  static float cos(float x) { return std::cos(x); }
 };
 
 template <Unary kFunction>
@@ -74,6 +76,24 @@ extern const CpuKernels unary_cpu = {{"silu", prepare_unary<Unary::silu>},
                                      {"softcap", prepare_unary<Unary::softcap>},
                                      {"softcap_grad", prepare_unary_grad<Unary::softcap>},
                                      {"quick_gelu", prepare_unary<Unary::quick_gelu>},
-                                     {"quick_gelu_grad", prepare_unary_grad<Unary::quick_gelu>}};
+                                     {"quick_gelu_grad", prepare_unary_grad<Unary::quick_gelu>},
+                                     {"elu", prepare_unary<Unary::elu>},
+                                     {"elu_grad", prepare_unary_grad<Unary::elu>},
+                                     {"selu", prepare_unary<Unary::selu>},
+                                     {"selu_grad", prepare_unary_grad<Unary::selu>},
+                                     {"mish", prepare_unary<Unary::mish>},
+                                     {"mish_grad", prepare_unary_grad<Unary::mish>},
+                                     {"hardswish", prepare_unary<Unary::hardswish>},
+                                     {"hardswish_grad", prepare_unary_grad<Unary::hardswish>},
+                                     {"hardsigmoid", prepare_unary<Unary::hardsigmoid>},
+                                     {"hardsigmoid_grad", prepare_unary_grad<Unary::hardsigmoid>},
+                                     {"softsign", prepare_unary<Unary::softsign>},
+                                     {"softsign_grad", prepare_unary_grad<Unary::softsign>},
+                                     {"log_sigmoid", prepare_unary<Unary::log_sigmoid>},
+                                     {"log_sigmoid_grad", prepare_unary_grad<Unary::log_sigmoid>},
+                                     {"sin", prepare_unary<Unary::sin>},
+                                     {"sin_grad", prepare_unary_grad<Unary::sin>},
+                                     {"cos", prepare_unary<Unary::cos>},
+                                     {"cos_grad", prepare_unary_grad<Unary::cos>}};
 
 }  // namespace trainctl

@@ -65,7 +65,8 @@ class Propagation {
     }
     for (int u = 0; u < chosen_.num_units(); ++u) {
       const auto& strategy = chosen_.strategies[chosen_.units.all[u].layer];
-      if (strategy && !chosen_.units.all[u].finishes()) take(u, first_assignment(strategy->factor_ways));
+      if (strategy && !chosen_.units.all[u].finishes())
+        take(u, strategy->axes.empty() ? first_assignment(strategy->factor_ways) : strategy->axes);
       if (!strategy && start == Start::data_parallel) take(u, chosen_.data_parallel(u));
     }
     for (int u = 0; u < chosen_.num_units() && start == Start::following; ++u) {
@@ -198,6 +199,7 @@ class Propagation {
       if (std::find(choices.begin(), choices.end(), axes) == choices.end()) choices.push_back(std::move(axes));
     };
     if (const LayerStrategy* given = chosen_.strategy(u)) {
+      if (!given->axes.empty()) return {given->axes};
       const std::vector<int64_t>& ways = given->factor_ways;
       const auto add_nearest = [&](const FactorAxes& wish) {
         for (FactorAxes& axes : nearest_assignment(chosen_.mesh, ways, wish)) add(std::move(axes));
@@ -249,6 +251,8 @@ std::string key_of(const std::vector<std::optional<LayerStrategy>>& strategies, 
   for (const std::optional<LayerStrategy>& strategy : strategies) {
     put_number(key, strategy.has_value());
     if (strategy) put_numbers(key, strategy->factor_ways);
+    if (strategy)
+      for (const Axes& axes : strategy->axes) put_numbers(key, axes);
   }
   return key;
 }

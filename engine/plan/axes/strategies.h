@@ -15,8 +15,9 @@
 namespace trainctl {
 
 struct LayerStrategy {
-  const StrategySpec* spec = nullptr;
-  std::vector<int64_t> factor_ways;  ///< one per factor; 1: not cut. Empty in hybrid_parallel
+  const StrategySpec* spec = nullptr;  ///< null: it follows from parallel.data, tensor and context
+  std::vector<int64_t> factor_ways;    ///< one per factor; 1: not cut. Empty in hybrid_parallel
+  std::vector<Axes> axes = {};         ///< one per factor; empty: the planner chooses the axes
 };
 
 /// One entry per layer, empty if the job gives no strategy for it. Errors are added to `errors`.

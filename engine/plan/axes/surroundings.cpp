@@ -78,7 +78,11 @@ std::vector<Surroundings> find_surroundings(const std::vector<int>& kinds, const
   for (int u = 0; u < static_cast<int>(units.all.size()); ++u) {
     std::string text;
     put_number(text, kinds[static_cast<size_t>(u)]);
-    if (has_strategy(u)) put_numbers(text, strategies[static_cast<size_t>(units.all[u].layer)]->factor_ways);
+    if (has_strategy(u)) {
+      const LayerStrategy& strategy = *strategies[static_cast<size_t>(units.all[u].layer)];
+      put_numbers(text, strategy.factor_ways);
+      for (const Axes& axes : strategy.axes) put_numbers(text, axes);
+    }
     kind_of_unit.push_back(kinds_with_strategies.of(text));
   }
   std::vector<Surroundings> all;

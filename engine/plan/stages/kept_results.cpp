@@ -174,6 +174,7 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor) {
   const Node& node = graph.nodes[producer];
   if (node.phase != Phase::forward || get_op(node.op).kernel.updates_input != 0) return false;  // state changes once
   if (plan.layers[node.layer].recompute) return true;
+  if (get_op(node.op).runs_again) return true;
   // A reshape is a view: keeping it would keep the tensor it views.
   if (!get_op(node.op).is_view) return false;
   const NodeId viewed = graph.tensors[node.inputs[0]].producer;

@@ -8,7 +8,8 @@
 
 namespace trainctl {
 
-/// Made by a recompute layer, or a view of what one makes: its stage does not keep it for the backward pass.
+/// Made by a recompute layer, a view of what one makes, or made by an op that runs again (OpDef::runs_again): its stage
+/// does not keep it for the backward pass.
 bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor);
 
 /// Fills in `plan.kept`, and if it `explains`, adds that to the layers' reasons. Call when layouts and stages are

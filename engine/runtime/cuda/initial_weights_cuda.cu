@@ -32,7 +32,7 @@ struct Part {
 __device__ float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 __device__ float value_at(Init::Kind kind, float scale, uint64_t key, uint64_t i) {
-  if (kind == Init::Kind::constant) return scale;
+  if (kind == Init::Kind::constant || kind == Init::Kind::row_norms) return scale;
   const Philox4 words = philox(key, i >> 2, 0);
   const int index = static_cast<int>(i & 3);
   if (kind == Init::Kind::uniform) return scale * (2.0f * unit(words.v[index]) - 1.0f);
@@ -72,8 +72,9 @@ void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* a
     const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kWeightThreads), kMostWeightBlocks));
     with_float_type(range.dtype, [&](auto zero) {
       using T = decltype(zero);
-      fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key, part,
-                                            range.first, range.count, reinterpret_cast<T*>(arena + range.offset));
+      fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key,
+                                                  part, range.first, range.count,
+                                                  reinterpret_cast<T*>(arena + range.offset));
     });
     cuda_check_launch("initial weights");
   }

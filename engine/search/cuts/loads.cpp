@@ -50,7 +50,10 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
       const Axes replicas = layout.replica_axes(mesh);
       const double elements = static_cast<double>(num_elements(layout.local_shape(mesh, tensor.shape)));
       if (tensor.frozen) {
-        loads[l].frozen_elements += elements;
+        if (tensor.packing == Packing::none)
+          loads[l].frozen_elements += elements;
+        else
+          loads[l].packed_bytes += elements * static_cast<double>(byte_size(tensor.dtype));
         continue;
       }
       loads[l].elements += elements;
@@ -81,6 +84,7 @@ void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
   to.made_bytes = std::max(to.made_bytes, adapter.made_bytes);
   to.elements += adapter.elements;
   to.frozen_elements += adapter.frozen_elements;
+  to.packed_bytes += adapter.packed_bytes;
   for (const auto shards : {&LayerLoad::of_all, &LayerLoad::of_host}) {
     (to.*shards).ways = std::max((to.*shards).ways, (adapter.*shards).ways);
     (to.*shards).gather_seconds += (adapter.*shards).gather_seconds;
@@ -219,7 +223,7 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
     // At level 3 in bf16 ranks keep the f32 weights alone.
     const double read = level == 3 && bytes_.master > 0 ? 0 : shared(3, bytes_.weight);
     shares.memory.push_back(load.elements * (read + shared(1, bytes_.master + bytes_.optimizer)) +
-                            load.frozen_elements * bytes_.weight);
+                            load.frozen_elements * bytes_.weight + load.packed_bytes);
     shares.gradients.push_back(load.elements * shared(2, bytes_.gradient));
     shares.summed.push_back(level >= 1 ? load.elements * bytes_.gradient / (level == 1 ? ways : 1) : 0);
     shares.gathered.push_back(level >= 1 ? load.elements * bytes_.weight / (level == 3 ? 1 : ways) : 0);

@@ -21,7 +21,8 @@ struct LayerLoad {
   double kept_bytes = 0;       ///< kept bytes per micro-batch
   double made_bytes = 0;       ///< bytes of its output, per micro-batch
   double elements = 0;         ///< elements of its trained parameters on a rank
-  double frozen_elements = 0;  ///< elements of its frozen parameters
+  double frozen_elements = 0;  ///< elements of its frozen parameters, without packed ones
+  double packed_bytes = 0;     ///< bytes of its packed parameters
   /// Ranks over which optimizer_shard cuts its trained parameters.
   struct Shards {
     double ways = 1;            ///< number of ranks that hold the same

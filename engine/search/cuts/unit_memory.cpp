@@ -20,7 +20,9 @@ std::vector<int> factors_of(const TensorRule& rule, const std::vector<Factor>& f
 }
 
 bool is_kept(const Graph& graph, TensorId tensor, const std::vector<std::vector<NodeId>>& consumers) {
-  if (graph.tensors[static_cast<size_t>(tensor)].kind != TensorKind::activation) return false;
+  const Tensor& made = graph.tensors[static_cast<size_t>(tensor)];
+  if (made.kind != TensorKind::activation) return false;
+  if (made.producer >= 0 && get_op(graph.nodes[static_cast<size_t>(made.producer)].op).runs_again) return false;
   return std::any_of(consumers[static_cast<size_t>(tensor)].begin(), consumers[static_cast<size_t>(tensor)].end(),
                      [&](NodeId n) { return graph.nodes[static_cast<size_t>(n)].phase == Phase::backward; });
 }
@@ -58,9 +60,11 @@ std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, const BytesPer
         mine.parts.push_back({static_cast<double>(bytes_of({tensor.shape, tensor.dtype})),
                               factors_of(node.rule.inputs[i], factors), true});
       if (tensor.kind == TensorKind::parameter && counted.insert(node.inputs[i]).second)
-        mine.parts.push_back(
-            {(tensor.frozen ? bytes.frozen : bytes.trained) * static_cast<double>(num_elements(tensor.shape)),
-             factors_of(node.rule.inputs[i], factors), false});
+        mine.parts.push_back({(tensor.packing != Packing::none ? static_cast<double>(byte_size(tensor.dtype))
+                               : tensor.frozen                 ? bytes.frozen
+                                                               : bytes.trained) *
+                                  static_cast<double>(num_elements(tensor.shape)),
+                              factors_of(node.rule.inputs[i], factors), false});
     }
   }
   return memory;

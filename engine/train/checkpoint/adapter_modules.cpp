@@ -47,6 +47,9 @@ bool is_transposed(const AdaptedLayer& layer, const AxisOrder& order, const Axis
 
 std::string peft_a(const std::string& module) { return "base_model.model." + module + ".lora_A.weight"; }
 std::string peft_b(const std::string& module) { return "base_model.model." + module + ".lora_B.weight"; }
+std::string peft_magnitude(const std::string& module) {
+  return "base_model.model." + module + ".lora_magnitude_vector";
+}
 
 AdapterModules::AdapterModules(std::vector<AdaptedLayer> layers, const NameMap& map, const LayerNumbers& numbers)
     : layers_(std::move(layers)) {

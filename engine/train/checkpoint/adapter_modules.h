@@ -48,8 +48,9 @@ class AdapterModules {
 
 inline constexpr const char* kPeftConfigName = "adapter_config.json";
 inline constexpr const char* kPeftWeightsName = "adapter_model.safetensors";
-/// Names of a module's A and B in kPeftWeightsName.
+/// Names of a module's A and B, and of DoRA's norms, in kPeftWeightsName.
 std::string peft_a(const std::string& module);
 std::string peft_b(const std::string& module);
+std::string peft_magnitude(const std::string& module);
 
 }  // namespace trainctl

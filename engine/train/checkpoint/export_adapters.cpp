@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -30,13 +31,16 @@ std::string other_trained(const Manifest& manifest, const JobSpec& job) {
   return "";
 }
 
-std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest) {
+/// `own`: "." and the adapter's name, or "".
+std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest, const std::string& own) {
   std::vector<AdaptedLayer> layers;
   for (const StoredTensor& a : manifest.tensors) {
-    if (a.slot != kWeightSlot || !a.name.ends_with(kAdapterA)) continue;
-    const std::string layer = a.name.substr(0, a.name.size() - kAdapterA.size());
-    const StoredTensor* const b = manifest.find(layer + std::string(kAdapterB), kWeightSlot);
-    if (b == nullptr) throw EnvError(fmt::format("the checkpoint has {}, but not {}{}", a.name, layer, kAdapterB));
+    const std::string end = own + std::string(kAdapterA);
+    if (a.slot != kWeightSlot || !a.name.ends_with(end)) continue;
+    const std::string layer = a.name.substr(0, a.name.size() - end.size());
+    const StoredTensor* const b = manifest.find(layer + own + std::string(kAdapterB), kWeightSlot);
+    if (b == nullptr)
+      throw EnvError(fmt::format("the checkpoint has {}, but not {}{}{}", a.name, layer, own, kAdapterB));
     layers.push_back({.name = layer, .units = b->shape[0], .features = a.shape[1]});
   }
   return layers;
@@ -56,16 +60,20 @@ void require_own_modules(const std::vector<AdaptedLayer>& layers) {
 
 class AdapterFile {
  public:
-  AdapterFile(const Manifest& manifest, const std::string& directory, const AdapterModules& modules, int64_t rank,
-              DType dtype, const std::string& path, Disk& disk)
+  AdapterFile(const Manifest& manifest, const std::string& directory, const AdapterModules& modules,
+              const LoraSpec& lora, std::string own, DType dtype, const std::string& path, Disk& disk)
       : reader_(manifest, directory),
-        rank_(rank),
+        own_(std::move(own)),
+        rank_(lora.rank),
+        is_dora_(lora.dora),
         dtype_(dtype),
         writer_(path, entries_of(modules), {{"format", "pt"}}, disk) {}
 
   void write(const AdaptedLayer& layer, const AdapterModules& modules) {
-    const std::vector<float> a = read(layer.name + std::string(kAdapterA), {rank_, layer.features});
-    const std::vector<float> b = read(layer.name + std::string(kAdapterB), {layer.units, rank_});
+    const std::vector<float> a = read(layer.name + own_ + std::string(kAdapterA), {rank_, layer.features});
+    const std::vector<float> b = read(layer.name + own_ + std::string(kAdapterB), {layer.units, rank_});
+    std::vector<float> m;
+    if (is_dora_) m = read(layer.name + own_ + std::string(kAdapterMagnitude), {layer.units});
     std::vector<float> their_a(a.size());
     for (int64_t r = 0; r < rank_; ++r)
       for (int64_t f = 0; f < layer.features; ++f)
@@ -73,13 +81,16 @@ class AdapterFile {
     const std::set<std::string> names(layer.modules.begin(), layer.modules.end());
     for (const std::string& name : names) {
       std::vector<float> their_b(static_cast<size_t>(modules.units(name) * rank_));
+      std::vector<float> their_m(static_cast<size_t>(is_dora_ ? modules.units(name) : 0));
       for (int64_t u = 0; u < layer.units; ++u) {
         const AdaptedLayer::Row& row = layer.rows[static_cast<size_t>(u)];
-        if (layer.modules[row.module] == name)
-          std::memcpy(&their_b[at(row.row, 0, rank_)], &b[at(u, 0, rank_)], static_cast<size_t>(rank_) * sizeof(float));
+        if (layer.modules[row.module] != name) continue;
+        if (is_dora_) their_m[static_cast<size_t>(row.row)] = m[static_cast<size_t>(u)];
+        std::memcpy(&their_b[at(row.row, 0, rank_)], &b[at(u, 0, rank_)], static_cast<size_t>(rank_) * sizeof(float));
       }
       put(peft_a(name), their_a);
       put(peft_b(name), their_b);
+      if (is_dora_) put(peft_magnitude(name), their_m);
     }
   }
 
@@ -97,6 +108,9 @@ class AdapterFile {
         entries.push_back({.name = peft_a(module), .type = stored_type(dtype_), .shape = {rank_, layer.features}});
         entries.push_back(
             {.name = peft_b(module), .type = stored_type(dtype_), .shape = {modules.units(module), rank_}});
+        if (is_dora_)
+          entries.push_back(
+              {.name = peft_magnitude(module), .type = stored_type(dtype_), .shape = {modules.units(module)}});
       }
     return entries;
   }
@@ -121,7 +135,9 @@ class AdapterFile {
   }
 
   PieceReader reader_;
+  std::string own_;  ///< "." and the adapter's name, or ""
   int64_t rank_;
+  bool is_dora_;
   DType dtype_;
   SafetensorsWriter writer_;
 };
@@ -144,25 +160,20 @@ std::string config_text(const JobSpec& job, const AdapterModules& modules) {
                                          {"lora_alpha", lora.alpha},
                                          {"lora_dropout", lora.dropout},
                                          {"use_rslora", lora.rank_stabilized},
-                                         {"use_dora", false},
+                                         {"use_dora", lora.dora},
                                          {"bias", "none"},
                                          {"fan_in_fan_out", is_transposed},
                                          {"target_modules", names}};
   return config.dump(2) + "\n";
 }
 
-}  // namespace
-
-ExportedAdapters export_adapters(const Manifest& manifest, const std::string& directory, const JobSpec& job,
-                                 const NameMap& map, DType dtype, const std::string& folder, Disk& disk) {
-  if (const std::string other = other_trained(manifest, job); !other.empty())
-    throw EnvError(
-        fmt::format("{}: the job also trained {}, which PEFT's format has no place for: export merged "
-                    "weights, without --adapters",
-                    directory, other));
-  const AdapterModules modules(adapted_layers(manifest), map, numbers_of(job));
+/// Writes the folder of one adapter. Returns its modules and bytes.
+ExportedAdapters export_one(const Manifest& manifest, const std::string& directory, const JobSpec& job,
+                            const NameMap& map, const std::string& own, DType dtype, const std::string& folder,
+                            Disk& disk) {
+  const AdapterModules modules(adapted_layers(manifest, own), map, numbers_of(job));
   require_own_modules(modules.layers());
-  AdapterFile file(manifest, directory, modules, job.adapters.lora->rank, dtype, folder + "/" + kPeftWeightsName, disk);
+  AdapterFile file(manifest, directory, modules, *job.adapters.lora, own, dtype, folder + "/" + kPeftWeightsName, disk);
   std::set<std::string> names;
   for (const AdaptedLayer& layer : modules.layers()) {
     file.write(layer, modules);
@@ -174,6 +185,26 @@ ExportedAdapters export_adapters(const Manifest& manifest, const std::string& di
   text.write(0, {reinterpret_cast<const uint8_t*>(config.data()), config.size()});
   text.sync_and_close();
   return {static_cast<int64_t>(names.size()), bytes};
+}
+
+}  // namespace
+
+ExportedAdapters export_adapters(const Manifest& manifest, const std::string& directory, const JobSpec& job,
+                                 const NameMap& map, DType dtype, const std::string& folder, Disk& disk) {
+  if (const std::string other = other_trained(manifest, job); !other.empty())
+    throw EnvError(
+        fmt::format("{}: the job also trained {}, which PEFT's format has no place for: export merged "
+                    "weights, without --adapters",
+                    directory, other));
+  if (job.adapters.names.empty()) return export_one(manifest, directory, job, map, "", dtype, folder, disk);
+  ExportedAdapters all;
+  for (const std::string& name : job.adapters.names) {
+    std::filesystem::create_directory(folder + "/" + name);
+    const ExportedAdapters one =
+        export_one(manifest, directory, job, map, "." + name, dtype, folder + "/" + name, disk);
+    all = {one.modules, all.bytes + one.bytes};
+  }
+  return all;
 }
 
 }  // namespace trainctl

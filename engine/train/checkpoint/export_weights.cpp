@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -13,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/blocks.h"
@@ -55,6 +57,7 @@ class Exporter {
     for (const StoredTensor& tensor : stored_) names.push_back(tensor.name);
     result_.unused = map_.unused(names);
     for (const StoredTensor& tensor : stored_) {
+      if (is_expert_load(tensor.name)) continue;
       if (tensor.slot != kWeightSlot && tensor.slot != kStateSlot)
         ++result_.optimizer_tensors;
       else if (is_merged(tensor.name))
@@ -139,24 +142,47 @@ class Exporter {
 
   /// Reads a box of a tensor, with the product of its adapter.
   void read(const StoredTensor& tensor, const Box& box, DType dtype, void* to) {
-    const std::string layer = tensor.name.substr(0, tensor.name.rfind('.'));
-    const StoredTensor* const a =
-        is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterA), kWeightSlot) : nullptr;
-    const StoredTensor* const b =
-        is_weight(tensor) ? manifest_.find(layer + std::string(kAdapterB), kWeightSlot) : nullptr;
+    const StoredTensor* const a = of_adapter(tensor, kAdapterA);
+    const StoredTensor* const b = of_adapter(tensor, kAdapterB);
     if (options_.adapter_factor == 0 || a == nullptr || b == nullptr) return read_stored(tensor, box, dtype, to);
-    if (adapter_of_ != &tensor) {
-      a_ = read_whole(*a);
-      b_ = read_whole(*b);
-      adapter_of_ = &tensor;
-    }
+    if (adapter_of_ != &tensor) read_adapter(tensor, *a, *b);
     std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
     read_stored(tensor, box, DType::f32, values.data());
     add_product(a->shape, box, values.data());
+    for (size_t i = 0; !row_scales_.empty() && i < values.size(); ++i)
+      values[i] *= row_scales_[static_cast<size_t>(box.offset[0]) + i / static_cast<size_t>(box.shape[1])];
     if (dtype == DType::f32)
       std::memcpy(to, values.data(), values.size() * sizeof(float));
     else
       for (size_t i = 0; i < values.size(); ++i) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+  }
+
+  /// A tensor of the adapter beside a weight; null if there is none.
+  const StoredTensor* of_adapter(const StoredTensor& weight, std::string_view end) const {
+    if (!is_weight(weight)) return nullptr;
+    const std::string layer = weight.name.substr(0, weight.name.rfind('.'));
+    const std::string own = options_.adapter.empty() ? "" : "." + options_.adapter;
+    return manifest_.find(layer + own + std::string(end), kWeightSlot);
+  }
+
+  void read_adapter(const StoredTensor& tensor, const StoredTensor& a, const StoredTensor& b) {
+    a_ = read_whole(a);
+    b_ = read_whole(b);
+    row_scales_.clear();
+    adapter_of_ = &tensor;
+    const StoredTensor* const magnitude = of_adapter(tensor, kAdapterMagnitude);
+    if (magnitude == nullptr) return;
+    row_scales_ = read_whole(*magnitude);
+    std::vector<float> row(static_cast<size_t>(tensor.shape[1]));
+    for (int64_t r = 0; r < tensor.shape[0]; ++r) {
+      const Box box{{r, 0}, {1, tensor.shape[1]}};
+      read_stored(tensor, box, DType::f32, row.data());
+      add_product(a.shape, box, row.data());
+      double sum = 0;
+      for (const float v : row) sum += double{v} * v;
+      float& scale = row_scales_[static_cast<size_t>(r)];
+      scale = static_cast<float>(scale / std::sqrt(sum));
+    }
   }
 
   static bool is_weight(const StoredTensor& tensor) {
@@ -286,6 +312,7 @@ class Exporter {
   std::vector<std::byte> ordered_;                                 ///< elements of ours that an order describes
   std::pair<const StoredTensor*, size_t> ordered_of_{nullptr, 0};  ///< their tensor, and index of MappedTensor::each
   std::vector<float> a_, b_;                                       ///< the adapter beside adapter_of_
+  std::vector<float> row_scales_;                                  ///< DoRA: the factor of each row; else empty
   const StoredTensor* adapter_of_ = nullptr;
   ExportedWeights result_;
 };

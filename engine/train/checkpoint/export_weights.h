@@ -19,6 +19,7 @@ struct ExportOptions {
   /// Adapters of the checkpoint are merged: their product times this is added to the weight beside them. 0: there are
   /// none.
   double adapter_factor = 0;
+  std::string adapter;                  ///< which of several adapters is merged (adapters.names)
   const MappedWeights* base = nullptr;  ///< has the base of the checkpoint, if that leaves it out
   int64_t shard_bytes = 0;  ///< for a model folder: most bytes of tensors per file, if there are several tensors in it
 };

@@ -7,8 +7,10 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/box_runs.h"
@@ -25,7 +27,8 @@ std::vector<MappedWeights::Variable> variables_of(const PlannedJob& job) {
   for (const VariablePlan& variable : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[variable.tensor];
     if (tensor.is_cache || is_adapter_parameter(job.spec, tensor.name)) continue;
-    variables.push_back({tensor.name, tensor.kind == TensorKind::parameter, variable.global_shape});
+    variables.push_back(
+        {tensor.name, tensor.kind == TensorKind::parameter, unpacked_shape(variable.global_shape, tensor.packing)});
   }
   return variables;
 }
@@ -55,6 +58,7 @@ MappedWeights::MappedWeights(const std::vector<Variable>& variables, const Layer
 /// Derives from a tensor of the job what the files should have.
 void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers) {
   std::optional<MappedTensor> mapped = map_.of_ours(variable.name, layers);
+  if (!mapped && is_expert_load(variable.name)) return;
   if (!mapped) {
     match_.missing.push_back(variable.name + " (the map has no pattern for it)");
     return;
@@ -63,6 +67,7 @@ void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers)
   const Shape& shape = variable.shape;
   AxisOrder order = mapped->order ? *mapped->order : AxisOrder::same(shape.size());
   Source source{variable.name, variable.is_parameter, shape, std::move(*mapped), std::move(order)};
+  source.packing = variable.packing;
   const Shape ordered = source.mapped.ordered_shape(shape);
   try {
     source.sizes = source.order.sizes_from_ours(ordered, source.mapped.sizes);
@@ -116,7 +121,7 @@ bool MappedWeights::find_theirs(Source& source) {
       absent.push_back(fused ? fused->whole : name);
     }
   }
-  if (!absent.empty())
+  if (!absent.empty() && !is_expert_load(source.name))
     match_.missing.push_back(absent == std::vector{source.name} ? source.name
                                                                 : fmt::format("{} ({})", join(absent), source.name));
   return absent.empty();
@@ -242,21 +247,65 @@ void MappedWeights::read_ordered(const Source& source, size_t first_part, const 
   }
 }
 
+void MappedWeights::read_rounded(const Source& source, const Box& box, float* to) const {
+  const int64_t block = has_blocks(source.packing) ? kPackedBlock : 1, columns = box.shape.back();
+  Box whole = box;
+  whole.offset.back() = box.offset.back() / block * block;
+  const int64_t before = box.offset.back() - whole.offset.back();
+  whole.shape.back() = round_up(before + columns, block);
+  std::vector<float> values(static_cast<size_t>(num_elements(whole.shape)));
+  read_floats(source, whole, values.data());
+  round_as_stored(source.packing, values.data(), static_cast<int64_t>(values.size()));
+  for (size_t row = 0; row < values.size(); row += static_cast<size_t>(whole.shape.back()), to += columns)
+    std::copy_n(&values[row + static_cast<size_t>(before)], columns, to);
+}
+
 void MappedWeights::read(std::string_view name, const Box& box, DType dtype, void* to) const {
   check(dtype != DType::i32, "weights are f32 or bf16");
   const Source& source = source_of(name);
-  if (dtype == DType::f32) return read_floats(source, box, static_cast<float*>(to));
+  const auto floats = [&](float* out) {
+    return source.packing == Packing::none ? read_floats(source, box, out) : read_rounded(source, box, out);
+  };
+  if (dtype == DType::f32) return floats(static_cast<float*>(to));
   std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
-  read_floats(source, box, values.data());
+  floats(values.data());
   auto* const rounded = static_cast<uint16_t*>(to);
   for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
 }
+
+namespace {
+
+/// Rounds the rows of this rank's part to their stored form.
+void load_packed(const StoredRange& range, const MappedWeights& weights, Executor& executor) {
+  const Variable& v = *range.variable;
+  const int64_t row_words = v.shape.back(), rows = range.count / row_words;
+  check(range.first == 0 && rows * row_words == num_elements(v.shape), "a packed parameter is stored as a whole");
+  const Shape part = unpacked_shape(v.shape, v.packing), offset = unpacked_shape(v.offset, v.packing);
+  const int64_t columns = part.back(), at_a_time = std::max<int64_t>(1, kLoadedElements / columns);
+  std::vector<float> values;
+  std::vector<uint32_t> words;
+  for (int64_t row = 0; row < rows; row += at_a_time) {
+    const int64_t count = std::min(at_a_time, rows - row);
+    values.resize(static_cast<size_t>(count * columns));
+    words.resize(static_cast<size_t>(count * row_words));
+    weights.read(v.name, {{offset[0] + row, offset[1]}, {count, columns}}, DType::f32, values.data());
+    pack_blocks(v.packing, values.data(), count * columns / kPackedBlock, words.data());
+    executor.write(range.offset + row * row_words * byte_size(range.dtype), words.data(),
+                   static_cast<int64_t>(words.size() * sizeof(uint32_t)));
+  }
+}
+
+}  // namespace
 
 void load_weights(const Program& program, const MappedWeights& weights, Executor& executor) {
   std::vector<std::byte> buffer;
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.slot != kWeightSlot && range.slot != kStateSlot) continue;
     if (range.count == 0 || !weights.has(range.variable->name)) continue;
+    if (has_blocks(range.variable->packing)) {
+      load_packed(range, weights, executor);
+      continue;
+    }
     const int64_t width = byte_size(range.dtype);
     for (int64_t at = 0; at < range.count; at += kLoadedElements) {
       const int64_t count = std::min(kLoadedElements, range.count - at);

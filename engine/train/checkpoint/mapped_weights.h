@@ -11,6 +11,7 @@
 
 #include "engine/graph/box.h"
 #include "engine/graph/dtype.h"
+#include "engine/graph/packing.h"
 #include "engine/planning/planned_job.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/checkpoint/name_map.h"
@@ -36,6 +37,7 @@ class MappedWeights {
     std::string name;
     bool is_parameter = true;  ///< false: a running statistic
     Shape shape{};
+    Packing packing = Packing::none;  ///< read() rounds to the values of this storage
   };
 
   /// Throws SpecError at the pattern whose order does not fit a tensor, or that gives a tensor of theirs to a second
@@ -77,6 +79,7 @@ class MappedWeights {
     AxisOrder order;
     AxisOrder::Sizes sizes{};
     std::vector<Rows> theirs{};
+    Packing packing = Packing::none;
   };
 
   const Source& source_of(std::string_view name) const;
@@ -88,6 +91,8 @@ class MappedWeights {
   void add_left_over(const std::string& name);
   bool are_equal(const std::string& a, const std::string& b) const;
   std::string message() const;
+  /// Values as they are stored packed: reads whole blocks.
+  void read_rounded(const Source& source, const Box& box, float* to) const;
   void read_floats(const Source& source, const Box& box, float* to) const;
   void read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const;
 

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/planning/served_tables.h"
 #include "engine/runtime/stored_ranges.h"
@@ -142,6 +143,7 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
   }
   for (const auto& [key, shape] : wanted) {
     const bool is_in_base = manifest.base && key.second == kWeightSlot && manifest.base->has(key.first);
+    if (is_imported(manifest) && is_expert_load(key.first)) continue;
     if (!there.contains(key) && !is_in_base) found.missing.push_back(text_of(key));
   }
   return found;
@@ -195,6 +197,7 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
         manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
     if (stored == nullptr && !saved_ids(manifest, tensor.name).empty()) continue;  // rows of a table
     if (stored == nullptr && manifest.base && manifest.base->has(tensor.name)) continue;
+    if (stored == nullptr && is_expert_load(tensor.name)) continue;
     if (stored == nullptr)
       missing.push_back(tensor.name);
     else if (stored->shape != v.global_shape)
@@ -268,7 +271,7 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
   if (from.step > last)
     throw EnvError(fmt::format("{} is from step {}, but the job ends after {}; increase train.epochs or train.steps",
                                checkpoint, from.step, last));
-  const bool same_metrics = manifest.epoch_metric_sums.size() == job.graph.metrics.size();
+  const bool same_metrics = manifest.epoch_metric_sums.size() == num_metrics(job);
   if (manifest.epoch_step > 0 && same_metrics) {
     // The means of the epoch continue; a step with another batch size counts by its number of samples.
     from.epoch.loss = manifest.epoch_loss_sum;

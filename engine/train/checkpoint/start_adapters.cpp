@@ -22,15 +22,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<AdaptedLayer> layers_of(const PlannedJob& job) {
+/// `own`: "." and the adapter's name, or "".
+std::vector<AdaptedLayer> layers_of(const PlannedJob& job, const std::string& own) {
   std::map<std::string, Shape> shapes;
   for (const VariablePlan& variable : job.plan.variables)
     shapes[job.graph.tensors[variable.tensor].name] = variable.global_shape;
   std::vector<AdaptedLayer> layers;
   for (const auto& [name, shape] : shapes) {
-    if (!name.ends_with(kAdapterA)) continue;
-    const std::string layer = name.substr(0, name.size() - kAdapterA.size());
-    layers.push_back({.name = layer, .units = shapes.at(layer + std::string(kAdapterB))[0], .features = shape[1]});
+    const std::string end = own + std::string(kAdapterA);
+    if (!name.ends_with(end)) continue;
+    const std::string layer = name.substr(0, name.size() - end.size());
+    layers.push_back(
+        {.name = layer, .units = shapes.at(layer + own + std::string(kAdapterB))[0], .features = shape[1]});
   }
   return layers;
 }
@@ -60,27 +63,32 @@ void store(const float* values, int64_t count, DType dtype, std::byte* to) {
 
 }  // namespace
 
-StartAdapters::StartAdapters(const PlannedJob& job, const NameMap& map)
-    : files_(job.spec.adapters.lora->from + "/" + kPeftWeightsName), rank_(job.spec.adapters.lora->rank) {
+StartAdapters::StartAdapters(const PlannedJob& job, const NameMap& map, const std::string& name)
+    : own_(name.empty() ? "" : "." + name),
+      files_(job.spec.adapters.lora->from + (name.empty() ? "" : "/" + name) + "/" + kPeftWeightsName),
+      rank_(job.spec.adapters.lora->rank) {
   const LoraSpec& lora = *job.spec.adapters.lora;
-  const double factor = read_factor(lora.from) / adapter_factor(lora);
-  const AdapterModules modules(layers_of(job), map, numbers_of(job.spec));
+  const std::string folder = lora.from + (name.empty() ? "" : "/" + name);
+  const double factor = read_factor(folder, lora.dora) / adapter_factor(lora);
+  const AdapterModules modules(layers_of(job, own_), map, numbers_of(job.spec));
   require_known_modules(modules);
   for (const AdaptedLayer& layer : modules.layers())
-    values_.emplace(layer.name, values_of(layer, modules, factor, lora.from));
+    values_.emplace(layer.name, values_of(layer, modules, factor, folder));
 }
 
 /// Returns the factor of the folder's products.
-double StartAdapters::read_factor(const std::string& folder) {
+double StartAdapters::read_factor(const std::string& folder, bool is_dora) {
   const std::string path = folder + "/" + kPeftConfigName;
   const Json config = Json::parse(read_whole_file(path), nullptr, false);
   if (!config.is_object()) throw EnvError(path + ": is not a JSON object");
   if (const std::string type = value_of_field<std::string>(config, "peft_type", path); type != "LORA")
     throw EnvError(fmt::format("{}: peft_type is {}; only LORA is supported", path, type));
-  for (const char* field : {"use_dora", "bias", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias",
+  for (const char* field : {"bias", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias",
                             "layer_replication", "alora_invocation_tokens"})
     if (is_set(config, field))
       throw EnvError(fmt::format("{}: {}: {} is not supported", path, field, config[field].dump()));
+  if (is_set(config, "use_dora") != is_dora)
+    throw EnvError(fmt::format("{}: use_dora is {}, but adapters.lora.dora is {}", path, !is_dora, is_dora));
   their_rank_ = value_of_field<int64_t>(config, "r", path);
   if (their_rank_ < 1) throw EnvError(fmt::format("{}: r is {}; expected at least 1", path, their_rank_));
   const auto rank = static_cast<double>(their_rank_);
@@ -90,7 +98,8 @@ double StartAdapters::read_factor(const std::string& folder) {
 void StartAdapters::require_known_modules(const AdapterModules& modules) const {
   std::set<std::string> known;
   for (const AdaptedLayer& layer : modules.layers())
-    for (const std::string& module : layer.modules) known.insert({peft_a(module), peft_b(module)});
+    for (const std::string& module : layer.modules)
+      known.insert({peft_a(module), peft_b(module), peft_magnitude(module)});
   std::vector<std::string> others;
   for (const std::string& name : files_.names())
     if (!known.contains(name)) others.push_back(name);
@@ -122,7 +131,7 @@ StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const 
                                                const std::string& path) const {
   std::vector<std::vector<float>> distinct;  // their A's
   std::vector<std::optional<size_t>> a_of(layer.modules.size());
-  std::vector<std::vector<float>> b_of(layer.modules.size());
+  std::vector<std::vector<float>> b_of(layer.modules.size()), magnitudes_of(layer.modules.size());
   for (size_t m = 0; m < layer.modules.size(); ++m) {
     const std::string& module = layer.modules[m];
     if (files_.find(peft_a(module)) == nullptr && files_.find(peft_b(module)) == nullptr) continue;
@@ -131,6 +140,8 @@ StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const 
     a_of[m] = static_cast<size_t>(same - distinct.begin());
     if (same == distinct.end()) distinct.push_back(std::move(a));
     b_of[m] = read(peft_b(module), {modules.units(module), their_rank_});
+    if (files_.find(peft_magnitude(module)) != nullptr)
+      magnitudes_of[m] = read(peft_magnitude(module), {modules.units(module)});
   }
   Values values{.filled = static_cast<int64_t>(distinct.size()) * their_rank_};
   if (values.filled > rank_)
@@ -146,6 +157,10 @@ StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const 
           a[static_cast<size_t>(r % their_rank_ * layer.features + layer.columns[static_cast<size_t>(f)])];
     }
   values.b.resize(static_cast<size_t>(layer.units * rank_));
+  values.magnitudes.resize(static_cast<size_t>(layer.units));
+  for (int64_t u = 0; u < layer.units; ++u)
+    if (const auto& [module, row] = layer.rows[static_cast<size_t>(u)]; !magnitudes_of[module].empty())
+      values.magnitudes[static_cast<size_t>(u)] = magnitudes_of[module][static_cast<size_t>(row)];
   for (int64_t u = 0; u < layer.units; ++u) {
     const AdaptedLayer::Row& row = layer.rows[static_cast<size_t>(u)];
     if (!a_of[row.module]) continue;
@@ -157,13 +172,27 @@ StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const 
   return values;
 }
 
+void StartAdapters::load_magnitudes(const StoredRange& range, Executor& executor) const {
+  const std::string_view name = range.variable->name;
+  const Values& values = values_.at(std::string(name.substr(0, name.size() - own_.size() - kAdapterMagnitude.size())));
+  std::byte element[sizeof(float)];
+  const int64_t width = byte_size(range.dtype);
+  for (int64_t i = 0; i < range.count; ++i)
+    if (const auto& value = values.magnitudes[static_cast<size_t>(range.variable->offset[0] + range.first + i)]) {
+      store(&*value, 1, range.dtype, element);
+      executor.write(range.offset + i * width, element, width);
+    }
+}
+
 void StartAdapters::load(const Program& program, Executor& executor) const {
   std::vector<std::byte> buffer;
   for (const StoredRange& range : stored_ranges(program)) {
-    if (range.slot != kWeightSlot || range.count == 0 || !is_adapter_parameter(range.variable->name)) continue;
+    if (range.slot != kWeightSlot || range.count == 0) continue;
     const std::string_view name = range.variable->name;
-    const bool is_a = name.ends_with(kAdapterA);
-    const Values& values = values_.at(std::string(name.substr(0, name.size() - kAdapterA.size())));
+    if (name.ends_with(own_ + std::string(kAdapterMagnitude))) load_magnitudes(range, executor);
+    const bool is_a = name.ends_with(own_ + std::string(kAdapterA));
+    if (!is_a && !name.ends_with(own_ + std::string(kAdapterB))) continue;
+    const Values& values = values_.at(std::string(name.substr(0, name.size() - own_.size() - kAdapterA.size())));
     const std::vector<float>& from = is_a ? values.a : values.b;
     const int64_t width = byte_size(range.dtype), columns = range.variable->global_shape[1];
     int64_t to = range.offset;

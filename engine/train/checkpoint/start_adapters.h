@@ -3,15 +3,18 @@
 // A layer may consist of several modules, such as q, k and v. If their A's differ, they take ranks of their own: with
 // r the folder's rank, A has those of q in rows [0, r), those of k in [r, 2r), and B is zero outside of the block of
 // each. Ranks that are left over begin as without the folder, with a B of zeros, so the product is that of the folder.
+// Of several adapters (adapters.names) each has its own folder in that one.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/planning/planned_job.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/adapter_modules.h"
 #include "engine/train/checkpoint/weight_files.h"
 
@@ -19,9 +22,9 @@ namespace trainctl {
 
 class StartAdapters {
  public:
-  /// Reads the folder. Throws EnvError if it has something that the job does not compute, or if a layer needs more
-  /// ranks than adapters.lora.rank.
-  StartAdapters(const PlannedJob& job, const NameMap& map);
+  /// Reads the folder of the adapter `name` ("": the only one). Throws EnvError if it has something that the job does
+  /// not compute, or if a layer needs more ranks than adapters.lora.rank.
+  StartAdapters(const PlannedJob& job, const NameMap& map, const std::string& name);
 
   /// Writes this rank's part into the arena.
   void load(const Program& program, Executor& executor) const;
@@ -29,15 +32,19 @@ class StartAdapters {
  private:
   struct Values {
     std::vector<float> a, b;  ///< [rank, features], [units, rank]
-    int64_t filled = 0;       ///< rows of A that the folder has
+    /// DoRA: [units]; absent for rows that the folder does not adapt, which keep the norms of the base.
+    std::vector<std::optional<float>> magnitudes;
+    int64_t filled = 0;  ///< rows of A that the folder has
   };
 
-  double read_factor(const std::string& folder);
+  void load_magnitudes(const StoredRange& range, Executor& executor) const;
+  double read_factor(const std::string& folder, bool is_dora);
   void require_known_modules(const AdapterModules& modules) const;
   Values values_of(const AdaptedLayer& layer, const AdapterModules& modules, double factor,
                    const std::string& path) const;
   std::vector<float> read(const std::string& name, const Shape& shape) const;
 
+  std::string own_;  ///< "." and the adapter's name, or ""
   WeightFiles files_;
   int64_t rank_ = 0;                                   ///< the job's rank
   int64_t their_rank_ = 0;                             ///< the folder's rank

@@ -163,7 +163,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.base = facts.base;
   m.epoch_loss_sum = facts.position.loss_sum;
   const auto& sums = facts.position.metric_sums;
-  m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
+  m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(num_metrics(job)));
   m.is_finite = facts.position.is_finite;
   set_validation(m, job, facts.position);
   return m;

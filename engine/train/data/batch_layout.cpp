@@ -6,10 +6,38 @@
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/ops/row_order.h"
 #include "engine/runtime/parts.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
+namespace {
+
+/// Calls run(in_part, in_whole, length) for the stretches of a load's part that are contiguous in the sample data,
+/// where rows (dim 1) are stored by position.
+template <class Run>
+void for_each_stretch(const Instruction& load, Run run) {
+  const Operand& part = load.outputs[0];
+  const int64_t rows = part.shape.size() > 1 ? part.global_shape[1] : 1;
+  const RowOrder order = RowOrder::of(load.attrs, rows);
+  if (order.piece == 0) return for_each_run(part.global_shape, part.global_offset, part.shape, run);
+  int64_t row = 1;  // elements
+  for (size_t d = 2; d < part.shape.size(); ++d) {
+    check(part.shape[d] == part.global_shape[d], "rows that are not stored by position are whole");
+    row *= part.shape[d];
+  }
+  for (int64_t sample = 0; sample < part.shape[0]; ++sample)
+    for (int64_t r = 0; r < part.shape[1];) {
+      const int64_t stored = part.global_offset[1] + r;
+      const int64_t count = std::min(part.shape[1] - r, order.piece - stored % order.piece);
+      run((sample * part.shape[1] + r) * row, ((part.global_offset[0] + sample) * rows + order.position(stored)) * row,
+          count * row);
+      r += count;
+    }
+}
+
+}  // namespace
+
 BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
                          const BatchLayoutOptions& options)
     : set_(set), options_(options), batch_(batch) {
@@ -50,11 +78,10 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   check(batch / options_.micro_batches == whole_rows, "a load must state the whole micro-batch");
 
   int64_t begin = elements, end = 0;
-  for_each_run(operand.global_shape, operand.global_offset, operand.shape,
-               [&](int64_t, int64_t in_whole, int64_t length) {
-                 begin = std::min(begin, in_whole);
-                 end = std::max(end, in_whole + length);
-               });
+  for_each_stretch(load, [&](int64_t, int64_t in_whole, int64_t length) {
+    begin = std::min(begin, in_whole);
+    end = std::max(end, in_whole + length);
+  });
   int64_t first = begin / part.sample_elements;
   part.rows = (end + part.sample_elements - 1) / part.sample_elements - first;
   if (options_.full_batch && !by_number && !as_bytes) {
@@ -63,7 +90,8 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   }
   part.first_element = first * part.sample_elements;
   part.first_row = std::max(load.micro_batch, 0) * whole_rows + first;
-  const bool whole_samples = part.rows * part.sample_elements == num_elements(operand.shape);
+  const bool whole_samples =
+      part.rows * part.sample_elements == num_elements(operand.shape) && !load.attrs.has(kRowOrder);
   check(!as_bytes || (whole_samples && from.type == ElementType::u8), "a device can map only bytes of whole samples");
   part.way = by_number                                         ? Way::by_number
              : !whole_samples                                  ? Way::sliced
@@ -196,14 +224,12 @@ void BatchLayout::finish(const std::optional<BatchMixing::Drawn>& mix, Scratch& 
   for (const Part& part : parts_) {
     if (part.is_mixed) mix_rows(part, mix, scratch, staging, block);
     if (part.way != Way::sliced) continue;
-    const Operand& operand = part.load->outputs[0];
-    const int64_t element = byte_size(operand.dtype);
-    for_each_run(operand.global_shape, operand.global_offset, operand.shape,
-                 [&](int64_t in_part, int64_t in_whole, int64_t length) {
-                   std::memcpy(block + part.offset + in_part * element,
-                               staging + part.staging + (in_whole - part.first_element) * element,
-                               static_cast<size_t>(length * element));
-                 });
+    const int64_t element = byte_size(part.load->outputs[0].dtype);
+    for_each_stretch(*part.load, [&](int64_t in_part, int64_t in_whole, int64_t length) {
+      std::memcpy(block + part.offset + in_part * element,
+                  staging + part.staging + (in_whole - part.first_element) * element,
+                  static_cast<size_t>(length * element));
+    });
   }
 }
 

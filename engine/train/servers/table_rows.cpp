@@ -54,6 +54,7 @@ TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64
   for (std::vector<float>& of_slot : values_) call.out.push_back(flat(of_slot));
   call.attrs = optimizer.kernel_attrs();
   call.attrs.set("clip_norm", spec.clip_norm);
+  if (spec.clip_value > 0) call.attrs.set("clip_value", spec.clip_value);
   if (const double scale = spec.learning_rate_scale(table.group); scale != 1)
     call.attrs.set("learning_rate_scale", scale);
   call.scalars = &scalars_;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -13,11 +12,9 @@
 namespace trainctl {
 namespace {
 
-/// "h.0.moe" of "h.0.moe.expert_load"; "" of other names.
-std::string_view layer_of_load(std::string_view name) {
-  if (!name.ends_with(kExpertLoadState)) return "";
-  name.remove_suffix(kExpertLoadState.size());
-  return name.ends_with('.') ? name.substr(0, name.size() - 1) : std::string_view();
+/// "h.0.moe" of "h.0.moe.expert_load".
+std::string layer_of_load(const std::string& state) {
+  return state.substr(0, state.size() - kExpertLoadState.size() - 1);
 }
 
 /// All loads in the order of their layers, whose number and sizes all ranks of a stage know.
@@ -61,17 +58,15 @@ void add_loads(const std::string& bytes, LoadsOfLayers& loads) {
 bool reports_expert_loads(const PlannedJob& job) {
   const std::vector<Tensor>& tensors = job.graph.tensors;
   return job.spec.servers() == 0 && std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
-           return tensor.kind == TensorKind::state && !layer_of_load(tensor.name).empty();
+           return tensor.kind == TensorKind::state && is_expert_load(tensor.name);
          });
 }
 
 LoadsOfLayers own_expert_loads(const Program& program, Executor& executor) {
   LoadsOfLayers loads;
   for (const StoredRange& range : stored_ranges(program)) {
-    if (range.slot != kStateSlot || range.own_count == 0) continue;
-    const std::string_view layer = layer_of_load(range.variable->name);
-    if (layer.empty()) continue;
-    std::vector<float>& values = loads[std::string(layer)];
+    if (range.slot != kStateSlot || range.own_count == 0 || !is_expert_load(range.variable->name)) continue;
+    std::vector<float>& values = loads[layer_of_load(range.variable->name)];
     values.resize(static_cast<size_t>(num_elements(range.variable->shape)));
     executor.read(range.own_offset(), values.data() + range.own_first, range.own_bytes());
   }

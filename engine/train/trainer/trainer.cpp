@@ -69,7 +69,7 @@ void require_same_places(const Program& program, const Program& other) {
 LossNotFinite::LossNotFinite(const StepReport& report)
     : std::runtime_error(not_finite_line(report) +
                          "; reduce optimizer.learning_rate, set optimizer.clip_norm, check the data, or set "
-                         "train.on_nan: warn to continue"),
+                         "train.on_nan: warn or skip to continue"),
       run_step_(report.run_step) {}
 
 std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,
@@ -262,7 +262,8 @@ StepReport Trainer::finish_step() {
   report.metrics.of = program_.metrics;
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
-    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
+    report.metrics.values[i] =
+        static_cast<double>(sums[i]) * program_.metrics[i].scale * (program_.metrics[i].of_labels ? weight : 1.0);
   if (exchange_ != nullptr) exchange_->after_batch(report);
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
@@ -307,11 +308,11 @@ std::optional<StepReport> Trainer::run_step() {
   return report;
 }
 
-/// Ends the run unless train.on_nan is warn. The loss is the same on all ranks, which therefore end together: none
+/// Ends the run if train.on_nan is stop. The loss is the same on all ranks, which therefore end together: none
 /// waits for a step that another does not run.
 void Trainer::end_not_finite(const StepReport& report) {
   is_finite_ = false;
-  if (job_.spec.train.on_nan == OnNan::warn) return;
+  if (job_.spec.train.on_nan != OnNan::stop) return;
   for (; finished_ < started_; ++finished_) {
     executor_->finish_step();
     loader_->release_step();

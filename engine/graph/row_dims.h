@@ -1,0 +1,18 @@
+// The rows of sequences in the tensors of a graph: tokens [batch, rows], or vectors [batch, rows, features].
+#pragma once
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace trainctl {
+
+/// By tensor: the dim that runs over the rows, as the major part; -1: none. Nothing for tensors of the backward pass.
+/// Empty if the data are no sequences.
+std::vector<int> row_dims(const Graph& graph);
+
+/// True if no op of the forward pass divides the rows into parts or moves them, so that the results do not depend on
+/// their order except through ops that know it.
+bool rows_may_be_reordered(const Graph& graph);
+
+}  // namespace trainctl

@@ -1,0 +1,16 @@
+// nadam_rule.h over a bucket.
+#include "engine/ops/cpu/optimizer_cpu.h"
+#include "engine/ops/nadam/nadam_rule.h"
+
+namespace trainctl {
+namespace {
+
+CpuKernel prepare_nadam_update(const KernelCall& call) {
+  return cpu::prepare_optimizer<2>(call, Nadam::of(call.attrs));
+}
+
+}  // namespace
+
+extern const CpuKernels nadam_cpu = {{"nadam_update", prepare_nadam_update}};
+
+}  // namespace trainctl

@@ -1,0 +1,90 @@
+// A frozen weight as kernels read it (graph/packing.h). A thread unpacks a word of codes.
+#include "engine/graph/packing.h"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/vector_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+constexpr int kUnpackThreads = 256;
+
+/// The code book, as an argument: threads read different entries of it.
+struct CodeBook {
+  float value[16];
+};
+
+// Kernels
+
+/// words [blocks, 1 + 64 / kTogether], y [blocks, 64]; kTogether codes per word: 8 of nf4, 4 of int8.
+template <int kTogether, class T>
+__global__ void __launch_bounds__(kUnpackThreads)
+    unpack_words_kernel(CodeBook book, const uint32_t* words, int64_t all, T* y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  __shared__ float codes[16];
+  if (threadIdx.x < 16) codes[threadIdx.x] = book.value[threadIdx.x];
+  __syncthreads();
+  constexpr int kWords = static_cast<int>(kPackedBlock) / kTogether, kBits = 32 / kTogether;
+  for (int64_t i = int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x; i < all;
+       i += int64_t{gridDim.x} * kUnpackThreads) {
+    const int64_t block = i / kWords;
+    const uint32_t* const from = words + block * (kWords + 1);
+    const float most = __uint_as_float(from[0]);
+    const uint32_t word = from[1 + i % kWords];
+    const float step = most / 127;
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const float v = kTogether == 8 ? codes[word >> (kBits * j) & 15u] * most
+                                     : static_cast<float>(static_cast<int8_t>(word >> (kBits * j) & 255u)) * step;
+      y[i * kTogether + j] = from_f32<T>(v);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kUnpackThreads) widen_weight_kernel(const bf16* x, int64_t all, T* y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  for (int64_t i = int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x; i < all;
+       i += int64_t{gridDim.x} * kUnpackThreads)
+    y[i] = from_f32<T>(to_f32(x[i]));
+}
+
+// Launchers
+
+unsigned unpack_blocks_of(int64_t threads) {
+  constexpr int64_t kMost = 1 << 16;
+  return static_cast<unsigned>(std::min(ceil_div(threads, kUnpackThreads), kMost));
+}
+
+template <int kTogether, class T>
+CudaKernel prepare_unpacked_words(const CudaKernelCall& call) {
+  CodeBook book;
+  std::copy(kNf4Codes.begin(), kNf4Codes.end(), book.value);
+  const int64_t all = call.out[0].size() / kTogether;
+  return
+      [=, words = static_cast<const uint32_t*>(call.in[0].as<uint32_t>()), y = call.out[0].as<T>()](CudaStream stream) {
+        launch(unpack_words_kernel<kTogether, T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack_weight", book, words,
+               all, y);
+      };
+}
+
+CudaKernel prepare_unpack_weight(const CudaKernelCall& call) {
+  if (call.out[0].size() == 0) return [](CudaStream) {};
+  const Packing packing = packing_of(call.attrs.text("packing"));
+  return with_float_type(call.out[0].dtype, [&](auto t) -> CudaKernel {
+    using T = decltype(t);
+    if (packing == Packing::nf4) return prepare_unpacked_words<8, T>(call);
+    if (packing == Packing::int8) return prepare_unpacked_words<4, T>(call);
+    const int64_t all = call.out[0].size();
+    return [=, x = static_cast<const bf16*>(call.in[0].as<bf16>()), y = call.out[0].as<T>()](CudaStream stream) {
+      launch(widen_weight_kernel<T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack_weight", x, all, y);
+    };
+  });
+}
+
+}  // namespace
+
+extern const CudaKernels unpack_weight_cuda = {{"unpack_weight", prepare_unpack_weight}};
+
+}  // namespace trainctl

@@ -1,0 +1,28 @@
+// See the header.
+#include "engine/plan/row_exchange.h"
+
+#include <algorithm>
+
+#include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/row_order.h"
+
+namespace trainctl {
+
+Axes exchange_axes(const Graph& graph, const Plan& plan, const Node& node) {
+  if (!node.attrs.flag(kExchangesKeys) || plan.hybrid()) return {};
+  const int q = node.phase == Phase::backward ? 1 : 0;
+  return input_layout(graph, plan, node, q).dims[1];
+}
+
+bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node) {
+  if (!node.attrs.flag(kExchangesKeys)) return false;
+  return node.attrs.integer(kRowOrder, 0) > 1 || !exchange_axes(graph, plan, node).empty();
+}
+
+bool has_ring(const Graph& graph, const Plan& plan) {
+  return plan.context_method == ContextMethod::ring &&
+         std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return !exchange_axes(graph, plan, node).empty(); });
+}
+
+}  // namespace trainctl

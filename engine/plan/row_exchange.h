@@ -1,0 +1,17 @@
+// Nodes of attention whose ranks exchange keys and values, because they share the rows of the sequences.
+#pragma once
+
+#include "engine/plan/plan.h"
+
+namespace trainctl {
+
+/// The axes that cut the rows of such a node, major first; empty for all other nodes.
+Axes exchange_axes(const Graph& graph, const Plan& plan, const Node& node);
+
+/// True if its ranks share rows, or rows are stored in an order that its kernels do not know (ops/row_order.h).
+bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node);
+
+/// Some node of the graph passes keys from rank to rank.
+bool has_ring(const Graph& graph, const Plan& plan);
+
+}  // namespace trainctl

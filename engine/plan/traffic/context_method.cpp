@@ -1,0 +1,151 @@
+// See the header.
+#include "engine/plan/traffic/context_method.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/text.h"
+#include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/op_def.h"
+#include "engine/ops/row_order.h"
+#include "engine/plan/stages/stages.h"
+
+namespace trainctl {
+namespace {
+
+/// One attention on one rank, its tensors cut by all sizes.
+struct Exchange {
+  int64_t q_bytes = 0, kv_bytes = 0, out_bytes = 0;
+  double forward_seconds = 0, backward_seconds = 0;
+  int64_t key_heads = 1;
+  bool is_causal = false, is_balanced = false;
+};
+
+class MethodCosts {
+ public:
+  MethodCosts(const Graph& graph, const ParallelSpec& parallel, const Mesh& mesh, const CostModel& cost)
+      : graph_(graph), mesh_(mesh), cost_(cost), axes_(size_axes(mesh, parallel)), ways_(mesh.ways(axes_.context)) {
+    const std::vector<double> seconds = node_seconds(graph, cost);
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      if (!node.attrs.flag(kExchangesKeys)) continue;
+      if (node.phase == Phase::forward) exchanges_[node.layer] = exchange_of(node);
+      Exchange& exchange = exchanges_[node.layer];
+      (node.phase == Phase::forward ? exchange.forward_seconds : exchange.backward_seconds) = seconds[n] / mesh.size();
+    }
+  }
+
+  std::vector<ContextMethodCost> all() {
+    std::vector<ContextMethodCost> costs;
+    if (exchanges_.empty() || ways_ == 1) return costs;
+    costs.push_back({ContextMethod::gather, sum(&MethodCosts::gather)});
+    costs.push_back({ContextMethod::ring, sum(&MethodCosts::ring)});
+    const int64_t head_ways = int64_t{ways_} * mesh_.ways(axes_.tensor);
+    const bool by_heads = std::all_of(exchanges_.begin(), exchanges_.end(),
+                                      [&](const auto& entry) { return entry.second.key_heads % head_ways == 0; });
+    if (by_heads) costs.push_back({ContextMethod::ulysses, sum(&MethodCosts::ulysses)});
+    return costs;
+  }
+
+ private:
+  int64_t local_bytes(TensorId tensor) const {
+    const Tensor& t = graph_.tensors[static_cast<size_t>(tensor)];
+    return num_elements(t.shape) * byte_size(t.dtype) / mesh_.size();
+  }
+
+  Exchange exchange_of(const Node& node) {
+    Exchange e{.q_bytes = local_bytes(node.inputs[0]),
+               .kv_bytes = local_bytes(node.inputs[1]) + local_bytes(node.inputs[2]),
+               .out_bytes = local_bytes(node.outputs[0])};
+    const std::vector<Factor>& factors = graph_.layers[static_cast<size_t>(node.layer)].factors;
+    const int heads = cut_factor(node.rule.inputs[1][2], factors);
+    if (heads >= 0 && factors[static_cast<size_t>(heads)].cuttable)
+      e.key_heads = factors[static_cast<size_t>(heads)].size;
+    e.is_causal = node.attrs.flag("causal");
+    e.is_balanced = node.attrs.integer(kRowOrder, 0) > 1;
+    return e;
+  }
+
+  double call(Collective kind, int64_t whole_bytes) const {
+    return cost_.collective_seconds(kind, whole_bytes, mesh_, axes_.context);
+  }
+  /// Rows by position with causal attention: the last rank has almost twice the mean work.
+  double imbalance(const Exchange& e) const {
+    return e.is_causal && !e.is_balanced ? (e.forward_seconds + e.backward_seconds) * (1.0 - 1.0 / ways_) : 0;
+  }
+
+  double gather(const Exchange& e) const {
+    const int64_t whole = e.kv_bytes * ways_;
+    return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e);
+  }
+  double ulysses(const Exchange& e) const {
+    return 2 * call(Collective::all_to_all, e.q_bytes + e.kv_bytes) + 2 * call(Collective::all_to_all, e.out_bytes);
+  }
+  double ring(const Exchange& e) const {
+    const Machine& machine = cost_.machine();
+    std::vector<int> ranks = mesh_.group(0, axes_.context);
+    ranks.resize(2);
+    const auto send = [&](int64_t bytes) {
+      return send_time(machine, Bytes{static_cast<double>(bytes)}, spread_of(machine, ranks)).value;
+    };
+    const auto exposed = [&](double transfer, double kernel) {
+      return machine.overlaps ? std::max(0.0, transfer - kernel) : transfer;
+    };
+    const double steps = ways_ - 1;
+    const double merges = steps * cost_.copy_seconds(3 * e.out_bytes),
+                 sums = steps * cost_.copy_seconds(3 * e.kv_bytes);
+    // One kernel more per step, which takes at least its launch.
+    const double starts = 4 * steps * machine.launch.value;
+    return steps * exposed(send(e.kv_bytes), e.forward_seconds / ways_) +
+           steps * exposed(send(2 * e.kv_bytes), e.backward_seconds / ways_) + send(e.kv_bytes) + merges + sums +
+           starts + imbalance(e);
+  }
+
+  double sum(double (MethodCosts::*method)(const Exchange&) const) const {
+    double seconds = 0;
+    for (const auto& [layer, exchange] : exchanges_) seconds += (this->*method)(exchange);
+    return seconds;
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const CostModel& cost_;
+  const SizeAxes axes_;
+  const int ways_;
+  std::map<LayerId, Exchange> exchanges_;
+};
+
+}  // namespace
+
+std::vector<ContextMethodCost> context_method_costs(const Graph& graph, const ParallelSpec& parallel, const Mesh& mesh,
+                                                    const CostModel& cost) {
+  return parallel.context > 1 ? MethodCosts(graph, parallel, mesh, cost).all() : std::vector<ContextMethodCost>{};
+}
+
+ContextMethod choose_context_method(const ParallelSpec& parallel, const std::vector<ContextMethodCost>& costs) {
+  if (parallel.context_method != ContextMethod::automatic) return parallel.context_method;
+  const auto best =
+      std::min_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  return best == costs.end() ? ContextMethod::gather : best->method;
+}
+
+std::string context_method_note(const Graph& graph, const ParallelSpec& parallel, ContextMethod chosen,
+                                const std::vector<ContextMethodCost>& costs) {
+  if (costs.empty()) return {};
+  std::vector<std::string> each;
+  for (const ContextMethodCost& cost : costs)
+    each.push_back(fmt::format("{} {:.3g} ms", to_string(cost.method), cost.seconds * 1e3));
+  const bool is_balanced = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return node.attrs.flag(kExchangesKeys) && node.attrs.integer(kRowOrder, 0) > 1;
+  });
+  const std::string rows = is_balanced
+                               ? fmt::format("; rank i of {} has the pieces i and {} - i of {} of each sequence",
+                                             parallel.context, 2 * parallel.context - 1, 2 * parallel.context)
+                               : "";
+  return fmt::format("attention over {} ranks: {} (estimated cost per micro-batch: {}){}", parallel.context,
+                     to_string(chosen), join(each), rows);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,79 @@
+// Programs of ranks that share the rows of a sequence.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <set>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/rank_classes.h"
+#include "tests/compile/jobs.h"
+
+using namespace trainctl;
+
+namespace {
+
+Job shared_rows(const std::string& name, const std::string& method, int ranks,
+                std::vector<std::string> overrides = {}) {
+  overrides.push_back("parallel.mode=semi_auto_parallel");
+  overrides.push_back(fmt::format("parallel.context={}", ranks));
+  overrides.push_back("parallel.context_method=" + method);
+  overrides.push_back(fmt::format("launch.ranks={}", ranks));
+  return job(name, std::move(overrides));
+}
+
+int count(const Program& program, Opcode opcode, const std::string& op = "") {
+  int n = 0;
+  for (const Instruction& i : program.instructions) n += i.opcode == opcode && (op.empty() || i.op == op) ? 1 : 0;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("a ring passes each block on n - 1 times, and its gradients n times") {
+  const Job j = shared_rows("llama", "ring", 3);  // 2 layers
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel())) {
+    CHECK(count(p, Opcode::send) == 2 * (2 * 2 + 2 * 2 + 2 * 3));
+    CHECK(count(p, Opcode::recv) == count(p, Opcode::send));
+  }
+}
+
+TEST_CASE("with balanced rows every rank has as many calls of attention as the others") {
+  const Job j = shared_rows("llama", "ring", 3);
+  std::set<int> forward, backward;
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel())) {
+    forward.insert(count(p, Opcode::kernel, "attention"));
+    backward.insert(count(p, Opcode::kernel, "attention_grad"));
+  }
+  // Of 4 pairs of pieces in a block the first has 3, and each other 2.
+  CHECK(forward == std::set<int>{2 * (3 + 2 + 2)});
+  CHECK(backward == forward);
+}
+
+TEST_CASE("rows that cannot be balanced leave out the blocks that no row sees") {
+  const Job j = shared_rows("llama", "ring", 4, {"vars.length=4"});  // 4 rows have no 8 pieces
+  std::vector<int> calls;
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel()))
+    calls.push_back(count(p, Opcode::kernel, "attention"));
+  CHECK(calls == std::vector<int>{2, 4, 6, 8});
+}
+
+TEST_CASE("the ranks of a ring are compiled one by one, and verified together") {
+  const Job j = shared_rows("llama", "ring", 2, {"parallel.stages=2", "launch.ranks=8", "parallel.micro_batches=4"});
+  const RankClasses classes = compile_classes(j.graph, j.plan, CostModel());
+  CHECK(classes.programs.size() == 8);
+}
+
+TEST_CASE("gathered keys do not outlive their kernel") {
+  const Job gathers = shared_rows("llama", "gather", 3), rings = shared_rows("llama", "ring", 3);
+  const auto gathered = [](const Job& j) {
+    int n = 0;
+    for (const Instruction& i : compile_all(j.graph, j.plan, CostModel())[0].instructions)
+      n +=
+          i.opcode == Opcode::collective && i.collective == Collective::all_gather && i.purpose == Purpose::redistribute
+              ? 1
+              : 0;
+    return n;
+  };
+  CHECK(gathered(gathers) == 2 * (2 + 2));  // k and v of 2 layers, in both passes
+  CHECK(gathered(rings) == 0);
+}
