@@ -14,12 +14,17 @@
 namespace trainctl {
 namespace {
 
+ExpertShare share_of(const Graph& graph, const Plan& plan, LayerId layer, int factor) {
+  const Axes& axes = plan.layers[static_cast<size_t>(layer)].factor_axes[static_cast<size_t>(factor)];
+  const int64_t all = graph.layers[static_cast<size_t>(layer)].factors[static_cast<size_t>(factor)].size;
+  return {all / plan.mesh.ways(axes), all};
+}
+
 /// "8 of 64 experts per rank; of a micro-batch they receive 512 (token, expert) rows if loads are equal, …"
 std::string expert_note(const Graph& graph, const Plan& plan, LayerId layer, int factor) {
   const Layer& of_layer = graph.layers[static_cast<size_t>(layer)];
   const std::vector<Axes>& axes = plan.layers[static_cast<size_t>(layer)].factor_axes;
-  const int64_t experts = of_layer.factors[static_cast<size_t>(factor)].size;
-  const int64_t held = experts / plan.mesh.ways(axes[static_cast<size_t>(factor)]);
+  const auto [held, experts] = share_of(graph, plan, layer, factor);
   const ExpertCall call = expert_call(graph, layer);
   const Node& node = graph.nodes[static_cast<size_t>(call.node)];
   int64_t pairs = num_elements(graph.tensors[static_cast<size_t>(node.inputs[2])].shape);
@@ -36,6 +41,18 @@ std::string expert_note(const Graph& graph, const Plan& plan, LayerId layer, int
 }
 
 }  // namespace
+
+std::vector<ExpertShare> expert_shares(const Graph& graph, const Plan& plan) {
+  std::vector<ExpertShare> shares;
+  if (plan.hybrid()) return shares;
+  for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
+    const int factor = expert_factor(graph, l);
+    if (factor < 0) continue;
+    const ExpertShare share = share_of(graph, plan, l, factor);
+    if (std::find(shares.begin(), shares.end(), share) == shares.end()) shares.push_back(share);
+  }
+  return shares;
+}
 
 void note_experts(const Graph& graph, Plan& plan) {
   if (plan.hybrid()) return;

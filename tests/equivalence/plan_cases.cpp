@@ -34,6 +34,8 @@ const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 
 const char* const kSgd = "optimizer={type: sgd, learning_rate: 0.05, momentum: 0.9}";
 const char* const kIgnored = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}";
 
+const char* const kFrozenBf16 = "train.frozen_type=bf16";
+
 const char* const kGroups =
     "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01, clip_norm: 0.3, groups: "
     "[{parameters: "
@@ -826,6 +828,16 @@ const std::vector<PlanCase>& plan_cases() {
        "gpt",
        {kLora},
        {ranks(3), kSemi, "parallel.strategies={'h.*.ln?': [[1, 3, 1]]}"},
+       kAdamTolerance},
+      {"lora beside weights in bf16: heads and hidden units, 2 ranks by 2, level 3",
+       "gpt",
+       {kLora, kMicro2, kFrozenBf16},
+       {ranks(4), kSemi, kShard3, megatron(kGpt, 2, 2)},
+       kAdamTolerance},
+      {"lora beside weights in bf16: 2 stages of 2, recompute",
+       "gpt",
+       {kLora, kMicro2, kFrozenBf16},
+       {ranks(4), kSemi, kTwoStages, "parallel.recompute=['h.*']"},
        kAdamTolerance},
       // hybrid_parallel
       {"hybrid: data parallel by hand, 4 ranks", "mlp", {}, {ranks(4), kHybrid}},

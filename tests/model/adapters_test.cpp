@@ -77,7 +77,69 @@ TEST_CASE("readers of an adapted layer, and the loss, read the sum with its adap
 }
 
 TEST_CASE("adapters are for dense layers") {
-  CHECK(adapter_error({"adapters={lora: {layers: [norm1], rank: 2}}"}).find("names no dense layer") != std::string::npos);
+  CHECK(adapter_error({"adapters={lora: {layers: [norm1], rank: 2}}"}).find("names no dense layer") !=
+        std::string::npos);
   CHECK(adapter_error({"adapters={lora: {layers: [other], rank: 2}}"}).find("no layer matches 'other'") !=
         std::string::npos);
+}
+
+namespace {
+
+const char* const kAllDense = "adapters={lora: {layers: ['fc*'], rank: 2}}";
+const char* const kDora = "adapters={lora: {layers: [fc2], rank: 2, dora: true}}";
+const char* const kFromFolder = "weights={from: base, map: llama}";
+
+}  // namespace
+
+TEST_CASE("train.frozen_type stores the weights of frozen dense layers in fewer bits, but the last layer's") {
+  const Graph graph = graph_with({kAllDense, "train.frozen_type=bf16"});
+  for (const char* layer : {"fc1", "fc2", "head"}) {
+    CAPTURE(layer);
+    const auto weight = graph.find_tensor(std::string(layer) + ".weight");
+    REQUIRE(weight.has_value());
+    const Tensor& tensor = graph.tensors[static_cast<size_t>(*weight)];
+    const bool is_last = std::string(layer) == "head";
+    CHECK(tensor.packing == (is_last ? Packing::none : Packing::bf16));
+    CHECK(tensor.dtype == (is_last ? DType::f32 : DType::bf16));
+    CHECK(computes_tensor(graph, std::string(layer) + ".unpacked") != is_last);
+  }
+  CHECK(graph.tensors[static_cast<size_t>(*graph.find_tensor("fc1.bias"))].packing == Packing::none);
+  CHECK(graph.tensors[static_cast<size_t>(*graph.find_tensor("fc1.lora_a.weight"))].packing == Packing::none);
+}
+
+TEST_CASE("a weight whose rows do not consist of whole blocks is refused, with the remedy") {
+  const std::string error = adapter_error({kAllDense, kFromFolder, "train.frozen_type=nf4", "dataset.shape=[20]"});
+  CHECK(error.find("nf4 needs rows whose length is a multiple of 64; set train.frozen_type: bf16") !=
+        std::string::npos);
+}
+
+TEST_CASE("what is frozen has a type: without adapters and weights, nf4 is refused") {
+  CHECK(adapter_error({"train.frozen_type=nf4"}).find("nothing is frozen, so nothing is stored as nf4") !=
+        std::string::npos);
+  CHECK(adapter_error({kAllDense, "train.frozen_type=nf4"}).find("nf4 needs adapters, and weights") !=
+        std::string::npos);
+}
+
+TEST_CASE("dora trains the norms of the rows as well, and no gradient flows through the norm that divides") {
+  const Graph graph = graph_with({kDora, kFromFolder});
+  CHECK(trained_names(graph) ==
+        std::vector<std::string>{"fc2.lora_a.weight", "fc2.lora_b.weight", "fc2.lora.magnitude"});
+  const Tensor& norms = graph.tensors[static_cast<size_t>(*graph.find_tensor("fc2.lora.magnitude"))];
+  CHECK(norms.init.kind == Init::Kind::row_norms);
+  CHECK(norms.init.of == "fc2.weight");
+  CHECK_FALSE(computes_tensor(graph, "grad.fc2.lora.squares"));
+  CHECK(adapter_error({kDora}).find("the job has no weights, whose rows have the norms that it trains") !=
+        std::string::npos);
+}
+
+TEST_CASE("several adapters need names and a field of the samples") {
+  const std::string lora = "lora: {layers: [fc2], rank: 2}";
+  CHECK(adapter_error({"adapters={names: [a, b], " + lora + "}"}).find("no field states which adapter a sample uses") !=
+        std::string::npos);
+  CHECK(adapter_error({"adapters={field: topic, " + lora + "}"}).find("the adapters have no names") !=
+        std::string::npos);
+  CHECK(adapter_error({"adapters={names: [a, a], field: topic, " + lora + "}"}).find("'a' is there twice") !=
+        std::string::npos);
+  CHECK(adapter_error({"adapters={names: [a, b], field: topic, " + lora + "}"})
+            .find("there is no earlier layer 'topic'") != std::string::npos);
 }

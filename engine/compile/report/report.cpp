@@ -16,6 +16,7 @@
 #include "engine/compile/report/served_report.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
+#include "engine/plan/expert_notes.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -446,6 +447,8 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"calls", std::move(calls)},
                  {"notes", plan.notes},
                  {"sizes", sizes_json(graph, plan)}};
+  for (const ExpertShare& share : expert_shares(graph, plan))
+    report["experts"].push_back({{"per_rank", share.held}, {"all", share.all}});
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);

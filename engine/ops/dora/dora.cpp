@@ -1,7 +1,7 @@
 // DoRA (https://arxiv.org/abs/2402.09353): a product x W^T with an adapter, whose rows have trained norms m.
 //
 //   dora_squares  w [n, k], a [r, k], b [n, r] -> [n] f32: for each row, the sum over k of (w + factor * b a)^2
-//   dora_scale    m [n], squares [n] f32       -> [n]: m / sqrt(squares)
+//   dora_scale    m [n], squares [n] f32       -> [n]: m / sqrt(squares), of the type of m, or f32 with the attr f32
 //   y = c * (x W^T + factor * B (A x)) + bias,  c = dora_scale(m, dora_squares(W, A, B))
 //
 // As in PEFT, no gradient flows through the squares. Cutting k leaves the squares partial sums.
@@ -92,11 +92,11 @@ extern const OpDef dora_squares_op = {
 
 extern const OpDef dora_scale_op = {
     .name = "dora_scale",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       expect_inputs("dora_scale", in, 2, 2);
       for (const TensorInfo& input : in) expect_floats("dora_scale", {&input, 1});
       expect_shape("dora_scale", "the squares", in[1], in[0].shape);
-      return {in[0]};
+      return {{in[0].shape, attrs.flag("f32") ? DType::f32 : in[0].dtype}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
       const std::string dims = letters(in[0].shape.size());
@@ -104,7 +104,9 @@ extern const OpDef dora_scale_op = {
     },
     .backward =
         [](GradBuilder& g) {
-          g.set_in_grad(0, "dora_scale", {g.out_grad(), g.in(1)}, g.attrs());
+          Attrs attrs;
+          if (g.is_parameter(g.in(0)) && g.dtype(g.in(0)) != DType::f32) attrs.set("f32", true);
+          g.set_in_grad(0, "dora_scale", {g.out_grad(), g.in(1)}, attrs);
         },
     .no_gradient = 2,
     .kernel = {.name = "dora_scale",
@@ -112,7 +114,9 @@ extern const OpDef dora_scale_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "m / sqrt(s); inputs m, s", .inputs = {{kFlat}, f32(kFlat)}};
+                     return KernelExample{.what = "m / sqrt(s); inputs m, s",
+                                          .inputs = {{kFlat}, f32(kFlat)},
+                                          .optional = {{"f32", true}}};
                    }},
 };
 

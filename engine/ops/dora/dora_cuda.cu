@@ -54,12 +54,12 @@ __global__ void __launch_bounds__(kDoraThreads)
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kDoraThreads) dora_scale_kernel(const T* m, const float* s, int64_t all, T* y) {
+template <class M, class Y>
+__global__ void __launch_bounds__(kDoraThreads) dora_scale_kernel(const M* m, const float* s, int64_t all, Y* y) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t i = int64_t{blockIdx.x} * kDoraThreads + threadIdx.x;
-  if (i < all) y[i] = from_f32<T>(to_f32(m[i]) / sqrtf(s[i]));
+  if (i < all) y[i] = from_f32<Y>(to_f32(m[i]) / sqrtf(s[i]));
 }
 
 // Launchers
@@ -82,13 +82,16 @@ CudaKernel prepare_dora_squares(const CudaKernelCall& call) {
 CudaKernel prepare_dora_scale(const CudaKernelCall& call) {
   const int64_t all = call.out[0].size();
   if (all == 0) return [](CudaStream) {};
-  return with_float_type(call.in[0].dtype, [&](auto t) {
-    using T = decltype(t);
-    return CudaKernel(
-        [=, m = call.in[0].as<T>(), s = call.in[1].as<float>(), y = call.out[0].as<T>()](CudaStream stream) {
-          launch(dora_scale_kernel<T>, static_cast<unsigned>(ceil_div(all, kDoraThreads)), kDoraThreads, 0, stream,
-                 "dora_scale", m, s, all, y);
-        });
+  return with_float_type(call.in[0].dtype, [&](auto of_m) {
+    using M = decltype(of_m);
+    return with_float_type(call.out[0].dtype, [&](auto of_y) {
+      using Y = decltype(of_y);
+      return CudaKernel(
+          [=, m = call.in[0].as<M>(), s = call.in[1].as<float>(), y = call.out[0].as<Y>()](CudaStream stream) {
+            launch(dora_scale_kernel<M, Y>, static_cast<unsigned>(ceil_div(all, kDoraThreads)), kDoraThreads, 0, stream,
+                   "dora_scale", m, s, all, y);
+          });
+    });
   });
 }
 

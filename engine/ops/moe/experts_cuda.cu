@@ -1,6 +1,8 @@
 // The experts on GPUs: pairs of a token and an expert are sorted into rows, the products of all experts are one launch
-// of tiles over ragged rows, and each token adds up its rows in the order of its slots. Arithmetic is f32.
+// of tiles over ragged rows, and each token adds up its rows in the order of its slots. Products of bf16 run on tensor
+// cores (expert_tiles_cuda.cuh), others in f32 arithmetic.
 #include "engine/ops/moe/expert_rows_cuda.cuh"
+#include "engine/ops/moe/expert_tiles_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -129,6 +131,62 @@ __global__ void __launch_bounds__(kExpertThreads) sum_over_rows_kernel(SumOverRo
   }
 }
 
+// The same two products of bf16 on tensor cores.
+
+/// 8 numbers of a row, zeros if `there` is false.
+__device__ inline uint4 chunk_of_row(const ExpertOperand& operand, int64_t row, int64_t column, bool there) {
+  if (!there) return {};
+  const int64_t place = operand.pairs == nullptr ? row : operand.pairs[row] / operand.top_k;
+  const uint4 chunk = load_16(static_cast<const bf16*>(operand.data.p) + place * operand.width + column);
+  return operand.weights.p == nullptr ? chunk : weighted(chunk, value(operand.weights, operand.pairs[row]));
+}
+
+__device__ inline int line_of_warp() { return static_cast<int>(threadIdx.x) / 128 * 32; }
+__device__ inline int column_of_warp() { return static_cast<int>(threadIdx.x) / 32 % 4 * 32; }
+
+template <bool kTransposed>
+__global__ void __launch_bounds__(kGroupedThreads) grouped_rows_kernel(RowsProduct p, const int* starts, int experts) {
+  __shared__ GroupedMemory memory;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const RowTile tile = find_tile(starts, experts, static_cast<int>(blockIdx.y));
+  if (tile.expert < 0) return;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kGroupedColumns;
+  const bf16* const b = static_cast<const bf16*>(p.b.p) + tile.expert * p.n * p.k;
+  const WarpTile sums = grouped_tile<true, kTransposed>(
+      memory, p.k, line_of_warp(), column_of_warp(),
+      [&](int line, int64_t k) { return chunk_of_row(p.a, tile.first + line, k, line < tile.count && k < p.k); },
+      [&](int line, int64_t k) {
+        if (column + line >= p.n || k >= p.k) return uint4{};
+        return load_16(b + (kTransposed ? (column + line) * p.k + k : k * p.n + column + line));
+      });
+  sums.for_each(line_of_warp(), column_of_warp(), [&](int line, int of_tile, float sum) {
+    if (line < tile.count && column + of_tile < p.n) set(p.c, (tile.first + line) * p.n + column + of_tile, sum);
+  });
+}
+
+__global__ void __launch_bounds__(kGroupedThreads) grouped_sums_kernel(SumOverRows p, const int* starts) {
+  __shared__ GroupedMemory memory;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t expert = blockIdx.z, first_line = static_cast<int64_t>(blockIdx.y) * kGroupedLines,
+                first_column = static_cast<int64_t>(blockIdx.x) * kGroupedColumns;
+  const int begin = starts[expert], rows = starts[expert + 1] - begin;
+  const WarpTile sums = grouped_tile<false, false>(
+      memory, rows, line_of_warp(), column_of_warp(),
+      [&](int line, int64_t row) {
+        return chunk_of_row(p.a, begin + row, first_line + line, row < rows && first_line + line < p.a.width);
+      },
+      [&](int column, int64_t row) {
+        return chunk_of_row(p.b, begin + row, first_column + column, row < rows && first_column + column < p.b.width);
+      });
+  sums.for_each(line_of_warp(), column_of_warp(), [&](int line, int column, float sum) {
+    if (first_line + line >= p.a.width || first_column + column >= p.b.width) return;
+    const int64_t at = (expert * p.a.width + first_line + line) * p.b.width + first_column + column;
+    set(p.c, at, sum + (p.adds ? value(p.c, at) : 0.0f));
+  });
+}
+
 __device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // of gelu's approximation by tanh
@@ -247,6 +305,11 @@ class ScratchParts {
   bool is_bf16_;
 };
 
+/// bf16 whose rows of this width are aligned to 16 bytes.
+bool suits_tensor_cores(Ref<Mixed> operand, int64_t width) {
+  return operand.is_bf16 && width % kChunk == 0 && reinterpret_cast<uintptr_t>(operand.p) % 16 == 0;
+}
+
 /// The sizes and operands that both kernels share.
 struct ExpertsLaunch {
   ExpertsSize n;
@@ -281,6 +344,12 @@ struct ExpertsLaunch {
   }
 
   void product(const RowsProduct& p, const ExpertRowsRef& rows, CudaStream stream) const {
+    if (suits_tensor_cores(p.a.data, p.k) && suits_tensor_cores(p.b, p.n)) {
+      const dim3 blocks(grid(ceil_div(p.n, kGroupedColumns)), grid(n.rows / kExpertTile + n.experts));
+      launch(p.transposed ? grouped_rows_kernel<true> : grouped_rows_kernel<false>, blocks, kGroupedThreads, 0, stream,
+             "experts", p, rows.starts, experts());
+      return;
+    }
     const dim3 blocks(grid(ceil_div(p.n, kExpertTile)), grid(n.rows / kExpertTile + n.experts));
     launch(rows_product_kernel, blocks, kExpertThreads, 0, stream, "experts", p, rows.starts, experts());
   }
@@ -290,6 +359,12 @@ struct ExpertsLaunch {
   }
 
   void sum_rows(const SumOverRows& p, const ExpertRowsRef& rows, CudaStream stream) const {
+    if (suits_tensor_cores(p.a.data, p.a.width) && suits_tensor_cores(p.b.data, p.b.width)) {
+      const dim3 blocks(grid(ceil_div(p.b.width, kGroupedColumns)), grid(ceil_div(p.a.width, kGroupedLines)),
+                        grid(n.experts));
+      launch(grouped_sums_kernel, blocks, kGroupedThreads, 0, stream, "experts", p, rows.starts);
+      return;
+    }
     const dim3 blocks(grid(ceil_div(p.b.width, kExpertTile)), grid(ceil_div(p.a.width, kExpertTile)), grid(n.experts));
     launch(sum_over_rows_kernel, blocks, kExpertThreads, 0, stream, "experts", p, rows.starts);
   }

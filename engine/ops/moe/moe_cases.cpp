@@ -340,6 +340,7 @@ std::vector<OpCase> moe_rows() {
   rows.push_back(experts_case({{2, 12}, 5, 6, 3, 12}));
   rows.push_back(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12}));
   rows.push_back(experts_case({{90}, 3, 2, 1, 5}));              // more than one task of an expert
+  rows.push_back(experts_case({{2, 71}, 24, 3, 2, 40}));         // whole and partial tiles of tensor cores
   rows.push_back(experts_case({{2, 7}, 5, 3, 2, 67}));           // hidden features that cannot be cut
   rows.push_back(experts_case({{5}, 3, 16, 2, 4, "silu", 16}));  // most experts receive nothing
   return rows;

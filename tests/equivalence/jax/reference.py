@@ -348,6 +348,9 @@ class Network:
             return jnp.pad(x, around, constant_values=attrs["value"])
         if kind == "one_hot":
             return jax.nn.one_hot(x.astype(int), attrs["classes"], dtype=jnp.float64)
+        if kind == "position_embedding" and len(inputs) > 1:  # with the first row of each row's document
+            rows = jnp.arange(x.shape[1])[None]
+            return x + weight[rows - jnp.minimum(rows, inputs[1].astype(int))]
         if kind == "position_embedding":
             return x + weight[:x.shape[-2]]
         if kind == "rms_norm":
