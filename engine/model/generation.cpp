@@ -110,11 +110,16 @@ class CachedNetwork {
   TensorId starts_ = -1;
 };
 
-/// Without nodes that only keep statistics of a training.
+/// Without nodes that only keep statistics of a training. The outputs of a layer that passes its input on are that
+/// input's.
 Graph without_statistics(const Graph& network) {
   std::vector<TensorId> wanted;
   for (const Layer& layer : network.layers) wanted.insert(wanted.end(), layer.outputs.begin(), layer.outputs.end());
-  return forward_part(network, wanted);
+  Graph graph = forward_part(network, wanted);
+  auto next = wanted.begin();
+  for (Layer& layer : graph.layers)
+    for (TensorId& output : layer.outputs) output = *next++;
+  return graph;
 }
 
 /// The network of the job with `tokens` tokens of each text at a time, all nodes.
@@ -129,9 +134,9 @@ Graph cached_network(const JobSpec& spec, const GenerationSize& size, int64_t to
 /// Readers of a layer with an adapter read their sum.
 TensorId output_of(const Graph& graph, const JobSpec& spec, const std::string& layer) {
   if (const auto sum = graph.find_tensor(layer + std::string(kAdapterSum)); sum && spec.adapters.lora) return *sum;
-  const auto found = graph.find_tensor(layer);
+  const auto found = graph.find_layer(layer);
   check(found.has_value(), "the layer of the logits is one of the network");
-  return *found;
+  return graph.layers[static_cast<size_t>(*found)].outputs.at(0);
 }
 
 }  // namespace
