@@ -108,7 +108,8 @@ int show_job(const ShowArguments& options) {
 
 void add_show_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ShowArguments>();
-  auto* command = app.add_subcommand("show", "Print the resolved job, model, graph or plan, or a rank's program or weights");
+  auto* command =
+      app.add_subcommand("show", "Print the resolved job, model, graph or plan, or a rank's program or weights");
   command->add_option("what", options->what, "spec | model | graph | plan | program | weights")
       ->required()
       ->check([](const std::string& word) {

@@ -499,8 +499,9 @@ std::string render_model(const Json& r, size_t width) {
   }
   int64_t flops = 0;
   for (const Json& layer : all) flops += layer["flops_per_step"].get<int64_t>();
-  return fmt::format("{}: {} layers, {} parameters, {} flops per sample (forward and backward), batch {}\n\n", text(r["job"]),
-                     all.size(), with_commas(r["parameters"].get<int64_t>()), per_sample(Json(flops)), with_commas(batch)) +
+  return fmt::format("{}: {} layers, {} parameters, {} flops per sample (forward and backward), batch {}\n\n",
+                     text(r["job"]), all.size(), with_commas(r["parameters"].get<int64_t>()), per_sample(Json(flops)),
+                     with_commas(batch)) +
          table.str(2, width);
 }
 
