@@ -5,8 +5,8 @@
 
 namespace trainctl {
 
-/// Throws EnvError that begins with `option` if a file cannot be created or overwritten there, or a
-/// symbolic link is there (engine/base/output_file.h). Changes nothing.
+/// Throws EnvError that begins with `option` if a file cannot be created or overwritten at `path`, or if `path` is a
+/// symbolic link (engine/base/output_file.h). Changes nothing.
 void require_writable_file(const std::string& path, const std::string& option);
 
 /// The same for a folder, which need not exist yet: it, or the nearest folder above it, must be writable.

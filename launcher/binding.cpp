@@ -24,7 +24,7 @@ std::vector<Cpu> in_order(std::vector<Cpu> cpus) {
   return cpus;
 }
 
-/// Splits the CPUs, in order, into runs of neighbours that are `same`.
+/// Splits the CPUs, in order, into runs of neighbors that are `same`.
 template <typename Same>
 std::vector<Unit> units(const std::vector<Cpu>& cpus, const Same& same) {
   std::vector<Unit> found;

@@ -1,7 +1,7 @@
 // Two small processes that outlive the launcher by a moment. Each watches a pipe; when the launcher has ended, for
 // whatever reason, they kill the process groups that the launcher started and the processes that left them
 // (stragglers.h). PR_SET_PDEATHSIG reaches only the rank; the guardians also reach what the rank started. There are two
-// because one may be killed as well: the other stands in until the launcher has replaced it.
+// because one may be killed as well: the other takes over until the launcher has replaced it.
 //
 //   pipe:  message*          message = int32, host order: pid (a group started) | -pid (it ended)
 #pragma once

@@ -21,8 +21,8 @@ namespace trainctl {
 
 class LocalRanks : public RankRunner {
  public:
-  /// Runs the ranks of launch.cluster, numbered by local_rank. Output goes to `sink`; null: to the run's folder. All
-  /// arguments must outlive it. Throws EnvError.
+  /// Runs the ranks of launch.cluster, numbered by local_rank. Output goes to `sink`, or to the run's folder if it is
+  /// null. All arguments must outlive it. Throws EnvError.
   LocalRanks(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop, LogSink* sink = nullptr);
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;

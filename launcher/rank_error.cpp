@@ -21,7 +21,7 @@ std::optional<ErrorKind> parse_kind(std::string_view word) {
   return std::nullopt;
 }
 
-/// An integer that fits the type; converting a number like 1e30 would be undefined behaviour.
+/// An integer that fits the type; converting a number like 1e30 would be undefined behavior.
 template <class Integer>
 Integer integer(const nlohmann::json& json, const char* name, Integer otherwise) {
   const auto found = json.find(name);

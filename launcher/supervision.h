@@ -85,8 +85,8 @@ class Supervision {
     /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
-    /// The first so many ranks do not wait for each other: the run continues without those that are killed, and kills
-    /// one without progress, while another of them is left.
+    /// This number of ranks, from rank 0 on, do not wait for each other: the run continues without those that are
+    /// killed, and kills one without progress, while another of them is left.
     int on_their_own = 0;
     /// Largest number of restarts of all ranks after one has failed, and of each rank on its own.
     int max_restarts = 0;

@@ -22,7 +22,7 @@ struct Topology {
 /// The CPUs of this thread's affinity mask. Throws EnvError. No other thread may read the environment meanwhile.
 Topology read_topology();
 
-/// The CPUs of a topology that hwloc has loaded: this host's or a described one. Neighbouring cores have neighbouring
+/// The CPUs of a topology that hwloc has loaded: this host's or a described one. Neighboring cores have neighboring
 /// numbers. A CPU's node is the smallest one that contains it; nodes without CPUs (GPU or memory only) are ignored.
 std::vector<Cpu> cpus_of(hwloc_topology* host);
 

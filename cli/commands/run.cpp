@@ -136,7 +136,7 @@ int submit_job(const RunCommandArguments& options, const JobSpec& spec) {
   return kExitDone;
 }
 
-/// Checks first everything that can be wrong in the options and the job alone: planning may take a while, and a
+/// First checks everything that can be wrong in the options and the job alone, because planning may take a while, and a
 /// detached run has neither standard input nor a terminal.
 int run(const RunCommandArguments& options) {
   if (options.detach && !options.show.empty())

@@ -1,4 +1,5 @@
-// trainctl data train-tokenizer: a tokenizer from text files, in the format of the Hugging Face libraries.
+// trainctl data train-tokenizer: trains a tokenizer on text files and writes it in the format of the Hugging Face
+// libraries.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

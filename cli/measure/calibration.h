@@ -46,7 +46,7 @@ class KernelCalls {
 /// kernel does not run alone.
 void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine);
 
-/// Whether all kinds of collectives among so many ranks of this host were measured.
+/// True if all kinds of collectives among this number of ranks of this host were measured.
 bool has_collectives(const Machine& machine, int ranks);
 /// Stores the results, all measured on this host, and fits the innermost link to them.
 void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine);

@@ -74,10 +74,10 @@ class Steps {
   uint32_t step_ = 0;
 };
 
-/// Writes a step's seconds to each element of `seconds`.
+/// Fills `seconds` with samples of the time of a step.
 void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& memory, Device device, Agreed& agreed,
                 std::span<double> seconds) {
-  constexpr int kFirst = 4;  // warms up: loads what is loaded at first use, and builds the graph
+  constexpr int kFirst = 4;  // warm-up steps, which load libraries at first use and build the CUDA graph
   const auto ranks = make_shared_memory_communicator(memory, program.rank, kProgramTimeoutSeconds);
   const std::unique_ptr<Executor> executor = make_executor(program, *memory, *ranks, device);
   fill(*executor, program);
@@ -96,33 +96,33 @@ void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& mem
 }  // namespace
 
 std::vector<Seconds> bench_programs(const std::vector<RankPrograms>& all, Device device, int samples) {
-  const size_t ranks = all.at(0).size(), of_program = static_cast<size_t>(samples);
+  const size_t ranks = all.at(0).size(), samples_per_program = static_cast<size_t>(samples);
   // Separate from the executors' communicators, which a GPU's watchdog informs, with a delay, about its rank's step.
-  const auto meeting = SharedMemory::create(std::vector<int64_t>(ranks, 64));
+  const auto agreement = SharedMemory::create(std::vector<int64_t>(ranks, 64));
   std::vector<std::shared_ptr<SharedMemory>> memories;
   for (const RankPrograms& programs : all) memories.push_back(memory_for(programs, device));
-  const SharedValues<double> measured(all.size() * ranks * of_program);
+  const SharedValues<double> measured(all.size() * ranks * samples_per_program);
   const auto samples_of = [&](size_t program, size_t rank) {
-    return std::span<double>(&measured[(program * ranks + rank) * of_program], of_program);
+    return std::span<double>(&measured[(program * ranks + rank) * samples_per_program], samples_per_program);
   };
   run_rank_processes(
       static_cast<int>(ranks),
       [&](int rank) {
         const auto r = static_cast<size_t>(rank);
-        const auto together = make_shared_memory_communicator(meeting, rank, kProgramTimeoutSeconds);
+        const auto together = make_shared_memory_communicator(agreement, rank, kProgramTimeoutSeconds);
         Agreed agreed(*together);
         for (size_t p = 0; p < all.size(); ++p) time_steps(all[p][r], memories[p], device, agreed, samples_of(p, r));
       },
       [&](int rank) {
-        meeting->status(rank).state = RankState::failed;
+        agreement->status(rank).state = RankState::failed;
         for (const auto& memory : memories) memory->status(rank).state = RankState::failed;
       });
 
   std::vector<Seconds> steps;
   for (size_t p = 0; p < all.size(); ++p) {
-    std::vector<double> slowest(of_program, 0.0);
+    std::vector<double> slowest(samples_per_program, 0.0);
     for (size_t r = 0; r < ranks; ++r)
-      for (size_t i = 0; i < of_program; ++i) slowest[i] = std::max(slowest[i], samples_of(p, r)[i]);
+      for (size_t i = 0; i < samples_per_program; ++i) slowest[i] = std::max(slowest[i], samples_of(p, r)[i]);
     steps.push_back({spread_of(slowest).median});
   }
   return steps;

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// One program per rank; they run together.
+/// The programs of all ranks, one per rank, which run together.
 using RankPrograms = std::vector<Program>;
 
 /// Builds one rank's program.
@@ -21,7 +21,7 @@ class ProgramBuilder {
   Operand tensor(Shape shape, DType dtype);
 
   // Each function adds an instruction and returns its index. `waits`: instructions of other streams, and sends, that it
-  // waits for; -1 stands for none.
+  // waits for; -1 means none.
   int kernel(const char* op, std::vector<Operand> inputs, Operand output, Attrs attrs = {},
              std::vector<int> waits = {});
   /// A collective over all ranks in f32; all use the same two operands. `bytes`: the larger of a rank's input and

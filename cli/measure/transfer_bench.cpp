@@ -67,7 +67,7 @@ constexpr std::array<Call, 3> kLongCalls = {{{Collective::all_reduce, 12 * kMiB}
                                              {Collective::reduce_scatter, 15 * kMiB}}};
 constexpr int64_t kMostBytes = 15 * kMiB;
 
-/// Products of 4096 tokens: a short one and, beside calls, one that occupies multiprocessors longer than a call waits.
+/// Products of 4096 tokens: a short one, and one that occupies the multiprocessors longer than a concurrent call waits.
 constexpr int64_t kTokens = 4096;
 struct Layer {
   int64_t in, out;
@@ -83,18 +83,18 @@ class Products {
                            program.tensor({layer.out, layer.in}, DType::bf16),
                            program.tensor({kTokens, layer.out}, DType::bf16)});
   }
-  /// Adds the product with that number.
+  /// Adds the product of layer number % kLayers.size(); returns its instruction.
   int add(int number, std::vector<int> waits = {}) {
-    const Of& of = operands_[static_cast<size_t>(number) % operands_.size()];
+    const Product& of = operands_[static_cast<size_t>(number) % operands_.size()];
     return program_.kernel("matmul", {of.x, of.w}, of.y, {{"transpose_b", true}}, std::move(waits));
   }
 
  private:
-  struct Of {
+  struct Product {
     Operand x, w, y;
   };
   ProgramBuilder& program_;
-  std::vector<Of> operands_;
+  std::vector<Product> operands_;
 };
 
 constexpr int kCalls = 24;  ///< number of collective calls per step, and of pairs of products

@@ -63,7 +63,7 @@ std::string indent_of(std::string_view line, int column) {
     indent += shown == "\t" ? "\t" : std::string(count_characters(shown), ' ');
     i += length;
   }
-  // A caret may stand one past the end, where something is missing; never further.
+  // A caret may be one position past the end, where something is missing, but never further.
   return indent;
 }
 

@@ -34,7 +34,7 @@ size_t escape_length(std::string_view text) {
   return at < text.size() && is_in(at, '0', '~') ? at + 1 : at;
 }
 
-/// "ESC [ 1;31 m". Its parameters are numbers: private ones ("?", ">") are no colours.
+/// "ESC [ 1;31 m". Its parameters are numbers: private ones ("?", ">") are no colors.
 bool is_color(std::string_view sequence) {
   return sequence.size() >= 3 && sequence[1] == '[' && sequence.back() == 'm' &&
          sequence.substr(2, sequence.size() - 3).find_first_not_of("0123456789;:") == std::string_view::npos;

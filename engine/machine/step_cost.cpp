@@ -1,4 +1,4 @@
-// Time of a step beyond that of its kernels measured alone, fitted to measured steps.
+// Fits the time of a step beyond that of its kernels measured alone to measured steps.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kUnknowns = 4;
 using StepCostRow = std::array<double, kUnknowns>;
 
-/// By Gaussian elimination. The matrix is positive definite: no pivot is 0.
+/// Solves a linear system by Gaussian elimination. The matrix is positive definite, so no pivot is 0.
 StepCostRow solve(std::array<StepCostRow, kUnknowns> matrix, StepCostRow right) {
   for (size_t p = 0; p < kUnknowns; ++p)
     for (size_t q = p + 1; q < kUnknowns; ++q) {

@@ -10,7 +10,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kMostTableBytes = int64_t{1} << 60;  ///< no device has as much; sums of two fit an int64_t
-/// Least size of a load, in the device's type, whose bytes travel as they are and are mapped there.
+/// Least size of a load, in the device's type, that is transferred as bytes and mapped on the device.
 constexpr int64_t kLeastMappedBytes = int64_t{256} << 10;
 
 }  // namespace

@@ -11,8 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// Returns the tables of tensors that come as bytes, if the device does not keep them: `kept` are the ones that it
-/// keeps if it has the room.
+/// Returns the tables of the tensors that arrive as bytes, except `kept`, which the device keeps if there is room.
 std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<ByteField>& fields,
                                      const std::vector<SampleTable>& kept) {
   std::vector<ByteTable> mapped = byte_tables(fields, program);
@@ -23,7 +22,8 @@ std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<B
   return mapped;
 }
 
-/// If the device keeps `there`; `mapped` come as bytes, the rest as floats.
+/// Returns the workspace if the device keeps the tables `there`, the tensors of `mapped` arrive as bytes, and the
+/// others arrive as floats.
 int64_t workspace_bytes(const Program& program, int in_flight, const std::vector<ByteTable>& mapped,
                         const std::vector<SampleTable>& there) {
   if (mapped.empty() && there.empty()) return workspace_of(program, in_flight).bytes();

@@ -135,7 +135,7 @@ class DeviceWorker final : public Executor {
   float finish_step(std::span<float> metrics) override {
     std::vector<float> reported(1 + program_.metrics.size());
     reported[0] = inner_->finish_step(std::span(reported).subspan(1));
-    // Gradients that are there already are sent while the rest comes.
+    // Gradients that have arrived are sent while the others are still on their way.
     for (const Instruction* push : pushes_) begin_from_device(range_of(push->inputs[0]));
     for (const Range& result : results_) begin_from_device(result);
     for (const Instruction* push : pushes_) {

@@ -1,6 +1,6 @@
 // mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own),
 // then has the few best of them tried: planned, compiled and simulated by the caller. Counts work, never time, so every
-// call comes to the same plan.
+// call finds the same plan.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct CompiledTrial;
 /// Result of a job with everything fixed.
 struct Trial {
   double seconds = 0;                                      ///< seconds of a simulated step
-  int64_t memory = 0;                                      ///< bytes of the rank that needs most
+  int64_t memory = 0;                                      ///< bytes of the rank that needs the most
   std::vector<std::pair<std::string, double>> parts = {};  ///< parts of the step: name and seconds
   double bucket_seconds = 0;  ///< time of the step in which all wait for a sum of gradients or a gather of weights
   std::string fault = {};     ///< why it cannot be run; then nothing else is known
   bool in_full = true;        ///< false: added up from jobs with fewer blocks and micro-batches
-  bool of_all_ranks = true;   ///< false: one rank of each stage stood for all
+  bool of_all_ranks = true;   ///< false: only one rank of each stage was simulated
   std::shared_ptr<const CompiledTrial> compiled = {};  ///< only for the chosen plan
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }

@@ -65,7 +65,7 @@ struct TransposedTable {
 };
 
 /// The summed costs per value of one variable, while its neighbours step through all their assignments, the last one
-/// fastest. A table is added at the last neighbour that it contains, so most steps add few tables.
+/// fastest. A table is added at the last neighbor that it contains, so most steps add few tables.
 class SteppedCosts {
  public:
   SteppedCosts(const std::vector<int>& sizes, int variable, const std::vector<int>& neighbours,
@@ -102,7 +102,7 @@ class SteppedCosts {
   }
 
  private:
-  /// Adds the tables whose last neighbour is at `depth` or behind it.
+  /// Adds the tables whose last neighbor is at `depth` or behind it.
   void add_from(size_t depth) {
     for (; depth < sums_.size(); ++depth) {
       std::vector<double>& to = sums_[depth];
@@ -117,7 +117,7 @@ class SteppedCosts {
   std::vector<int> sizes_;  // of the neighbours
   std::vector<TransposedTable> tables_;
   std::vector<std::vector<size_t>> joining_;  // tables by number of neighbours that must be assigned
-  std::vector<std::vector<size_t>> having_;   // tables by neighbour
+  std::vector<std::vector<size_t>> having_;   // tables by neighbor
   std::vector<size_t> at_;                    // by table
   std::vector<int> values_;
   std::vector<std::vector<double>> sums_;  // by number of assigned neighbours

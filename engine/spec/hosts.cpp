@@ -32,7 +32,7 @@ std::string ranks_text(int ranks) { return std::to_string(ranks) + (ranks == 1 ?
 
 Placement wrong(std::string fault, std::string hint) { return {{}, std::move(fault), std::move(hint)}; }
 
-/// A word and what is after it.
+/// A word and the text after it.
 std::string_view take_word(std::string_view& line) {
   const size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
   const size_t end = std::min(line.find_first_of(" \t\r", begin), line.size());

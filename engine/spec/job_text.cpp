@@ -120,7 +120,7 @@ class Reader {
         if (Clock::now() - start > kWriterWait)
           fail("it is a FIFO that no process writes to", "start the writer first: trainctl init mlp > " + file_ + " &");
       } else if (errno == EAGAIN) {
-        awaits_writer_ = false;  // it is there, but has written nothing yet
+        awaits_writer_ = false;  // the writer exists, but has written nothing yet
         wait(-1);
       } else if (errno != EINTR) {
         fail(std::strerror(errno));

@@ -37,9 +37,9 @@ class YamlSource {
   std::optional<size_t> indent_of(size_t line) const;
   std::string_view from(size_t offset) const { return text_.substr(std::min(offset, text_.size())); }
 
-  /// The quoted text that begins at `offset`, where an anchor or a tag may stand in front of it.
+  /// The quoted text that begins at `offset`, where an anchor or a tag may precede it.
   std::optional<QuotedText> quoted_at(size_t offset) const;
-  /// The first quoted text that begins at `offset` or later, as far as can be told without parsing.
+  /// The first quoted text that begins at `offset` or later, as far as can be determined without parsing.
   std::optional<QuotedText> next_quoted(size_t offset) const;
 
  private:

@@ -19,7 +19,7 @@ Regex read_pattern(const JsonPart& part);
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 SplitBehavior read_behavior(const JsonPart& part);
 
-/// A part of a text that matches, or lies between matches.
+/// A part of a text that matches, or is between matches.
 struct Stretch {
   size_t begin = 0, end = 0;
   bool matches = false;
@@ -28,7 +28,7 @@ struct Stretch {
 /// Cuts a text into stretches, in order and without gaps.
 using Cutter = std::function<void(std::string_view text, std::vector<Stretch>& to)>;
 Cutter cut_by(Regex regex, bool invert = false);
-/// Each character of the kind is a match of its own.
+/// Each character of the kind is a separate match.
 Cutter cut_by(std::function<bool(char32_t)> is_match);
 
 /// Cuts each piece of `pieces`. Empty pieces are dropped.

@@ -1,4 +1,4 @@
-// Decodes tokens as they are generated: text is given out once no later token can change it.
+// Decodes tokens as they are generated: text is output once no later token can change it.
 #pragma once
 
 #include <cstdint>

@@ -33,11 +33,13 @@ using RankFrame = Message::Kind;
 
 /// A host that has been silent for this long does not count as heard.
 constexpr double kUnheardSeconds = 1;
+/// Time for agents to confirm the end of the run and close their connections.
 constexpr double kRankFarewellSeconds = 5;
 /// Time for the other hosts to connect or fail after one host could not be reached.
 constexpr double kOthersSeconds = 5;
 /// Time without progress after which recovery of state from hosts ends.
 constexpr double kRescueSeconds = 2;
+/// Files are sent in pieces of kGivenPiece bytes, while fewer than kMostUnconfirmedFrames bytes are unconfirmed.
 constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
 
 }  // namespace
@@ -330,7 +332,7 @@ void AgentRanks::signal(int rank, int signal) {
   });
 }
 
-/// The rank's host has sent its error with the other files of the run's folder.
+/// Reads the error file of a rank, which its host has sent with the other files of the run's folder.
 std::optional<RankError> AgentRanks::error_of(int rank) {
   if (disk_.hangs()) return std::nullopt;
   return reported_error(launch_.directory, rank, launch_.limits.ranks_explain).error;
@@ -355,8 +357,7 @@ void AgentRanks::restart(int attempt) {
   }
 }
 
-/// A rank that reports another one as lost may have lost the link instead, so the report waits for a check of all
-/// links.
+/// A rank that reports a lost peer may have lost only the link to it, so its report waits for a check of all links.
 void AgentRanks::ended(int rank, RankReport report) {
   const bool complains = !launch_.limits.ranks_explain || (report.error && report.error->kind == ErrorKind::comm);
   if (hosts_.size() < 2 || !report.failed() || report.end.signaled || !complains || !running_.contains(rank))
@@ -402,8 +403,8 @@ void AgentRanks::look_at_links() {
   }
 }
 
-/// A broken link between hosts that the launcher hears (others are lost themselves): the first link of the host
-/// with the most broken links.
+/// Returns a broken link between two hosts that the launcher still hears, since a host that it does not hear is itself
+/// lost. If several links are broken, it is the first one of the host that has the most of them.
 std::optional<LostLink> AgentRanks::lost_link() const {
   const auto is_heard_of = [](const Host& host) {
     return host.link->is_joined() && host.link->silent_seconds() < kUnheardSeconds;
@@ -471,6 +472,7 @@ void AgentRanks::stop_after_step() {
   hold_gates();
 }
 
+/// Asks every host to let no rank start another step (step_gate.h) and to report the highest step that has started.
 void AgentRanks::hold_gates() {
   for (const auto& host : hosts_) {
     host->held.reset();
@@ -478,7 +480,8 @@ void AgentRanks::hold_gates() {
   }
 }
 
-/// Once all hosts have replied, the highest step that any rank has started is the last one, or that before a save.
+/// Ends a hold once all hosts have replied. After a request to stop, the highest step that any rank has started becomes
+/// the last one. For a save, the savers learn this step, and the ranks continue.
 void AgentRanks::close_gates() {
   if ((!stop_asked_ && !holds_) || gates_closed_) return;
   uint64_t last = 0;

@@ -1,4 +1,4 @@
-// Detects what is written to the files of a folder, so that it can be sent elsewhere.
+// Detects data written to the files of a folder, so that it can be sent elsewhere.
 #pragma once
 
 #include <sys/types.h>

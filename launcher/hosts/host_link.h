@@ -1,8 +1,8 @@
-// The launcher's connection to the agent of one host, despite connections that break: starts the agent with a
-// Transport, installs the program where it is missing, reconnects, and gives up after a limit.
+// The launcher's link to the agent of one host, which survives broken connections: it starts the agent with a
+// Transport, installs the program where it is missing, reconnects, and gives up after a limit. Messages are kept until
+// they arrive.
 //
-//   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away       joined, away: messages are kept until they
-//   arrive
+//   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away
 //        │              │                           │          │ longer than launch.reconnect, or the agent is gone
 //        └──────────────┴───────────────────────────┴──────────┴──▶ lost
 #pragma once
@@ -26,7 +26,7 @@ class HostLink {
  public:
   enum class State { connecting, installing, joined, away, lost };
   struct Events {
-    std::function<void(Message& message)> message;  ///< each once, in order
+    std::function<void(Message& message)> message;  ///< called once per message, in order
     std::function<void()> confirmed;                ///< the agent has confirmed more of the sent messages
     std::function<void(const std::string& why)> lost;
     std::function<void(const std::string& what)> notice;
@@ -52,7 +52,7 @@ class HostLink {
   void flush();
   /// Confirms the received messages to the agent.
   void confirm();
-  /// Call it often. `pauses`: stops reading, which eventually makes the agent wait.
+  /// Checks timeouts and reconnects; call it often. `pauses`: stops reading, which eventually makes the agent wait.
   void look(bool pauses);
   void look_at_child();
   /// Gives up the host. The last event follows, unless it was already lost.

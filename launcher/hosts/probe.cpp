@@ -1,4 +1,4 @@
-// A host's side of probe.h.
+// The part of probe.h that runs on a host.
 #include "launcher/hosts/probe.h"
 
 #include <arpa/inet.h>
@@ -92,7 +92,8 @@ void serve(int fd) {
   }
 }
 
-/// Connections of other hosts, each on a thread. Anyone can connect: a new one ends the oldest when there are too many.
+/// Connections of other hosts, each handled by a thread. Anyone can connect, so if there are too many, a new one closes
+/// the oldest.
 class Visitors {
  public:
   explicit Visitors(size_t most) : most_(most) {}

@@ -11,8 +11,8 @@ namespace trainctl::hosts {
 inline constexpr const char* kNotInstalled = "trainctl-not-installed";
 inline constexpr const char* kWrongMachine = "trainctl-wrong-machine";
 
-/// Executes the relay of agent `id`; prints kNotInstalled or kWrongMachine if it cannot. `may_start`: as
-/// relay_to_agent.
+/// Executes the relay of agent `id` (relay_to_agent, which also explains `may_start`); prints kNotInstalled or
+/// kWrongMachine if it cannot.
 std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start);
 /// Executes a probe (probe.h); prints the same lines if it cannot.
 std::string probe_script(const Bundle& bundle, const std::string& interface);

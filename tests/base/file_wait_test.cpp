@@ -13,7 +13,7 @@
 
 using namespace trainctl;
 
-TEST_CASE("a wait that lasts longer than the timeout is told once, with its file, whichever thread waits") {
+TEST_CASE("a wait that lasts longer than the timeout is reported once, with its file, whichever thread waits") {
   std::promise<std::string> told;
   std::atomic<int> count = 0;
   const FileWatch watch(0.1, [&](const EnvError& error) {
@@ -31,7 +31,7 @@ TEST_CASE("a wait that lasts longer than the timeout is told once, with its file
   CHECK(count == 1);
 }
 
-TEST_CASE("waits that end in time, and threads that have ended, are not told") {
+TEST_CASE("waits that end in time, and threads that have ended, are not reported") {
   using Clock = std::chrono::steady_clock;
   constexpr double kTimeout = 0.2;
   std::atomic<bool> told = false;

@@ -11,7 +11,7 @@ Diagnostic error(int line, const std::string& message) { return {{"job.yaml", li
 
 }  // namespace
 
-TEST_CASE("what is wrong with several layers in the same way is one error that names them") {
+TEST_CASE("the same mistake in several layers is one error that names them all") {
   LayerErrors errors;
   CHECK(errors.empty());
   for (int i = 0; i < 12; ++i) errors.add(error(1, "bad"), "h." + std::to_string(i));

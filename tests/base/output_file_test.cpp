@@ -33,7 +33,7 @@ mode_t mode_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("an output replaces the file that is there, keeps its mode, and leaves nothing beside it") {
+TEST_CASE("an output replaces an existing file, keeps its mode, and leaves no other files") {
   const Scratch scratch;
   const std::string path = scratch.path() + "/report.html";
   write_output(path, "one");
@@ -45,7 +45,7 @@ TEST_CASE("an output replaces the file that is there, keeps its mode, and leaves
   CHECK(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("a private output is its owner's, also where others could read what was there") {
+TEST_CASE("a private output is readable only by its owner, even if others could read the replaced file") {
   const Scratch scratch;
   const std::string path = scratch.path() + "/secret.yaml";
   write_output(path, "public");
@@ -59,7 +59,7 @@ TEST_CASE("a private output is its owner's, also where others could read what wa
   CHECK(content(path) == "token");
 }
 
-TEST_CASE("an output goes through no symbolic link, whole or dangling") {
+TEST_CASE("an output follows no symbolic link, valid or dangling") {
   const Scratch scratch;
   const std::string victim = scratch.path() + "/victim", link = scratch.path() + "/job.yaml";
   std::ofstream(victim) << "mine";
@@ -73,7 +73,7 @@ TEST_CASE("an output goes through no symbolic link, whole or dangling") {
   CHECK_FALSE(fs::exists(scratch.path() + "/new"));
 }
 
-TEST_CASE("a FIFO is written to as it is") {
+TEST_CASE("a FIFO is written to and not replaced") {
   const Scratch scratch;
   const std::string path = scratch.path() + "/fifo";
   REQUIRE(mkfifo(path.c_str(), 0600) == 0);

@@ -45,9 +45,9 @@ TEST_CASE("a byte order mark does not move the caret") {
                "ab\n") == "job.yaml:1:2: wrong\n    ab\n     ^\n");
 }
 
-TEST_CASE("a line that a rank wrote commands no terminal") {
+TEST_CASE("a line that a rank wrote cannot control the terminal") {
   CHECK(terminal_line("plain\ttext, \xc3\xa4") == "plain\ttext, \xc3\xa4");
-  CHECK(terminal_line("a\x1b[2Jb\x1b[1;31mc\x1b[0m\x1b[?1049hd") == "abcd");          // erase, colours, other screen
+  CHECK(terminal_line("a\x1b[2Jb\x1b[1;31mc\x1b[0m\x1b[?1049hd") == "abcd");            // erase, colors, other screen
   CHECK(terminal_line("a\x1b]0;title\x07" "b\x1b]52;c;Y3VybA==\x1b\\c") == "abc");      // title, clipboard
   CHECK(terminal_line("a\x1b" "Pq#0\x1b\\b\x1b" "cc\x1b(0d\x1b" "7e") == "abcde");     // sixel, reset, character set
   CHECK(terminal_line("never ends \x1b]0;title") == "never ends ");
@@ -66,7 +66,7 @@ TEST_CASE("a message keeps its lines, and control characters in them are shown e
   CHECK(printable_lines("") == "");
 }
 
-TEST_CASE("colours of a line may stay, alone, and end with it") {
+TEST_CASE("the colors of a line may be kept, but no other escape sequences, and end with the line") {
   CHECK(terminal_line("a\x1b[1;31mb\x1b[2Jc", true) == "a\x1b[1;31mbc\x1b[0m");
   CHECK(terminal_line("a\x1b[38:5:1mb\x1b[>4;1mc", true) == "a\x1b[38:5:1mbc\x1b[0m");
   CHECK(terminal_line("plain", true) == "plain");

@@ -6,7 +6,7 @@
 
 using namespace trainctl;
 
-TEST_CASE("numbers as ranges: runs, sums of runs, and what is neither") {
+TEST_CASE("numbers as ranges: runs, sums of runs, and other lists") {
   CHECK(range_text({}) == "");
   CHECK(range_text({7}) == "7");
   CHECK(range_text({0, 1, 2, 3}) == "0:4");

@@ -60,7 +60,7 @@ TEST_CASE("records that a full disk refuses are written, whole and in order, onc
   CHECK(file.problem() == "");
 }
 
-TEST_CASE("what is kept for a full disk is bounded, and what is dropped is counted") {
+TEST_CASE("the lines kept while a disk is full are bounded, and dropped ones are counted") {
   const RecordScratch scratch;
   RecordFile file(scratch.path);
   const std::string large(RecordFile::kMostKeptBytes / 2, 'x');
@@ -85,7 +85,7 @@ TEST_CASE("a file that cannot be created yet is created with a later record") {
   std::filesystem::remove(scratch.path + "/inside");
 }
 
-TEST_CASE("a file that is appended to keeps what it has") {
+TEST_CASE("a file that is appended to keeps its content") {
   const RecordScratch scratch;
   RecordFile(scratch.path).write("one\n");
   RecordFile(scratch.path, RecordFile::Begin::append).write("two\n");

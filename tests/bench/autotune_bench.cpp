@@ -1,7 +1,7 @@
-// dataset.autotune beside a grid of workers and batches ahead that is set by hand: bench_autotune [STEPS], 200 steps if
-// it is left out. Pipelines of which it is known what is slow, in real time. A stage sleeps for its time, so that there
-// are as many cores as workers: what is measured is the choice, not this machine. Prints the grid and the table of
-// docs/data.md.
+// Compares dataset.autotune with a grid of numbers of workers and of batches ahead that are set by hand:
+// bench_autotune [STEPS], by default 200. It runs pipelines with known bottlenecks in real time. Each stage sleeps for
+// its time, as if there were as many cores as workers, so that the choice is measured and not this machine. Prints the
+// grid and the table of docs/data.md.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -32,7 +32,8 @@ const std::vector<Pipeline>& pipelines() {
   return all;
 }
 
-/// Sample s: 64 KiB, so that each is claimed alone, of f32 s. Takes 0.6 to 1.4 times the pipeline's time.
+/// Sample s is 64 KiB of f32 with the value s, so that each sample is claimed alone. It takes 0.6 to 1.4 times the time
+/// of the pipeline.
 class Slow final : public Dataset {
  public:
   explicit Slow(const Pipeline& pipeline, std::atomic<double>& factor) : pipeline_(pipeline), factor_(factor) {

@@ -72,7 +72,7 @@ def commands_of(source, build):
 
 
 def without_launcher(words):
-    """Drops what stands before the compiler: `cmake -E env … ccache`."""
+    """Drops the words before the compiler: `cmake -E env … ccache`."""
     names = [os.path.basename(word) for word in words]
     return words[names.index("ccache") + 1:] if "ccache" in names else words
 

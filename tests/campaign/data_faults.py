@@ -157,7 +157,7 @@ def png_bomb(options):
 
 
 def lying_tar(options):
-    scene = Scene(options, "tar with a size that lies")
+    scene = Scene(options, "tar with a wrong size")
     (scene.path / "s.tar").write_bytes(tar([("0.jpg", JPEG, len(JPEG)), ("0.cls", b"1", 1), ("1.jpg", JPEG, 1 << 30), ("1.cls", b"0", 1)]))
     job = scene.images().replace("type: image_folder, path: photos", "type: tar, path: s.tar")
     scene.expect(scene.start(job, 20), ["s.tar: byte 2,048", "1,073,741,824 bytes"])

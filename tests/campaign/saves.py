@@ -122,7 +122,7 @@ def many(options, folder):
 
 
 def hung(options, folder):
-    """Writes block: training continues, the user is told, and when the disk answers the save is finished."""
+    """Writes block: training continues, the user is notified, and when the disk responds the save is finished."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "hang", "FAULT_AT": "40"})
     run.wait_for("the notice", lambda: "waiting for the disk" in run.said())
     saves = run.saves()
@@ -146,7 +146,7 @@ def slow(options, folder):
 
 
 def full(options, folder):
-    """The disk is full: training continues, the user is told, and the save is tried again."""
+    """The disk is full: training continues, the user is notified, and the save is tried again."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "full", "FAULT_AT": "40"})
     run.wait_for("the notice", lambda: "No space left on device; retrying" in run.said())
     saves = run.saves()

@@ -1,4 +1,5 @@
-// Checkpoints of earlier versions (make.py) are read for ever: the same numbers, and training resumes from them.
+// Checkpoints of all earlier versions (make.py) can be read: they have the same numbers, and training resumes from
+// them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <zlib.h>
@@ -46,7 +47,7 @@ std::string crc32_of(PieceReader& reader, const StoredTensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("checkpoints of every format so far are whole and have the numbers that were written") {
+TEST_CASE("checkpoints of every format so far can be verified and have the numbers that were written") {
   const std::vector<OldCheckpoint> all = old_checkpoints();
   CHECK(all.size() == 2);
   for (const OldCheckpoint& old : all) {
@@ -68,7 +69,7 @@ TEST_CASE("checkpoints of every format so far are whole and have the numbers tha
   }
 }
 
-TEST_CASE("a job of a checkpoint of every format so far continues with the losses of the run that wrote it") {
+TEST_CASE("a run that resumes from a checkpoint of any format so far has the losses of the run that wrote it") {
   for (const OldCheckpoint& old : old_checkpoints()) {
     CAPTURE(old.path);
     PlannedJob job = plan_job(load_job(old.path + "/job.yaml"));

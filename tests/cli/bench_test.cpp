@@ -39,7 +39,7 @@ class SmallCache : public KernelTimer {
   std::unique_ptr<KernelTimer> cpu_ = make_cpu_kernel_timer(1);
 };
 
-/// A device on which a run takes one millisecond, from 512 x 512 on three, and memory moves 10 GB/s.
+/// A device on which a run takes one millisecond, or three from 512 x 512 results on, and memory moves 10 GB/s.
 class Millisecond : public SmallCache {
  public:
   std::vector<double> time(std::string_view, std::span<const KernelCall> calls, const SampleOptions&) override {
@@ -114,7 +114,7 @@ TEST_CASE("a memory-bound kernel is timed on more memory than the caches hold, a
   CHECK(relu.seconds.median == 1e-3);
   CHECK(relu.of_limit() == doctest::Approx(0.1));
   const OpResult tiny = bench.run(make_op_request("relu", "8", "", {}));
-  CHECK(timer.sets == 256);  // which fit in the cache
+  CHECK(timer.sets == 256);  // these fit in the cache
   CHECK(tiny.memory_bytes == 0);
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("an error in shapes, attributes or names states the rule") {
                  "64 ranks need 2.0 TiB"));
 }
 
-TEST_CASE("a GPU that is not there is an error of the machine") {
+TEST_CASE("a missing GPU is an error of the machine") {
   if (num_gpus() > 0) return skip_test("this machine has GPUs");
   CHECK(contains(bench_error({"op", "relu", "--device", "cuda"}, kExitEnv), find_cuda_devices().why_none));
   CHECK(contains(bench_error({"collective", "all_reduce", "--device", "cuda"}, kExitEnv), "--device cpu"));
@@ -161,7 +161,7 @@ TEST_CASE("sizes are powers of 1024") {
   CHECK(parse_sizes("3MB") == std::vector<int64_t>{3 << 20});
 }
 
-TEST_CASE("collectives between processes are right, and their bus bandwidth is nccl-tests'") {
+TEST_CASE("collectives between processes are correct, and their bus bandwidth is defined as in nccl-tests") {
   const Scratch scratch;
   const CommandResult result = trainctl_command(
       scratch.path(), {"bench", "collective", "all", "--ranks", "3", "--bytes", "1K,100K", "--repeat", "3", "--json"});
@@ -181,7 +181,7 @@ TEST_CASE("collectives between processes are right, and their bus bandwidth is n
   }
 }
 
-TEST_CASE("collectives between GPUs are right, and large ones the copy engines'") {
+TEST_CASE("collectives between GPUs are correct, and the copy engines perform large ones") {
   if (!have_gpus(2)) return;
   const Scratch scratch;
   const CommandResult result =

@@ -151,7 +151,9 @@ struct RunHere {
 
 }  // namespace
 
-TEST_CASE("a long kernel is priced as in steps that were run, other sizes as the nearest, a short one as alone") {
+TEST_CASE(
+    "a long kernel is priced as in measured steps, other sizes like the nearest one, and a short kernel as when timed "
+    "alone") {
   const Seconds timing{3e-6};
   RunHere run([](const KernelDef& kernel) { return Seconds{kernel.is_product ? 100e-6 : 0.3e-6}; });
   for (const RunHere::Kernel& kernel : run.kernels) {
@@ -175,7 +177,7 @@ TEST_CASE("a long kernel is priced as in steps that were run, other sizes as the
   CHECK(machine_of_json(to_json(run.machine), "again") == run.machine);
 }
 
-TEST_CASE("kernels that one launch runs are priced by what the launch takes in a step") {
+TEST_CASE("kernels that one launch runs are priced by the time of the launch in a step") {
   RunHere run([](const KernelDef&) { return Seconds{15e-6}; });
   size_t pair = 0;
   while (run.kernels[pair + 1].instruction != run.kernels[pair].instruction + 1) ++pair;
@@ -214,7 +216,7 @@ TEST_CASE("a plan is predicted for the machine that is named, and only then") {
   CHECK(text.out.find("predicted step time on h100x8 (data sheets): ") != std::string::npos);
 }
 
-TEST_CASE("a machine that is not there is an error with the names of those that are") {
+TEST_CASE("an unknown machine is an error that lists the known ones") {
   const Folder place;
   const CommandResult result = place.command({"plan", "job.yaml", "launch.machine=h300x8"});
   CHECK(result.exit_code == 2);

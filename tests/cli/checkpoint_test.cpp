@@ -103,7 +103,7 @@ TEST_CASE("checkpoint show gives files, tensors and pieces") {
   CHECK(run.checkpoint({"show", "--tensors", "nothing"}).exit_code == kExitSpec);
 }
 
-TEST_CASE("checkpoint verify notes what is whole, and names the damaged file and the reason") {
+TEST_CASE("checkpoint verify records intact checkpoints, and names a damaged file and the reason") {
   const SavedRun run;
   const CommandResult whole = run.checkpoint({"verify"});
   CHECK(whole.exit_code == kExitDone);
@@ -178,7 +178,7 @@ TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none
   CHECK(contains(refused.err, "no complete checkpoint"));
 }
 
-TEST_CASE("plan says the bytes of each rank's file, and of all files, as they are written") {
+TEST_CASE("plan states the bytes of each rank's file and of all files, as they are written") {
   const SavedRun run;
   const nlohmann::json plan = nlohmann::json::parse(run({"plan", run.job, "--json"}).out)["checkpoint"];
   const auto size = [&](const std::string& name) {
@@ -204,7 +204,7 @@ TEST_CASE("plan says the bytes of each rank's file, and of all files, as they ar
   CHECK(contains(weights, ", saved in log_output/<run>/checkpoints at the end of the run\n"));
 }
 
-TEST_CASE("plan says what memory a validation takes, and counts what the training's does not give it") {
+TEST_CASE("plan states the memory of a validation, and counts the part that it cannot share with the training") {
   const Scratch scratch;
   const std::string job = small_job(scratch.path(), "validation: {dataset: {samples: 64}}\n");
   const auto plan = [&](const std::string& more) {
@@ -223,7 +223,7 @@ TEST_CASE("plan says what memory a validation takes, and counts what the trainin
                  "\nvalidation of 64 samples in batches of 8, memory per rank\n"));
 }
 
-TEST_CASE("checkpoint says what is wrong with a word that names none") {
+TEST_CASE("checkpoint says what is wrong with an argument that names no checkpoint") {
   const SavedRun run;
   const auto complaint = [&](const std::vector<std::string>& words) {
     const CommandResult result = run.checkpoint(words);

@@ -254,7 +254,7 @@ TEST_CASE("a run that ends well on a full disk is listed as done") {
   CHECK(state_of(run) == RunState::done);
 }
 
-TEST_CASE("on a frozen disk a run notices a failed rank, ends, and says what it could not write") {
+TEST_CASE("on a hanging disk a run notices a failed rank, ends, and says what it could not write") {
   const Scratch scratch;
   const std::string disk_path = scratch.path() + "/disk", image = scratch.path() + "/image";
   const Mount disk("truncate -s 8M " + image + " && mkfs.ext4 -q " + image + " && mount -o loop " + image + " " +
@@ -281,7 +281,7 @@ TEST_CASE("on a frozen disk a run notices a failed rank, ends, and says what it 
   CHECK(contains(result.out, "bytes of the logs could not be written"));
 }
 
-TEST_CASE("a rank of a command that ends early with 0 is no failure") {
+TEST_CASE("a rank of a command that ends early with 0 is not a failure") {
   const Scratch scratch;
   shell_job(scratch, "if [ $RANK = 1 ]; then exit 0; fi; sleep 0.3");
   CHECK(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);

@@ -139,7 +139,7 @@ launch: {device: cpu}
   CHECK(plain.err.find("one_hot") != std::string::npos);
 }
 
-TEST_CASE("data check counts samples and classes and names what is broken, with exit code 3") {
+TEST_CASE("data check counts samples and classes, and names broken samples with exit code 3") {
   const Scratch scratch;
   write_photos(scratch, 5);
   const CommandResult good = trainctl_command(scratch.path(), {"data", "check", "photos"});
@@ -173,7 +173,7 @@ TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it
   CHECK(contains(skipped.out, "photos/right/7.png"));
 }
 
-TEST_CASE("data show draws the first samples in rows, and says what each is") {
+TEST_CASE("data show draws the first samples in rows, and lists their labels") {
   const Scratch scratch;
   write_photos(scratch, 8);
   data_set_write(scratch, "job.yaml", photos_job(""));
@@ -188,7 +188,7 @@ TEST_CASE("data show draws the first samples in rows, and says what each is") {
   CHECK(size == ImageSize{2 * 12 + 2, 3 * 12 + 2 * 2});
 }
 
-TEST_CASE("bench data reads with 1 worker and more, and says what takes the time") {
+TEST_CASE("bench data reads with one worker and with more, and says which stage takes the time") {
   const Scratch scratch;
   write_photos(scratch, 8);
   data_set_write(scratch, "job.yaml", photos_job(""));
@@ -233,7 +233,7 @@ TEST_CASE("a table's columns become named fields, of numbers and of words") {
   CHECK(contains(check.out, "0 (cat): 20, 1 (dog): 20"));
 }
 
-TEST_CASE("labels that the network has no class for are found by check") {
+TEST_CASE("check finds labels for which the network has no class") {
   const Scratch scratch;
   write_photos(scratch, 8);
   fs::create_directories(scratch.path() + "/photos/up");

@@ -97,7 +97,7 @@ TEST_CASE("data tokens writes all or nothing, and replaces a file only with --fo
   CHECK(files >= 2);
 }
 
-TEST_CASE("what is wrong with the files of a set is an error of the job, with its place") {
+TEST_CASE("a fault in the files of a data set is an error at a position of the job") {
   const Scratch scratch;
   data_write(scratch, "odd.bin", "abc");
   data_write(scratch, "empty.bin", "");

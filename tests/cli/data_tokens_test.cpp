@@ -52,7 +52,7 @@ TEST_CASE("data train-tokenizer writes a tokenizer that data tokens reads") {
   CHECK(file_bytes(scratch, "x.bin") == file_bytes(scratch, "y.bin"));
 }
 
-TEST_CASE("data tokens names what it cannot tokenize") {
+TEST_CASE("data tokens names input that it cannot tokenize") {
   const Scratch scratch;
   REQUIRE(train_small_tokenizer(scratch).exit_code == kExitDone);
   const auto error = [&](const std::vector<std::string>& words) {

@@ -104,7 +104,7 @@ TEST_CASE("with on_nan: warn a run continues to its end, after one line about th
   CHECK(outcome["not_finite"].is_string());
 }
 
-TEST_CASE("a loss that is nan is said even if the first rank's lines are not shown") {
+TEST_CASE("a loss of nan is reported even if the lines of the first rank are not shown") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult result =

@@ -71,7 +71,7 @@ TEST_CASE("elastic: a host that does not start again is lost too, and one that n
   CHECK(later.note_lost(cluster, reports) == "host b cannot be reached: No route to host");
 }
 
-TEST_CASE("elastic: of two hosts whose link is broken, the one that loses least is left out") {
+TEST_CASE("elastic: of two hosts whose link is broken, the one whose loss costs least is excluded") {
   const JobSpec job = job_of("{ranks: 6, hosts: ['a:2', 'b:1', 'c:3'], elastic: 1}");
   const Cluster cluster = several_hosts(job);
   LostLink link{"a", "c", "a cannot connect to 10.0.0.4: Connection timed out", ""};
@@ -89,7 +89,7 @@ TEST_CASE("elastic: of two hosts whose link is broken, the one that loses least 
     for (const std::string& host : hosts_of(on)) CHECK(!host.starts_with(left));
 }
 
-TEST_CASE("elastic: fewer ranks than min_ranks are no job") {
+TEST_CASE("elastic: fewer ranks than min_ranks cannot run the job") {
   const JobSpec job = job_of("{ranks: 4, hosts: ['a:1', 'b:3'], elastic: 2}");
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);

@@ -85,7 +85,7 @@ TEST_CASE("trainctl hosts lists hosts that cannot be reached, each with the reas
   CHECK(contains(report["hosts"][0].value("fault", ""), "gone1"));
 }
 
-TEST_CASE("what a host writes instead of an answer is shown without escapes") {
+TEST_CASE("output of a host that is not an answer is shown without escape sequences") {
   const Scratch scratch;
   write_ssh(scratch);
   std::ofstream(scratch.path() + "/job.yaml") << "command: [\"true\"]\nlaunch: {ranks: 1}\n";
@@ -148,7 +148,7 @@ TEST_CASE("a host that does not answer is reported within 5 seconds") {
   CHECK(finish_trainctl(scratch.path(), pid).exit_code == (is_run ? 128 + SIGINT : kExitEnv));
 }
 
-TEST_CASE("processes that a rank leaves on another host are a failure, as on this one") {
+TEST_CASE("processes that a rank leaves on another host are a failure, just as on this one") {
   const Scratch scratch;
   write_ssh(scratch);
   std::ofstream(scratch.path() + "/job.yaml")

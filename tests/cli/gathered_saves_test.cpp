@@ -188,7 +188,7 @@ TEST_CASE("gathered saves: an image that changes its size has the new one, and n
   }
 }
 
-TEST_CASE("gathered saves: where saves must not be left out, a due step waits until the launcher has the save before") {
+TEST_CASE("gathered saves: if no save may be skipped, a due step waits until the launcher has the previous save") {
   Scene scene({{0}, {1}}, -1, SaveAfter::whole);
   CHECK(scene.asks(0, 10));
   CHECK(scene.asks(1, 10));
@@ -233,7 +233,7 @@ TEST_CASE("gathered saves: no step waits for the disk, which gets the newest who
   CHECK_FALSE(scene.memory->saves().take_offer());
 }
 
-TEST_CASE("gathered saves: what no host says is refused") {
+TEST_CASE("gathered saves: an invalid message of a host is refused") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   CHECK(scene.asks(0, 10));
   const auto takes = [&](hosts::SaveMessage message) { return scene.launcher.take(message, {1}); };

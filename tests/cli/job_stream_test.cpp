@@ -72,7 +72,7 @@ TEST_CASE("relative paths of a job from a stream are relative to the current dir
   }
 }
 
-TEST_CASE("a FIFO is read when its writer comes, and refused when none does") {
+TEST_CASE("a FIFO is read once a writer opens it, and refused if none does") {
   const Scratch scratch;
   small_job(scratch.path());
   REQUIRE(mkfifo((scratch.path() + "/pipe.yaml").c_str(), 0600) == 0);
@@ -85,14 +85,14 @@ TEST_CASE("a FIFO is read when its writer comes, and refused when none does") {
   CHECK(contains(wrong.err, "    seed: x\n"));
 }
 
-TEST_CASE("a writer that takes its time is waited for") {
+TEST_CASE("a slow writer is awaited") {
   if (!has_descriptors()) return;
   const Scratch scratch;
   small_job(scratch.path());
   CHECK(bash(scratch, "$T check <(sleep 4; cat job.yaml)").exit_code == kExitDone);
 }
 
-TEST_CASE("what is not a job file is refused with the reason") {
+TEST_CASE("a file that is not a job file is refused with the reason") {
   const Scratch scratch;
   small_job(scratch.path());
   const auto error = [&](const std::string& line) {

@@ -79,7 +79,7 @@ TEST_CASE("final weights continue only with a fresh optimizer, and --resume pass
   CHECK(contains(resumed.out, "resuming after step 4 "));
 }
 
-TEST_CASE("evaluations are no runs: latest and --resume mean those that trained") {
+TEST_CASE("evaluations do not count as runs: latest and --resume refer to runs that trained") {
   const WeightsScratch s;
   const std::string train = "train={steps: 4, checkpoint: auto}";
   REQUIRE(s.run({"run", "job.yaml", train}).exit_code == kExitDone);

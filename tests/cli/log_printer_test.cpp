@@ -28,7 +28,7 @@ TEST_CASE("prefixes are as wide as the largest rank's, and name stderr") {
   CHECK(printed({.prefix = false}, {{{3, false}, printed_lines("a\n\nb")}}) == "a\n\nb\n");
 }
 
-TEST_CASE("only prefixes are coloured, and a rank's own colours end with its line") {
+TEST_CASE("only prefixes are colored, and a rank's own colors end with its line") {
   const std::string text =
       printed({.terminal = true, .colors = true},
               {{{0, false}, printed_lines("plain\n\033[31mred\n")}, {{0, true}, printed_lines("e\n")}});

@@ -42,14 +42,14 @@ TEST_CASE("a restart cuts metrics.jsonl after the step that it resumes from, and
   CHECK(s.text() == "{\"start_up\":{}}\n");
 }
 
-TEST_CASE("a line whose kind is no text counts as a step, and stops no restart") {
+TEST_CASE("a line whose kind is not a string counts as a step and does not prevent a restart") {
   const MetricsScratch s;
   const std::string text = "{\"kind\":5,\"run_step\":1}\n" + step_line(2);
   s.write("metrics.jsonl", text + step_line(3));
   CHECK(keep_metrics(s.run, 2) == static_cast<int64_t>(text.size()));
 }
 
-TEST_CASE("a run without lines has none to keep") {
+TEST_CASE("a run without metric lines keeps none") {
   const MetricsScratch s;
   CHECK(keep_metrics(s.run, 5) == 0);
   gather_metrics(s.run);

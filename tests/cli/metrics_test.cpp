@@ -46,7 +46,7 @@ TEST_CASE("metrics.jsonl becomes rows of one kind, with a column for each field 
   CHECK(last.rows == std::vector<std::vector<std::string>>{{"1", "2", "2", "nan", "0.5"}});
 }
 
-TEST_CASE("a line whose kind is no text is no row of any kind") {
+TEST_CASE("a line whose kind is not a string is not a row of any kind") {
   const Scratch scratch;
   const RunDirectory run = run_with(scratch, "{\"kind\":5,\"step\":1,\"run_step\":1}\n");
   for (const RowKind kind : {RowKind::steps, RowKind::epochs, RowKind::validations})

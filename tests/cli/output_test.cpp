@@ -26,7 +26,7 @@ struct Pipe {
 
 }  // namespace
 
-TEST_CASE("all output that is not read is kept, and the writer does not wait") {
+TEST_CASE("output that has not been read yet is kept, and the writer does not wait") {
   const Pipe pipe;
   std::string text;
   {

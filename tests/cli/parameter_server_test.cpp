@@ -197,7 +197,7 @@ TEST_CASE("a run with tables resumes from its checkpoint on another number of se
                  "ids.1"));
 }
 
-TEST_CASE("a save of changed rows alone has a link to all rows, and a run resumes from it as if nothing had been") {
+TEST_CASE("a save of only the changed rows links to all rows, and a run resumes from it without a difference") {
   const Scratch scratch;
   std::string job = kClicks;
   // Few of many ids are met between two saves; 96 samples of 4 ids are 384 at most.

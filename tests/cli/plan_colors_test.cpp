@@ -1,4 +1,4 @@
-// Colours of a plan: the same text without them.
+// Colors of a plan: the same text without them.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -220,7 +220,7 @@ TEST_CASE("numbers are ranges with their ends, evenly spaced ones with their ste
   CHECK(number_ranges({}) == "");
 }
 
-TEST_CASE("a pattern stands for exactly its names, or there is none") {
+TEST_CASE("names become a pattern only if it matches exactly these names") {
   CHECK(name_pattern({"h.0.fc", "h.1.fc", "h.2.fc"}) == "h.{0-2}.fc");
   CHECK(name_pattern({"h.0.b.0", "h.0.b.1", "h.1.b.0", "h.1.b.1"}) == "h.{0,1}.b.{0,1}");
   CHECK_FALSE(name_pattern({"h.0.b.0", "h.1.b.1"}));
@@ -254,7 +254,7 @@ TEST_CASE("rows fold only if their facts are equal, and every row is in one line
   CHECK(covered == rows.size());
 }
 
-TEST_CASE("what the folded plan says is what --full says, line by line, of any job with repeated blocks") {
+TEST_CASE("for any job with repeated blocks the folded plan agrees with --full line by line") {
   int folded = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     const std::string job = RandomBlocks(seed).text();
@@ -287,7 +287,7 @@ TEST_CASE("48 blocks on 64 ranks are a plan of less than 80 lines") {
   }
 }
 
-TEST_CASE("the plan says how many parameters and operations a step has, in all and a rank") {
+TEST_CASE("the plan states the parameters and the operations of a step, in total and per rank") {
   // two layers of 8 x 8 and 8; products: 2 * 16 * 8 * 8 forward, as much for each weight's gradient, and for the
   // gradient of the second layer's input
   const std::string job =
@@ -323,7 +323,7 @@ TEST_CASE("recomputation and repeated work count for the rank, not for the model
   CHECK(report["parameters"] == 144);
 }
 
-TEST_CASE("a long schedule is no wider than its lines may be, and has every task") {
+TEST_CASE("a long schedule is not wider than the limit and shows every task") {
   const Pipeline pipeline{.stages = 4, .micro_batches = 64};
   const TaskTimes times = task_times(pipeline);
   Json tasks = Json::array();

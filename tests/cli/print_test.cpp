@@ -146,7 +146,7 @@ TEST_CASE("print.every leaves out the steps between") {
   CHECK_FALSE(contains(run.result.out, "fc1 (rank"));
 }
 
-TEST_CASE("the steps of files count over the whole run, also when it resumes from a checkpoint") {
+TEST_CASE("the steps in files count over the whole run, even if it resumes from a checkpoint") {
   const PrintedRun run({"train.steps=3", "train.checkpoint={}"});
   const CommandResult resumed =
       trainctl_command(run.scratch.path(), {"run", "job.yaml", "--resume", "train.steps=5", "print.every=4"});

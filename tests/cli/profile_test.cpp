@@ -80,7 +80,8 @@ TEST_CASE("--profile=FILE names the trace of all ranks") {
   CHECK_FALSE(std::filesystem::exists(scratch.path() + "/log_output/1/trace.json"));
 }
 
-TEST_CASE("a run that ends before the profiled steps says so, one that ends within them shows what it has") {
+TEST_CASE(
+    "a run that ends before the profiled steps says so, and one that ends within them shows the steps that it has") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult before = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps=7-9"}));

@@ -49,7 +49,7 @@ TEST_CASE("ranks that move are training") {
   CHECK(ranks.states.describe(*ranks.memory, 11.5)[0] == "training");
 }
 
-TEST_CASE("a rank that stands still is shown with its position and the ranks of its group that have not arrived") {
+TEST_CASE("a rank that makes no progress is shown with its position and the ranks of its group that have not arrived") {
   FourRanks ranks;
   ranks.states.describe(*ranks.memory, 10);
   const std::vector<std::string> texts = ranks.states.describe(*ranks.memory, 12);
@@ -102,7 +102,7 @@ TEST_CASE("before and after its steps a rank is shown with its phase") {
   CHECK(ranks.states.describe(*ranks.memory, 99) == std::vector<std::string>{"starting", "loading", "done", "failed"});
 }
 
-TEST_CASE("a rank whose process is stopped is shown with the time since when") {
+TEST_CASE("a rank whose process is stopped is shown with the time since then") {
   std::vector<int> frozen;
   StoppedRanks stopped([&](int pid) { return std::find(frozen.begin(), frozen.end(), pid) != frozen.end(); });
   for (int rank = 0; rank < 3; ++rank) stopped.started(rank, 100 + rank);
@@ -123,7 +123,7 @@ TEST_CASE("a rank whose process is stopped is shown with the time since when") {
   CHECK(at(29)[2] == "running");
 }
 
-TEST_CASE("a rank that prepares kernels before its first step moves, and one that does nothing else does not") {
+TEST_CASE("a rank that prepares kernels before its first step makes progress, and one that does nothing does not") {
   FourRanks ranks;
   const Program& program = ranks.classes.programs[0];
   RankStatus& status = ranks.memory->status(0);

@@ -73,7 +73,7 @@ TEST_CASE("the user sees how long the slowest rank took to start, and for what")
   CHECK(start_up_line({}, 0).empty());
 }
 
-TEST_CASE("times of a start that are no numbers count as 0") {
+TEST_CASE("start-up times that are not numbers count as 0") {
   const std::vector<nlohmann::ordered_json> ranks = {
       nlohmann::ordered_json::parse(R"({"seconds": "x", "alone": [], "phases": {"CUDA": "y"}})"),
       nlohmann::ordered_json::parse(R"({"seconds": 2.0, "alone": 1.0, "phases": {"CUDA": {}, "data": 1.0}})")};
@@ -113,7 +113,7 @@ TEST_CASE("the progress line shows a run's progress, and what its ranks do") {
   CHECK(progress_text(command, 80) == "restart 1/2  rank 0 running");
 }
 
-TEST_CASE("a curve of losses, tokens and the rank that is waited for are shown where there is room") {
+TEST_CASE("the curve of losses, the tokens and the rank for which others wait are shown if there is room") {
   LiveStatus status = training();
   status.tokens_per_second = 2615232;
   status.share_of_peak = 0.414;
@@ -129,7 +129,7 @@ TEST_CASE("a curve of losses, tokens and the rank that is waited for are shown w
   for (size_t width = 0; width < 200; ++width) CHECK(display_width(progress_text(status, width, losses)) <= width);
 }
 
-TEST_CASE("a small curve has the means of equal stretches, and marks what is not finite") {
+TEST_CASE("a small curve shows the means of equal ranges and marks values that are not finite") {
   CHECK(sparkline({0, 0, 7, 7}, 2) == "▁█");
   CHECK(sparkline({3, 3, 3}, 8) == "▁▁▁");
   CHECK(sparkline({1, NAN, 0}, 3) == "█x▁");
@@ -156,7 +156,7 @@ TEST_CASE("a rank in another state than the others is never left out") {
 }
 
 // The line was cut before the rank that all others waited for.
-TEST_CASE("where the states of the ranks do not fit, the one that the others wait for comes first") {
+TEST_CASE("if not all states of ranks fit, that of the rank for which the others wait comes first") {
   LiveStatus status = training();
   const std::string waiting = "waiting in all_reduce grad.h.3.attention.output.weight for 3";
   status.ranks = {{"0-2,4-7", waiting}, {"3", "stopped 12 s"}};
@@ -169,7 +169,7 @@ TEST_CASE("where the states of the ranks do not fit, the one that the others wai
   CHECK(progress_text(status, 20).starts_with("rank 3 stopped 0 s"));
 }
 
-TEST_CASE("the width of a text counts characters, and no colours") {
+TEST_CASE("the width of a text counts characters, but not color codes") {
   CHECK(display_width("\033[36mé…\033[0m") == 2);
   CHECK(display_width("") == 0);
 }

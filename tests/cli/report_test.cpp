@@ -40,7 +40,7 @@ Curve waves(int64_t count) {
 
 }  // namespace
 
-TEST_CASE("a thinned curve keeps its ends, its spikes and what is not finite, and no point of its own making") {
+TEST_CASE("a thinned curve keeps its ends, its spikes and values that are not finite, and adds no point") {
   Curve curve = waves(100'000);
   curve.values[61'803] = 50;
   curve.values[70'000] = -40;
@@ -212,7 +212,7 @@ TEST_CASE("jobs are compared field by field, layers by name, without folders and
   CHECK(hide_env("env: {A: secret}\nseed: 1\n") == "env: …\nseed: 1\n");
 }
 
-TEST_CASE("a page ends no script early, whatever its data say, and refers to nothing outside") {
+TEST_CASE("no data can end a script of a page early, and a page refers to nothing outside") {
   const std::string page = report_page(page_data({{{"name", "</script>/*style*/"}, {"job", "a: 1\n"}}}, "1.2"));
   CHECK(contains(page, R"("name":"\u003c/script>/*style*/")"));
   CHECK(contains(page, R"("trainctl":"1.2")"));
@@ -242,7 +242,7 @@ TEST_CASE("trainctl report writes a page of the latest run, of named ones, and o
   CHECK(data["differences"].dump().find("launch.ranks") != std::string::npos);
 }
 
-TEST_CASE("trainctl report refuses fields without a plan, runs that are not there, and files it cannot write") {
+TEST_CASE("trainctl report refuses fields without a plan, missing runs, and files that it cannot write") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult field = trainctl_command(scratch.path(), {"report", "launch.ranks=2"});

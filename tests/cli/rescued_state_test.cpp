@@ -125,7 +125,7 @@ constexpr int64_t kStateBytes = 3 * 4 * (8 * 12 + 12 + 12 + 1);  // weights and 
 
 }  // namespace
 
-TEST_CASE("held state: of replicas one host has everything, and the newest step that all its ranks hold is taken") {
+TEST_CASE("held state: if one host has a full replica, the newest step that all of its ranks have is recovered") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -143,7 +143,7 @@ TEST_CASE("held state: of replicas one host has everything, and the newest step 
   check_state(rescued, 6, kStateBytes);
 }
 
-TEST_CASE("held state: a rank that dies while it copies has the state before") {
+TEST_CASE("held state: a rank that dies while it copies still has the previous state") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -160,7 +160,7 @@ TEST_CASE("held state: a rank that dies while it copies has the state before") {
   check_state(rescued, 6, kStateBytes);
 }
 
-TEST_CASE("held state: with no step in common, or a rank that has none yet, nothing is taken") {
+TEST_CASE("held state: without a step that all ranks have, nothing is recovered") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -199,7 +199,7 @@ TEST_CASE("held state: all hosts together have shards once, whichever they are")
   check_state(rescued, 5, kStateBytes);
 }
 
-TEST_CASE("held state: words that no host says are refused") {
+TEST_CASE("held state: an invalid message of a host is refused") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   RescuedState rescued(job);
   CHECK_FALSE(rescued.take({.name = "held", .rank = 2, .number = 1}, {2, 3}));  // it was not asked
@@ -212,7 +212,7 @@ TEST_CASE("held state: words that no host says are refused") {
   CHECK_FALSE(rescued.take({.name = "held_end", .rank = 2}, {2, 3}));
 }
 
-TEST_CASE("saves: where steps await them, the step after a save counts when the launcher has that save") {
+TEST_CASE("saves: if steps wait for them, the step after a save counts once the launcher has the save") {
   const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts);
   for (const bool awaits : {false, true}) {
     const auto memory = SharedMemory::create(std::vector<int64_t>(4, 0));
@@ -249,7 +249,7 @@ TEST_CASE("saves: where steps await them, the step after a save counts when the 
   }
 }
 
-TEST_CASE("plan: which losses of a host the others' memory covers, and what moves") {
+TEST_CASE("plan: which lost hosts the memory of the others can replace, and the bytes that move") {
   const auto replicas = losses_report(job_of(kData, kTwoHosts));
   REQUIRE(replicas.size() == 2);
   CHECK(replicas[0]["host"] == "a");

@@ -1,4 +1,4 @@
-// Bytes that changed on the disk: what `run --resume` resumes from.
+// The checkpoint from which `run --resume` resumes if bytes have changed on the disk.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A checkpoint of four ranks with an integrated file after step 11, and one of one rank that says step 7.
+/// A checkpoint of four ranks with an integrated file after step 11, and one of one rank that states step 7.
 struct TwoCheckpoints {
   Scratch scratch;
   const std::string first = scratch.path() + "/step_00000007", last = scratch.path() + "/step_00000011";
@@ -41,7 +41,7 @@ struct TwoCheckpoints {
   std::string resumed(std::vector<std::string>& notices) const { return find_resume_point(spec, {}, notices).path; }
 };
 
-/// Calls check(byte) with each byte of the file changed in turn, one bit of it; it is as it was at the end.
+/// Changes one bit of each byte of the file in turn, calls check(byte), and restores the byte.
 template <class Check>
 int64_t with_each_byte_flipped(const std::string& path, const Check& check) {
   const std::string text = read_whole_file(path);
@@ -60,8 +60,7 @@ int64_t with_each_byte_flipped(const std::string& path, const Check& check) {
 
 }  // namespace
 
-TEST_CASE(
-    "a flipped byte anywhere in a checkpoint: it is named with the file, and a run resumes from the one before it") {
+TEST_CASE("a checkpoint with a flipped byte is named with the damaged file, and a run resumes from the previous one") {
   const TwoCheckpoints saved;
   std::vector<std::string> none;
   REQUIRE(saved.resumed(none) == saved.last);
@@ -87,8 +86,7 @@ TEST_CASE(
   CHECK(saved.resumed(none) == saved.last);
 }
 
-TEST_CASE(
-    "a flipped byte beside the checkpoints, in .newest, .verified or .attempts, changes no number that is loaded") {
+TEST_CASE("a flipped byte in .newest, .verified or .attempts does not change which checkpoint is loaded") {
   const TwoCheckpoints saved;
   CheckpointDirectory directory(saved.scratch.path());
   directory.claim_attempt();

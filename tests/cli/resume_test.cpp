@@ -153,8 +153,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a rank that fails: the run restarts from its newest checkpoint, and ends with the losses of one that did not "
-    "fail") {
+    "after a rank fails, the run restarts from its newest checkpoint and has the losses of a run without a failure") {
   const Scratch scratch;
   small_job(scratch.path());
   const int pid = start_trainctl(
@@ -214,7 +213,7 @@ TEST_CASE("only the newest checkpoints are kept, and nothing else is left beside
         std::vector<std::string>{".attempts", ".newest", "step_00000040", "step_00000045", "step_00000050"});
 }
 
-TEST_CASE("what a run saves after it passed over a damaged checkpoint of a later step is kept") {
+TEST_CASE("a run that skipped a damaged checkpoint of a later step keeps what it saves afterwards") {
   const Scratch scratch;
   small_job(scratch.path());
   const std::string dir = "dir: here, async: false, every_steps: 10, keep: 1";

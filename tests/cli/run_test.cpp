@@ -100,7 +100,7 @@ TEST_CASE("--record writes the communications of one step, whatever sink_steps i
   CHECK(slurp(scratch.path() + "/log_output/3/rank.1/collectives.jsonl") == once);
 }
 
-TEST_CASE("a run records for each rank where the time until its first step went, in phases that add up") {
+TEST_CASE("a run records how each rank spent the time until its first step, in phases that add up") {
   const Scratch scratch;
   small_job(scratch.path());
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"})
@@ -159,7 +159,7 @@ TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
   CHECK(json["first_cause"]["rank"] == 2);
 }
 
-TEST_CASE("a rank that stands still is named as the one that stopped answering") {
+TEST_CASE("a rank that makes no progress is named as the one that stopped responding") {
   // The others must not stand still for that long: a busy machine holds up any process for a second or two.
   const EndlessRun run({"launch.timeout=10s", "launch.grace=1s"});
   kill(run.workers[1], SIGSTOP);

@@ -57,7 +57,7 @@ TEST_CASE("a grid is every combination, the last field fastest") {
   CHECK_THROWS_AS(grid({parse_swept_field("a=1..200+1"), parse_swept_field("b=1..200+1")}), SpecError);
 }
 
-TEST_CASE("random trials lie in their ranges, repeat with their seed, and begin alike if there are more") {
+TEST_CASE("random trials are in their ranges, repeat with their seed, and are a prefix of those of a longer sweep") {
   const std::vector<SweptField> fields = {parse_swept_field("a=3..5"), parse_swept_field("b=0..2.5"),
                                           parse_swept_field("c=1e-4..1*"), parse_swept_field("d=p,q")};
   const std::vector<TrialFields> trials = random_trials(fields, 400, 7);
@@ -80,7 +80,7 @@ TEST_CASE("random trials lie in their ranges, repeat with their seed, and begin 
   CHECK(random_trials(fields, 5, 8) != fewer);
 }
 
-TEST_CASE("a sweep runs every trial, ends in a table with the best first and a page, and has nothing left to do") {
+TEST_CASE("a sweep runs every trial, and ends with a table, best first, and a page, and a second call runs nothing") {
   const Scratch scratch;
   small_job(scratch.path());
   const SweepTexts words = {"sweep", "job.yaml", "optimizer.learning_rate=0.0001,0.05", "train.epochs=3", "--jobs", "2"};

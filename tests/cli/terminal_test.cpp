@@ -133,7 +133,7 @@ void wake_up(const Scratch& scratch) { std::ofstream(scratch.path() + "/end") <<
 
 }  // namespace
 
-TEST_CASE("on a terminal the ranks' states stay in the last line, coloured, and disappear when the run ends") {
+TEST_CASE("on a terminal the states of the ranks stay in the last line, colored, and disappear when the run ends") {
   if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);

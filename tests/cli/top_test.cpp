@@ -102,7 +102,7 @@ TEST_CASE("the usage of a process group is that of all of its processes") {
   CHECK(host.available_bytes == 400 * 1024);
 }
 
-TEST_CASE("trainctl top shows the ranks of a running job once where there is no terminal") {
+TEST_CASE("without a terminal, trainctl top shows the ranks of a running job once") {
   const Scratch scratch;
   small_job(scratch.path());
   const int run = start_trainctl(

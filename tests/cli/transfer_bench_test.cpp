@@ -27,7 +27,7 @@ RankPrograms two_ranks(const char* op, int count) {
 
 }  // namespace
 
-TEST_CASE("a step of more kernels takes longer, and is that of its slowest rank") {
+TEST_CASE("a step with more kernels takes longer, and takes as long as its slowest rank") {
   const std::vector<Seconds> steps =
       bench_programs({two_ranks("relu", 1), two_ranks("relu", 64), two_ranks("gelu", 64)}, Device::cpu, 3);
   REQUIRE(steps.size() == 3);

@@ -79,7 +79,7 @@ TEST_CASE("an option of another launcher is answered with our spelling") {
   CHECK(contains(refusal(scratch, "bench collective all_reduce -np 4"), "write --ranks 4"));
 }
 
-TEST_CASE("options for several hosts are answered with what trainctl does") {
+TEST_CASE("options of other launchers for several hosts are errors that name trainctl's way") {
   const Scratch scratch;
   small_job(scratch.path());
   for (const char* option : {"--nnodes 2", "--node-rank 0", "--node_rank=0", "--num_machines 1"})
@@ -90,7 +90,7 @@ TEST_CASE("options for several hosts are answered with what trainctl does") {
     CHECK(contains(refusal(scratch, std::string("run job.yaml ") + option), "chooses the address and a free port"));
 }
 
-TEST_CASE("all unknown options of a line are answered at once") {
+TEST_CASE("all unknown options of a command line are reported together") {
   const Scratch scratch;
   small_job(scratch.path());
   const std::string err = refusal(scratch, "run job.yaml --nnodes 1 --nproc_per_node 4 --epochs 3");
@@ -98,7 +98,7 @@ TEST_CASE("all unknown options of a line are answered at once") {
     CHECK(contains(err, part));
 }
 
-TEST_CASE("a field of the job given as an option is answered with its override") {
+TEST_CASE("a field of the job given as an option is an error that states its override") {
   const Scratch scratch;
   small_job(scratch.path());
   for (const auto& [option, ours] :
@@ -112,7 +112,7 @@ TEST_CASE("a field of the job given as an option is answered with its override")
                                                         {"--device cuda", "launch.device=cuda"},
                                                         {"--max-restarts 2", "launch.max_restarts=2"},
                                                         {"--micro-batches 4", "parallel.micro_batches=4"},
-                                                        {"--optimizer adam", "optimizer.type=adam"},
+                                                        {"--optimizer adam", "optimizer=adam"},
                                                         {"--loss mse", "loss=mse"},
                                                         {"--bind-to core", "launch.bind=core"},
                                                         {"--launch-ranks 4", "launch.ranks=4"},
@@ -169,7 +169,7 @@ TEST_CASE("help explains what --help does, in every place") {
   CHECK(contains(refusal(scratch, "help run job.yaml"), "trainctl run has no subcommands"));
 }
 
-TEST_CASE("the examples in a command's help are of that command alone") {
+TEST_CASE("the examples in a command's help are only of that command") {
   const Scratch scratch;
   for (const std::string command : {"run", "plan", "check", "show", "ps", "logs", "attach", "stop", "init",
                                     "completion", "schema", "bench", "bench op", "bench collective", "help", "man"}) {
@@ -183,7 +183,7 @@ TEST_CASE("the examples in a command's help are of that command alone") {
   }
 }
 
-TEST_CASE("what an option of run cannot do is refused before the run") {
+TEST_CASE("impossible values of run's options are refused before the run") {
   const Scratch scratch;
   small_job(scratch.path());
   std::ofstream(scratch.path() + "/command.yaml") << "command: [true]\n";

@@ -105,7 +105,7 @@ TEST_CASE("each map of the program names every tensor of its template's job, onc
   }
 }
 
-TEST_CASE("what was exported is imported again without a bit of difference, and trained on") {
+TEST_CASE("exported weights are imported again bit by bit, and training continues from them") {
   const TrainedJob job;
   const CommandResult out = job.exported("1", "a.safetensors");
   INFO(out.out << out.err);
@@ -147,7 +147,7 @@ TEST_CASE("without a map names are those of the job, and bf16 is rounded") {
   CHECK(values(back, "fc1.weight") == b);
 }
 
-TEST_CASE("what a map does not name is not exported in silence") {
+TEST_CASE("a tensor that the map does not name is not omitted silently from an export") {
   const TrainedJob job;
   job.write("map.yaml", "tensors: {fc1.weight: one, fc1.bias: two}\n");
   const CommandResult refused = job.exported("1", "a.safetensors");
@@ -163,7 +163,7 @@ TEST_CASE("what a map does not name is not exported in silence") {
   CHECK(contains(misspelt.out, "patterns of the map that match no tensor: 1\n    fc9.weight\n"));
 }
 
-TEST_CASE("what is missing, left over or of another shape is listed, and taken with --partial alone") {
+TEST_CASE("tensors that are missing, left over or of another shape are listed, and accepted only with --partial") {
   const TrainedJob job;
   REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
   const Words other = {
@@ -204,7 +204,7 @@ TEST_CASE("a map that gives one tensor of a file to two of the job is refused, i
   CHECK_MESSAGE(contains(out.err, "map.yaml:4:3: tensors.bn.weight: two tensors map to 'fc1.bias'"), out.err);
 }
 
-TEST_CASE("files of torch, and an index that does not say the truth, are refused with the reason") {
+TEST_CASE("files of torch, and a wrong index, are refused with the reason") {
   const TrainedJob job;
   REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
   job.write("model.bin", std::string("PK\x03\x04", 4) + "archive/data.pkl");
@@ -237,7 +237,7 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   CHECK(contains(unknown.err, "maps: bert, gemma, gpt2, llama, phi3, resnet50, vit"));
 }
 
-TEST_CASE("a safetensors file is one whatever the length of its header, and a pickle is named") {
+TEST_CASE("a safetensors file is recognized whatever the length of its header, and a pickle is refused by name") {
   const Scratch scratch;
   const std::string json = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   const auto write = [&](const std::string& name, const std::string& bytes) {
@@ -257,7 +257,7 @@ TEST_CASE("a safetensors file is one whatever the length of its header, and a pi
                          doctest::Contains("is a PyTorch pickle"), EnvError);
 }
 
-TEST_CASE("an f64 weight that f32 does not hold is an error that names tensor and element") {
+TEST_CASE("an f64 weight that f32 cannot represent is an error that names the tensor and the element") {
   const Scratch scratch;
   const std::string header = R"({"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})";
   const uint64_t length = header.size();

@@ -43,7 +43,7 @@ constexpr const char* kTwoConvolutions =
 
 }  // namespace
 
-TEST_CASE("images between convolutions are channels last, and data and what is flattened are transposed") {
+TEST_CASE("images between convolutions are channels last, and data and flattened images are transposed") {
   const Program program = programs("[3, 8, 8]", kTwoConvolutions)[0];
   CHECK(names_of(program, "transpose") == Names{"transpose data", "transpose b", "transpose grad.b"});
   const Operand& y = output(program, "conv2d");
@@ -73,7 +73,7 @@ TEST_CASE("a convolution's bias and relu are fused into it, and the gradients of
   CHECK(names_of(program, "conv2d").size() == 2);
 }
 
-TEST_CASE("what stages send and what is redistributed stays channels last, and the programs are proved") {
+TEST_CASE("tensors that are sent or redistributed stay channels last, and the programs pass verification") {
   for (const char* parallel :
        {"parallel: {mode: semi_auto_parallel, stages: 2, micro_batches: 2}\nlaunch: {ranks: 4}\n",
         "parallel: {mode: semi_auto_parallel, strategies: {a: [[2, 1, 1, 1], [2, 1, 1, 1]], b: [[1, 2, 1, 1]]}}\n"

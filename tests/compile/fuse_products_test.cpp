@@ -177,7 +177,7 @@ TEST_CASE("one kernel computes the gradients of a norm's input and parameters") 
   }
 }
 
-TEST_CASE("a norm without parameters has a gradient of its input alone") {
+TEST_CASE("a norm without parameters has only the gradient of its input") {
   const Program program = residual_blocks("layer_norm, affine: false", "parallel: {mode: stand_alone}")[0];
   for (const Instruction* gradient : fuse_products_of(program, "layer_norm_grad")) {
     CHECK(gradient->outputs.size() == 1);

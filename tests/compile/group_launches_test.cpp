@@ -78,7 +78,7 @@ TEST_CASE("ranks that compute the same values launch the same kernels, even if o
   CHECK(of_replicas(ranks[0]) == of_replicas(ranks[1]));
 }
 
-TEST_CASE("small loads stand at the start of their micro-batch") {
+TEST_CASE("small loads are at the start of their micro-batch") {
   const Program p = mlp({});
   CHECK(p.instructions[0].opcode == Opcode::load);
   CHECK(p.instructions[1].opcode == Opcode::load);

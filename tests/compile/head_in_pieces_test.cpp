@@ -75,7 +75,7 @@ TEST_CASE("the head runs in as many pieces of rows as the plan says, and the pre
   }
 }
 
-TEST_CASE("there are no more pieces than rows") {
+TEST_CASE("the number of pieces is at most the number of rows") {
   const Program p = programs(language_model(100, ""))[0];
   CHECK(head_in_pieces_count(p, "softmax_cross_entropy_with_grad") == 12);
 }

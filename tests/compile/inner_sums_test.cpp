@@ -48,7 +48,7 @@ std::set<std::string> kernels(const Program& p) {
 
 }  // namespace
 
-TEST_CASE("a head cut by vocabulary exchanges three numbers a row, and the logits stay where they are") {
+TEST_CASE("a head sharded by vocabulary exchanges three numbers per row, and no logits") {
   for (const int ranks : {2, 3, 4, 6}) {
     CAPTURE(ranks);
     const int64_t rows = 12 * 16, width = 24, classes = 48;

@@ -29,7 +29,9 @@ TEST_CASE("the kinds of memory add up to the arena") {
   }
 }
 
-TEST_CASE("what is alive at an instruction fits in the arena, and its most activations are the plan's") {
+TEST_CASE(
+    "the buffers in use at each instruction fit in the arena, and their largest total of activations is that of the "
+    "plan") {
   for (int level = 0; level <= 3; ++level) {
     Plan plan = data_parallel_plan(kMlp, 4, 2, 4);
     plan.optimizer_shard_level = level;
@@ -62,7 +64,7 @@ TEST_CASE("1f1b needs fewer activation bytes than gpipe") {
   CHECK(first(plan).memory.activations < gpipe);
 }
 
-TEST_CASE("each level of optimizer sharding takes less than the one before") {
+TEST_CASE("each level of optimizer sharding needs less memory than the one before") {
   JobSpec spec;
   spec.optimizer.type = "adam";
   Plan plan = data_parallel_plan(kMlp, 4);
@@ -76,7 +78,7 @@ TEST_CASE("each level of optimizer sharding takes less than the one before") {
   CHECK(memory[3].weights * 3 < memory[2].weights);
 }
 
-TEST_CASE("gradients of one micro-batch take the memory that its activations leave, and those of several take their own") {
+TEST_CASE("gradients of one micro-batch reuse the memory of its activations, and those of several have their own") {
   const Graph deep = mlp_graph(4096, 256, std::vector<int64_t>(12, 256));
   for (int level : {0, 2}) {
     CAPTURE(level);

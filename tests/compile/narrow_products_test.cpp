@@ -105,7 +105,7 @@ TEST_CASE("fp8: of a layer's input only 8 bits are kept for the backward pass") 
   }
 }
 
-TEST_CASE("fp8: what is made again for the backward pass is rounded again, by columns alone") {
+TEST_CASE("fp8: tensors recomputed for the backward pass are rounded again, by columns only") {
   const Program program = std::move(narrow_compiled({"parallel.recompute=['h.*.ln1']"}).programs[0]);
   const std::vector<int> found = find_all(program, Opcode::kernel, "quantise h.0.ln1");
   REQUIRE(found.size() == 2);

@@ -65,7 +65,7 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   return lives;
 }
 
-/// True if a gather of weights stands behind the update.
+/// True if a gather of weights comes after the update.
 bool is_gathered(const Program& p, size_t update) {
   return update + 1 < p.instructions.size() && p.instructions[update + 1].purpose == Purpose::weights;
 }
@@ -150,7 +150,7 @@ TEST_CASE("the last large gradient is computed and reduced in pieces: while one 
         const Bucket::Piece range = in_pieces->piece(piece);
         const int reduction = last_reduction(p, range.name);
         REQUIRE(reduction > before);
-        // Only the piece's product stands between two reductions, nothing else of the backward pass.
+        // Only the product of the piece is between two reductions, nothing else of the backward pass.
         const auto makes = [&](const Instruction& i) { return i.op == "matmul_weight_grad"; };
         const auto from = p.instructions.begin() + std::max(before, 0), to = p.instructions.begin() + reduction;
         if (piece > 0) CHECK(std::count_if(from, to, makes) == 1);
@@ -194,7 +194,7 @@ TEST_CASE("gradients that are not reduced, small, or cut at level 3 are in one p
   CHECK(most_pieces(compiled(1, {}, "64", 64)) == 8);
 }
 
-TEST_CASE("updates stand in the order in which their gradients are summed") {
+TEST_CASE("updates are in the order in which their gradients are summed") {
   for (int level = 0; level <= 3; ++level) {
     // With a minimum, all biases share a bucket, which is the first to be opened and the last to be summed.
     for (const std::string min_kb : {"0", "64"}) {
@@ -216,7 +216,7 @@ TEST_CASE("updates stand in the order in which their gradients are summed") {
   }
 }
 
-TEST_CASE("all updates but the last bucket's stand before the first wait for the last reduction") {
+TEST_CASE("all updates but that of the last bucket precede the first wait for the last reduction") {
   for (int level = 0; level <= 3; ++level) {
     for (const std::string micro_batches : {"1", "2"}) {
       const Program p = compiled(level, {"parallel.micro_batches=" + micro_batches}, "4096");
@@ -256,7 +256,7 @@ TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is r
           before_next += i < *next ? 1 : 0;
         }
       }
-      // At level 2 a sum over micro-batches stands behind the next reduction.
+      // At level 2 a sum over micro-batches comes after the next reduction.
       const bool sums_up = level == 2 && micro_batches == "2";
       CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 1));
       CHECK(at_the_end == 1);
@@ -376,7 +376,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("levels 1 and 2: no update stands where it would wait for its reduction, except at the end") {
+TEST_CASE("levels 1 and 2: no update is where it would wait for its reduction, except at the end") {
   for (int level = 1; level <= 2; ++level) {
     const Program p = compiled(level, {"parallel.micro_batches=1"}, "4096");  // 8 rows per rank: reductions take longer
     const int last = reductions(p).back();

@@ -295,7 +295,8 @@ TEST_CASE(
   CHECK(broadcasts > 0);
 }
 
-TEST_CASE("a program without offsets prints each operand's buffer, and is no smaller than with offsets") {
+TEST_CASE(
+    "a program without offsets prints the buffer of each operand, and has as many instructions as one with offsets") {
   const Job j = pipeline();
   const CostModel cost;
   Compiler c(j.graph, j.plan, cost, 0);

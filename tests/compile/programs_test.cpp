@@ -269,7 +269,7 @@ TEST_CASE("a program prints as a table: one line per instruction, with buffers a
   }
 }
 
-TEST_CASE("a bucket has at most 32 MiB, or one parameter, and what comes last in the graph is reduced first") {
+TEST_CASE("a bucket has at most 32 MiB or one parameter, and the last parameters of the graph are reduced first") {
   const Graph graph = mlp_graph(4, 1024, {2048, 2048, 4096, 512, 1});
   const Program p = programs_of(graph, data_parallel_plan(graph, 2))[0];
   CHECK(p.buckets.size() == 3);

@@ -116,7 +116,7 @@ TEST_CASE("weights are pulled in the order in which the forward pass needs them"
   CHECK(before == 2);  // the layers before it compute while it is under way
 }
 
-TEST_CASE("a worker that reads weights before it has pulled them is found") {
+TEST_CASE("verify: a worker that reads weights before it has pulled them is a fault") {
   std::vector<Program> programs = served();
   const int pull = find_first(programs[0], Opcode::recv, Purpose::weights);
   move_instruction(programs[0], pull, find_first(programs[0], Opcode::send, Purpose::gradient) - 1);
@@ -125,7 +125,7 @@ TEST_CASE("a worker that reads weights before it has pulled them is found") {
   CHECK(says(faults, 0, "before anything has been written there"));
 }
 
-TEST_CASE("gradients that are pushed before their last contribution are found") {
+TEST_CASE("verify: pushing gradients before their last contribution is a fault") {
   std::vector<Program> programs = served();
   const int push = find_first(programs[1], Opcode::send, Purpose::gradient);
   move_instruction(programs[1], push, find_all(programs[1], Opcode::load).back() + 1);
@@ -134,7 +134,7 @@ TEST_CASE("gradients that are pushed before their last contribution are found") 
   CHECK(says(faults, 1, "after it was pushed"));
 }
 
-TEST_CASE("a push of another part than its server holds is found") {
+TEST_CASE("verify: a push of a part that its server does not own is a fault") {
   std::vector<Program> programs = served();
   for (Instruction& i : programs[0].instructions) {
     if (i.opcode != Opcode::send || i.inputs[0].tensor != "grad.bucket2") continue;
@@ -146,7 +146,7 @@ TEST_CASE("a push of another part than its server holds is found") {
   CHECK(says(faults, 0, "where rank 3 stores"));
 }
 
-TEST_CASE("a gradient that a server does not add up is found") {
+TEST_CASE("verify: a gradient that a server does not add is a fault") {
   std::vector<Program> programs = served();
   Instruction& first =
       programs[2].instructions[static_cast<size_t>(find_first(programs[2], Opcode::recv, Purpose::gradient))];
@@ -171,7 +171,7 @@ TEST_CASE("a gradient that a server does not add up is found") {
   }
 }
 
-TEST_CASE("an update before all workers' gradients are in is found") {
+TEST_CASE("verify: an update before the gradients of all workers have arrived is a fault") {
   std::vector<Program> programs = served();
   const int update = find_named(programs[3], "update "), add = find_sum(programs[3]);
   REQUIRE(add < update);
@@ -181,7 +181,7 @@ TEST_CASE("an update before all workers' gradients are in is found") {
   CHECK(says(faults, 3, "after the update"));
 }
 
-TEST_CASE("weights that a server sends after their update are found") {
+TEST_CASE("verify: weights that a server sends after their update are a fault") {
   std::vector<Program> programs = served();
   const int send = find_first(programs[3], Opcode::send, Purpose::weights);
   const auto last = static_cast<int>(programs[3].instructions.size()) - 1;

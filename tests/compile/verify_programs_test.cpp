@@ -405,7 +405,7 @@ TEST_CASE("deadlock: two ranks issue collectives of two groups in different orde
   CHECK(says(faults, 1, 1, {"deadlock", "pair waits for rank 0 (at instruction 1, all)"}));
 }
 
-TEST_CASE("a recv that stands after the instructions that need it") {
+TEST_CASE("a recv after the instructions that need it") {
   std::vector<Program> programs = verify_programs_pipeline();
   Program& p = programs[2];
   const int recv = find_all(p, Opcode::recv)[0], send = find_all(p, Opcode::send)[0];

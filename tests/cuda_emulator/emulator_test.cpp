@@ -75,7 +75,7 @@ constexpr const char* kStoreShared =
 
 }  // namespace
 
-TEST_CASE("emulator: threads of blocks write what they compute") {
+TEST_CASE("emulator: each thread of each block writes the value that it computes") {
   Words words(64);
   const std::string ptx = kernel(
       "mov.u32 %r2, %ctaid.x;\nmov.u32 %r3, %ntid.x;\nmad.lo.s32 %r4, %r2, %r3, %r1;\n"
@@ -84,7 +84,7 @@ TEST_CASE("emulator: threads of blocks write what they compute") {
   for (uint32_t i = 0; i < 64; ++i) CHECK(words[i] == 2 * i);
 }
 
-TEST_CASE("emulator: lanes that diverge meet again") {
+TEST_CASE("emulator: lanes that diverge converge again") {
   Words words(32);
   const std::string ptx = kernel(
       "mov.u32 %r2, 0;\nand.b32 %r3, %r1, 3;\n$again:\nadd.s32 %r2, %r2, %r1;\nadd.s32 %r3, %r3, -1;\n"
@@ -132,7 +132,7 @@ TEST_CASE("emulator: a test of an mbarrier does not wait") {
   CHECK(words[1] == 1);
 }
 
-TEST_CASE("emulator: an access outside of its allocation is found") {
+TEST_CASE("emulator: an access outside of its allocation is reported") {
   Words words(32);
   tells(run(kernel("st.global.u32 [%rd2+4], %r1;"), words, 32), "out of bounds: write of 4 bytes");
   tells(run(kernel("st.global.u32 [%rd2+2], %r1;"), words, 32), "misaligned address");
@@ -140,7 +140,7 @@ TEST_CASE("emulator: an access outside of its allocation is found") {
         "out of bounds: write of 4 bytes of shared");
 }
 
-TEST_CASE("emulator: a read of unwritten memory is found") {
+TEST_CASE("emulator: a read of unwritten memory is reported") {
   Words words(64);
   words[0] = 0;
   tells(run(kernel("ld.global.u32 %r2, [%rd2];\nst.global.u32 [%rd2+128], %r2;"), words, 32),
@@ -185,7 +185,7 @@ TEST_CASE("emulator: blocks that share a word of global memory race, unless a fe
   tells(run(kernel("mov.u32 %r2, %ctaid.x;\nst.global.u32 [%rd1], %r2;"), words, 1, 4), "race: write to global memory");
 }
 
-TEST_CASE("emulator: a warp that misses a barrier is found") {
+TEST_CASE("emulator: a warp that misses a barrier is reported") {
   Words words(64);
   tells(run(kernel("setp.lt.u32 %p1, %r1, 8;\n@%p1 bra $a;\nbar.sync 0;\nbra.uni $b;\n$a:\nbar.sync 0;\n$b:\n"), words,
             32),
@@ -196,7 +196,7 @@ TEST_CASE("emulator: a warp that misses a barrier is found") {
         "deadlock");
 }
 
-TEST_CASE("emulator: an asynchronous copy has not arrived before it is waited for") {
+TEST_CASE("emulator: the data of an asynchronous copy is unwritten until a wait for the copy") {
   Words words(64);
   words.set_written();
   for (uint32_t i = 0; i < 64; ++i) words[i] = i;
@@ -209,7 +209,7 @@ TEST_CASE("emulator: an asynchronous copy has not arrived before it is waited fo
   tells(run(kernel(begin + end, kShared), words, 32), "unwritten");
 }
 
-TEST_CASE("emulator: blocks of a cluster send to each other what an mbarrier counts") {
+TEST_CASE("emulator: an mbarrier counts the bytes that blocks of a cluster send to each other") {
   Words words(64);
   const std::string ptx = kernel(
       "mov.u32 %r10, %cluster_ctarank;\nmov.u32 %r3, tile;\nsetp.ne.s32 %p1, %r1, 0;\n@%p1 bra $ready;\n"

@@ -62,8 +62,7 @@ TEST_CASE("an executor takes the arena and the workspace that the plan shows, an
   }
 }
 
-TEST_CASE(
-    "of data that travel as bytes the plan's workspace is what the executor takes: a byte an element, and the table") {
+TEST_CASE("the plan's workspace for data that arrive as bytes is what the executor allocates") {
   const ScratchFolder folder;
   folder.write("train-images-idx3-ubyte", idx_bytes({64, 80, 80}));
   folder.write("train-labels-idx1-ubyte", idx_bytes({64}));

@@ -17,7 +17,7 @@ namespace {
 using emulator::library_runs;
 using emulator::LibraryRules;
 
-/// Other rules while it lives.
+/// Changes the rules during its lifetime.
 class With {
  public:
   explicit With(const LibraryRules& rules) { emulator::library_rules() = rules; }
@@ -97,7 +97,7 @@ TEST_CASE("a batch that is too large for cuDNN goes to it in slices, with the sa
   }
 }
 
-TEST_CASE("a weight gradient that cuDNN makes in bf16 alone is widened, with the same results") {
+TEST_CASE("a weight gradient that cuDNN computes only in bf16 is converted to f32, with the same results") {
   const CaseRun run{cuda_device(), DType::bf16};
   for (const int64_t most_images : {1, 1 << 20}) {
     const With rules({.most_images = most_images, .wide_gradients = false});

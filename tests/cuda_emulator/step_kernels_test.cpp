@@ -120,7 +120,7 @@ TEST_CASE("cuda: floats are made of a slot's bytes by a table a channel, in eith
       }
 }
 
-TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves its own loss") {
+TEST_CASE("cuda: each step of a graph reads its own data and scalars, and writes its own loss") {
   constexpr int64_t kSlots = 5, kAtOnce = 3, kStride = 4096, kScalars = 4032, kNumbers = 3008;
   constexpr int64_t kRows = 37, kRowBytes = 12, kGathered = 29;
   std::vector<std::byte> staged = random_bytes(kSlots * kStride, 1);

@@ -24,7 +24,7 @@ double mean_of_epoch(const std::vector<float>& losses, size_t epoch, size_t step
 
 }  // namespace
 
-TEST_CASE("a job without a loss runs forward only, and each rank prints what it holds") {
+TEST_CASE("a job without a loss runs only the forward pass, and each rank prints its shards") {
   const RunResult run = run_config("allgather.yaml");
   REQUIRE(run.printed.size() == 2);
   for (const auto& [rank, printed] : run.printed) {
@@ -45,7 +45,7 @@ TEST_CASE("the reference job on 8 ranks learns handwritten digits") {
   MESSAGE("first loss ", run.losses[0], ", mean of epoch 10 ", mean_of_epoch(run.losses, 10, kSteps));
 }
 
-TEST_CASE("each pass of the compiler is right on the jobs of configs/ and templates/") {
+TEST_CASE("the programs of the jobs in configs/ and templates/ have no fault after any pass of the compiler") {
   int proved = 0;
   for (const char* folder : {"/configs", "/templates"}) {
     for (const auto& entry : std::filesystem::directory_iterator(std::string(TRAINCTL_SOURCE_DIR) + folder)) {

@@ -1,4 +1,4 @@
-// precision: fp8 follows bf16, and plans of several ranks follow one rank.
+// precision: fp8. Losses follow those in bf16, and plans of several ranks follow one rank.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -31,14 +31,14 @@ double largest_difference(const std::vector<float>& losses, const std::vector<fl
   return largest;
 }
 
-/// configs/gpt_text.
+/// Runs configs/gpt_text.
 RunResult run_text(const std::string& precision, std::vector<std::string> overrides) {
   overrides.insert(overrides.end(), {"metrics=[]", "precision=" + precision});
   if (precision == "fp8") overrides.emplace_back("fp8.min_weight=0");
   return run_job(plan_job(load_job(TRAINCTL_SOURCE_DIR "/configs/gpt_text.yaml", overrides)));
 }
 
-/// The mean of each ten.
+/// The means of every ten consecutive losses.
 std::vector<float> tens(const std::vector<float>& losses) {
   std::vector<float> means;
   for (size_t i = 0; i + 10 <= losses.size(); i += 10) {
@@ -63,14 +63,14 @@ void check_text(const std::vector<std::string>& overrides, float falls_to) {
 }  // namespace
 
 TEST_CASE("fp8: the loss of a GPT on text follows bf16 within 1 %, and falls") {
-  // A text that nobody edits: the job's own is docs/ and headers, so that each change of these would be another run.
+  // A text that does not change. The text of the job itself is docs/ and headers, so every edit would change the
+  // losses.
   check_text({"dataset.path=" TRAINCTL_SOURCE_DIR "/LICENSE", "vars.d=64", "vars.layers=2", "vars.tokens=64",
-              "dataset.batch=8", "train.steps=60",
-              "optimizer.learning_rate={base: 0.002, warmup_steps: 10}"},
+              "dataset.batch=8", "train.steps=60", "optimizer.learning_rate={base: 0.002, warmup_steps: 10}"},
              0.75f);
 }
 
-// Minutes: test_equivalence -tc='fp8: 500 steps*' --no-skip
+// Takes minutes: test_equivalence -tc='fp8: 500 steps*' --no-skip
 TEST_CASE("fp8: 500 steps of configs/gpt_text follow bf16 within 1 %" * doctest::skip()) {
   check_text({"train.steps=500"}, 0.5f);
 }

@@ -100,7 +100,7 @@ TEST_CASE("metrics do not change the losses") {
   }
 }
 
-TEST_CASE("a metric that the prediction cannot give is refused at its place") {
+TEST_CASE("a metric that cannot be computed from the prediction is refused at its position") {
   CHECK(error_of("classifier", {"metrics=[accuracy, {type: top_k, k: 13}]"}) ==
         "metrics[1].k: k is 13, but the prediction [24, 12] has 12 classes");
   CHECK(error_of("classifier", {"metrics=[accuracy, {type: top_k, k: 12}]"}) == "no error");

@@ -1,5 +1,5 @@
-// hybrid_parallel with one row per rank and micro-batch: layers that depend on the place of an element in the whole
-// tensor have the numbers of one rank behind every layer that changes shapes.
+// hybrid_parallel with one row per rank and micro-batch. Some layers depend on the position of an element in the whole
+// tensor, such as dropout. After any layer that changes shapes they must compute the same numbers as on one rank.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ struct Case {
   std::vector<const char*> network;
 };
 
-/// Each ends with three features.
+/// The networks; job_of appends a layer with three outputs.
 const std::vector<Case> kCases = {
     {"dropout", "[6]", {"{name: a, type: dense, units: 8}", "{name: d, type: dropout, p: 0.4}"}},
     {"dropout behind flatten",
@@ -95,7 +95,7 @@ std::string job_of(const Case& c, int ranks, int micro_batches, const char* opti
 
 }  // namespace
 
-TEST_CASE("hybrid_parallel: with one row per rank every layer knows its place in the whole, behind every reshape") {
+TEST_CASE("hybrid_parallel: with one row per rank every plan has the losses of one rank, after every kind of reshape") {
   for (const Case& c : kCases) {
     SUBCASE(c.what) {
       for (const auto& [ranks, micro_batches] : std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {2, 3}}) {

@@ -148,7 +148,7 @@ TEST_CASE("servers keep the f32 weights of a bf16 job and workers pull the copie
   }
 }
 
-TEST_CASE("what is saved under parameter servers continues under data_parallel and the other way") {
+TEST_CASE("a run saved under parameter servers continues under data_parallel, and vice versa") {
   for (const Job& job : kJobs) {
     CAPTURE(job.name);
     const auto planned = [&](const Overrides& plan) { return plan_job(job_spec(job.name, job.same + kShort + plan)); };

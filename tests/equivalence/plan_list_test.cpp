@@ -1,4 +1,4 @@
-// The table of plans for programs that are not C++: a JSON object a line.
+// Prints the table of plans for programs that are not written in C++, as one JSON object per line.
 //
 //   test_equivalence --no-skip -tc="the table of plans*"      tests/hosts/equivalence.py
 #include <doctest/doctest.h>

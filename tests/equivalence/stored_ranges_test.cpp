@@ -64,7 +64,7 @@ TEST_CASE("under every plan the ranks together store each element of each tensor
   }
 }
 
-TEST_CASE("replicas divide what they hold: none stores twice as much as another of large tensors") {
+TEST_CASE("replicas share the storing of their tensors: none stores twice as much of large tensors as another") {
   const PlannedJob job = plan_job(job_spec(
       "wide", {"launch.ranks=4", "parallel.mode=data_parallel", "optimizer={type: adam, learning_rate: 0.001}"}));
   std::vector<int64_t> bytes;

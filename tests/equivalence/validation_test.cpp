@@ -1,4 +1,4 @@
-// A validation beside the training: the same numbers under every plan, and training as if it were not there.
+// Validation during training: it has the same numbers under every plan, and does not change the training.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ bool is_run(const PlanCase& plan) {
 
 }  // namespace
 
-TEST_CASE("a validation has the numbers of one rank under every plan, and training continues with the same bits") {
+TEST_CASE("a validation has the numbers of one rank under every plan, and does not change a bit of the training") {
   for (const PlanCase& plan : plan_cases()) {
     if (!is_run(plan)) continue;
     SUBCASE(plan.name) {
@@ -72,7 +72,7 @@ TEST_CASE("a validation has the numbers of one rank under every plan, and traini
   }
 }
 
-TEST_CASE("each sample of a validation counts once, however the samples divide into batches") {
+TEST_CASE("each sample of a validation counts once, even if the samples do not fill the last batch") {
   // The weights hardly move, so the batch does not matter.
   const auto run = [](const char* job, const char* batch) {
     return run_job(job, {"optimizer={type: sgd, learning_rate: 1e-30}", "train={steps: 1}", batch,
@@ -88,7 +88,8 @@ TEST_CASE("each sample of a validation counts once, however the samples divide i
 }
 
 TEST_CASE(
-    "evaluations of every plan are proved in bf16 too, beside the training and alone, where only weights are kept") {
+    "evaluation programs of every plan pass verification in fp32 and bf16, during training and alone with only "
+    "weights") {
   for (const PlanCase& plan : plan_cases()) {
     const JobSpec spec = job_spec(plan.job, plan.same + plan.plan);
     if (!spec.loss) continue;
@@ -97,7 +98,7 @@ TEST_CASE(
       const PlannedJob job = plan_job(job_spec(plan.job, plan.same + plan.plan + std::vector<std::string>{precision} +
                                                              std::vector<std::string>{"validation={}"}));
       const RankClasses training = compile_classes(job), alone = compile_validation_classes(job, false),
-                        beside = compile_validation_classes(job);  // which throw where the proof fails
+                        beside = compile_validation_classes(job);  // compiling throws if verification fails
       for (int rank = 0; rank < alone.num_ranks(); ++rank) {
         const Memory& memory = alone.program_of(rank).memory;
         CHECK(memory.gradients + memory.optimizer + memory.master == 0);
@@ -107,7 +108,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an evaluation reads running statistics, and drops nothing out") {
+TEST_CASE("an evaluation reads running statistics and has no dropout") {
   const PlannedJob masks = plan_job(job_spec("masks", {}));
   const Graph evaluation = evaluation_graph(masks.graph);
   for (const Node& node : evaluation.nodes) {

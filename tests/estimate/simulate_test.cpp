@@ -101,7 +101,7 @@ TEST_CASE("the parts of a simulated step add up to it, and no stream is busy for
   }
 }
 
-TEST_CASE("one rank of each class stands for all: simulating every rank by itself takes as long") {
+TEST_CASE("simulating one rank of each class gives the same time as simulating every rank") {
   for (const std::string& plan : kPlans) {
     CAPTURE(plan);
     const Case c = compiled(plan);
@@ -131,7 +131,7 @@ TEST_CASE("more bandwidth, memory or products never cost time") {
   }
 }
 
-TEST_CASE("a step that was measured is predicted as it was, and its parts add up") {
+TEST_CASE("a measured step is predicted as measured, and its parts add up") {
   const Case c = compiled(kPlans[0]);
   for (Machine machine : {*find_machine("cpu"), gpus()}) {
     StepSample step = step_alone(c.classes.programs[0], machine);
@@ -177,7 +177,7 @@ TEST_CASE("a faster kernel never costs time") {
   }
 }
 
-TEST_CASE("four equal stages take three products a micro-batch, and a bubble of five") {
+TEST_CASE("a step of four equal stages takes three products per micro-batch, plus the bubble of the pipeline") {
   const std::string network = R"(
 dataset: {type: random, shape: [512], label_shape: [512], label_dtype: f32, batch: 512}
 network:
@@ -254,7 +254,8 @@ Seconds length_of(const Simulation& step, size_t instruction) {
 }  // namespace
 
 TEST_CASE(
-    "a collective has the exposed delay, and beside a kernel waits for it, at most until the delay beside kernels") {
+    "a collective has the exposed delay, and beside a kernel it waits for that kernel, at most for the delay beside "
+    "kernels") {
   Machine machine = *find_machine("h100x8");
   machine.overlap_cost = 1;
   const Seconds relu = length_of(simulate(relus_and_all_reduce(1), machine), 0), exposed{1e-5};

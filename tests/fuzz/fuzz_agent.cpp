@@ -1,4 +1,5 @@
-// Any bytes as a stream between launcher and agent: frames, or refused; a frame that is read encodes to the same bytes.
+// libFuzzer target: any bytes are read as frames between launcher and agent, or refused. A frame that was read encodes
+// to the same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // Bytes as a sequence of valid frames to a real agent: orders with right and wrong contents, confirmations now and
-// later. The agent starts real processes (/bin/true, sleep), and must end as it is told and delete its folder.
+// later. The agent starts real processes (/bin/true, sleep), and must end on request and delete its folder.
 //
 //   sequence := order*        order := kind attempt rank number name text confirms      one byte each: an index
 //   text 255 := the next byte gives a length, and so many bytes follow

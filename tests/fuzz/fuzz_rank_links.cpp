@@ -1,10 +1,10 @@
-// Any bytes as what a peer that has the job's token sends to a rank over TLS, after any bytes of a client without it,
-// while the rank sends and receives on other threads. Each operation of the rank ends as soon as the peer has closed
-// the connection: it is done, or it throws. None waits until its time is over, and no buffer is touched after it is
-// gone.
+// libFuzzer target: a rank receives any bytes over TLS from a peer that has the job's token, after any bytes from a
+// client without it, while it sends and receives on other threads. Each operation of the rank completes or throws as
+// soon as the peer has closed the connection. None waits for its timeout, and no buffer is accessed after it was freed.
 //
 //   input := operations count stranger[count] step*        operations: two bits per slot, an Operation
-//   step  := kind slot size        one byte each; kind 0 asks, 1 sends, 2 sends less than it says, 3: the two bytes raw
+//   step  := kind slot size        one byte each; kind 0 asks, 1 sends, 2 sends less than announced, 3: the two bytes
+//   raw
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
@@ -33,12 +33,12 @@ namespace {
 using namespace trainctl;
 
 constexpr std::string_view kToken = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-constexpr std::chrono::milliseconds kPatience{60'000};  // longer than libFuzzer's -timeout should be
+constexpr std::chrono::milliseconds kPatience{60'000};  // must be longer than libFuzzer's -timeout
 constexpr size_t kNameBytes = 16;
 constexpr std::array<size_t, 4> kSizes = {0, 1, 24, 20'000};
 enum Operation : uint8_t { kNothing, kSend, kReceive, kReceiveAndGiveUp };
 
-/// The bytes of an input, from the front. At the end all are 0.
+/// Reads the bytes of an input from the front; beyond its end all bytes are 0.
 class Bytes {
  public:
   explicit Bytes(std::string_view left) : left_(left) {}

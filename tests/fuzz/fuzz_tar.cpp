@@ -1,5 +1,6 @@
-// Any bytes are a tar file whose members lie within it, or an EnvError. Its index gives back what the headers say. Any
-// bytes are an index whose places lie within the tar file, or an EnvError.
+// libFuzzer target: any bytes are read as a tar file whose members are within it, or cause an EnvError, and an index of
+// such a file can be read. Any bytes are read as an index whose positions are within the tar file, or cause an
+// EnvError.
 #include <cstdlib>
 #include <cstring>
 
@@ -56,11 +57,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<uint8_t> index = build_tar_index(reader_of(bytes), stamp, "fuzz");
     try {
       read_index(index, stamp);
-    } catch (const EnvError&) {  // what we wrote must be read
+    } catch (const EnvError&) {  // an index that we wrote must be readable
       abort();
     }
   });
-  may_fail([&] {  // the stamp of the index itself, so that its check is passed
+  may_fail([&] {  // with the stamp that the index contains, so that the check of the stamp passes
     TarStamp own{1 << 20, 0};
     if (size >= 32) std::memcpy(&own, data + 16, sizeof own);
     if (own.bytes >= 0) read_index(bytes, own);

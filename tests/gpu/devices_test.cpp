@@ -29,7 +29,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
   CHECK(visible("99999999999") == "");
 }
 
-TEST_CASE("where there is no GPU the reason is given") {
+TEST_CASE("without a GPU, the reason is stated") {
   const CudaDevices devices = find_cuda_devices();
   CHECK(devices.list.empty() == !devices.why_none.empty());
 }
@@ -46,7 +46,7 @@ TEST_CASE("groups of NCCL are made in rounds of groups that share no rank") {
   CHECK(rounds[2] == std::vector<NcclGroup>{groups[4]});
 }
 
-TEST_CASE("a rank opens the groups that it calls, without the world, and a channel a peer and direction") {
+TEST_CASE("a rank opens the groups that it calls, but not the world, and one channel per peer and direction") {
   Program program;
   program.rank = 1;
   program.groups = {{0, 1, 2}, {1, 2}, {0, 1}};

@@ -170,7 +170,7 @@ TEST_CASE("inputs may be in any memory, and the arena is read and written after 
   CHECK(executor->finish_step() == 105);
 }
 
-TEST_CASE("a device makes floats of the bytes of a step by its table") {
+TEST_CASE("a device converts the bytes of a step to floats by its table") {
   if (!have_gpus(1)) return;
   const Program program = summing();
   ByteTable table{"data", 1, 3, false, false, std::vector<float>(3 * ByteTable::kValues)};
@@ -198,7 +198,7 @@ TEST_CASE("a device makes floats of the bytes of a step by its table") {
   }
 }
 
-TEST_CASE("the executor records what its start and its first steps spend time on") {
+TEST_CASE("the executor records how its start and its first steps spend their time") {
   if (!have_gpus(1)) return;
   const Program program = summing();
   OneRank rank(program);
@@ -216,7 +216,7 @@ TEST_CASE("the executor records what its start and its first steps spend time on
   CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
 }
 
-TEST_CASE("in a launch without a kernel of its own, weight gradients still run as one") {
+TEST_CASE("weight gradients run in one launch even without a kernel for all of them") {
   if (!have_gpus(1)) return;
   const SmallStepOn on;
   const Program program = launch_of_four();
@@ -243,7 +243,7 @@ TEST_CASE("in a launch without a kernel of its own, weight gradients still run a
   }
 }
 
-TEST_CASE("a rank that fails while it loads says so at once, and those that wait for it name it") {
+TEST_CASE("a rank that fails while it loads reports it at once, and the ranks that wait for it name it") {
   if (!have_gpus(2)) return;
   const auto memory = SharedMemory::create({1024, 1024});
   std::vector<Program> programs(2);
@@ -303,7 +303,7 @@ TEST_CASE("initial weights have the CPU's bits, normal ones within an ulp") {
   }
 }
 
-TEST_CASE("a kernel that a GPU has not is an error that names it") {
+TEST_CASE("a kernel that a GPU lacks is an error that names it") {
   if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = 512;
@@ -313,7 +313,7 @@ TEST_CASE("a kernel that a GPU has not is an error that names it") {
                        doctest::Contains("has the kernel 'frobnicate'"), InternalError);
 }
 
-TEST_CASE("an arena that the card has no room for is an error that says how much there is") {
+TEST_CASE("an arena that does not fit on the GPU is an error that says how much memory there is") {
   if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = int64_t{1} << 50;

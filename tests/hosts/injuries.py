@@ -1,9 +1,9 @@
-"""A campaign of injuries to runs on test hosts (network.py): seeded, each run injured once, and the outcome judged.
+"""Injures runs on test hosts (network.py), each run once and in an order that depends on the seed, and judges the outcomes.
 
     python3 tests/hosts/injuries.py TRAINCTL [--seed 1] [--runs 40] [--only NAME]
 
-A run is wrong if it ends otherwise than the injury's rule says, names another host or rank, repeats or leaves out a step, has losses that
-differ from those of one rank, or leaves anything on a host. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
+A run fails if its end differs from the rule of the injury, if it names a wrong host or rank, repeats or skips a step, has losses that
+differ from those of one rank, or leaves anything on a host. Needs root, like hosts_test.py; exits with 77 and the reason without it.
 """
 import argparse
 import collections
@@ -71,7 +71,7 @@ def kill_launcher(scene, process, random):
 
 
 def kill_connections(scene, process, random):
-    """Of ssh, on the launcher's host: they are made again."""
+    """Kills the connections of ssh on the launcher's host: they are opened again."""
     pids = subprocess.run(["pgrep", "-f", "ssh -T -oBatchMode=yes"], capture_output=True, text=True, check=False).stdout.split()
     for pid in pids:
         with contextlib.suppress(OSError):  # those in the launcher's network alone
@@ -104,7 +104,7 @@ def cut_for_good(scene, process, random):
 
 
 def freeze(scene, process, random):
-    """All of a host's processes but sshd stand still for 2 s."""
+    """Stops all processes of a host except sshd for 2 s."""
     host = random.choice(list(scene.network.hosts.values()))
     pids = list(host.processes())
     for pid in pids:
@@ -136,7 +136,7 @@ def interrupt(scene, process, random):
 
 
 def save_and_interrupt(scene, process, random):
-    """A save on request in the moment before the end."""
+    """Requests a save just before the end."""
     pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True).stdout.split()[0]
     os.kill(int(pid), signal.SIGUSR1)
     time.sleep(random.uniform(0, 0.05))
@@ -145,7 +145,7 @@ def save_and_interrupt(scene, process, random):
 
 
 def lose_host(scene, process, random):
-    """launch.elastic: the other host continues, and takes it back."""
+    """launch.elastic: the other host continues, and the lost host rejoins."""
     host = scene.network.hosts["b"]
     host.cut()
     try:
@@ -159,7 +159,7 @@ def lose_host(scene, process, random):
 
 
 def lose_agent(scene, process, random):
-    """The same where an agent was killed."""
+    """The same after an agent was killed."""
     host = random.choice(list(scene.network.hosts.values()))
     for pid in processes_of(host, "trainctl-agent"):
         os.kill(pid, signal.SIGKILL)
@@ -187,7 +187,7 @@ def two_jobs(scene, process, random):
 
 
 def freezer(seconds):
-    """The kernel's freezer takes a host's processes, the agent too: it neither hears nor answers nor can be killed meanwhile."""
+    """Freezes all processes of a host, including the agent, which then neither receives nor replies nor can be killed."""
     def injure(scene, process, random):
         host = random.choice(list(scene.network.hosts.values()))
         thaw = host.freeze()
@@ -205,7 +205,7 @@ def freezer(seconds):
 
 
 def starved_agent(scene, process, random):
-    """An agent that runs a twentieth of the time."""
+    """An agent that runs only a twentieth of the time."""
     host = random.choice(list(scene.network.hosts.values()))
     pids = processes_of(host, "trainctl-agent")
     end = time.monotonic() + 6
@@ -224,7 +224,7 @@ def starved_agent(scene, process, random):
 
 
 def preload(scene):
-    """A library that sets the wall clock of what it is loaded into an hour back."""
+    """Builds a library that sets back the wall clock of the program that loads it by an hour."""
     library = pathlib.Path(scene.network.folder) / "clock.so"
     if not library.exists():
         source = library.with_suffix(".c")
@@ -253,7 +253,7 @@ def begin(scene, fields=""):
 
 
 def wrong_clock(scene, process, random):
-    """A host whose clock is an hour back takes part as any other, also in saves and in the order of causes."""
+    """A host whose clock is an hour slow takes part like any other, even in saves and in the order of causes."""
     require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
     host = random.choice(list(scene.network.hosts.values()))
     host.set_environment([f"LD_PRELOAD={preload(scene)}"])
@@ -270,7 +270,7 @@ def wrong_clock(scene, process, random):
 
 
 def without_libraries(scene, process, random):
-    """A host that has not the libraries which this program is linked with: it brings its own."""
+    """A host without the libraries that this program is linked with uses those of the bundle."""
     require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
     host = random.choice(list(scene.network.hosts.values()))
     linked = subprocess.run(["ldd", scene.trainctl], capture_output=True, text=True, check=True).stdout
@@ -304,7 +304,7 @@ def changed_key(scene, process, random):
 
 
 def full_disk(scene, process, random):
-    """Host b's disk fills up: before the start the run does not begin, and b is named; while it runs, it continues, or ends and names b."""
+    """The disk of host b fills up. Before the start, the run does not begin and names b; later it continues, or ends and names b."""
     host = scene.network.hosts["b"]
     filler = host.tree / "root/filler"
     if random.random() < 0.5:
@@ -336,7 +336,7 @@ def fill(path):
 
 
 def two_jobs_one_hurt(scene, process, random):
-    """Of two jobs on the same hosts one loses its agent; the other continues, and nothing of either is left."""
+    """One of two jobs on the same hosts loses its agent; the other continues, and neither leaves anything."""
     other = Scene(scene.network, scene.trainctl)
     other.runs = scene.runs + 2000
     before = {pid for host in scene.network.hosts.values() for pid in processes_of(host, "trainctl-agent")}
@@ -351,7 +351,7 @@ def two_jobs_one_hurt(scene, process, random):
 
 
 def kill_sshd(scene, process, random):
-    """The sshd of a host's connection: it is made again."""
+    """Kills the sshd of a connection to a host: the connection is opened again."""
     host = random.choice(list(scene.network.hosts.values()))
     mine = network.namespace_of(network.first_of(host.process.pid))
     first = network.first_of(host.process.pid)

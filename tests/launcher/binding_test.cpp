@@ -125,7 +125,7 @@ TEST_CASE("core: with more ranks than cores each gets a hardware thread, and wit
   CHECK(cpus_of(eight_on_two) == std::vector<Cpus>{{0}, {0}, {0}, {0}, {1}, {1}, {1}, {1}});
 }
 
-TEST_CASE("core: CPUs that the process may not use are given to no rank") {
+TEST_CASE("core: no rank gets a CPU that the process may not use") {
   CHECK(cpus_of(bind_ranks(2, plain({1, 3, 4, 9}), BindMode::core)) == std::vector<Cpus>{{1, 3}, {4, 9}});
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("numa: a node with more cores has more ranks") {
   CHECK(threads_of(list) == std::vector<int>{2, 2, 2, 2});
 }
 
-TEST_CASE("a CPU quota limits threads, not where they run") {
+TEST_CASE("a CPU quota limits the number of threads, but not the CPUs on which they run") {
   Topology topology = with_threads(1, 8);
   topology.quota_cores = 3.5;
   const auto list = bind_ranks(2, topology, BindMode::core);
@@ -182,7 +182,7 @@ TEST_CASE("all of a host's 2,048 cores are used") {
   CHECK(describe(bind_ranks(2048, host.topology(), BindMode::core)[2047]) == "CPUs 4094-4095");
 }
 
-TEST_CASE("CPUs that a control group forbids are given to no rank, nor are cores without an allowed CPU") {
+TEST_CASE("no rank gets a CPU that a control group forbids, or a core without an allowed CPU") {
   DescribedHost host("pack:2 [numa] core:4 pu:2");
   host.allow("1-5,11");
   const auto list = bind_ranks(2, host.topology(), BindMode::core);

@@ -34,13 +34,13 @@ TEST_CASE("a list of nodes is expanded as scontrol show hostnames does it") {
   CHECK(expand_nodes("mnist-[0-1].mnist") == Names{"mnist-0.mnist", "mnist-1.mnist"});
 }
 
-TEST_CASE("what is no list of nodes is refused") {
+TEST_CASE("text that is not a list of nodes is refused") {
   for (const char* text : {"", ",", "a,,b", "n[1", "n1]", "n[]", "n[3-1]", "n[a]", "n[1-]", "n[-1]", "n[0-99999999]",
                            "n[0-999][0-999]", "n[1-99999999999]"})
     CHECK_MESSAGE(!expand_nodes(text), text);
 }
 
-TEST_CASE("a process that no manager has started is the user's") {
+TEST_CASE("a process that no cluster manager started was started by the user") {
   CHECK(with({}).manager == Manager::none);
   // A login shell of a cluster has some of Slurm's variables, and no job.
   CHECK(with({{"SLURM_CONF", "/etc/slurm/slurm.conf"}, {"SLURM_CLUSTER_NAME", "c"}}).manager == Manager::none);
@@ -150,7 +150,7 @@ TEST_CASE("tasks of srun --mpi=pmix meet through PMIx") {
   CHECK(with(variables).manager == Manager::slurm);
 }
 
-TEST_CASE("each job of an array is a job of its own") {
+TEST_CASE("each job of an array is a separate job") {
   for (const char* task : {"0", "1"}) {
     const StartedBy by = with({{"SLURM_JOB_ID", task == std::string("0") ? "41" : "40"},
                                {"SLURM_ARRAY_JOB_ID", "40"},
@@ -201,7 +201,7 @@ TEST_CASE("a word for a shell is in quotes if it needs them") {
   CHECK(shell_word("") == "''");
 }
 
-TEST_CASE("the name of pods is one of DNS") {
+TEST_CASE("names of pods are valid DNS names") {
   CHECK(name_of_pods("mnist_mlp") == "mnist-mlp");
   CHECK(name_of_pods("ResNet-50!") == "resnet-50");
   CHECK(name_of_pods("3d") == "job-3d");

@@ -1,4 +1,4 @@
-// Simulated control groups.
+// CPU quotas and counts of out-of-memory kills, read from simulated control groups.
 #include "launcher/control_group.h"
 
 #include <doctest/doctest.h>
@@ -37,7 +37,7 @@ TEST_CASE("the smallest CPU quota of the group and its ancestors counts") {
   CHECK(quota_cores(host.sys, host.proc) == 2.5);
 }
 
-TEST_CASE("a quota of control groups v1 counts as well, and -1 is none") {
+TEST_CASE("a quota of control groups v1 counts as well, and -1 means no quota") {
   const Host host("5:cpu,cpuacct:/docker/ab12\n4:memory:/docker/ab12\n");
   host.write("cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   host.write("cgroup/cpu/cpu.cfs_period_us", "100000\n");

@@ -1,4 +1,4 @@
-// launch.copy: what is copied, what it is called, and where a host keeps it (launcher/hosts/copies.h).
+// launch.copy: which paths are copied, the names of copies, and where a host keeps them (launcher/hosts/copies.h).
 #include "launcher/hosts/copies.h"
 
 #include <doctest/doctest.h>
@@ -55,7 +55,9 @@ struct Hosts {
 
 }  // namespace
 
-TEST_CASE("copies: a copy's name changes with contents, names of files and their right to run, and with nothing else") {
+TEST_CASE(
+    "copies: the name of a copy depends on the contents, names and execute permissions of its files, and on nothing "
+    "else") {
   Hosts hosts;
   const std::string data = hosts.project + "/data";
   const std::string name = copies_of({data}).at(0).name;
@@ -75,7 +77,7 @@ TEST_CASE("copies: a copy's name changes with contents, names of files and their
   CHECK(copies_of({data}).at(0).name != name);
 }
 
-TEST_CASE("copies: a path in another one's folder, and one that comes twice, is copied once") {
+TEST_CASE("copies: a path inside another one, and one that is listed twice, is copied once") {
   Hosts hosts;
   const auto copies = copies_of({hosts.project + "/data/a.csv", hosts.project, hosts.project, hosts.project + "/data"});
   REQUIRE(copies.size() == 1);
@@ -84,7 +86,7 @@ TEST_CASE("copies: a path in another one's folder, and one that comes twice, is 
   CHECK(copies[0].bytes() == 9 + 8 + 10);
 }
 
-TEST_CASE("copies: what cannot be copied is named") {
+TEST_CASE("copies: a path that cannot be copied is named") {
   Hosts hosts;
   const auto fault = [](const std::string& path) -> std::string {
     try {
@@ -111,7 +113,7 @@ TEST_CASE("copies: a host keeps a copy once, and ranks find it at the path that 
   send_copy(copy, kept);
   CHECK(kept.missing().empty());
   kept.link();
-  kept.link();  // of another attempt
+  kept.link();  // as another attempt does
   const std::string found = hosts.agent + "/" + copied_path({data}, data + "/a.csv").value();
   CHECK(read_text(found) == "x,y\n1,2\n");
   CHECK(fs::exists(hosts.agent + "/" + copied_path({data}, data + "/more/b.csv").value()));
@@ -120,7 +122,7 @@ TEST_CASE("copies: a host keeps a copy once, and ranks find it at the path that 
   CHECK(KeptCopies(hosts.there.path() + "/runs/2e", "", {{copy.path, copy.name}}).missing().empty());
 }
 
-TEST_CASE("copies: a single file is a copy too, and keeps its right to run") {
+TEST_CASE("copies: a single file can be copied too, and keeps its execute permission") {
   Hosts hosts;
   const std::string script = hosts.project + "/run.sh";
   const Copy copy = copies_of({script}).at(0);
@@ -129,10 +131,10 @@ TEST_CASE("copies: a single file is a copy too, and keeps its right to run") {
   kept.link();
   struct stat info {};
   REQUIRE(stat((hosts.agent + "/copied" + script).c_str(), &info) == 0);
-  CHECK((info.st_mode & 0777) == 0500);  // it can be read and run, not written to
+  CHECK((info.st_mode & 0777) == 0500);  // it can be read and executed, but not written to
 }
 
-TEST_CASE("copies: what a program writes in its folder does not go into the cache") {
+TEST_CASE("copies: files that a program writes to its folder do not enter the cache") {
   Hosts hosts;
   for (const std::vector<std::string>& paths :
        {std::vector{hosts.project}, std::vector{hosts.project + "/train.py", hosts.project + "/data"},
@@ -159,7 +161,7 @@ TEST_CASE("copies: what a program writes in its folder does not go into the cach
   CHECK_FALSE(copied_path({hosts.project + "/data"}, hosts.project + "/data2/a.csv"));
 }
 
-TEST_CASE("copies: no name that a launcher sends leads out of the cache") {
+TEST_CASE("copies: no name that a launcher sends refers to a path outside the cache") {
   Hosts hosts;
   const std::string name(64, 'a');
   CHECK_THROWS_AS(KeptCopies(hosts.agent, "", {{"/x/../../y", name}}), EnvError);

@@ -56,7 +56,7 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
             scene.directory.rank_file(1, "stderr") + ":\n  | first\n  | bug: this rank got SIGSEGV\n");
 }
 
-TEST_CASE("what a rank wrote commands no terminal, in the report nor in a notice") {
+TEST_CASE("output of a rank cannot control the terminal, neither in the report nor in a notice") {
   constexpr const char* kHostile = "\x1b]0;owned\x07never\x1b[2J mind\rit ended well";
   Scene scene;
   scene.cause().end = {1, true, SIGSEGV};
@@ -76,7 +76,7 @@ TEST_CASE("what a rank wrote commands no terminal, in the report nor in a notice
   CHECK(scene.report().find('\x1b') == std::string::npos);
 }
 
-TEST_CASE("a loss that is nan is the run's failure and no rank's") {
+TEST_CASE("a loss of nan is a failure of the run and not of a rank") {
   Scene scene;
   for (RankReport& report : scene.outcome.reports) {
     report.end = {1, false, 5};
@@ -201,7 +201,7 @@ TEST_CASE("the report of a program lists all ranks that failed at once, and thos
   CHECK(json["ranks"][4]["consequence"] == true);
 }
 
-TEST_CASE("where the cause is one rank's failure, ranks that ended before or still run are mentioned first") {
+TEST_CASE("if one rank's failure is the cause, ranks that ended before or still run are mentioned first") {
   Program program({0, 7, 0, 0});
   CHECK(program.report().starts_with(
       "ranks 0,2,3 had exited with code 0 1.0 s earlier\nrank 1 (node-a) exited with code 7\n"));

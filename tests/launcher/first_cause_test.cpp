@@ -35,7 +35,9 @@ RankReport error(ErrorKind kind, double time, std::vector<int> missing = {}) {
 
 }  // namespace
 
-TEST_CASE("no failure has no cause") { CHECK(find_first_cause({done(1), done(2)}).kind == Cause::Kind::none); }
+TEST_CASE("without a failure there is no cause") {
+  CHECK(find_first_cause({done(1), done(2)}).kind == Cause::Kind::none);
+}
 
 TEST_CASE("a death by signal is the cause although the complaints about it were seen first") {
   const Cause cause =
@@ -49,12 +51,12 @@ TEST_CASE("of two own failures the earlier one counts, by the rank's own timesta
   CHECK(find_first_cause({exited(1, 1.0), error(ErrorKind::bug, 2.0)}).rank == 0);
 }
 
-TEST_CASE("ranks that we stopped are not the cause") {
+TEST_CASE("ranks that the launcher stopped are not the cause") {
   const Cause cause = find_first_cause({killed(SIGTERM, 0.5, true), exited(3, 1.0), killed(SIGKILL, 2.0, true)});
   CHECK(cause.rank == 1);
 }
 
-TEST_CASE("a rank that others waited for in vain is the cause: it is silent") {
+TEST_CASE("a silent rank for which the others waited in vain is the cause") {
   const Cause cause = find_first_cause(
       {error(ErrorKind::comm, 1.0, {1}), killed(SIGTERM, 1.6, true), error(ErrorKind::comm, 1.1, {1})});
   CHECK(cause.kind == Cause::Kind::silent);
@@ -108,7 +110,7 @@ TEST_CASE("a rank that could not be started is the cause") {
   CHECK(find_first_cause({killed(SIGTERM, 1.1, true), missing}).rank == 1);
 }
 
-TEST_CASE("the rank that the launcher found silent is the cause, complaints about it are not") {
+TEST_CASE("a rank that the launcher found silent is the cause, and errors of ranks that lost it are not") {
   RankReport silent = killed(SIGTERM, 61.0, true);
   silent.silent_seconds = 60;
   const Cause cause = find_first_cause({error(ErrorKind::comm, 60.5, {1}), killed(SIGTERM, 61.0, true), silent});
@@ -188,7 +190,7 @@ TEST_CASE("one rank of a program that fails alone is the cause while others run"
   CHECK(find_first_cause({of_program(exited(3, 5.0)), still_running()}).rank == 0);
 }
 
-TEST_CASE("a rank of a program that blames its peer points at the only other one that can be meant") {
+TEST_CASE("if a rank of a program blames its peer, the cause is the only rank that it can mean") {
   const Cause hangs = find_first_cause({of_program(exited(1, 5.0), true), still_running()});
   CHECK(hangs.kind == Cause::Kind::silent);
   CHECK(hangs.rank == 1);
@@ -229,7 +231,7 @@ TEST_CASE("a broken link between hosts is the cause of complaints about ranks, b
   CHECK(find_first_cause(reports).rank == 3);
 }
 
-TEST_CASE("a broken link between hosts is the cause why ranks of a program failed that do not say why") {
+TEST_CASE("a broken link between hosts is the cause if ranks of a program failed without stating a reason") {
   std::vector<RankReport> reports = {exited(1, 1.0), exited(1, 1.1), killed(SIGTERM, 1.6, true)};
   for (RankReport& report : reports) report.ranks_explain = false;
   reports[0].lost_link = reports[1].lost_link = LostLink{"a", "b", "a cannot connect to 10.0.0.3: timed out", ""};

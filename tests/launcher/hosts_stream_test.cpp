@@ -53,7 +53,8 @@ TEST_CASE("hosts: every frame is read as it was written, however the stream is c
 }
 
 TEST_CASE(
-    "hosts: a frame that is too large, of no kind, or too short ends the stream, before any memory is taken for it") {
+    "hosts: a frame that is too large, too short, or of an unknown kind ends the stream before memory is allocated for "
+    "it") {
   const std::string message = encode(Numbered{1, text("x")});
   const std::vector<std::string> wrong = {
       std::string("\xff\xff\xff\xff", 4), std::string("\x01\x00\x20\x00", 4),
@@ -69,7 +70,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("hosts: a message of no kind, or with a name that is longer than the frame, is refused") {
+TEST_CASE("hosts: a message of an unknown kind, or with a name that is longer than the frame, is refused") {
   std::string frame = encode(Numbered{1, text("x")}).substr(4);
   REQUIRE(parse_frame(frame));
   std::string kind = frame, name = frame, number = frame;
@@ -103,7 +104,7 @@ TEST_CASE("hosts: each message arrives once and in order over connections that b
   CHECK(here.unconfirmed_bytes() == 0);
 }
 
-TEST_CASE("hosts: a message that was left out is noticed, and so is a confirmation of what was never sent") {
+TEST_CASE("hosts: a missing message is detected, and so is the confirmation of a message that was never sent") {
   Session here, there;
   here.send(text("1"));
   bool gap = false;

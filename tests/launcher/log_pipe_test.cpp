@@ -294,7 +294,7 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
 }
 
 // Draining used to continue while there was anything to drain, and only then was the next rank started.
-TEST_CASE("a rank that floods its output keeps no other from starting") {
+TEST_CASE("a rank that floods its output does not keep others from starting") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"yes & while [ ! -e $DIR/go ]; do sleep 0.01; done; kill $!",

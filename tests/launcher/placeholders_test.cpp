@@ -1,11 +1,11 @@
-// Words in braces that a host fills in.
+// Placeholders in braces, which a host replaces.
 #include "launcher/hosts/placeholders.h"
 
 #include <doctest/doctest.h>
 
 using namespace trainctl::hosts;
 
-TEST_CASE("hosts: known words in braces are filled in once, and other braces are kept") {
+TEST_CASE("hosts: known placeholders are replaced once, and other braces are kept") {
   const std::map<std::string, std::string> values = {{"a", "1{b}"}, {"b", "2"}};
   CHECK(fill_placeholders("{a}{b}", values) == "1{b}2");
   CHECK(fill_placeholders("{c} {} { {a {b}", values) == "{c} {} { {a 2");
@@ -14,7 +14,7 @@ TEST_CASE("hosts: known words in braces are filled in once, and other braces are
   CHECK(fill_placeholders("}{", values) == "}{");
 }
 
-TEST_CASE("hosts: a user's text is the same after the words are filled in, whatever braces it has") {
+TEST_CASE("hosts: replacing placeholders does not change a user's text, whatever braces it contains") {
   const std::map<std::string, std::string> launcher = {{"first_address", "10.0.0.2"}},
                                            agent = {{"a", "1"}, {"address", "2"}, {kBracePlaceholder, "{"}};
   for (const char* text : {"", "{a}", "{{a}}", "{brace}", "{brace}a}", "{", "}", "{a", "x{first_address}y{address}z"})

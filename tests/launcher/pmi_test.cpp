@@ -1,4 +1,4 @@
-// PMI 1.1, with a served socket in the place of mpiexec.
+// PMI 1.1, with a simulated mpiexec at the other end of the socket.
 #include "launcher/clusters/pmi.h"
 
 #include <doctest/doctest.h>

@@ -27,7 +27,7 @@ class FakeHosts : public Transport {
 
 }  // namespace
 
-TEST_CASE("facts of a host that have another type than a probe writes count as unknown") {
+TEST_CASE("facts of a host whose type differs from what a probe writes count as unknown") {
   const FakeHosts hosts(R"(echo 'trainctl-probe {"machine": 1, "cores": "x", "port": [], "memory": 2, "time": {}}'
 read -r others
 echo 'trainctl-link {"fault": 5, "latency": "x", "bandwidth": 1.5}'

@@ -1,4 +1,4 @@
-// Doors on loopback: a script behind one, the job's token, the end.
+// Remote-execution listeners on loopback: scripts that they run, the job's token, and how they end.
 #include "launcher/clusters/remote_listener.h"
 
 #include <doctest/doctest.h>
@@ -79,7 +79,7 @@ std::string dialled(const ListenerAddress& address, const std::string& script, c
 
 }  // namespace
 
-TEST_CASE("what processes of mpirun exchange is the address of a listener, or refused") {
+TEST_CASE("text that processes of mpirun exchange is the address of a listener, or refused") {
   const auto same = parse_listener(to_json({"b", {"10.0.0.2", "::1"}, 4242}));
   REQUIRE(same);
   CHECK(same->name == "b");
@@ -94,7 +94,7 @@ TEST_CASE("what processes of mpirun exchange is the address of a listener, or re
   }
 }
 
-TEST_CASE("a script behind a door reads and writes as here, to the end of its input") {
+TEST_CASE("a script run through a listener reads and writes as if it ran here, to the end of its input") {
   RemoteListener listener;
   CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");
   CHECK(dialled(listener.address, "cat; echo end $TRAINCTL_ADDRESS", "a\nb\n") == "a\nb\nend 127.0.0.1\n");
@@ -102,13 +102,13 @@ TEST_CASE("a script behind a door reads and writes as here, to the end of its in
   CHECK(dialled(listener.address, "cat", large) == large);
 }
 
-TEST_CASE("a client without the token is refused, and the door continues") {
+TEST_CASE("a client without the token is refused, and the listener continues") {
   RemoteListener listener;
   CHECK_THROWS_AS(await_listener(listener.address, "another token of at least 32 characters", 0), EnvError);
   CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");
 }
 
-TEST_CASE("what is no door of this job gets no ping, no script and no end, whatever certificate it has") {
+TEST_CASE("a listener that does not belong to this job gets no ping, script or end, whatever its certificate") {
   std::signal(SIGPIPE, SIG_IGN);
   TlsImpostor impostor;
   const ListenerAddress address{"b", {"127.0.0.1"}, impostor.port()};
@@ -129,7 +129,7 @@ TEST_CASE("what is no door of this job gets no ping, no script and no end, whate
   CHECK(impostor.clients() >= 3);
 }
 
-TEST_CASE("a client of TLS that has no key gets no connection, whatever it would accept") {
+TEST_CASE("a TLS client without the key gets no connection") {
   std::signal(SIGPIPE, SIG_IGN);
   RemoteListener listener;
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());
@@ -147,7 +147,7 @@ TEST_CASE("a client of TLS that has no key gets no connection, whatever it would
   close(socket_of_client);
 }
 
-TEST_CASE("a door serves its launcher at once, however many connections say nothing") {
+TEST_CASE("a listener serves its launcher at once, however many connections are silent") {
   RemoteListener listener;
   std::vector<int> idle;
   for (int i = 0; i < 200; ++i) {
@@ -164,7 +164,7 @@ TEST_CASE("a door serves its launcher at once, however many connections say noth
   for (const int fd : idle) close(fd);
 }
 
-TEST_CASE("a door whose launcher is connected ends when the run does, with its exit code, and not at SIGTERM") {
+TEST_CASE("a listener whose launcher is connected ends with the run and its exit code, and not at SIGTERM") {
   RemoteListener listener;
   await_listener(listener.address, kToken, 5);
   kill(listener.pid, SIGTERM);
@@ -174,7 +174,7 @@ TEST_CASE("a door whose launcher is connected ends when the run does, with its e
 }
 
 // A pod whose launcher was lost, or never came, ignored SIGTERM until it was killed.
-TEST_CASE("a door without a launcher ends at SIGTERM, and one that loses its launcher ends then") {
+TEST_CASE("a listener without a launcher ends at SIGTERM, and one that loses its launcher ends at once") {
   constexpr double kOrphanSeconds = 0.1;
   RemoteListener listener(kOrphanSeconds);
   int to[2], from[2];
@@ -208,7 +208,7 @@ TEST_CASE("a door without a launcher ends at SIGTERM, and one that loses its lau
   for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
 }
 
-TEST_CASE("a door that does not come is named, with the reason") {
+TEST_CASE("a listener that does not start is named, with the reason") {
   int port = 0;
   {
     const int listener = listen_at(0);

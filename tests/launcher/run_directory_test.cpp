@@ -168,7 +168,7 @@ TEST_CASE("outcome.json is written in the space that was reserved for it, briefl
   CHECK_FALSE(fs::exists(run.file("outcome.json.reserved")));
 }
 
-TEST_CASE("outcome.json is written whole where there is room, reserved or not") {
+TEST_CASE("outcome.json is written whole if there is room, reserved or not") {
   const Scratch scratch;
   for (const bool reserved : {true, false}) {
     const RunDirectory run = RunDirectory::create(scratch.path(), 1);

@@ -149,7 +149,7 @@ TEST_CASE("a call survives a broken connection by opening a new one") {
   CHECK(late == "came");
 }
 
-TEST_CASE("a key that a full store has refused is not there") {
+TEST_CASE("a key that a full store refused is not stored") {
   Server server;
   CHECK(server.put("large", std::string(size_t{256} << 20, 'x')));
   CHECK_FALSE(server.put("key", "x"));
@@ -159,7 +159,7 @@ TEST_CASE("a key that a full store has refused is not there") {
   CHECK(server.put("key", "x"));
 }
 
-TEST_CASE("many clients and values at once") {
+TEST_CASE("many clients set and get values at the same time") {
   const Server server;
   std::vector<std::thread> ranks;
   std::atomic<int> right{0};
@@ -245,7 +245,7 @@ class ImpostorStore {
   std::thread thread_;
 };
 
-TEST_CASE("a store without the token gets a proof that is of no use to it, and no request") {
+TEST_CASE("a store without the token gets a proof that it cannot use, and no request") {
   ImpostorStore impostor;
   StoreClient client(impostor.port(), "secret");
   CHECK_THROWS_WITH_AS(client.set("the key", "the value"),

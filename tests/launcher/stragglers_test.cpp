@@ -15,7 +15,7 @@
 using namespace trainctl;
 
 // During exec a process's environment is empty for a moment, so it was taken for a process without the mark.
-TEST_CASE("a process that is in the middle of exec is found as well") {
+TEST_CASE("a process in the middle of exec is found too") {
   const Scratch scratch;
   const std::string script = scratch.path() + "/again.sh";
   std::ofstream(script) << "exec sh \"$0\"\n";

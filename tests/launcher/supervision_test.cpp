@@ -112,7 +112,7 @@ TEST_CASE("ranks that do not stop are killed after grace, not before") {
   CHECK(scene.supervision.done());
 }
 
-TEST_CASE("a complaint about another rank waits a moment for that rank's own failure") {
+TEST_CASE("an error about another rank waits a moment for that rank's own failure") {
   SupervisionScene scene;
   scene.complains(1, 3, 2.0);
   CHECK(scene.sent.empty());
@@ -163,7 +163,7 @@ TEST_CASE("a rank that cannot be started stops those that were") {
   CHECK(supervision.done());  // rank 2 is never started
 }
 
-TEST_CASE("a rank that ends after it was asked to is marked so") {
+TEST_CASE("a rank that ends after a request to stop is marked as stopped") {
   SupervisionScene scene;
   scene.exits(2, 3, 5.0);
   scene.killed(0, SIGTERM, 5.1);
@@ -186,8 +186,7 @@ TEST_CASE("ranks that can be asked to end get no signal before grace is over, an
   CHECK(scene.count(SIGKILL) == 3);
 }
 
-TEST_CASE(
-    "ranks that were asked to end have more time while they wait for a disk, to save, and none if that stands still") {
+TEST_CASE("ranks asked to end get more time while they save to a slow disk, but none if the save makes no progress") {
   SupervisionScene scene(SupervisionScene::kLimits, true);
   scene.supervision.interrupted(SIGTERM, 1.0);
   scene.supervision.progressed(0, {.position = 1, .saving = true}, 9.0);
@@ -228,7 +227,7 @@ TEST_CASE("programs get the user's SIGUSR1 unchanged, and SIGTERM after grace") 
   CHECK(scene.count(SIGTERM) == 3);
 }
 
-TEST_CASE("a signal while some ranks are not started yet stops those that are: they would wait for the others") {
+TEST_CASE("a signal before all ranks have started stops the started ones, which would wait for the others") {
   int terms = 0, asked = 0;
   Supervision supervision(
       2, {},
@@ -247,7 +246,7 @@ TEST_CASE("a signal that comes after a failure does not hide it") {
   CHECK(scene.supervision.ending_signal() == 0);
 }
 
-TEST_CASE("a rank that reports its position and stands still for the timeout stops the run and is named") {
+TEST_CASE("a rank that reports the same position for the timeout is named and ends the run") {
   SupervisionScene scene;
   for (double now = 0; now < 100; now += 1) {
     for (const int rank : {0, 1, 3}) scene.moves(rank, static_cast<uint64_t>(now), now);
@@ -265,7 +264,8 @@ TEST_CASE("a rank that reports no progress is never silent") {
   CHECK(scene.sent.empty());
 }
 
-TEST_CASE("of ranks that stand still the cause is a frozen one, else one that does not wait, else the longest") {
+TEST_CASE(
+    "of several silent ranks the cause is a frozen one, else one that does not wait, else the one silent longest") {
   SupervisionScene scene;
   // The look after 63 s finds all of them.
   for (const int rank : {0, 1}) scene.moves(rank, 1, 1.0, true);
@@ -335,7 +335,7 @@ TEST_CASE("two frozen workers on their own are both killed at once, before those
   CHECK(scene.sent == std::vector<std::pair<int, int>>{{2, SIGKILL}, {0, SIGKILL}});
 }
 
-TEST_CASE("while restarts are left, a failure stops all ranks, and a restart is due when all have ended") {
+TEST_CASE("while restarts remain, a failure stops all ranks, and a restart is due when all have ended") {
   SupervisionScene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);
   CHECK(scene.count(SIGTERM) == 3);
@@ -379,7 +379,7 @@ TEST_CASE("a rank's state is reset for each attempt: its silence is counted from
   CHECK(scene.silent().empty());
 }
 
-TEST_CASE("time in which the launcher itself was held up does not count as silence") {
+TEST_CASE("time during which the launcher itself was stopped does not count as silence") {
   SupervisionScene scene;
   scene.moves(2, 7, 0);
   scene.passes(30);
@@ -420,7 +420,7 @@ TEST_CASE("a failure that would repeat in the same way is not followed by a rest
   CHECK_FALSE(scene.supervision.restart_due());
 }
 
-TEST_CASE("ranks whose loss is nan end by themselves, and are not started again") {
+TEST_CASE("ranks with a loss of nan end by themselves and are not restarted") {
   SupervisionScene scene({.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60, .max_restarts = 2});
   for (int rank = 0; rank < 4; ++rank) {
     RankReport report;
@@ -473,7 +473,7 @@ TEST_CASE("the wait for further failures has an end, and is over when all ranks 
   CHECK(slow.count(SIGTERM) == 1);
 }
 
-TEST_CASE("a rank that does not end after SIGKILL is given up, and not started again") {
+TEST_CASE("a rank that does not end after SIGKILL is abandoned and not restarted") {
   SupervisionScene scene({.grace_seconds = 10, .kill_seconds = 15, .max_restarts = 1});
   scene.exits(1, 1, 5.0);
   for (const int rank : {2, 3}) scene.killed(rank, SIGTERM, 5.1);
@@ -487,7 +487,7 @@ TEST_CASE("a rank that does not end after SIGKILL is given up, and not started a
   CHECK_FALSE(scene.supervision.restart_due());
 }
 
-TEST_CASE("a rank that does not end has failed by what it reported, not by standing still") {
+TEST_CASE("a rank that does not end has failed by the error that it reported, not by silence") {
   SupervisionScene scene({.grace_seconds = 10, .timeout_seconds = 60, .kill_seconds = 15});
   scene.reported[2] = {.kind = ErrorKind::env, .what = "a.jpg: the file system has not responded", .instruction = ""};
   for (const int rank : {0, 1, 3}) scene.moves(rank, 1, 0, true);

@@ -1,4 +1,4 @@
-// The launcher's promises, on real processes.
+// The guarantees of the launcher, tested with real processes.
 #include "launcher/supervisor.h"
 
 #include <doctest/doctest.h>
@@ -66,7 +66,7 @@ class LateRank : public RankRunner {
   bool is_frozen(int) override { return false; }
   std::optional<RankError> error_of(int) override { return std::nullopt; }
   void restart(int) override {}
-  /// At the first one, which a tick does: the next tick and the rank's end become due while the loop is held up.
+  /// Called by each tick. The first call blocks the loop until the next tick and the end of the rank are both due.
   void look() override {
     if (++looks > 1) return;
     end_.expires_after(std::chrono::milliseconds(1));
@@ -86,7 +86,7 @@ class LateRank : public RankRunner {
 
 }  // namespace
 
-TEST_CASE("when the ranks have ended, the loop that continues calls nothing of their supervision") {
+TEST_CASE("after the ranks have ended, the loop calls no handler of their supervision") {
   const Scratch scratch;
   boost::asio::io_context loop;
   LateRank rank(loop);
@@ -141,8 +141,8 @@ TEST_CASE("a rank killed from outside is the cause") {
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
-// The launcher was held up, and named the rank with the smallest number.
-TEST_CASE("of ranks that are found dead at once the one that was killed is the cause") {
+// After the launcher itself had been stopped, it named the rank with the smallest number.
+TEST_CASE("of ranks found dead at the same time, the one that was killed is the cause") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 1",
@@ -212,7 +212,7 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
   CHECK(all_gone(pids));
 }
 
-// Ten grandchildren stayed when the guardian was killed first.
+// Ten grandchildren remained when the guardian was killed first.
 TEST_CASE("a launcher whose guardian was killed starts another, and leaves no process when it is killed as well") {
   const Scratch scratch;
   const int launcher = start_launcher(
@@ -245,7 +245,7 @@ TEST_CASE("a launcher whose guardian was killed starts another, and leaves no pr
   CHECK(all_gone(grandchildren));
 }
 
-// A disk that does not answer: the process that writes the logs is stopped.
+// The process that writes the logs is stopped, which has the same effect as a disk that does not respond.
 TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time limit, and the run ends") {
   const Scratch scratch;
   const int launcher = start_launcher(
@@ -279,7 +279,7 @@ TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time l
   CHECK(slurp(scratch.path() + "/report").find(reported) != std::string::npos);
 }
 
-TEST_CASE("a disk that answers again gets what was kept in memory") {
+TEST_CASE("a disk that responds again receives the output that was kept in memory") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do echo some line; sleep 0.01; done; echo last"});
@@ -297,7 +297,7 @@ TEST_CASE("a disk that answers again gets what was kept in memory") {
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout").ends_with("some line\nlast\n"));
 }
 
-TEST_CASE("a rank that writes without end is not held by a disk that hangs, and the lost bytes are counted") {
+TEST_CASE("a hanging disk does not block a rank that writes without end, and the lost bytes are counted") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; yes some line | head -c 60000000; echo > $DIR/through; "
@@ -322,7 +322,7 @@ TEST_CASE("a rank that writes without end is not held by a disk that hangs, and 
   CHECK(log.ends_with("\nlast\n"));
 }
 
-TEST_CASE("if the process that writes the logs is killed, another one continues, and the user is told") {
+TEST_CASE("if the process that writes the logs is killed, another one continues, and the user is notified") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"echo first; echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
@@ -336,7 +336,8 @@ TEST_CASE("if the process that writes the logs is killed, another one continues,
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "first\nlast\n");
 }
 
-// They were killed in silence, and the run was done: what ended in "python train.py &" had trained nothing.
+// Such processes were once killed silently, and the run counted as done: a command that ended in "python train.py &"
+// had trained nothing.
 TEST_CASE("a rank that exits with 0 and leaves processes running has failed: they are named and killed") {
   const Scratch scratch;
   std::string left;
@@ -358,11 +359,12 @@ TEST_CASE("a rank that exits with 0 and leaves processes running has failed: the
     CHECK(report.find("rank 0 (") != std::string::npos);
     CHECK(report.find("left processes running, which were killed: sleep (pid " + std::to_string(child)) !=
           std::string::npos);
-    CHECK(slurp(scratch.path() + "/notices").find("restarting") == std::string::npos);  // it would do the same again
+    CHECK(slurp(scratch.path() + "/notices").find("restarting") ==
+          std::string::npos);  // a restart would fail in the same way
   }
 }
 
-TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves, and the user is told") {
+TEST_CASE("the launcher waits for processes that a rank leaves when it exits with 0, and notifies the user") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"sh -c 'until [ -e $DIR/go ]; do sleep 0.01; done; echo trained > $DIR/model' & exit 0"},
@@ -376,7 +378,7 @@ TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves
   CHECK(slurp(scratch.path() + "/model") == "trained\n");
 }
 
-TEST_CASE("a rank has failed if a process that it leaves fails, in its group or in a session of its own") {
+TEST_CASE("a rank has failed if a process that it leaves fails, in its group or in another session") {
   const Scratch scratch;
   std::string start = "sh -c";
   SUBCASE("in its group") {}
@@ -402,14 +404,14 @@ TEST_CASE("daemons of a rank that end before it do not stay zombies of the launc
   CHECK(wait_for(launcher) == 0);
 }
 
-TEST_CASE("a helper that ends when its rank has ended is no failure") {
+TEST_CASE("a helper process that ends after its rank is not a failure") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"mkfifo $DIR/pipe; cat $DIR/pipe & exec 3> $DIR/pipe; exit 0"});  // until its end
   CHECK(wait_for(launcher) == 0);
 }
 
-TEST_CASE("Ctrl-C ends a run that awaits what its ranks have left") {
+TEST_CASE("Ctrl-C ends a run that waits for processes that its ranks left") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"}, {.grace_seconds = 1000});
@@ -472,7 +474,8 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
 TEST_CASE("a program that does not exist is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
-  const std::string program = scratch.path() + "/program";  // no bare name: of PATH some folders may be closed to us
+  const std::string program =
+      scratch.path() + "/program";  // an absolute path, since some folders of PATH may be inaccessible
   OneProgram ranks(program);
   LaunchObserver nobody;
   const Launch launch{.cluster = one_host(1), .directory = directory, .program = ranks, .observer = nobody};
@@ -485,7 +488,7 @@ TEST_CASE("a program that does not exist is named") {
   CHECK(report.find("cannot start " + program + ": No such file or directory") != std::string::npos);
 }
 
-TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs continue") {
+TEST_CASE("if a rank fails and restarts remain, all ranks start again, and their logs continue") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(),
@@ -499,7 +502,7 @@ TEST_CASE("a rank fails and restarts are left: all ranks start again, and their 
   CHECK(slurp(scratch.path() + "/outcome").find(R"("restarts":[{"rank":1,)") != std::string::npos);
 }
 
-TEST_CASE("when no restart is left, the last failure is the outcome, and no process of any attempt is left") {
+TEST_CASE("when no restart remains, the last failure is the outcome, and no process of any attempt remains") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(),
                                       {"sleep 1000 & echo $! > $DIR/child.$ATTEMPT; wait",
@@ -514,7 +517,7 @@ TEST_CASE("when no restart is left, the last failure is the outcome, and no proc
   CHECK(all_gone(children));
 }
 
-TEST_CASE("an error of one attempt is not taken for one of the next") {
+TEST_CASE("an error of one attempt is not attributed to the next") {
   const Scratch scratch;
   const std::string error = R"({"kind": "env", "what": "the disk is on fire", "time": 1})";
   const int launcher = start_launcher(
@@ -525,7 +528,7 @@ TEST_CASE("an error of one attempt is not taken for one of the next") {
   CHECK(slurp(scratch.path() + "/1/rank.0/error.attempt-0.json").find("on fire") != std::string::npos);
 }
 
-TEST_CASE("a stopped rank that reports its progress is named when it stands still, and the run ends") {
+TEST_CASE("a stopped rank that reports its progress is named once it is silent, and the run ends") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"sleep 1000", "echo $$ > $DIR/pid.1; sleep 1000", "sleep 1000"},
                                       {.timeout_seconds = 0.5, .progress = true});

@@ -171,7 +171,7 @@ TEST_CASE("a folder of a room includes only floors below it") {
   }
 }
 
-TEST_CASE("only what tests know of ops (<folder>_cases.cpp) includes headers of tests") {
+TEST_CASE("only the cases of ops for tests (<folder>_cases.cpp) include headers of tests") {
   for (const Include& include : all_includes()) {
     if (!include.target.starts_with("tests/")) continue;
     INFO(where(include));

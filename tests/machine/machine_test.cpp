@@ -73,7 +73,7 @@ TEST_CASE("no coefficient of a model is negative, so that more work never takes 
   }
 }
 
-TEST_CASE("calls of equal sizes are told apart by their attributes and their operations") {
+TEST_CASE("calls of equal sizes are distinguished by their attributes and operations") {
   std::vector<KernelSample> samples;
   for (const char* attrs : {"{causal: true}", "{}"})
     for (const double flops : {1e6, 4e6})
@@ -88,7 +88,7 @@ TEST_CASE("calls of equal sizes are told apart by their attributes and their ope
   }
 }
 
-TEST_CASE("a kernel that was measured only at sizes that a start hides takes the machine's rates at large ones") {
+TEST_CASE("a kernel measured only at sizes dominated by its launch has the machine's rates at large sizes") {
   Machine machine = *find_machine("h100x8");
   const KernelDef& add = get_kernel("add");
   const auto call = [](int64_t n) { return TensorInfo{{n}, DType::f32}; };
@@ -114,7 +114,7 @@ TEST_CASE("a kernel that was measured only at sizes that a start hides takes the
   }
 }
 
-TEST_CASE("what steps take beyond their kernels is found again from measured steps") {
+TEST_CASE("the cost of steps beyond their kernels is recovered from measured steps") {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> noise(0.995, 1.005);
   const StepCost true_cost{.product_stretch = 1.04, .other_stretch = 1.15, .gap = {1.2e-6}, .host = {4e-5}};
@@ -171,7 +171,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a group's spread says how many hosts it lies on") {
+TEST_CASE("the spread of a group says how many hosts it spans") {
   const Machine& machine = *find_machine("h200x8");
   const auto units = [&](const std::vector<int>& ranks) { return spread_of(machine, ranks).units; };
   CHECK(units({0, 1, 2, 3, 4, 5, 6, 7}) == std::vector<int>{8, 1});
@@ -199,7 +199,7 @@ TEST_CASE("a call over the network takes longer than one within a host, and more
   }
 }
 
-TEST_CASE("groups of two on two hosts share the network: each device takes half of what passes") {
+TEST_CASE("with two ranks on each of two hosts, each device sends half of what passes between the hosts") {
   Machine machine = *find_machine("h100x8");
   for (LinkLevel& link : machine.links) link.latency = {};
   machine.links[0].bandwidth = {1e15};  // only the network counts
@@ -211,7 +211,7 @@ TEST_CASE("groups of two on two hosts share the network: each device takes half 
   CHECK(time({0, 1, 8, 9}) == doctest::Approx(2 * n / 2 / 2 / network));
 }
 
-TEST_CASE("a group that lies like one that was measured takes what that took") {
+TEST_CASE("a group placed like a measured one takes the measured time") {
   Machine machine = *find_machine("h100x8");
   const GroupSpread eight{{8, 1}};
   CHECK(call_key(Collective::all_reduce, eight) == "all_reduce 8");
@@ -221,7 +221,7 @@ TEST_CASE("a group that lies like one that was measured takes what that took") {
   CHECK(collective_time(machine, Collective::all_gather, {1e6}, eight).value < 1e-3);
 }
 
-TEST_CASE("a message takes what was measured between two ranks that lie like its own, else latency and bandwidth") {
+TEST_CASE("a message takes the time measured between two ranks placed alike, else one from latency and bandwidth") {
   Machine machine = *find_machine("h100x8");
   const GroupSpread within = spread_of(machine, std::array{2, 5}), across = spread_of(machine, std::array{2, 13});
   CHECK(message_key(within) == "message 2");
@@ -238,7 +238,7 @@ TEST_CASE("a message takes what was measured between two ranks that lie like its
   CHECK(send_time(machine, {1e6}, spread_of(machine, std::array{3, 3})) == Seconds{});
 }
 
-TEST_CASE("a machine's file of a time before calls had delays has none") {
+TEST_CASE("a machine file from before calls had delays has no delays") {
   Machine machine = *find_machine("h100x8");
   machine.delays = {.exposed = {1e-5}, .beside = {2e-5}};
   std::string text = to_json(machine);
@@ -249,7 +249,7 @@ TEST_CASE("a machine's file of a time before calls had delays has none") {
   CHECK(machine_of_json(text, "file").delays == CallDelays{});
 }
 
-TEST_CASE("a machine's file says all of it") {
+TEST_CASE("a machine file contains everything about the machine") {
   for (Machine machine : known_machines()) {
     machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
     machine.calls.emplace("all_reduce 8", KernelModel({{call_sizes({1e6}), {.bytes = 1.75e6}, {0.125}}}));

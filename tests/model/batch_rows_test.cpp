@@ -87,7 +87,7 @@ parallel: {micro_batches: 2}
   CHECK(place(graph, "less") == "dim 0 of [4, 12]");
 }
 
-TEST_CASE("norms of groups and channels of other dims mix rows where these are in the dims that they sum over") {
+TEST_CASE("norms of groups, and of channels of other dims, mix rows if the rows are in the dims that they sum over") {
   const Graph graph = build(R"(network:
   - {name: last, type: batch_norm, dim: -1}
   - {name: turned, type: transpose, perm: [1, 0, 2]}

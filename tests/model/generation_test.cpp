@@ -62,7 +62,7 @@ TEST_CASE("attention reads caches, and positions come from an input") {
   CHECK(most_positions(job) == 32);
 }
 
-TEST_CASE("the prompts' graph computes caches alone, under the ids of the other graph") {
+TEST_CASE("the graph of prompts computes only caches, with the ids of the other graph") {
   const JobSpec job = job_of(decoder(kBlock));
   const Graph decode = decode_graph(job, kSize, "head"), prefill = prefill_graph(job, kSize, 4);
   CHECK(nodes(prefill, Phase::forward).size() == nodes(decode, Phase::forward).size() - 1);

@@ -128,7 +128,8 @@ class Case:
     def predicted(self, *words):
         file = self.folder / "predicted.npy"
         file.unlink(missing_ok=True)
-        run("predict", self.job, "--layer", "head", "-o", file, *self.fields, *words)
+        checkpoint = () if "--checkpoint" in words else ("--checkpoint", "weights")
+        run("predict", self.job, "--layer", "head", "-o", file, *checkpoint, *self.fields, *words)
         return np.load(file)
 
     def trains_alike(self, modules, layers, strategies, tied=(), more="", **options):

@@ -141,7 +141,7 @@ TEST_CASE("every step that a kernel may be fused with has a row") {
   }
 }
 
-TEST_CASE("every step that a kernel takes is what another kernel is to it") {
+TEST_CASE("the epilogue steps that kernels accept are exactly those that other kernels can become") {
   unsigned taken = 0,
            offered = bits(EpilogueStep::descend, EpilogueStep::relu);  // an optimizer's step; one of the activations
   for (const KernelDef* kernel : all_kernels()) {
@@ -164,7 +164,7 @@ TEST_CASE("every layer has a row in its family's cases, and every optimizer's ke
   }
 }
 
-TEST_CASE("a family's cases are of its own ops and kernels") {
+TEST_CASE("the cases of a family are about its own ops and kernels") {
   for (const FamilyCases& family : all_cases()) {
     INFO("in " << cases_file(family));
     Names ops, kernels;
@@ -179,7 +179,7 @@ TEST_CASE("a family's cases are of its own ops and kernels") {
   }
 }
 
-TEST_CASE("every kernel runs on a CPU and on a GPU, and has an example that says what it is") {
+TEST_CASE("every kernel runs on a CPU and on a GPU, and has an example with a description") {
   for (const FamilyCases& family : all_cases()) {
     const Names exempt = names_of(family.cases.without_cuda, [](const Exemption& e) { return e.kernel; });
     const std::string cuda = cuda_source(family.folder);

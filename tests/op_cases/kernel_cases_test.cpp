@@ -9,7 +9,7 @@
 namespace trainctl {
 
 TEST_CASE(
-    "a kernel that only compiled programs use gives what the naive loop in double gives, in one run and in three") {
+    "a kernel that only compiled programs use has the results of the naive loop in double, in one run and in three") {
   if (kernel_cases().empty()) skip_test("TRAINCTL_OP_CASES names no family with calls of kernels");
   for (const KernelCase& row : kernel_cases()) {
     CAPTURE(row.name());

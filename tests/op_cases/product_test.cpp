@@ -92,14 +92,14 @@ void check_products(const char* by, Make make, int threads) {
 
 }  // namespace
 
-TEST_CASE("matrix products are right for every shape, transpose and fused step") {
+TEST_CASE("matrix products are correct for every shape, transpose and fused step") {
   check_products("chosen", cpu::prepare_product, 1);
   if (cpu::tiles_avx2() != nullptr) check_products("avx2", prepare_with<cpu::tiles_avx2>, 1);
   if (cpu::tiles_avx512() != nullptr) check_products("avx512", prepare_with<cpu::tiles_avx512>, 1);
   check_products("fours", prepare_with<fours>, 1);
 }
 
-TEST_CASE("oneDNN's matrix products, for processors without our tiles, are right too") {
+TEST_CASE("oneDNN's matrix products, for processors without our tiles, are correct too") {
   check_products("oneDNN", cpu::prepare_product_with_onednn, 1);
 }
 

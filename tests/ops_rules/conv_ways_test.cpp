@@ -19,20 +19,20 @@ ConvShape stem(int64_t images) {
 
 }  // namespace
 
-TEST_CASE("numbers of slices divide the batch, and each is at least twice the one before") {
+TEST_CASE("numbers of slices divide the batch, and each is at least twice the previous one") {
   CHECK(slice_counts(1) == std::vector<int64_t>{1});
   CHECK(slice_counts(7) == std::vector<int64_t>{1, 7});
   CHECK(slice_counts(12) == std::vector<int64_t>{1, 2, 4, 12});
   CHECK(slice_counts(256) == std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256});
 }
 
-TEST_CASE("tensor cores take multiples of 16 bytes of channels, other arithmetic any number") {
+TEST_CASE("tensor cores need multiples of 16 bytes of channels, other arithmetic accepts any number") {
   CHECK(channel_unit(DType::bf16, false) == 8);
   CHECK(channel_unit(DType::f32, true) == 4);
   CHECK(channel_unit(DType::f32, false) == 1);
 }
 
-TEST_CASE("channels are padded where that makes a difference: whole, channels last") {
+TEST_CASE("only images that are channels last and without groups are padded, and only if padding changes a size") {
   ConvShape s = stem(4);
   CHECK(can_pad(s, 8));
   CHECK(!can_pad(s, 1));
@@ -47,7 +47,7 @@ TEST_CASE("channels are padded where that makes a difference: whole, channels la
   CHECK(!can_pad(s, 8));
 }
 
-TEST_CASE("a call computes a slice of the batch, with padded channels") {
+TEST_CASE("one call computes a slice of the batch, with padded channels") {
   const ConvShape s = stem(256);
   const ConvShape whole = call_of(s, {}, 8), part = call_of(s, {.slices = 4, .padded = true}, 8);
   CHECK(whole.x.n == 256);
@@ -59,7 +59,7 @@ TEST_CASE("a call computes a slice of the batch, with padded channels") {
   CHECK(part.x.size == s.x.size);
 }
 
-TEST_CASE("a way is kept as one word, and other words are none") {
+TEST_CASE("a way is stored as one word, and any other word is invalid") {
   for (const ConvWay way :
        {ConvWay{}, ConvWay{.slices = 8}, ConvWay{.slices = 2, .padded = true}, ConvWay{.fused = true},
         ConvWay{.rounded = true}, ConvWay{.slices = 2, .padded = true, .rounded = true},
@@ -71,7 +71,7 @@ TEST_CASE("a way is kept as one word, and other words are none") {
     CHECK(parse_way(text).slices == 0);
 }
 
-TEST_CASE("what a plan shows covers the weight and its sum, padded") {
+TEST_CASE("the scratch memory that a plan states covers the weight and its sum, padded") {
   CHECK(most_conv_scratch({64, 3, 7, 7}) >= kMostCudnnWorkspace + 2 * 4 * 64 * 8 * 49);
   CHECK(most_conv_scratch({1, 1, 1, 1}) == kMostCudnnWorkspace + 2 * 256);
 }

@@ -98,7 +98,7 @@ TEST_CASE("hybrid_parallel: one row per rank keeps its place through every view,
   }
 }
 
-TEST_CASE("hybrid_parallel: slices and paddings work on a rank's part, wherever it is in the whole") {
+TEST_CASE("hybrid_parallel: slices and pads compute a rank's shard, wherever it is in the tensor") {
   const Planned p = planned(job(R"(  - {name: cut, type: dense, units: 4}
   - {name: part, type: slice, dim: 1, begin: 1, end: 3}
   - {name: wide, type: pad, dims: [1], before: [1], after: [0]}

@@ -1,4 +1,5 @@
-// hybrid_parallel: what ranks hold, and the notes about collectives that join equal values.
+// hybrid_parallel: the shard of each tensor that each rank holds, and the notes about collectives whose groups hold
+// equal values.
 #include "engine/plan/hybrid/local_shards.h"
 
 #include <doctest/doctest.h>
@@ -11,7 +12,8 @@ using namespace trainctl;
 
 namespace {
 
-/// "0/2 1/4" for each dim, "+1/2" for a term, by rank; "-" if not traced.
+/// The shard of each rank as text: a block "index/ways" per dim, then "+index/ways" if it is a term of a sum. "-" means
+/// that the shard is not traced.
 std::vector<std::string> parts(const Planned& p, std::string_view tensor) {
   std::vector<std::string> texts;
   const LocalShards shards = local_shards(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
@@ -24,7 +26,7 @@ std::vector<std::string> parts(const Planned& p, std::string_view tensor) {
   return texts;
 }
 
-/// True where the value is that of rank 0.
+/// By rank: true if it holds the same values as rank 0.
 std::vector<bool> as_rank_0(const Planned& p, std::string_view tensor) {
   const LocalShards shards = local_shards(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
   std::vector<bool> same;
@@ -55,7 +57,7 @@ TEST_CASE("each rank holds its rows of the batch, or all of them under full_batc
   CHECK(all.plan.notes.empty());
 }
 
-TEST_CASE("a weight cut by units makes columns, one cut by the contraction makes terms, and their sum is whole") {
+TEST_CASE("sharding a weight by units yields columns, by the contraction it yields terms, whose sum is whole") {
   const Planned p = hybrid(
       "  - {name: a, type: dense, units: 3}\n  - {name: r, type: relu}\n"
       "  - {name: b, type: dense, units: 4, bias: false}\n  - {name: s, type: all_reduce}\n"
@@ -69,8 +71,7 @@ TEST_CASE("a weight cut by units makes columns, one cut by the contraction makes
   CHECK(p.plan.notes.empty());
 }
 
-TEST_CASE(
-    "collectives move parts: all_to_all turns rows into columns, gathered rows are whole, scattered sums are rows") {
+TEST_CASE("all_to_all turns rows into columns, all_gather makes rows whole, and reduce_scatter yields rows") {
   const Planned p = hybrid(
       "  - {name: t, type: all_to_all, split_dim: 1, concat_dim: 0}\n"
       "  - {name: u, type: all_to_all, split_dim: 0, concat_dim: 1}\n"
@@ -102,7 +103,7 @@ TEST_CASE("a sum over ranks with equal values gets a note that says how often it
   CHECK(hybrid(network, "", 4).plan.notes.empty());
 }
 
-TEST_CASE("groups across a cut sum its terms, groups along it count each term again") {
+TEST_CASE("a group of different terms yields their sum, and a group of equal terms gets a note") {
   const auto with_groups = [](const std::string& groups) {
     return hybrid(
         "  - {name: a, type: dense, units: 2}\n  - {name: b, type: dense, units: 1, bias: false}\n"
@@ -117,7 +118,7 @@ TEST_CASE("groups across a cut sum its terms, groups along it count each term ag
                                   "times (likewise in 1 other group)"});
 }
 
-TEST_CASE("gathers of equal parts, and broadcasts to ranks that have the values, get a note") {
+TEST_CASE("gathers of equal shards, and broadcasts to ranks that already have the values, get a note") {
   const std::string head = dataset(8, "[4]", "[1]") + "network:\n";
   const std::string tail = "launch: {ranks: 2}\nparallel: {mode: hybrid_parallel, full_batch: true}\n";
   CHECK(planned(head + "  - {name: g, type: all_gather}\n" + tail).plan.notes ==
@@ -131,7 +132,7 @@ TEST_CASE("gathers of equal parts, and broadcasts to ranks that have the values,
   CHECK(planned(head + "  - {name: c, type: broadcast}\n" + tail, {"parallel.full_batch=false"}).plan.notes.empty());
 }
 
-TEST_CASE("one row per rank is traced through views, wherever the rows are") {
+TEST_CASE("one row per rank is traced through views that move the dim of the rows") {
   const Planned p =
       planned(dataset(2, "[4]", "[4]") +
               "network:\n  - {name: a, type: dense, units: 4}\n  - {name: u, type: unsqueeze, dim: 1}\n"

@@ -1,5 +1,5 @@
 // The choices of a plan: data parallel by default, a user's strategies exactly as given, and the rest from the
-// neighbours.
+// neighbors.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -139,7 +139,7 @@ TEST_CASE("in hybrid_parallel a strategy cuts only parameters") {
   CHECK(error.find("in hybrid_parallel a strategy cuts only parameters") != std::string::npos);
 }
 
-TEST_CASE("a dim of groups, heads or parts says in words which cuts leave them whole") {
+TEST_CASE("the error for a dim of groups, heads or parts says which cuts leave them whole") {
   const auto error_of = [](const std::string& network, const std::string& cuts) {
     return only(plan_errors(
         dataset(32, "[8, 24]", "[8, 24]") + "network: [" + network +

@@ -219,7 +219,7 @@ TEST_CASE("gathering a dim that three axes cut is one all_gather") {
   CHECK(to_string(steps[0]) == "all_gather dim 0 over axes {0,1,2}");
 }
 
-TEST_CASE("the right collective is found for the common moves") {
+TEST_CASE("the common redistributions use the best collective") {
   const Mesh mesh(4);
   const auto only = [&](const Layout& from, const Layout& to) {
     const auto steps = plan(mesh, {64, 64}, from, to);

@@ -61,7 +61,7 @@ TEST_CASE("each schedule gives the textbook order") {
   CHECK(text(pipeline(Schedule::zero_bubble, 2, 4), 1) == "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3");
 }
 
-TEST_CASE("forward-only jobs have the forward tasks alone, with any number of micro-batches") {
+TEST_CASE("forward-only jobs have only forward tasks, with any number of micro-batches") {
   CHECK(text({Schedule::one_f_one_b, 2, 1, 3, false}, 0) == "F0 F1 F2");
   CHECK(text({Schedule::zero_bubble, 2, 1, 3, false}, 0) == "F0 F1 F2");
   CHECK(text({Schedule::interleaved_1f1b, 2, 2, 3, false}, 0) == "F0.0 F1.0 F0.1 F1.1 F2.0 F2.1");

@@ -1,4 +1,5 @@
-// parallel.max_memory.
+// parallel.max_memory: which plans are refused, which changes the error suggests, and how the head is computed in
+// chunks to fit.
 #include "engine/planning/memory_limit.h"
 
 #include <doctest/doctest.h>
@@ -46,7 +47,8 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
   CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
 }
 
-TEST_CASE("on GPUs the workspace counts, and the refusal names it, and what a rank can do without does not count") {
+TEST_CASE(
+    "on GPUs the limit includes the workspace, which the error states, but no memory that a rank can do without") {
   const std::vector<std::string> gpus = {"launch.device=cuda", "parallel.head_pieces=1"};
   const PlannedJob any = planned("0", gpus);
   const Memory memory = compile_all(any)[0].memory;
@@ -80,7 +82,7 @@ TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
   CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=tf32", "launch.device=cpu"}).spec));
 }
 
-TEST_CASE("recompute is advised with its memory and time, and what costs least time comes first") {
+TEST_CASE("recompute is advised with its memory and its time, beside more micro-batches") {
   const auto deep = [](const std::string& max_memory) {
     return plan_job(parse_job(R"(
 dataset: {type: random, shape: [256], label_shape: [256], label_dtype: f32, batch: 4096}
@@ -90,7 +92,8 @@ modules:
 network: [{module: block, name: h, repeat: 8}]
 loss: mse
 optimizer: {type: adam}
-parallel: {mode: data_parallel, max_memory: )" + max_memory + R"(}
+parallel: {mode: data_parallel, max_memory: )" +
+                                  max_memory + R"(}
 launch: {ranks: 2, device: cuda, machine: h100x8}
 )",
                               "job.yaml"));
@@ -124,7 +127,7 @@ TEST_CASE("where no single change is enough, the advice says so") {
 
 namespace {
 
-/// A head over many classes.
+/// A model whose prediction is much larger than its weights, so that the head is worth computing in chunks.
 PlannedJob language_model(const std::string& parallel) {
   return plan_job(parse_job(R"(
 dataset: {type: random, shape: [16], dtype: i32, label_shape: [16], classes: 4096, batch: 32}
@@ -140,7 +143,7 @@ int64_t bytes_of(const PlannedJob& job) { return compile(job, 0).memory.total();
 
 }  // namespace
 
-TEST_CASE("a plan over parallel.max_memory runs the head in as few pieces as are enough, and says so") {
+TEST_CASE("a plan over parallel.max_memory computes the head in as few chunks as fit, and a note says so") {
   const PlannedJob whole = language_model("");
   CHECK(whole.plan.head_pieces == 1);
   CHECK(whole.plan.notes.empty());
@@ -154,10 +157,10 @@ TEST_CASE("a plan over parallel.max_memory runs the head in as few pieces as are
   REQUIRE(four.plan.notes.size() == 1);
   CHECK(four.plan.notes[0].starts_with(
       "chunked loss: head and the loss run in 4 chunks of up to 128 rows, because parallel.max_memory requires it: "));
-  CHECK(language_model("max_memory: 1MB").plan.head_pieces == 1);  // not enough in any number: as it was
+  CHECK(language_model("max_memory: 1MB").plan.head_pieces == 1);  // no number of chunks is enough
 }
 
-TEST_CASE("parallel.head_pieces sets their number, and a head that cannot be in pieces gets a note") {
+TEST_CASE("parallel.head_pieces sets the number of chunks, and a head that cannot be divided gets a note") {
   const PlannedJob given = language_model("head_pieces: 8");
   CHECK(given.plan.head_pieces == 8);
   CHECK(bytes_of(given) < bytes_of(language_model("head_pieces: 1")));

@@ -110,8 +110,8 @@ inline const std::vector<TransportKind>& transports() {
   return all;
 }
 
-/// Runs body(communicator, rank) on one thread a rank. Rethrows the first exception, if possible of a rank that did not
-/// merely wait for a failed one.
+/// Runs body(communicator, rank) on one thread per rank. Rethrows the first exception, if possible of a rank that did
+/// not merely wait for a failed one.
 inline void run_ranks(Transport& transport, const std::function<void(Communicator&, int)>& body) {
   const auto n = static_cast<size_t>(transport.num_ranks());
   std::vector<std::exception_ptr> errors(n);

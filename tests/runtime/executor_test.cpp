@@ -231,7 +231,7 @@ TEST_CASE("loads of the same part of a micro-batch share one place in the block 
   CHECK(layout.bytes == 128);
 }
 
-TEST_CASE("a kernel that is not there is an error that names it") {
+TEST_CASE("a missing kernel is an error that names it") {
   RecordingComm comm;
   const Program p = program({instruction(Opcode::kernel, "frobnicate")});
   CHECK_THROWS_WITH_AS(make_cpu_executor(p, comm, {}), doctest::Contains("no CPU kernel 'frobnicate'"), InternalError);

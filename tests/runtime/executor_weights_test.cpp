@@ -64,7 +64,7 @@ TEST_CASE("normal weights have the standard deviation asked for") {
   CHECK(std::sqrt(squares / 20000) == doctest::Approx(2.0).epsilon(0.02));
 }
 
-TEST_CASE("a slice holds the values that the whole has there") {
+TEST_CASE("a slice has the values of the whole tensor at its position") {
   for (const Init& init : {kUniform, kNormal}) {
     std::vector<float> whole(5 * 7), part(3 * 2);
     initial_values("w", init, 3, 0, 35, whole.data());

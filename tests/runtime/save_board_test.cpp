@@ -135,7 +135,7 @@ TEST_CASE("a save that is asked for begins before the next step that no rank has
   CHECK_FALSE(board.saves_before(3, never));
 }
 
-TEST_CASE("what is asked for while a save is under way comes after it") {
+TEST_CASE("a save requested during another one follows it") {
   SaveBoard board;
   CHECK(board.saves_before(1, always));
   board.ask();
@@ -147,7 +147,7 @@ TEST_CASE("what is asked for while a save is under way comes after it") {
   CHECK(board.saving() == 3);
 }
 
-TEST_CASE("a position belongs to the step that it was told for") {
+TEST_CASE("a position belongs to the step for which it was reported") {
   SaveBoard board;
   CHECK_FALSE(board.is_reported(0));
   SaveBoard::Position position;
@@ -158,7 +158,7 @@ TEST_CASE("a position belongs to the step that it was told for") {
   CHECK(board.position().loss_sum == 1.5);
 }
 
-TEST_CASE("a resumed run asks what is due since the step that it began at") {
+TEST_CASE("a resumed run asks which saves are due since the step at which it began") {
   SaveBoard board;
   board.begin_at(40);
   int64_t asked = 0;
@@ -169,8 +169,7 @@ TEST_CASE("a resumed run asks what is due since the step that it began at") {
   CHECK(asked == 40);
 }
 
-TEST_CASE(
-    "of saves that are offered the writer takes the newest, and no set that it writes or that is offered is free") {
+TEST_CASE("the writer takes the newest of the offered saves, and no set that it writes or that is offered is free") {
   SaveBoard board;
   CHECK_FALSE(board.take_offer());
   CHECK_FALSE(board.was_offered());
@@ -218,7 +217,7 @@ TEST_CASE("the validations of the last two saves are found by their step") {
   }
 }
 
-TEST_CASE("a save gives way only to a later state that waits for it") {
+TEST_CASE("a save is dropped only for a later state that waits for it") {
   SaveBoard board;
   REQUIRE(board.saves_before(40, [](int64_t) { return true; }));
   CHECK_FALSE(board.must_give_way());

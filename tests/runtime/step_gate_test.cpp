@@ -18,7 +18,7 @@ TEST_CASE("an open gate lets every step through and knows the highest") {
   CHECK_FALSE(gate.asked_to_stop());
 }
 
-TEST_CASE("a closed gate lets through what some rank has started, and nothing beyond") {
+TEST_CASE("a closed gate permits the steps that some rank has started, and no further step") {
   StepGate gate;
   CHECK(gate.start(3));
   gate.ask_to_stop();
@@ -29,7 +29,7 @@ TEST_CASE("a closed gate lets through what some rank has started, and nothing be
   CHECK(gate.asked_to_stop());
 }
 
-TEST_CASE("a gate that is closed before the first step lets none through") {
+TEST_CASE("a gate that is closed before the first step permits no step") {
   StepGate gate;
   gate.ask_to_stop();
   CHECK_FALSE(gate.start(1));

@@ -1,4 +1,4 @@
-// Attacks by strangers and failures of the network against ranks that use TLS.
+// Ranks that use TLS against attacks by unauthenticated peers and failures of the network.
 #include "engine/runtime/comm/tls_transport.h"
 
 #include <doctest/doctest.h>
@@ -163,7 +163,7 @@ TEST_CASE("tls: messages of any size arrive whole, in both directions at once") 
   }
 }
 
-TEST_CASE("tls: a listener on the wire does not see what is sent") {
+TEST_CASE("tls: an eavesdropper cannot read the data") {
   const End zero(0, "token"), one(1, "token");
   std::string seen;
   {
@@ -179,7 +179,7 @@ TEST_CASE("tls: a listener on the wire does not see what is sent") {
   CHECK(seen.find("weights") == std::string::npos);
 }
 
-TEST_CASE("tls: a byte that is changed on its way is an error on both sides, and no number") {
+TEST_CASE("tls: a byte changed in transit is an error on both sides, and never a wrong number") {
   const End zero(0, "token"), one(1, "token");
   std::atomic<bool> changes = false;
   const Wire wire(one.address(), [&](char* bytes, size_t count) {
@@ -211,7 +211,7 @@ TEST_CASE("tls: a rank of another run is refused, and the right one still gets i
   CHECK(carry(zero, one, sent) == sent);
 }
 
-TEST_CASE("tls: strangers that say nothing, or something else, hold up no rank") {
+TEST_CASE("tls: unauthenticated peers that send nothing, or anything else, delay no rank") {
   const End zero(0, "token"), one(1, "token");
   std::vector<int> strangers;
   for (int i = 0; i < 100; ++i) {
@@ -225,7 +225,7 @@ TEST_CASE("tls: strangers that say nothing, or something else, hold up no rank")
   for (const int stranger : strangers) close(stranger);
 }
 
-TEST_CASE("tls: a rank sends nothing to a listener that has a certificate and no token") {
+TEST_CASE("tls: a rank sends nothing to a listener that has a certificate but not the token") {
   const End zero(0, "token"), one(1, "token");
   TlsImpostor impostor;
   std::vector<char> address = one.address();

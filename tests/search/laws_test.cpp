@@ -91,7 +91,7 @@ TEST_CASE("laws: more memory never costs time") {
   }
 }
 
-TEST_CASE("laws: hosts are told apart by what they are and not by their numbers") {
+TEST_CASE("laws: hosts are distinguished by their properties and not by their numbers") {
   // The same ranks of a pipeline or group on other hosts: a step of ranks 0-3 on hosts of 2 is that of any two hosts,
   // and a machine with its levels named otherwise gives the same bytes.
   Machine renamed = small_host();
@@ -135,7 +135,7 @@ TEST_CASE("laws: a constraint never helps") {
   }
 }
 
-TEST_CASE("laws: a plan that lost simulated anew takes what the search said within 1 %") {
+TEST_CASE("laws: planning and simulating a tried plan again gives the time and memory of its trial, within 1 %") {
   for (const char* machine : {"h100x8", "cpu"}) {
     std::vector<std::string> settings = {"launch.ranks=8", "parallel.mode=auto_parallel",
                                          std::string("launch.machine=") + machine};

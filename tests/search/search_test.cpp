@@ -313,7 +313,7 @@ TEST_CASE("search: the best plan is no slower than data parallel, and a constrai
   }
 }
 
-TEST_CASE("search: what the job says stays as it says") {
+TEST_CASE("search: settings of the job do not change") {
   const PlannedJob job =
       found(kGpt, {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8", "parallel.stages=2",
                    "parallel.optimizer_shard.level=1", "parallel.micro_batches=4"});
@@ -389,7 +389,7 @@ parallel: {recompute: ['h.*']}
     CHECK(job.plan.layers[l].recompute == job.graph.layers[l].name.ends_with(".in"));
 }
 
-TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only the trial of all ranks has it") {
+TEST_CASE("search: a plan whose trial has a fault is not chosen, even if only the trial of all ranks has the fault") {
   const PlannedJob job =
       found(gpt(4, 64), {"launch.ranks=4", "parallel.mode=semi_auto_parallel", "launch.machine=h100x8"});
   // Plans with stages would be the fastest.
@@ -416,7 +416,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
   }
 }
 
-TEST_CASE("search: micro-batches stay where the network's numbers depend on them") {
+TEST_CASE("search: the number of micro-batches stays the same if the network's results depend on it") {
   const std::string text = R"(
 dataset: {type: random, shape: [3, 8, 8], classes: 4, label_dtype: i32, batch: 16, samples: 32}
 network:

@@ -29,7 +29,8 @@ TryPlan whole_of(double seconds, int& tried) {
 }  // namespace
 
 TEST_CASE(
-    "tried plans: by how much the best sum is off, sums of as many stages are taken to be, so one whole settles it") {
+    "tried plans: sums of the same number of stages are assumed to be off by the same factor, so one full trial "
+    "suffices") {
   int tried = 0;
   const JobSpec job;
   const TryPlan try_plan = whole_of(1.03, tried);
@@ -48,7 +49,7 @@ TEST_CASE(
   CHECK(tried == 1);
 }
 
-TEST_CASE("tried plans: a sum that is far off says nothing of others, so the next best is tried in full too") {
+TEST_CASE("tried plans: if an estimated sum is far off, the next best plan is tried in full too") {
   int tried = 0;
   const JobSpec job;
   const TryPlan try_plan = whole_of(1.2, tried);

@@ -59,7 +59,7 @@ TEST_CASE("with rebalance a worker gets the lowest batch that nobody has") {
   CHECK(claims(*board, 1) == std::vector<int64_t>{3, 4, 5});
 }
 
-TEST_CASE("what a worker that has died claimed and never finished, and its share, go to the others") {
+TEST_CASE("batches that a dead worker claimed but did not finish, and its share, go to the others") {
   const auto board = board_of(2, 8);
   REQUIRE(board->claim(0) == 0);
   REQUIRE(board->claim(0) == 2);
@@ -72,7 +72,7 @@ TEST_CASE("what a worker that has died claimed and never finished, and its share
   CHECK(board->claim(1) == BatchBoard::kEnd);
 }
 
-TEST_CASE("a worker that joins in the place of a dead one takes its share again") {
+TEST_CASE("a worker that replaces a dead one takes over its share") {
   const auto board = board_of(2, 8);
   board->set_gone(0);
   CHECK(board->claim(1) == 0);

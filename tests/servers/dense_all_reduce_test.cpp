@@ -29,7 +29,7 @@ PlannedJob planned(const Overrides& overrides) { return plan_job(job_spec("wide_
 
 }  // namespace
 
-TEST_CASE("workers in step have programs of data_parallel without a message, servers none, and they are proved") {
+TEST_CASE("synchronous workers have verified programs of data_parallel without messages, and servers have none") {
   for (const char* clip : {"0", "0.2"}) {
     const PlannedJob job = planned(in_step(4, 2, 4) + Overrides{std::string("optimizer.clip_norm=") + clip});
     const std::vector<Program> programs = compile_all(job);

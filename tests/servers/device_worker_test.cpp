@@ -56,7 +56,7 @@ const char* const kDeviceWorkerClipped = "optimizer={type: adam, learning_rate: 
 
 }  // namespace
 
-TEST_CASE("a worker's program without servers has no message to them, and waits for what those had waited for") {
+TEST_CASE("a worker's program without servers has no messages to them, and its waits refer to earlier instructions") {
   const PlannedJob job = plan_job(job_spec("batch_norm", synchronous(2, 2)));
   for (int rank = 0; rank < 2; ++rank) {
     const Program program = compile(job, rank), kept = servers::without_servers(program, 2);

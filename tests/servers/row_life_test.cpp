@@ -92,7 +92,7 @@ TEST_CASE("a row is kept from its n-th update on, and has its initial values bef
   CHECK(rows.rows() == 2);
 }
 
-TEST_CASE("a row that n updates have left alone has its initial values and states again, and its memory is freed") {
+TEST_CASE("a row without an update during n updates returns to its initial values and state, and its memory is freed") {
   TableRows rows(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = 3}),
       fresh(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = 0});
   update(rows, {1, 2});

@@ -140,7 +140,7 @@ TEST_CASE("a row has its initial values before it is made, and they are those of
   }
 }
 
-TEST_CASE("every optimizer updates rows as it would a dense tensor of those rows, and leaves other rows alone") {
+TEST_CASE("every optimizer updates rows as it would a dense tensor of those rows, and does not change other rows") {
   for (const OptimizerDef* def : all_optimizers()) {
     CAPTURE(def->name);
     constexpr int64_t kUnits = 8;
@@ -185,7 +185,7 @@ TEST_CASE("every optimizer updates rows as it would a dense tensor of those rows
   }
 }
 
-TEST_CASE("a table takes memory for the rows that were trained, however many it has") {
+TEST_CASE("a table needs memory only for the rows that were trained, however many it has") {
   TableRows rows(table_of(100'000'000, 64), optimizer_of("sgd", 0.1), 1, 1);
   const StepScalars scalars;
   std::vector<float> gradients(1000 * 64);

@@ -8,7 +8,7 @@
 using namespace trainctl;
 using Words = std::vector<std::string>;
 
-TEST_CASE("the words of a command are what the user wrote, regardless of YAML's types") {
+TEST_CASE("the words of a command are as the user wrote them, regardless of YAML's types") {
   const Words words = {"true", "0.10", "1e-3", "0x1F", "yes", "a b", "", "-", "$RANK", "null"};
   const JobSpec job = parse_job(R"(command: [true, 0.10, 1e-3, 0x1F, yes, "a b", "", -, $RANK, "null"])", "job.yaml");
   CHECK(job.has_command());

@@ -44,7 +44,7 @@ TEST_CASE("// and % round down, as in Python") {
   CHECK(value("-7.5 % 2") == "0.5");
 }
 
-TEST_CASE("operators of one level go from left to right, and a sign binds most") {
+TEST_CASE("operators of one level are evaluated from left to right, and a sign binds tightest") {
   CHECK(value("10 - 3 - 2") == "5");
   CHECK(value("100 // 7 * 7") == "98");
   CHECK(value("-2 * -3") == "6");
@@ -60,7 +60,7 @@ TEST_CASE("conditions compare numbers and texts, and `and`, `or`, `not` join the
   CHECK(value("not on") == "false");
 }
 
-TEST_CASE("what decides nothing is not computed, so it may divide by zero") {
+TEST_CASE("an operand that does not affect the result is not computed, so it may divide by zero") {
   CHECK(value("on or d // 0 == 1") == "true");
   CHECK(value("not on and d // 0 == 1") == "false");
 }
@@ -93,7 +93,7 @@ TEST_CASE("an error says where in the text it is") {
   CHECK(error("${act == 'gelu}") == "9: this quote is never closed");
 }
 
-TEST_CASE("what 64 bits do not hold is an error, never another number") {
+TEST_CASE("a result that does not fit in 64 bits is an error, never another number") {
   CHECK(value("9223372036854775807") == "9223372036854775807");
   CHECK(error("${9223372036854775808}") == "2: 9223372036854775808 does not fit into 64 bits");
   CHECK(error("${9223372036854775807 + 1}") == "22: the result does not fit into 64 bits");
@@ -103,7 +103,7 @@ TEST_CASE("what 64 bits do not hold is an error, never another number") {
   CHECK(error("${1e308 * 10}") == "8: the result does not fit into 64 bits");
 }
 
-TEST_CASE("nesting has a limit, and long chains need none") {
+TEST_CASE("nesting is limited, and long chains are not") {
   const std::string deep = "${" + std::string(5000, '(') + "1" + std::string(5000, ')') + "}";
   CHECK(error(deep).find("nested more than 40 levels deep") != std::string::npos);
   CHECK(error("${" + std::string(5000, '-') + "1}").find("nested more than") != std::string::npos);

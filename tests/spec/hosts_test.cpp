@@ -15,13 +15,13 @@ TEST_CASE("a host is a name, perhaps with a user and a number of ranks") {
   CHECK(parse_host("fe80::1") == HostRanks{"fe80::1", 0});
 }
 
-TEST_CASE("a host that ssh would take for an option, or a shell for more than a word, is none") {
+TEST_CASE("a host name that ssh would read as an option, or a shell as several words, is refused") {
   for (const char* text : {"", "-oProxyCommand=x", "me@-a", "a b", "a;b", "a\n", "$(b)", "a:0", "a:-1", "a:x",
                            "a:", "@a", "[::1", "x[::1]", "a@b@c", "a:99999999999"})
     CHECK_MESSAGE(!parse_host(text), text);
 }
 
-TEST_CASE("hosts with numbers are filled in order, and the others share what is left") {
+TEST_CASE("hosts with numbers are filled in order, and the others share the remaining ranks") {
   using Hosts = std::vector<HostRanks>;
   CHECK(place_ranks(parse_hosts({"a", "b:4", "c"}), 8).hosts == Hosts{{"a", 2}, {"b", 4}, {"c", 2}});
   CHECK(place_ranks(parse_hosts({"a", "b:4", "c"}), 7).hosts == Hosts{{"a", 2}, {"b", 4}, {"c", 1}});

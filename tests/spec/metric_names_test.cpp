@@ -32,7 +32,7 @@ TEST_CASE("metrics: top5 is short for top_k with k: 5") {
   CHECK(error_of(kJob + "metrics: topmost\n").find("unknown metric 'topmost'") != std::string::npos);
 }
 
-TEST_CASE("metrics: what only the validation names is a metric of the job, once") {
+TEST_CASE("metrics: a metric that only the validation names is added to the job once") {
   const JobSpec job =
       parse_job(kJob + "metrics: accuracy\nvalidation: {metrics: [loss, top5, accuracy]}\n", "job.yaml");
   CHECK(job.metric_names() == std::vector<std::string>{"accuracy", "top_5"});

@@ -44,7 +44,7 @@ TEST_CASE("a repeated module is a chain of numbered copies, and its name is the 
   CHECK(job.position("modules.block[0].units").line == 4);
 }
 
-TEST_CASE("a module that is not repeated has no number, and one without a name has its module's") {
+TEST_CASE("a module that is not repeated has no number, and without a name it is named like its module") {
   const JobSpec job = parse_job(
       kData + "modules: {b: [{type: relu}]}\nnetwork: [{module: b}, {module: b}, {module: b, name: z}]\n", "j");
   CHECK(flat(job) == Lines{"b.relu <- data", "b_1.relu <- b.relu", "z.relu <- b_1.relu"});

@@ -60,7 +60,7 @@ TEST_CASE("inside and outside of modules outputs have the names of their layers"
   CHECK(job.network[6].inputs == std::vector<std::string>{"u.0.cut.0", "u.0.cut.1"});
 }
 
-TEST_CASE("a name with several outputs is no output") {
+TEST_CASE("the name of a layer with several outputs is not an output") {
   const std::string split = "network:\n  - {name: s, type: split, parts: 2, outputs: [a, b]}\n";
   CHECK(first_error(split + "  - {type: relu, inputs: [s]}\n") == "4:27: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "  - {type: relu}\n") == "4:12: 's' has 2 outputs (name one or more: inputs: [s.a, s.b])");

@@ -82,7 +82,7 @@ TEST_CASE("an override reaches a layer by the name that the parser gives it") {
   CHECK(parse_job(job, "job.yaml", {"network.dense.units=6"}).network[0].attrs.integer("units") == 6);
 }
 
-TEST_CASE("an override of a layer inside a module's use is told to set the module's") {
+TEST_CASE("an override of a layer inside a used module is an error that says to set the module's") {
   const std::string job =
       "dataset: {type: random, shape: [8]}\nmodules: {block: [{name: fc, type: dense, units: 8}]}\n"
       "network: [{module: block, name: h, repeat: 2}]\n";

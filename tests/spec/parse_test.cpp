@@ -81,7 +81,7 @@ TEST_CASE("a layer reads the previous one by default, and is named by its type a
   CHECK(job.network[4].inputs == std::vector<std::string>{"relu", "data"});
 }
 
-TEST_CASE("short forms mean what they stand for") {
+TEST_CASE("short forms mean the same as their long forms") {
   const JobSpec job = parse_job(kParseJob +
                                     "loss: mae\noptimizer: {learning_rate: 0.5}\nprint: fc\n"
                                     "parallel: {optimizer_shard: 2, recompute: fc, max_memory: 512MiB}\n"
@@ -129,7 +129,7 @@ TEST_CASE("null is the same as omitting a field") {
   CHECK(job.train.epochs == 1);
 }
 
-TEST_CASE("a job with train.steps alone has no limit of epochs, also after it was written and read again") {
+TEST_CASE("a job with only train.steps has no limit of epochs, even after it was written and read again") {
   const JobSpec job = parse_job(kParseJob + "train: {steps: 1000}\n", "job.yaml");
   CHECK(job.train.epochs == 0);
   const JobSpec again = parse_job(to_yaml(job), "again.yaml");
@@ -161,7 +161,7 @@ TEST_CASE("aliases cannot make a small file large") {
   CHECK(found.starts_with("the file contains more than 1048576 bytes of text after its aliases are expanded"));
 }
 
-TEST_CASE("a job of json.dumps is read, with characters beyond 16 bits as two escapes") {
+TEST_CASE("a job written by json.dumps is read, with characters beyond 16 bits as two escapes") {
   CHECK(parse_job("\"name\": \"run \\ud83d\\uDE00 \\\\ud83d\"\n" + kParseJob, "job.yaml").name ==
         "run \xF0\x9F\x98\x80 \\ud83d");
   CHECK(parse_job("name: 'a \\ud83d\\ude00'\n" + kParseJob, "job.yaml").name == "a \\ud83d\\ude00");  // no escapes

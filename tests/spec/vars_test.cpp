@@ -85,7 +85,7 @@ TEST_CASE("a var may use those before it, and is overridden by name") {
         "'d'?");
 }
 
-TEST_CASE("a var in quotes is text, so no number") {
+TEST_CASE("a variable in quotes is text and not a number") {
   CHECK(first_vars_error("vars: {d: '8'}\n" + kVarsData + "network: [{type: dense, units: ${d}}]\n")
             .find("must be an integer") != std::string::npos);
   CHECK(parse_job("vars: {act: tanh}\n" + kVarsData + "network: [{type: ${act}}]\n", "j").network[0].type == "tanh");
@@ -147,7 +147,7 @@ TEST_CASE("the index of a repeat is in reach of its arguments and of the module"
         Lines{"h.0.fc0 <- data units 1", "h.1.fc1 <- h.0.fc0 units 13", "h.2.fc2 <- h.1.fc1 units 25"});
 }
 
-TEST_CASE("modules with arguments nest, and each sees its own names alone") {
+TEST_CASE("modules with arguments nest, and each sees only its own names") {
   const std::string inner = "  inner: {args: {w: 1}, layers: [{type: dense, units: ${w}}]}\n";
   const JobSpec job =
       parse_job(kVarsData + "modules:\n" + inner +
@@ -181,7 +181,7 @@ TEST_CASE("a layer whose `if` is false is left out, and its readers read its inp
                                                  "b.sum <- b.fc b.norm"});
 }
 
-TEST_CASE("what is left out is not computed") {
+TEST_CASE("expressions of omitted layers are not evaluated") {
   const JobSpec job =
       parse_job("vars: {n: 0}\n" + kVarsData +
                     "network: [{type: relu}, {name: x, type: dense, if: ${n > 0}, units: ${8//n}}, {type: tanh}]\n",

@@ -93,7 +93,7 @@ Rows read(const DatasetSpec& spec, int64_t step, int ranks, int micro_batches, b
   return all;
 }
 
-/// Share of the row's own label; its neighbour has the other class.
+/// Share of the row's own label; its neighbor has the other class.
 double share_of(const Rows& rows, int64_t row) { return double{rows.labels[static_cast<size_t>(2 * row + row % 2)]}; }
 
 std::string error_of(const DatasetSpec& spec, const std::vector<SampleField>& fields) {
@@ -122,7 +122,7 @@ TEST_CASE("mixup adds to each row a share of the next one, the last row of the f
   }
 }
 
-TEST_CASE("cutmix pastes one box of the next row, and the label's share is what is left of the own one") {
+TEST_CASE("cutmix pastes one box of the next row, and the share of the row's own label is the rest") {
   for (const bool channels_first : {false, true}) {
     std::vector<TransformSpec> transforms = {transform("cutmix")};
     if (channels_first) transforms.insert(transforms.begin(), transform("hwc2chw"));
@@ -162,7 +162,7 @@ TEST_CASE("a mixed batch has the same bits for any cut into ranks and micro-batc
   }
 }
 
-TEST_CASE("of several mixes the first one that is drawn takes place, and p 0 leaves batches alone") {
+TEST_CASE("of several mixes the first one that is drawn applies, and p 0 changes no batch") {
   const Rows plain = read(spec_of({}), 0, 1, 1);
   CHECK(read(spec_of({transform("mixup", {{"p", 0.0}})}), 0, 1, 1) == plain);
   const Rows cut = read(spec_of({transform("mixup", {{"p", 0.0}}), transform("cutmix")}), 0, 1, 1);

@@ -49,7 +49,7 @@ TEST_CASE("an order in blocks is a permutation for any size, block and pass") {
       }
 }
 
-TEST_CASE("an order in blocks depends on seed and pass, and not on what was asked before") {
+TEST_CASE("an order in blocks depends on the seed and the pass, and not on earlier queries") {
   const std::vector<int64_t> first = all_of({1000, 10, 3, 0}, 1000);
   CHECK(all_of({1000, 10, 3, 0}, 1000) == first);
   CHECK(all_of({1000, 10, 3, 1}, 1000) != first);
@@ -96,7 +96,7 @@ TEST_CASE("samples of a window are mixed: neighbours in the set are as far apart
   CHECK(mean < 0.345);
 }
 
-TEST_CASE("over passes a sample comes in every part of the epoch alike") {
+TEST_CASE("over many passes a sample is equally likely in every part of the epoch") {
   const int64_t size = 32'000, block = 100;
   std::vector<int> quarters(4);
   for (uint64_t pass = 0; pass < 400; ++pass) {

@@ -152,7 +152,7 @@ TEST_CASE("bytes that stay become the floats of the transforms, by a worker and 
   }
 }
 
-TEST_CASE("a chain that ends otherwise has no map, nor has one whose rows are mixed, nor a label") {
+TEST_CASE("a chain that does more than map bytes, a chain whose rows are mixed, and a label have no map") {
   const SampleType input{ElementType::u8, {6, 7, 3}};
   for (const std::vector<TransformSpec>& specs : std::vector<std::vector<TransformSpec>>{
            {kResize}, {kToFloat, kErase}, {byte_map_transform("resize", {{"size", Ints{5, 4}}}), kNormalize}})
@@ -172,7 +172,7 @@ TEST_CASE("values that are the same in each channel need one table, whatever the
   CHECK(many.byte_map()->table().channels == 1);
 }
 
-TEST_CASE("batches are the same where bytes stay, for workers, for devices that map bytes, and behind a cache") {
+TEST_CASE("batches of bytes are the same for workers, for devices that map bytes, and with a cache") {
   for (const DType type : {DType::f32, DType::bf16}) {
     for (const std::vector<TransformSpec>& specs : kChains) {
       CAPTURE(specs.back().name);
@@ -251,7 +251,7 @@ std::vector<ByteTable> tables_of_photos(int64_t side, std::vector<TransformSpec>
 
 }  // namespace
 
-TEST_CASE("a device gets bytes of large loads alone, and of pixels without transforms as they are") {
+TEST_CASE("a device gets bytes only for large loads, and pixels without transforms unchanged") {
   CHECK(tables_of_photos(16, {kNormalize, kLayout}).empty());
   const std::vector<ByteTable> normalized = tables_of_photos(64, {kNormalize, kLayout});
   REQUIRE(normalized.size() == 1);

@@ -99,7 +99,7 @@ TEST_CASE("samples are kept before their first random transform, and have the bi
   }
 }
 
-TEST_CASE("photos that are first cut at random are not kept: they have no common size before it") {
+TEST_CASE("photos whose first transform is a random crop are not cached, because they have no common size before it") {
   const std::vector<SourceField> photos = {{"image", Encoding::image, ElementType::u8, {}}};
   CHECK_FALSE(cut_at_first_random(photos, cut_transforms_spec_of({cut_transforms_transform("random_resized_crop",
                                                                                            {{"size", Ints{4, 4}}})}))
@@ -107,7 +107,7 @@ TEST_CASE("photos that are first cut at random are not kept: they have no common
   CHECK(cut_at_first_random(photos, cut_transforms_spec_of({kCutTransformsResize, kCrop})).has_value());
 }
 
-TEST_CASE("what is kept are bytes where only maps of single values make floats of them before chance") {
+TEST_CASE("bytes are cached if only elementwise maps convert them to floats before the first random transform") {
   const std::vector<SourceField> pictures = CutTransformsPictures().fields();
   const auto kept_type = [&](const std::vector<TransformSpec>& chain) {
     return cut_at_first_random(pictures, cut_transforms_spec_of(chain))->before.fields[0].type;
@@ -130,7 +130,7 @@ TEST_CASE("ranks that share a cache read each sample once together") {
   close(file);
 }
 
-TEST_CASE("what takes a broken sample's place is the same with a cache before the random transforms and without") {
+TEST_CASE("a broken sample is replaced by the same sample with and without a cache before the random transforms") {
   const DatasetSpec spec = cut_transforms_spec_of({kCutTransformsResize, kCrop, cut_transforms_transform("to_float")});
   const auto source = std::make_shared<CutTransformsPictures>();
   source->broken = 4;

@@ -75,7 +75,7 @@ TEST_CASE("resize is bilinear with half-pixel centres") {
   CHECK(channels == std::vector<float>{3, 4, 3, 4});
 }
 
-TEST_CASE("hwc2chw moves the channels first also where no transform computes before it") {
+TEST_CASE("hwc2chw moves the channels first even if no transform computes before it") {
   // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
   const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
   CHECK(apply({named_transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
@@ -92,7 +92,7 @@ TEST_CASE("transforms compose in order and know where the channels are") {
   CHECK(chain_of(specs, {1, 2, 2}).result().shape == Shape{2, 1, 2});
 }
 
-TEST_CASE("center_crop takes the middle, and puts zeros around a smaller image") {
+TEST_CASE("center_crop selects the middle, and pads a smaller image with zeros") {
   const std::vector<float> image = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [3, 4, 1]
   CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}})}, {3, 4, 1}, image) == std::vector<float>{6, 7});
   CHECK(apply({named_transform("center_crop", {{"size", Ints{2, 1}}})}, {3, 4, 1}, image) == std::vector<float>{2, 6});
@@ -202,7 +202,7 @@ TEST_CASE("an mnist folder may have the names that Kaggle and 7-Zip write, with 
   CHECK(open_dataset(mnist(folder.path()), 1)->size() == 5);
 }
 
-TEST_CASE("an mnist folder without its files says what was looked for") {
+TEST_CASE("the error for an mnist folder without its files names the files") {
   const ScratchFolder folder;
   CHECK(spec_error([&] { open_dataset(mnist(folder.path() + "/nowhere"), 1); }) ==
         "dataset.path: there is no folder '" + folder.path() + "/nowhere'");
@@ -284,7 +284,7 @@ TEST_CASE("a transform that makes samples of more than a gibibyte is refused bef
   CHECK(error == "dataset.transforms[0]: resize: produces samples of [65536, 65536, 1], 16.0 GiB");
 }
 
-TEST_CASE("what a rank keeps of a set is known before it is opened") {
+TEST_CASE("the part of a data set that a rank keeps is known before the set is opened") {
   DatasetSpec spec = random_set(1000);
   spec.batch = 10;
   CHECK(read_data_header(spec, 1).bytes == 8 * 1010);
@@ -311,7 +311,7 @@ TEST_CASE("the size of a set is known before it is opened") {
   CHECK(read_data_size(one_batch, 1) == 24);
 }
 
-TEST_CASE("a value of a random set depends on seed, sample and element alone") {
+TEST_CASE("a value of a random set depends only on the seed, the sample and the element") {
   const auto a = open_dataset(random_set(100), 7), b = open_dataset(random_set(50), 7),
              c = open_dataset(random_set(100), 8);
   std::vector<float> x(15), y(15), z(15);
@@ -380,7 +380,7 @@ TEST_CASE("a last incomplete batch is dropped or filled up with the epoch's firs
         "dataset.batch: a batch of 21 is larger than an epoch of 20 samples");
 }
 
-TEST_CASE("an epoch holds one pass at a time, so any number of passes needs no more memory") {
+TEST_CASE("an epoch stores one pass at a time, so more passes need no more memory") {
   DatasetSpec spec;
   spec.batch = 4;
   spec.repeat = 3;
@@ -416,7 +416,7 @@ TEST_CASE("a set without shuffling may be as large as the numbers go") {
   CHECK(order.batch(0, order.steps_per_epoch() - 1).back() == 999'999'999);
 }
 
-TEST_CASE("a set that is too large for a list of its samples is shuffled all the same, and resumed anywhere at once") {
+TEST_CASE("a set that is too large for a list of its samples is shuffled, and resumes anywhere at once") {
   DatasetSpec spec = random_set(10'000'000'000);
   spec.batch = 1000;
   SampleOrder order(spec, spec.samples, 7);

@@ -34,7 +34,7 @@ TEST_CASE("an IDX file is read as its dims and its elements, unchanged") {
   CHECK(to_string(array.header) == "u8 [3, 2, 2]");
 }
 
-TEST_CASE("a gzip file gives what the raw file gives, whatever its size") {
+TEST_CASE("a gzip file has the same content as the raw file, whatever its size") {
   for (uint32_t count : {1u, 300u, 100000u, 3000000u}) {
     const ByteVector raw = idx_bytes({count});
     CHECK(parse_idx(gzip(raw), "f").body == parse_idx(raw, "f").body);
@@ -71,7 +71,7 @@ TEST_CASE("a small file that would inflate to far more is refused before it does
   CHECK(message_of(bomb).find("gunzip it and use the raw file") != std::string::npos);
 }
 
-TEST_CASE("a header is read from the first bytes of a file alone") {
+TEST_CASE("a header is read from only the first bytes of a file") {
   CHECK(parse_idx_header(first(idx_bytes({60000, 28, 28}), 100), "f").dims == Shape{60000, 28, 28});
   CHECK(parse_idx_header(first(gzip(idx_bytes({60000, 28, 28})), 100), "f").dims == Shape{60000, 28, 28});
 }

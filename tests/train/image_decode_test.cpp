@@ -1,4 +1,4 @@
-// Decoding: regions, orientation, colours, and files that are no good.
+// Decoding: regions, orientation, colors, and files that are no good.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -229,7 +229,7 @@ TEST_CASE("the size is that of the header, and a JPEG at a smaller scale covers 
   }
 }
 
-TEST_CASE("a JPEG or PNG that is cut off anywhere is an error that names it, also for a region that is there") {
+TEST_CASE("a truncated JPEG or PNG is an error that names it, even if the requested region is present") {
   const Picture picture = make_picture(64, 80, 3);
   for (const FileBytes& whole :
        {write_jpeg(picture), write_jpeg(picture, {.is_progressive = true}), write_png(picture)}) {
@@ -265,7 +265,7 @@ TEST_CASE("an image that claims more pixels than the limit is refused before mem
   CHECK(env_error(jpeg, true) == "cats/12.jpg: an image of 32,896 x 32,896 pixels; the limit is 67,108,864");
 }
 
-TEST_CASE("what is no image says what it is") {
+TEST_CASE("the error for a file that is no image says how it begins") {
   CHECK(env_error({}) == "cats/12.jpg: empty: 0 bytes");
   CHECK(env_error(bytes("<html><body>404")) ==
         "cats/12.jpg: neither a JPEG (ff d8) nor a PNG (89 50 4e 47): begins with 3c 68 74 6d");

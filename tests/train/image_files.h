@@ -25,14 +25,14 @@ Picture make_picture(int64_t height, int64_t width, int64_t channels, uint64_t s
 
 struct JpegOptions {
   int quality = 85;
-  int horizontal = 2, vertical = 2;  ///< colour's samples are this much larger than pixels
+  int horizontal = 2, vertical = 2;  ///< color's samples are this much larger than pixels
   bool is_progressive = false;
   int restart_rows = 0;
   int orientation = 0;  ///< EXIF orientation; 0: no EXIF
   bool is_big_endian = false;
   bool is_ycck = false;  ///< YCCK if there are 4 channels
 };
-/// 1 channel: grey. 3: RGB, stored as YCbCr. 4: inverted CMYK.
+/// 1 channel: gray. 3: RGB, stored as YCbCr. 4: inverted CMYK.
 FileBytes write_jpeg(const Picture& picture, const JpegOptions& options = {});
 
 struct PngOptions {
@@ -41,7 +41,7 @@ struct PngOptions {
   std::vector<uint8_t> palette;  ///< red, green, blue of each; pixels of 1 channel are its places
   int orientation = 0;
 };
-/// 1 channel: grey. 2: grey and alpha. 3: RGB. 4: RGB and alpha.
+/// 1 channel: gray. 2: gray and alpha. 3: RGB. 4: RGB and alpha.
 FileBytes write_png(const Picture& picture, const PngOptions& options = {});
 
 /// TIFF data with the tag of an orientation.

@@ -93,7 +93,7 @@ TEST_CASE("a trainer that mostly waits has 16 workers after 32 steps") {
   CHECK(tuner.setting().workers == 16);
 }
 
-TEST_CASE("one sample of an epoch of 4,000 that takes 100 times as long costs under 5 %") {
+TEST_CASE("one sample of every 4,000 that takes 100 times as long adds less than 5 % to an epoch") {
   const auto steps_of = [](bool is_slow) {
     SimulatedPipeline pipeline = uneven({{0.05, 0.05, 0.05, 0}});
     pipeline.read = [is_slow, usual = pipeline.read](int64_t batch, int row) {
@@ -115,7 +115,7 @@ TEST_CASE("one sample of an epoch of 4,000 that takes 100 times as long costs un
   CHECK(steps_of(true) < 1.05 * steps_of(false));
 }
 
-TEST_CASE("when a pipeline's work falls to a tenth it gives most of its workers back, and keeps the speed") {
+TEST_CASE("when the work of a pipeline falls to a tenth, most workers are removed, and the speed stays the same") {
   SimulatedPipeline heavy = uneven({{0.1, 1.0, 0.1, 0.1}});
   SimulatedRun run(heavy, {1, 1});
   LoadTuner tuner({1, 1}, {16, 16});
@@ -144,7 +144,7 @@ TEST_CASE("workers that do not shorten the step are taken back, once") {
   CHECK(run(tuner, two_cores, 4000) == 0);
 }
 
-TEST_CASE("when the load falls workers are given back, and never again so many that the trainer waits") {
+TEST_CASE("when the load falls workers are removed, but not so many that the trainer waits again") {
   LoadTuner tuner({1, 1}, {16, 8});
   run(tuner, {.compute = 0.01, .read = 0.1, .cores = 16}, 200);
   CHECK(tuner.setting().workers == 16);
@@ -155,7 +155,7 @@ TEST_CASE("when the load falls workers are given back, and never again so many t
   CHECK(light.waited(tuner.setting().workers) == 0);
 }
 
-TEST_CASE("where the workers idle while the trainer waits, more batches are read ahead") {
+TEST_CASE("if the workers are idle while the trainer waits, more batches are read ahead") {
   LoadTuner tuner({4, 1}, {4, 8});
   std::vector<LoadTuner::Change> changes;
   for (int i = 0; i < 64; ++i) {
@@ -168,7 +168,7 @@ TEST_CASE("where the workers idle while the trainer waits, more batches are read
   CHECK(tuner.setting().ahead == 8);
 }
 
-TEST_CASE("a trainer that does not wait is left alone") {
+TEST_CASE("for a trainer that does not wait nothing changes") {
   LoadTuner tuner({1, 1}, {16, 8});
   for (int i = 0; i < 500; ++i) CHECK_FALSE(tuner.after_step(0.01, 20e-6, 0.002));
 }

@@ -123,7 +123,7 @@ TEST_CASE(
     CHECK(halves[step] == std::vector<float>(expected[step].begin() + 4, expected[step].end()));
 }
 
-TEST_CASE("slices of other dims are taken, and a full batch gives the same numbers as rows alone") {
+TEST_CASE("slices of other dims are loaded, and a full batch has the same numbers as only the rows") {
   Program program;
   program.instructions = {load_of_shape("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2})};
   for (bool full : {false, true}) {
@@ -136,7 +136,7 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
   }
 }
 
-TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole rows alike") {
+TEST_CASE("a load as bf16 rounds the f32 of the set, both for slices and for whole rows") {
   Program program;
   program.instructions = {load_of_shape("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2}),
                           load_of_shape("data", 0, {4, 4, 3}, {3, 0, 0}, {1, 4, 3})};
@@ -152,7 +152,7 @@ TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole ro
   CHECK(from_bf16(rows[3]) == 304);
 }
 
-TEST_CASE("where the device keeps all samples their numbers come in place of data, whatever full_batch says") {
+TEST_CASE("if the device keeps all samples, their numbers are loaded instead of data, whatever full_batch is") {
   Program program;
   program.instructions = {load_of_shape("label", 0, {4}, {2}, {2}),
                           load_of_shape("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};
@@ -233,7 +233,7 @@ TEST_CASE("one tensor may be loaded in several layouts") {
   CHECK(loader_floats(block, program, 1) == std::vector<float>{200, 300});
 }
 
-TEST_CASE("what stops the loading thread is thrown where the trainer asks for that step") {
+TEST_CASE("an error of the loading thread is thrown when the trainer asks for that step") {
   Program program;
   program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   Loader loader(std::make_unique<Counting>(12, 9), spec_of(4), program, 1, {.num_steps = 3});
@@ -354,7 +354,7 @@ TEST_CASE("whichever worker meets a broken sample, the batches before it are han
   }
 }
 
-TEST_CASE("autotune gives a loader that is waited for more workers, which changes no batch") {
+TEST_CASE("autotune adds workers while the trainer waits for the loader, which changes no batch") {
   const Program program = drawn_program();
   DatasetSpec spec = spec_of(10);
   spec.shuffle = true;
@@ -403,7 +403,7 @@ class Hanging final : public Dataset {
 
 }  // namespace
 
-TEST_CASE("a sample that a file system does not give in time is named, and a rank that waits for it can end") {
+TEST_CASE("a sample that a file system does not deliver in time is named, and a rank that waits for it can end") {
   Program program;
   program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   std::atomic<bool> release = false;
@@ -423,7 +423,7 @@ TEST_CASE("a sample that a file system does not give in time is named, and a ran
   release = true;
 }
 
-TEST_CASE("a slow sample within the time is no error") {
+TEST_CASE("a slow sample that arrives in time is not an error") {
   Program program;
   program.instructions = {load_of_shape("label", 0, {10}, {0}, {10})};
   Loader loader(std::make_unique<Drawn>(), spec_of(10), program, 1, {.num_steps = 3, .timeout_seconds = 60});
@@ -434,7 +434,7 @@ TEST_CASE("a slow sample within the time is no error") {
   CHECK(loader.skipped().count == 0);
 }
 
-TEST_CASE("a loader that resumes at sample 10^9 of 10^10 reads that batch alone, the same as without the start") {
+TEST_CASE("a loader that resumes at sample 10^9 of 10^10 reads only that batch, the same as in a run from the start") {
   DatasetSpec spec = spec_of(10);
   spec.shuffle = true;
   spec.workers = spec.prefetch = 1;

@@ -227,7 +227,7 @@ TEST_CASE("products, the head, norms, the loss and the optimizer of a network ar
   CHECK(parts["head"].launches == 3);  // the product and its two gradients
 }
 
-TEST_CASE("what is written to a trace is read back to the nanosecond") {
+TEST_CASE("the times of a trace are read back to the nanosecond") {
   const Program program = two_ranks(0);
   const int64_t day = 86'400'000'000'123;
   RankProfile profile{

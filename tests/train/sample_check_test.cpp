@@ -53,7 +53,7 @@ struct Digits {
 
 }  // namespace
 
-TEST_CASE("random labels must be below the number of classes that the loss takes") {
+TEST_CASE("random labels must be below the number of classes of the loss") {
   CHECK(errors(classifier("{type: random, shape: [4], classes: 10, batch: 4}", 10)).empty());
   CHECK(errors(classifier("{type: random, shape: [4], classes: 11, batch: 4}", 10)) ==
         "1:46 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) supports 0 to 9\n");
@@ -67,7 +67,7 @@ TEST_CASE("a constant label must be a class") {
         "1:52 dataset.label_value: labels are -1, but the loss (softmax_cross_entropy) supports 0 to 9\n");
 }
 
-TEST_CASE("the labels of a file are read, and the first one that is no class is named") {
+TEST_CASE("the labels of a file are read, and the first one that is not a class is named") {
   const Digits digits;
   CHECK(errors(classifier(digits.set(), 4)).empty());
   CHECK(errors(classifier(digits.set(), 3))
@@ -117,7 +117,7 @@ std::string with_validation(const ScratchFolder& folder, const std::string& trai
 
 }  // namespace
 
-TEST_CASE("a label of the validation set that is no class is named before the run") {
+TEST_CASE("a label of the validation set that is not a class is named before the run") {
   const ScratchFolder folder;
   CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\n3,1\n")).empty());
   const std::string found = errors(with_validation(folder, "1,0\n2,2\n", "1,0\n3,7\n"));

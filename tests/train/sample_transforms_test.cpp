@@ -95,7 +95,7 @@ TEST_CASE("u8 stays u8 until a transform computes in f32") {
                  sample_transforms_transform("type_cast", {{"dtype", std::string("i32")}})}) == ElementType::i32);
 }
 
-TEST_CASE("a transform that does not fit what reaches it is an error at that transform") {
+TEST_CASE("a transform that does not fit its input is an error at that transform") {
   const SampleType floats{ElementType::f32, {8, 8, 3}}, grey{ElementType::u8, {8, 8, 1}},
       text{ElementType::u8, {kAnySize}};
   CHECK(spec_error({sample_transforms_transform("color_jitter")}, floats) ==
@@ -162,7 +162,7 @@ TEST_CASE("a photo of which only a region is decoded has the bits of one that is
   }
 }
 
-TEST_CASE("every sample draws as many numbers, whatever its size and content") {
+TEST_CASE("every sample draws the same count of numbers, whatever its size and content") {
   const SampleTransforms chain(kTraining, kPhotos);
   TransformScratch scratch;
   std::vector<float> out(static_cast<size_t>(num_elements(chain.result().shape)));
@@ -177,7 +177,7 @@ TEST_CASE("every sample draws as many numbers, whatever its size and content") {
   }
 }
 
-TEST_CASE("the same numbers give the same bits with a scratch that other samples have used") {
+TEST_CASE("the same random numbers give the same bits with scratch memory that other samples have used") {
   const SampleTransforms chain(kTraining, kPhotos);
   const size_t elements = static_cast<size_t>(num_elements(chain.result().shape));
   const Picture picture = make_picture(70, 90, 3), other = make_picture(200, 300, 3);
@@ -193,7 +193,8 @@ TEST_CASE("the same numbers give the same bits with a scratch that other samples
   CHECK(first == second);
 }
 
-TEST_CASE("random_resized_crop stays within the image, its area and its ratio, and takes the middle if nothing fits") {
+TEST_CASE(
+    "random_resized_crop stays within the image, the area and the ratio, and selects the middle if nothing fits") {
   SampleRng rng(1, 0, 0);
   int tops = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -211,13 +212,13 @@ TEST_CASE("random_resized_crop stays within the image, its area and its ratio, a
   CHECK(draw_resized_box({1000, 10}, {1.0, 1.0}, {0.75, 4.0 / 3}, rng) == PixelBox{493, 0, 13, 10});
 }
 
-TEST_CASE("center_resized_crop sees what a resize to 256 and a crop of 224 see") {
+TEST_CASE("center_resized_crop selects the same region as a resize to 256 and a crop of 224") {
   CHECK(central_resized_box({375, 500}, {224, 224}, 0.875) == PixelBox{23, 86, 328, 328});
   CHECK(central_resized_box({500, 375}, {224, 224}, 1.0) == PixelBox{62, 0, 375, 375});
   CHECK(central_resized_box({100, 400}, {50, 100}, 1.0) == PixelBox{0, 100, 100, 200});
 }
 
-TEST_CASE("a smaller decoding is taken only where it is asked for and no smaller than the result") {
+TEST_CASE("images are decoded at a smaller scale only on request, and never smaller than the result") {
   TransformSpec crop = sized("center_resized_crop", 32, 32);
   crop.attrs.set("fraction", 1.0);
   SampleRng rng(1, 0, 0);

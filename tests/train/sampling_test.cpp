@@ -29,7 +29,7 @@ int32_t greedy(std::vector<float> logits, const std::vector<int32_t>& so_far, do
 
 }  // namespace
 
-TEST_CASE("temperature 0 takes the most probable token, and the first of equal ones") {
+TEST_CASE("temperature 0 selects the most probable token, and the first of equal ones") {
   CHECK(greedy(kLogits, {0}, 1) == 1);
   CHECK(greedy({2, 5, 5}, {0}, 1) == 1);
 }
@@ -63,7 +63,7 @@ TEST_CASE("top-p keeps the fewest tokens that have probability p together") {
   CHECK(shares({.temperature = 1, .top_p = 0.0}, logits).size() == 1);
 }
 
-TEST_CASE("the choice depends on the seed, the text and the position alone") {
+TEST_CASE("the choice depends only on the seed, the text and the position") {
   const SamplingSettings settings{.temperature = 1, .seed = 5};
   const std::vector<int32_t> so_far = {1, 2, 3};
   std::vector<float> a = kLogits, b = kLogits;

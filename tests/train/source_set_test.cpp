@@ -122,7 +122,7 @@ Instruction load(const std::string& tensor, DType dtype, Shape whole, Shape offs
 
 }  // namespace
 
-TEST_CASE("integers of any size stay small in memory and are loaded as i32, what transforms made floats as f32") {
+TEST_CASE("integers are stored in their own type and loaded as i32, and results of float transforms as f32") {
   DatasetSpec spec = arrays({transform("rescale", "pixels", {{"scale", 0.5}, {"shift", 0.0}})});
   const auto set = open(std::make_shared<Numbered>(9), spec);
   REQUIRE(set->fields().size() == 4);
@@ -159,7 +159,7 @@ TEST_CASE("the name of an image is asked for when it is broken, and not when it 
   CHECK(error.find("PNG") != std::string::npos);
 }
 
-TEST_CASE("transforms are of the field that they name, and without a name of the first that is not the label") {
+TEST_CASE("transforms apply to the field that they name, by default to the first one that is not the label") {
   const std::vector<SourceField> fields = {{"label", Encoding::array, ElementType::u8, {}},
                                            {"a", Encoding::array, ElementType::u8, {4}},
                                            {"b", Encoding::array, ElementType::u8, {4}}};
@@ -193,7 +193,7 @@ TEST_CASE("a batch has every field that the program loads, whole or cut, in the 
   CHECK(std::vector<int32_t>(label, label + 4) == std::vector<int32_t>{0, 1, 2, 3});
 }
 
-TEST_CASE("what fills up an evaluation's batch has no label, also where labels are bytes") {
+TEST_CASE("rows that pad a batch of an evaluation have no label, even if labels are bytes") {
   Program program;
   program.instructions = {load("label", DType::i32, {4}, {0}, {4})};
   DatasetSpec spec = arrays();
@@ -206,14 +206,14 @@ TEST_CASE("what fills up an evaluation's batch has no label, also where labels a
   CHECK(loader.oldest_samples() == 2);
 }
 
-TEST_CASE("an integer that 32 bits do not hold is an error, not another number") {
+TEST_CASE("an integer that does not fit in 32 bits is an error, not another number") {
   const int64_t values[] = {1, int64_t{1} << 31};
   int32_t out[2];
   CHECK_NOTHROW(convert_elements(values, ElementType::i64, 1, DType::i32, out));
   CHECK_THROWS_AS(convert_elements(values, ElementType::i64, 2, DType::i32, out), EnvError);
 }
 
-TEST_CASE("a broken sample is an error that names it, or another one takes its place and all others stay") {
+TEST_CASE("a broken sample is an error that names it, or is replaced by another one without a change of the others") {
   const DatasetSpec spec = arrays();
   const auto ids = [&](std::set<int64_t> broken, uint64_t seed) {
     auto source = std::make_shared<Numbered>(40);

@@ -44,7 +44,7 @@ using Texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a character of several tokens is given out when it is complete") {
+TEST_CASE("a character of several tokens is output once it is complete") {
   CHECK(streamed({"a", "\xe2\x82", "\xac", "b"}, {1, 2, 3}) == Texts{"", "\xe2\x82\xac", "b", ""});
   CHECK(streamed({"a", "\xe2\x82"}, {1}) == Texts{"", "\xef\xbf\xbd"});
 }
@@ -53,7 +53,7 @@ TEST_CASE("the space at the begin of a word remains behind the prompt") {
   CHECK(streamed({"_the", "_sea", "_is"}, {1, 2}) == Texts{" sea", " is", ""});
 }
 
-TEST_CASE("a stop ends the text, also across tokens, and what could begin one is held back") {
+TEST_CASE("a stop sequence ends the text, even across tokens, and a possible beginning of one is held back") {
   CHECK(streamed({"a", "x E", "N", "D y"}, {1, 2, 3}, {"END"}) == Texts{"x ", "", "", ""});
   CHECK(streamed({"a", "x E", "N", "O"}, {1, 2, 3}, {"END"}) == Texts{"x ", "", "ENO", ""});
   CHECK(streamed({"a", "E"}, {1}, {"END"}) == Texts{"", "E"});

@@ -1,4 +1,4 @@
-// Files of tokens and of text: what they may be, and which windows are samples.
+// Data sets of token files and of text files: which files are accepted, and which windows are samples.
 #include "engine/train/data/token_set.h"
 
 #include <doctest/doctest.h>
@@ -94,7 +94,7 @@ TEST_CASE("a sample is a window of tokens, and its label the token after each") 
   CHECK(windows(set_of("tokens", {file}, 9), 1) == std::vector<Window>{{1, 2, 3, 4, 5, 6, 7, 8, 9}});
 }
 
-TEST_CASE("with a stride windows overlap, or leave tokens out") {
+TEST_CASE("with a stride, windows overlap or skip tokens") {
   const ScratchFolder folder;
   const std::string file = folder.write("a.bin", ascending(0, 8));
   CHECK(windows(set_of("tokens", {file}, 4, 1), 0) ==
@@ -133,7 +133,7 @@ TEST_CASE("files of nanoGPT and of llm.c give the same samples") {
   CHECK(windows(set_of("tokens", {llama}, 2), 0) == expected);
 }
 
-TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
+TEST_CASE("a file that is not a token file is named, with the reason") {
   const ScratchFolder folder;
   const auto error = [&](const ByteVector& bytes) {
     const std::string file = folder.write("x.bin", bytes), text = error_of(set_of("tokens", {file}, 2));
@@ -188,7 +188,7 @@ TEST_CASE("a pattern without files is refused at its place in the list") {
   CHECK(error_of(set_of("tokens", {folder.path()}, 2)) == "dataset.path: '" + folder.path() + "' is a folder");
 }
 
-TEST_CASE("patterns match in sorted order, ** any folders, and nothing matches hidden names") {
+TEST_CASE("patterns match in sorted order, ** matches any folders, and nothing matches hidden names") {
   const ScratchFolder folder;
   const std::string root = folder.path();
   fs::create_directories(root + "/sub/deep");
@@ -221,7 +221,7 @@ TEST_CASE("a file that two patterns match is read once, and the order is that of
   CHECK(windows(set_of("text", {root + "/2.txt", root + "/*.txt"}, 2), 1) == std::vector<Window>{{'\n', '1'}});
 }
 
-TEST_CASE("the first token out of range is found in its file, in every type") {
+TEST_CASE("the first token out of range is reported with its file, for every type") {
   const ScratchFolder folder;
   folder.write("a.bin", ascending(0, 5000));
   folder.write("b.bin", ascending(0, 5));
@@ -245,7 +245,7 @@ TEST_CASE("the first token out of range is found in its file, in every type") {
   CHECK_FALSE(TokenSet(set_of("text", {text}, 1)).first_stray(256, kAll));
 }
 
-TEST_CASE("no tokens are copied from no memory, and none of them is out of range") {
+TEST_CASE("an empty list of tokens may have a null pointer, and none of its tokens is out of range") {
   // Found by fuzz_tokens: memcpy from a null pointer, which the asan preset reports.
   for (const TokenType type : {TokenType::u8, TokenType::u16, TokenType::i32}) {
     copy_tokens({}, type, 0, 0, nullptr);
@@ -267,7 +267,7 @@ TEST_CASE("a token file that becomes shorter during a run is an error that names
   CHECK(set.where(2000) == file + ": token 8,000");
 }
 
-TEST_CASE("windows that are expected are read as without") {
+TEST_CASE("windows announced in advance have the same content") {
   const ScratchFolder folder;
   folder.write("a.txt", {'a', 'b', 'c'});
   const TokenSet set(set_of("text", {folder.path() + "/a.txt", folder.write("b.txt", {'d', 'e'})}, 3));
@@ -291,7 +291,7 @@ TEST_CASE("a set of tokens has integer windows as data and labels") {
   CHECK(label == Window{5, 6, 7, 8});
 }
 
-TEST_CASE("what the writer writes is read back, and a file is replaced only on request") {
+TEST_CASE("written tokens are read back, and a file is replaced only on request") {
   const ScratchFolder folder;
   const std::string file = folder.path() + "/out.bin";
   for (const bool with_header : {true, false}) {

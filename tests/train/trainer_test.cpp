@@ -44,7 +44,7 @@ struct OneRank {
 
 }  // namespace
 
-TEST_CASE("after the first step a run reports where the time until then went, earlier phases included") {
+TEST_CASE("after the first step a run reports how the time until then was spent, with earlier phases") {
   OneRank rank;
   std::vector<std::string> phases, order;
   FunctionObserver seen;
@@ -115,7 +115,7 @@ TEST_CASE("a run ends before the step that may not start, and every started step
   CHECK(epochs.size() == 1);
 }
 
-TEST_CASE("the end of a run is told once, after the last report, however many steps are read together") {
+TEST_CASE("the end of a run is reported once, after the last step, however many steps are read together") {
   for (const char* sink : {"1", "2", "100"}) {
     OneRank rank({std::string("train.sink_steps=") + sink});
     std::vector<int64_t> reported, ended;
@@ -169,7 +169,7 @@ TEST_CASE("steps between two reads of the losses share their time evenly") {
   CHECK(seconds[2] == seconds[0]);
 }
 
-TEST_CASE("asking the data set for what it lacks is an error at the line of the job file") {
+TEST_CASE("asking the data set for a field that it lacks is an error at the line of the job file") {
   const auto position = [](const std::vector<std::string>& overrides, const std::string& text) {
     try {
       plan_job(parse_job(text, "small.yaml", overrides));
@@ -245,7 +245,8 @@ TEST_CASE("with on_nan: warn a run continues, and names the first such loss once
   CHECK(at == 0);
 }
 
-TEST_CASE("train.steps without epochs takes as many epochs as it needs, and with both the lesser limit ends the run") {
+TEST_CASE(
+    "train.steps without epochs runs as many epochs as it needs, and with both the first limit reached ends the run") {
   const auto steps = [](const std::string& text, const std::vector<std::string>& overrides) {
     const PlannedJob job = plan_job(parse_job(text, "small.yaml", overrides));
     return total_steps(job.spec.train, 2);
@@ -276,7 +277,7 @@ TEST_CASE("an epoch reports its duration and its last step") {
   CHECK(epochs[0].seconds + epochs[1].seconds >= doctest::Approx(steps));
 }
 
-TEST_CASE("a run of more steps than 32 bits count is refused at the field that asks for them") {
+TEST_CASE("a run of more steps than 32 bits can count is refused at the field that requests them") {
   const auto error = [](const std::vector<std::string>& overrides) {
     try {
       plan_job(parse_job(kJob, "small.yaml", overrides));

@@ -1,4 +1,4 @@
-// When a run validates, what follows from it, and how it is told.
+// When a run validates, what a validation changes, and how it is reported.
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"
@@ -89,7 +89,7 @@ TEST_CASE("a validation follows each epoch, between the reports of its steps and
                                                                "step 5", "step 6", "validation 6", "end 6"});
 }
 
-TEST_CASE("a validation follows the last step, and where losses are read later it comes after them") {
+TEST_CASE("a validation follows the last step, and comes after losses that are read later") {
   CHECK(events({"validation.every_steps=2", "train.steps=5", "train.sink_steps=4", "train.epochs=null"}) ==
         std::vector<std::string>{"step 1", "step 2", "validation 2", "step 3", "step 4", "validation 4", "step 5",
                                  "validation 5", "end 5"});
@@ -115,7 +115,7 @@ TEST_CASE("reaches is at or beyond the value: below it for a loss, above it for 
   CHECK_FALSE(ends(stop("loss", 0.5, 0), std::numeric_limits<double>::quiet_NaN()));
 }
 
-TEST_CASE("patience counts validations in a row that are no better than the best before") {
+TEST_CASE("patience counts consecutive validations that do not improve on the best one") {
   const StopSpec rule = stop("loss", {}, 2);
   const std::vector<ValidationReport> seen = validations("loss", {1.0, 1.0, 0.9, 0.95, 0.92});
   for (size_t i = 0; i < 4; ++i) CHECK(stop_reason(rule, seen[i]).empty());
@@ -156,7 +156,7 @@ TEST_CASE("the best checkpoint has the best value of the metric, and of equal on
   CHECK(best_step(all, "top_5") == std::nullopt);
 }
 
-TEST_CASE("samples that fill up a batch are refused where rows depend on each other") {
+TEST_CASE("padding a batch with samples is refused if rows depend on each other") {
   const std::vector<std::string> mixes = {
       "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep_dims: true}, "
       "{name: out, type: sub, inputs: [a, m]}]"};

@@ -1,7 +1,7 @@
 // A kernel in executable form: decoded instructions that work on the registers of 32 lanes at a time.
 //
 // A warp has one register file, an array of bytes:  [ constants | special registers | registers of the kernel ]
-// A register of N bytes a lane takes N * 32 bytes there; a predicate is one word, a bit a lane.
+// A register of N bytes per lane takes N * 32 bytes there; a predicate is one word with a bit per lane.
 #pragma once
 
 #include <cstddef>

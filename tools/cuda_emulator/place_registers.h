@@ -8,7 +8,7 @@
 
 namespace trainctl::emulator {
 
-/// Assigns new places from `fixed` on to the registers of `widths` (old place -> bytes a lane, 0: predicate); returns
+/// Assigns new places from `fixed` on to the registers of `widths` (old place -> bytes per lane, 0: predicate); returns
 /// the end of the last one.
 int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, uint8_t>& widths, int32_t fixed);
 

@@ -125,7 +125,7 @@ function meshKey(plan) {
   const size = plan.mesh.reduce((a, b) => a * b, 1);
   if (size === 1) return null;
   const shown = Math.min(size, 64);
-  return el("div", {class: "legend", "aria-label": "colours of ranks"}, Array.from({length: shown}, (_, rank) =>
+  return el("div", {class: "legend", "aria-label": "colors of ranks"}, Array.from({length: shown}, (_, rank) =>
       el("span", {}, el("i", {style: `background: ${rankColor(rank, size)}`}), `rank ${rank}`)), size > shown ? el("span", {}, "…") : null);
 }
 

@@ -11,8 +11,8 @@
 
 namespace trainctl {
 
-/// Whether to submit the job to a manager: it has not already started this process. Throws SpecError for a target that
-/// `run` cannot submit to.
+/// True if the job must be submitted to a cluster manager, which has not started this process. Throws SpecError for a
+/// target that `run` cannot submit to.
 bool is_submitted(const JobSpec& spec, const clusters::StartedBy& by);
 
 /// Returns the batch script and the command that would submit it. Throws SpecError, EnvError.

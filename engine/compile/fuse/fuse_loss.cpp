@@ -31,8 +31,8 @@ std::vector<size_t> losses_of(const Compiler& c) {
   return losses;
 }
 
-/// By predictions of these losses, the instructions that name them, ascending: a step may hold tens of thousands, and
-/// each micro-batch asks.
+/// For each prediction of these losses, the instructions that use it, in ascending order. They are collected once for
+/// all micro-batches, because a step may have tens of thousands of instructions.
 std::map<BufferId, std::vector<size_t>> users_of_predictions(const Compiler& c, const std::vector<size_t>& losses) {
   std::map<BufferId, std::vector<size_t>> users;
   std::vector<bool> is_prediction(c.buffers.size(), false);

@@ -1,4 +1,4 @@
-// A stage's tasks as one list of instructions on virtual buffers.
+// Lowers the tasks of a stage, in the order of the schedule, to one list of instructions on virtual buffers.
 #include <map>
 #include <utility>
 

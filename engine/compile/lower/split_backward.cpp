@@ -1,4 +1,4 @@
-// Which nodes of the backward pass no other rank waits for.
+// Finds the nodes of the backward pass for which no other rank waits.
 //
 //   dense:   dy -> dx     backward: the layer before it needs dx
 //            dy -> dw     weight_gradients

@@ -8,7 +8,7 @@
 // If a micro-batch's backward task starts with the weights that its forward task ended with, they are gathered once.
 // A kernel that rounds a shard for its gather (level 3 in bf16) stays in front of it.
 //
-// A shard changes only at the end of a step, so its gather may stand anywhere before that. The ranks of a group run
+// A shard changes only at the end of a step, so its gather may be anywhere before that. The ranks of a group run
 // the same tasks and nodes, so they still issue their collectives in the same order.
 #include <vector>
 
@@ -25,7 +25,7 @@ bool rounds_weights(const Instruction& code) {
   return code.opcode == Opcode::kernel && code.purpose == Purpose::weights && code.micro_batch >= 0;
 }
 
-/// A gather, with the kernel that rounds its shard.
+/// The range of instructions of a gather and of the kernel that rounds its shard, if there is one.
 struct Gather {
   size_t begin = 0, end = 0;
 };
@@ -46,8 +46,8 @@ void leave_out_repeated(Compiler& c) {
   const VirtualInstruction* before = nullptr;
   for (const Gather& gather : find_gathers(c)) {
     const VirtualInstruction& v = c.code[gather.end - 1];
-    const bool is_same = before != nullptr && before->code.name == v.code.name &&
-                         before->code.micro_batch == v.code.micro_batch;
+    const bool is_same =
+        before != nullptr && before->code.name == v.code.name && before->code.micro_batch == v.code.micro_batch;
     if (!is_same) {
       before = &v;
       continue;
@@ -77,7 +77,7 @@ void gather_ahead(Compiler& c) {
   const auto place = [&](const Gather& gather) {
     for (size_t i = gather.begin; i < gather.end; ++i) ordered.push_back(std::move(c.code[i]));
   };
-  size_t next = 0;  // index in `gathers`: the one whose old place comes next
+  size_t next = 0;  // index in `gathers` of the first one whose old place has not been reached
   for (size_t i = 0; i < c.code.size();) {
     if (next == gathers.size() || gathers[next].begin != i) {
       ordered.push_back(std::move(c.code[i++]));

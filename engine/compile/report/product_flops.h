@@ -1,4 +1,4 @@
-// Operations of matrix products, 2 m k n each: what is usually given as the work of a model. Other kernels are left
+// Operations of matrix products, 2 m k n each: which is usually stated as the work of a model. Other kernels are left
 // out: they are bound by memory, and small in comparison.
 #pragma once
 

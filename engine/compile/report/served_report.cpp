@@ -34,8 +34,9 @@ Json holds_json(const Program& server) {
   return holds;
 }
 
-/// On equal links the bytes of the busiest rank decide: 2 (N-1)/N W per rank of an all_reduce against N/S W per
-/// server and W per worker, in each direction. For 1, 2, 4, … servers, for `count`, and for the fewest that keep up.
+/// The rate of N workers with S servers relative to an all_reduce of the same W bytes. If all links are equal, the
+/// bytes of the busiest rank determine the time: 2 (N-1)/N W per rank for an all_reduce, but N/S W per server and W per
+/// worker, in each direction. The rows are for 1, 2, 4, … servers, for `count`, and for the fewest that are as fast.
 Json rates_beside_all_reduce(int workers, int count) {
   const double all_reduce = 2.0 * (workers - 1) / workers;
   const auto rate = [&](int servers) { return all_reduce / std::max(1.0, static_cast<double>(workers) / servers); };

@@ -8,10 +8,10 @@
 
 namespace trainctl {
 
-/// The fields `servers` and `traffic` of the report.
+/// Adds the fields `servers` and `traffic` to the report.
 void add_served(nlohmann::ordered_json& report, const RankClasses& classes);
 
-/// Elements of parameters that a server holds, without padding.
+/// The number of parameter elements that a server owns, without padding.
 int64_t owned_elements(const Program& server);
 
 }  // namespace trainctl

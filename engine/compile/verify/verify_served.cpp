@@ -1,5 +1,5 @@
-// parameter_server: what workers pull and push is what servers hold, each element once, in the right order. That both
-// ends of a message agree in order and bytes is verify_messages' part.
+// parameter_server: verifies that workers pull and push each element that servers own once, in the right order.
+// verify_messages verifies that both ends of a message agree on order and bytes.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,7 +22,7 @@ std::string text(const Part& part) {
   return "elements " + std::to_string(part.begin) + " to " + std::to_string(part.end);
 }
 
-/// By bucket and the server's rank: the part that it holds.
+/// By bucket and by the server's rank: the part of the bucket that the server owns.
 using ServedHolders = std::map<std::string, std::map<int, Part>>;
 
 bool overlap(const Operand& a, const Operand& b) {
@@ -94,7 +94,8 @@ class Served {
             fault(static_cast<int>(i), p_->instructions[i].name + " writes grad." + b.name + " after it was pushed");
   }
 
-  /// The whole bucket, with each server exactly the part that it holds. `base`: where the bucket is in the arena.
+  /// Verifies that the messages cover the whole bucket, each with exactly the part that its server owns. `base` is the
+  /// offset of the bucket in the arena.
   void exchange(const Bucket& b, const std::vector<Message>& parts, int64_t base, const std::string& does) {
     std::map<int, Part> open = holders_[b.name];
     for (const Message& m : parts) {
@@ -121,7 +122,7 @@ class Served {
     if (b.gradients_offset >= 0) takes_pushes(b);
   }
 
-  /// Each element has one server.
+  /// Verifies that each element has one server.
   void tile(const Bucket& b) {
     std::map<int64_t, int64_t> parts;
     int64_t held = 0;
@@ -137,7 +138,7 @@ class Served {
             b.name + " has " + std::to_string(b.elements) + " elements, but the servers store " + std::to_string(held));
   }
 
-  /// One send to each worker, before the weights change.
+  /// Verifies that each worker receives the weights once, before they change.
   void answers_pulls(const Bucket& b) {
     std::set<int> answered;
     const int updated = update_of(b);
@@ -151,7 +152,7 @@ class Served {
                     std::to_string(workers_) + " workers");
   }
 
-  /// Each worker that pushes counts once, before the update.
+  /// Verifies that the gradients of each worker that pushes are added once, before the update.
   void takes_pushes(const Bucket& b) {
     std::set<int> taken;
     const int updated = update_of(b);
@@ -175,7 +176,7 @@ class Served {
                     " workers push, but " + std::to_string(b.pushers) + " contribute terms");
   }
 
-  /// The instruction that brings what was received to the gradients, in whole; -1: none.
+  /// The instruction that adds or copies the whole message to the gradients; -1: none.
   int added_by(const Bucket& b, const Message& m) const {
     const auto is_sum = [&](const Operand& o) {
       return o.offset == b.gradients_offset && num_elements(o.shape) == b.shard_elements() && o.dtype == b.kept_type;

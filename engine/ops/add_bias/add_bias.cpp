@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// Attr dim; -1: the last.
+/// The attribute `dim`; -1: the last dim.
 int bias_dim(const Attrs& attrs) { return static_cast<int>(attrs.integer("dim", -1)); }
 
 size_t bias_dim(const TensorInfo& x, const Attrs& attrs) {

@@ -6,7 +6,8 @@
 
 namespace trainctl {
 
-/// Null if the library is not there or has no engine for the call: a mask, other types, odd sizes.
+/// Null if the library is not installed or has no engine for the call, for example because of a mask, the types or odd
+/// sizes.
 CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a);
 CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall& a);
 

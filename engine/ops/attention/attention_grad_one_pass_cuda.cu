@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_con
                  pair_of(scale * sum[4], scale * sum[5]), pair_of(scale * sum[6], scale * sum[7]));
 }
 
-/// Sixteen threads a row, of whole tiles of each head. The first blocks make the steps. Clears `counters`.
+/// Sixteen threads per row, over whole tiles of each head. The first blocks make the steps. Clears `counters`.
 __global__ void __launch_bounds__(kSumThreads)
     rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
                 OnePassSchedule schedule, Step* steps, int step_blocks, int* counters, int count) {

@@ -26,7 +26,7 @@ __device__ void meet(int meeting) {
   asm volatile("bar.sync %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
 #endif
 }
-/// Says that this warp is there, without waiting.
+/// Signals that this warp has arrived, without waiting.
 template <int Threads>
 __device__ void arrive(int meeting) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS

@@ -7,10 +7,13 @@ namespace {
 
 using namespace naive;
 
-/// Heads of the new rows, wherever the inputs have them. Inputs: caches, first positions, x, or q, k and v.
+/// The queries, keys and values of the new rows by head, whatever the packing of the inputs. The inputs are the caches
+/// of keys and of values, the first positions, and then x (packed), or q, k and v.
 struct NewRows {
   const Inputs& in;
-  int64_t t, s, g, r, d, e;
+  int64_t t, s;  ///< new rows, positions of the caches
+  int64_t g, r;  ///< kv heads, query heads per kv head
+  int64_t d, e;  ///< features of a head of queries and keys, of a head of values
   bool packed, side_by_side;
 
   NewRows(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
@@ -80,6 +83,7 @@ Attrs with_more(Attrs attrs, const Attrs& more) {
   return attrs;
 }
 
+/// A case with packed new rows x.
 OpCase packed_rows(int64_t b, int64_t t, int64_t positions, int64_t kv_heads, int64_t group, int64_t d,
                    const Attrs& more = {}) {
   const CaseInput cache = fixed({b, positions, kv_heads * d});
@@ -91,6 +95,7 @@ OpCase packed_rows(int64_t b, int64_t t, int64_t positions, int64_t kv_heads, in
   return row;
 }
 
+/// The same with queries, keys and values as separate inputs.
 OpCase apart_rows(int64_t b, int64_t t, int64_t positions, int64_t kv_heads, int64_t group, int64_t d, int64_t e,
                   const Attrs& more = {}) {
   OpCase row{"cached_attention",

@@ -1,5 +1,5 @@
-// Weights and images as cuDNN wants them, in scratch memory: weights [k, r, s, c] for images that are channels last,
-// and channels padded with zeros.
+// Converts weights and images to the layouts that cuDNN requires, in scratch memory: weights [k, r, s, c] for images
+// that are channels last, and channels padded with zeros.
 #pragma once
 
 #include "engine/graph/dtype.h"
@@ -15,11 +15,11 @@ struct WeightLayout {
   int64_t size() const { return k * c * window; }
 };
 
-/// Each element of `to` from the same one of `from`; 0 if there is none. `add`: to what is there.
+/// Sets each element of `to` to the same element of `from`, or to 0 if `from` lacks it. `add`: adds to `to` instead.
 void copy_weight(CudaStream stream, const void* from, DType from_type, const WeightLayout& from_layout, void* to,
                  DType to_type, const WeightLayout& to_layout, bool add);
 
-/// rows of `from_width` elements to rows of `to_width`: what is beyond is dropped, and what is new is 0.
+/// Copies rows of `from_width` elements to rows of `to_width`. Narrower rows are truncated, wider ones padded with 0.
 void copy_rows(CudaStream stream, DType type, const void* from, int64_t from_width, void* to, int64_t to_width,
                int64_t rows);
 

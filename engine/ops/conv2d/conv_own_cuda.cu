@@ -16,7 +16,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kOwnConvThreads = 256, kOwnConvTile = 64, kOwnConvDepth = 16;
-constexpr int kPerThread = 4;  ///< rows and columns of a thread
+constexpr int kPerThread = 4;  ///< rows and columns per thread
 
 /// Sizes of a group, and the elements from one index of the images to the next.
 struct OwnConvSizes {
@@ -70,7 +70,7 @@ struct OwnConvSizes {
     const int w = int(at - p * by_y_width.by) * stride[1] + int(of_window - r * by_s.by) * dilation[1] - before[1];
     return h < 0 || w < 0 || h >= x_size[0] || w >= x_size[1] ? -1 : h * x_size[1] + w;
   }
-  /// The window whose pixel `of_window` lies on this pixel of x; negative: there is none.
+  /// The window whose pixel `of_window` is this pixel of x; negative: there is none.
   __device__ int over(uint32_t pixel, uint32_t of_window) const {
     const uint32_t h = by_x_width.quotient(pixel), r = by_s.quotient(of_window);
     const int p = int(h) + before[0] - int(r) * dilation[0];
@@ -87,7 +87,7 @@ struct OwnConvParts {
 };
 
 // The three products: element (row, depth) of the first matrix of a group, (depth, col) of the second, and where (row,
-// col) of the result goes. Neighbouring threads read along `depth`, or along rows and columns.
+// col) of the result goes. Neighboring threads read along `depth`, or along rows and columns.
 
 template <class T>
 struct Forward {
@@ -245,7 +245,7 @@ void check_sizes(const Product& f) {
         "a convolution of 2^31 windows or more");
 }
 
-/// Blocks enough for a large GPU, of 256 windows each at least, whose parts fit into the scratch memory.
+/// Enough blocks for a large GPU, each with at least 256 windows, whose parts fit into the scratch memory.
 int64_t parts_of(const OwnConvSizes& size, int64_t weights) {
   const int64_t windows = size.images * size.y_size[0] * size.y_size[1];
   const int64_t tiles = ceil_div(size.k, kOwnConvTile) * ceil_div(int64_t{size.window} * size.c, kOwnConvTile) * size.groups;

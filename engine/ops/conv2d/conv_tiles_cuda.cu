@@ -1,10 +1,12 @@
-// dw [k, r s c] = dy [windows, k]^T * x under the windows [windows, r s c]
+// The weight gradient of a convolution as a matrix product on tensor cores:
+//
+//   dw [k, r s c] = dy [windows, k]^T * x under the windows [windows, r s c]
 //
 //   memory --cp.async--> ring of stages in shared memory --ldmatrix.trans--> mma.sync m16n8k16 --> parts in f32
 //
-// A stage has kTileDepth windows: a row of dy and a row of x for each. Padding, and what is beyond the end, is filled
-// with zeros by the copy. Both operands are needed transposed, which ldmatrix does. 16-byte chunks of a row are
-// permuted by its number, so that 8 rows at one column lie in different banks.
+// A stage has kTileDepth windows, with a row of dy and a row of x for each. The copy fills padding, and rows beyond the
+// end, with zeros. ldmatrix transposes both operands. The 16-byte chunks of a row are permuted by its number, so that 8
+// rows at one column are in different banks.
 #include "engine/ops/conv2d/conv_layout_cuda.h"
 #include "engine/ops/conv2d/conv_tiles.h"
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
@@ -18,7 +20,7 @@ namespace {
 constexpr int kConvTileThreads = 256, kStages = 4;
 constexpr int kCols = int(kTileColumns), kConvTileDepth = int(kTileDepth);
 
-/// Sizes of a group, as the images are read.
+/// Sizes of one group of channels, in the layout in which the images are read.
 struct ConvTileSizes {
   int c = 0, k = 0, cols = 0;
   int x_channels = 0, y_channels = 0;
@@ -71,7 +73,7 @@ __device__ void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// The copies of a thread: one column of chunks, of every kStep-th window.
+/// The part of dy that a thread copies to shared memory: one column of chunks, of every kStep-th window.
 template <int kRows>
 struct DyCopies {
   static constexpr int kChunks = kRows / 8, kStep = kConvTileThreads / kChunks;
@@ -99,6 +101,7 @@ struct DyCopies {
   }
 };
 
+/// The part of x that a thread copies: one column of pieces of kVector channels, of every kStep-th window.
 template <int kVector>
 struct XCopies {
   static constexpr int kPieces = kCols / kVector, kStep = kConvTileThreads / kPieces, kChunks = kCols / 8;
@@ -141,8 +144,8 @@ inline constexpr uint32_t kStageBytes = kConvTileDepth*(kRows + kCols) * 2;
 /// 8 warps, 2 along the rows and 4 along the columns.
 template <int kRows, int kVector>
 __global__ void __launch_bounds__(kConvTileThreads, int(kTileBlocks))
-    weight_tiles_kernel(ConvTileSizes s, const bf16* x, const bf16* dy, float* parts, int64_t part_size, uint32_t windows,
-                        uint32_t of_part, uint32_t row_tiles, uint32_t col_tiles) {
+    weight_tiles_kernel(ConvTileSizes s, const bf16* x, const bf16* dy, float* parts, int64_t part_size,
+                        uint32_t windows, uint32_t of_part, uint32_t row_tiles, uint32_t col_tiles) {
   extern __shared__ uint4 tiles_shared[];
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -163,10 +166,10 @@ __global__ void __launch_bounds__(kConvTileThreads, int(kTileBlocks))
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
 
-  constexpr int kHigh = kRows / 2 / 16, kWide = 2;  // tiles of 16 x 16 of a warp
+  constexpr int kHigh = kRows / 2 / 16, kWide = 2;  // tiles of 16 x 16 per warp
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, matrix = lane / 8, line = lane % 8;
   const int warp_row = warp % 2 * (kRows / 2), warp_col = warp / 2 * 32;
-  // A lane helps to load four matrices: windows below each other and channels beside each other.
+  // Each lane helps to load four matrices, with windows as rows and channels as columns.
   const int dy_window = matrix / 2 * 8 + line, dy_chunk = warp_row / 8 + matrix % 2;
   const int x_window = matrix % 2 * 8 + line, x_chunk = warp_col / 8 + matrix / 2;
   float sums[kHigh][kWide * 2][4] = {};
@@ -251,15 +254,16 @@ __global__ void __launch_bounds__(kConvTileThreads)
 }
 
 template <int kRows, int kVector>
-void run_tiles(CudaStream stream, const ConvTileSizes& s, const ConvTiles& t, int64_t groups, const bf16* x, const bf16* dy,
-               float* parts, int64_t windows) {
+void run_tiles(CudaStream stream, const ConvTileSizes& s, const ConvTiles& t, int64_t groups, const bf16* x,
+               const bf16* dy, float* parts, int64_t windows) {
   const int64_t row_tiles = ceil_div(s.k, kRows), col_tiles = ceil_div(s.cols, kCols);
   const dim3 grid(static_cast<unsigned>(row_tiles * col_tiles * groups), static_cast<unsigned>(t.parts));
-  launch(weight_tiles_kernel<kRows, kVector>, grid, kConvTileThreads, kStages * kStageBytes<kRows>, stream, "conv2d", s, x, dy,
-         parts, t.part_bytes / 4, uint32_t(windows), uint32_t(t.of_part), uint32_t(row_tiles), uint32_t(col_tiles));
+  launch(weight_tiles_kernel<kRows, kVector>, grid, kConvTileThreads, kStages * kStageBytes<kRows>, stream, "conv2d", s,
+         x, dy, parts, t.part_bytes / 4, uint32_t(windows), uint32_t(t.of_part), uint32_t(row_tiles),
+         uint32_t(col_tiles));
 }
 
-/// Calls run(rows of a tile, channels of a copy), as constants.
+/// Calls run(rows of a tile, channels of a copy) with the numbers as compile-time constants.
 template <class Run>
 void with_tile(const ConvTiles& t, Run run) {
   using std::integral_constant;
@@ -275,8 +279,8 @@ void add_parts(CudaStream stream, const float* parts, int64_t count, int64_t par
     using W = decltype(type);
     const auto with_lines = [&](auto lines) {
       constexpr int kLines = lines;
-      launch(add_tiles_kernel<W, kLines>, static_cast<unsigned>(ceil_div(part_size, kConvTileThreads / kLines)), kConvTileThreads, 0,
-             stream, "conv2d", parts, int(count), part_size, r, dw.as<W>(), dw.accumulate);
+      launch(add_tiles_kernel<W, kLines>, static_cast<unsigned>(ceil_div(part_size, kConvTileThreads / kLines)),
+             kConvTileThreads, 0, stream, "conv2d", parts, int(count), part_size, r, dw.as<W>(), dw.accumulate);
     };
     count >= 16 ? with_lines(std::integral_constant<int, 8>{}) : with_lines(std::integral_constant<int, 1>{});
   });

@@ -1,4 +1,4 @@
-// The element-wise functions and their slopes, for stand-alone kernels and for fused chains.
+// The elementwise functions and their derivatives, for kernels of single ops and for fused chains.
 #pragma once
 
 namespace trainctl {

@@ -1,4 +1,5 @@
-// For a program that is built without NVIDIA's front end of cuDNN, and for the emulated GPU.
+// Replaces cudnn_plans_cuda.cpp in a program that is built without NVIDIA's front end of cuDNN, and on the emulated
+// GPU.
 #include "engine/base/error.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 

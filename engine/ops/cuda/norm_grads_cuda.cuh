@@ -29,7 +29,7 @@ struct NormGradShape {
 template <class T>
 struct NormGradOperands {
   Ref<T> dy, x;
-  Ref<float> means, rstds;  ///< means: null in a norm that is not centred
+  Ref<float> means, rstds;  ///< means: null in a norm that is not centered
   RowSide<T> gamma;
   Ref<T> residual;  ///< null: there is none
   Ref<T> dx;

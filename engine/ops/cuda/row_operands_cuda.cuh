@@ -12,8 +12,8 @@ inline constexpr int kMaxRowThreads = 512;
 inline constexpr int max_long_row_threads(int operands) { return operands > 1 ? kMaxRowThreads : 2 * kMaxRowThreads; }
 template <bool kInRegisters, int kOperands>
 inline constexpr int kRowThreads = kInRegisters ? kMaxRowThreads : max_long_row_threads(kOperands);
-/// Minimum blocks a multiprocessor in kernels that keep one operand: rows of bf16 have half the bytes, so they need
-/// more warps.
+/// Minimum number of blocks per multiprocessor in kernels that keep one operand: rows of bf16 have half the bytes, so
+/// they need more warps.
 template <int V, bool kInRegisters>
 inline constexpr int kRowBlocks = V == 8 && kInRegisters ? 2 : 1;
 /// Packs of an operand that a thread has in flight; if the row is in registers, all its packs of the row.

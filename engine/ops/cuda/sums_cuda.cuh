@@ -18,7 +18,7 @@ namespace trainctl {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumUnroll = 4;
-template <class Term>  // minimum blocks a multiprocessor: with more operands, fewer have enough bytes in flight
+template <class Term>  // minimum blocks per multiprocessor: with more operands, fewer have enough bytes in flight
 inline constexpr int kSumBlocks = Term::kSums == 1 ? 4 : 1;
 
 /// Outputs whose elements are contiguous along the innermost dim: out[k] = sum of runs * run_packs packs.

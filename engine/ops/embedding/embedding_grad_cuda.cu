@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kRunThreads) runs_kernel(int64_t width, Sorted
   }
 }
 
-constexpr int kWarpPacks = 2;   ///< packs of a row a lane
+constexpr int kWarpPacks = 2;   ///< packs of a row per lane
 constexpr int kRowsOfWarp = 8;  ///< processed in turn; the tokens of all of them are read at once
 
 /// Adds the pieces of the row whose run begins in this window and continues after it, for part `part` of the width.

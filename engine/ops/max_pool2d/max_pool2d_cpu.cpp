@@ -33,7 +33,7 @@ class MaxPool {
 
  protected:
   int64_t in_columns() const { return columns_ * channels_; }
-  /// The range of the columns' numbers that lies inside the image.
+  /// The range of the numbers of columns that are inside the image.
   int64_t first_inside() const { return pool_.window.before[1] * channels_; }
   int64_t num_inside() const { return inside_ * channels_; }
 

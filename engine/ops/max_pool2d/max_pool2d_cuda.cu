@@ -1,6 +1,6 @@
 // y = the largest x of each window. Of the gradient, one kernel notes in scratch memory which pixel of each window is
 // the first largest one, and a second one sums dy, for each pixel, over the windows that have noted it. A thread
-// computes 16 bytes of neighbouring channels if the images are channels last, else one element.
+// computes 16 bytes of neighboring channels if the images are channels last, else one element.
 #include "engine/ops/cuda/pool_cuda.cuh"
 #include "engine/ops/cuda/strided_cuda.cuh"
 #include "engine/ops/cuda/vector_cuda.cuh"
@@ -126,7 +126,7 @@ unsigned blocks(const Places& places) { return static_cast<unsigned>(ceil_div(pl
 
 bool is_aligned(const TensorArg& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
 
-/// Calls run(channels of a thread, as a constant, and the shape in packs of so many).
+/// Calls run(channels of a thread, as a constant, and the shape in packs of that size).
 template <class T, class Run>
 CudaKernel with_packs(PoolShape s, bool aligned, Run run) {
   constexpr int kV = kPack<T>;

@@ -1,5 +1,5 @@
 // Messages between the blocks of a cluster, through distributed shared memory, and copies that all threads wait for.
-// Each is counted by an mbarrier: two floats of shared memory, 8-byte aligned, initialised once per launch. A note is
+// Each is counted by an mbarrier: two floats of shared memory, 8-byte aligned, initialized once per launch. A note is
 // an arrival at an mbarrier; a barrier is passed when its phase completes.
 #pragma once
 

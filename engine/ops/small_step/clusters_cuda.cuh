@@ -73,7 +73,8 @@ int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
   cudaGetLastError();
   return 0;
 }
-/// The same, within the limit that all ranks share (cluster_limits_cuda.h). For kernels of one block a multiprocessor.
+/// The same, within the limit that all ranks share (cluster_limits_cuda.h). For kernels with one block per
+/// multiprocessor.
 template <class Kernel>
 int clusters_at_once(Kernel* kernel, const ClusterLaunch& launch, int blocks) {
   return std::min(max_active_clusters(kernel, launch), cluster_limit(blocks));

@@ -1,4 +1,4 @@
-// The epilogue of our own products: what is done to a finished sum before it is stored. CUDA sources only.
+// The epilogue of our own products, which processes a finished sum before it is stored. CUDA sources only.
 #pragma once
 
 #include "engine/ops/cuda/launch_cuda.h"

@@ -1,10 +1,10 @@
 // A tile of a weight's gradient by one block: dW = A^T B in true f32 on tensor cores (three_tf32_cuda.cuh). Both
 // operands are read as stored, [k,m] and [k,n]. The copy engine loads slabs of 32 columns, a stage of 32 k at a time.
-// All stages that fit into shared memory are requested at once, so threads only multiply, and synchronise only if k
+// All stages that fit into shared memory are requested at once, so threads only multiply, and synchronize only if k
 // is longer than that. Two groups of warps split k; their sums are added in a fixed order.
 //
 // Tiles are 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k the products take 218 cycles
-// and read 4.9 KiB from L2, some 20 bytes a cycle.
+// and read 4.9 KiB from L2, about 20 bytes per cycle.
 #pragma once
 
 #include "engine/ops/small_step/tensor_tile_cuda.cuh"

@@ -1,10 +1,10 @@
-// Tiles of C = A op(B) as in tensor_tile_cuda.cuh, but the copy engine loads the operands (tile_copies_cuda.cuh). One
-// thread requests as much of k as shared memory holds, and warps start as soon as the first stage arrives. If all of a
-// block's k fits, no thread waits for another before the sums are exchanged.
+// Computes tiles of C = A op(B) as tensor_tile_cuda.cuh does, but the copy engine loads the operands
+// (tile_copies_cuda.cuh). One thread requests as much of k as shared memory holds, and warps start as soon as the
+// first stage arrives. If all of a block's k fits, no thread waits for another before the sums are exchanged.
 //
-//   step    8 k of a warp
-//   round   a step of each group of warps
-//   item    128 sums of a warp, four a lane: adjacent in a row of C, or two in a row and two 8 rows below. Sums of
+//   step    8 elements of k, which a warp multiplies at a time
+//   round   one step of each group of warps; the groups of a block share its k
+//   item    128 sums of a warp, four per lane: adjacent in a row of C, or two in a row and two 8 rows below. Sums of
 //           groups, then of blocks, are added item by item, in a fixed order; each block finishes the same number.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace {
 /// Forces `v` to be computed here, once: the compiler would recompute it in each iteration, or delay it.
 __device__ inline void make_now(unsigned& v) { asm volatile("" : "+r"(v)); }
 
-/// A kernel's parameters; the tensor maps are for its tile size.
+/// The parameters of a kernel. The tensor maps are for its tile size.
 struct StreamedProduct {
   TileMap a, b;
   TileProduct product;
@@ -121,13 +121,16 @@ struct StreamedTile : Size {
   using B = std::conditional_t<kBAlongK, AlongK<Size::kN, Size::kStage>, AlongColumns<Size::kN, Size::kStage>>;
   static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< rows and columns of fragments
   static constexpr int kSteps = Size::kStage / 8, kWarps = Size::kThreads / 32;
-  static constexpr int kRounds = kSteps / Size::kGroups;     ///< a stage; each group takes a step
-  static constexpr int kPlaces = Size::kTall * Size::kWide;  ///< warps of a group
+  static constexpr int kRounds = kSteps / Size::kGroups;     ///< rounds per stage, with one step of each group
+  static constexpr int kPlaces = Size::kTall * Size::kWide;  ///< warps per group
+  /// Items per row of fragments, per warp, and of each warp that a group adds up.
   static constexpr int kOfRow = kCols / 2, kOfWarp = kRows * kCols / 2, kOwned = kOfWarp / Size::kGroups;
+  /// Items of the tile, and floats of an item.
   static constexpr int kItems = kPlaces * kOfWarp, kItem = 128;
   static_assert(kItems % kMostBlocks == 0 && kOfWarp % Size::kGroups == 0 && kSteps % Size::kGroups == 0);
   static constexpr int kStageBytes = static_cast<int>(sizeof(float)) * (A::kFloats + B::kFloats);
-  // Shared memory: stages of A (aligned to 8 lines) | stages of B | sums for other groups | sums from other blocks
+  // Offsets in shared memory: stages of A (aligned to 8 lines) | kOfB: stages of B | kHandOver: sums for other groups |
+  // kInbox: sums from other blocks | kCame: the barrier of the inbox, then those of the stages
   static constexpr int kOfB = Size::kStages * A::kFloats, kHandOver = kOfB + Size::kStages * B::kFloats;
   static constexpr int kInbox = kHandOver + (Size::kGroups - 1) * kItems * kItem;
   static constexpr int kCame = kInbox + kItems * kItem, kShared = 4 * (kCame + 2 + 2 * Size::kStages);
@@ -184,7 +187,8 @@ __device__ int first_round(int rounds, int block, int blocks_log2) {
   return block == 1 << blocks_log2 ? rounds : min((even + T::kRounds / 2) / T::kRounds * T::kRounds, rounds);
 }
 
-/// Adds the groups' sums, each group for its share of the warps' items, and sends them to the blocks that finish them.
+/// Adds up the sums of the groups, where each group does this for its share of the items, and sends the results to the
+/// blocks that finish them.
 template <class T>
 __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* shared, unsigned block,
                          int blocks_log2) {
@@ -221,7 +225,8 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
   if (blocks_log2 == 0) __syncthreads();
 }
 
-/// Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the preceding kernel.
+/// Computes the tile at (row0, col0). Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the
+/// preceding kernel.
 template <class T>
 __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, int col0, int block, int blocks_log2,
                                    float* shared) {

@@ -10,7 +10,7 @@ constexpr int kSoftThreads = 256;
 
 // Kernels
 
-/// The target that label_smoothing makes of a label: own * label + each.
+/// The target that label_smoothing computes from a label: own * label + each.
 struct SoftTargets {
   float own = 1, each = 0;
   bool skips = false;  ///< rows whose label begins with nan

@@ -5,7 +5,7 @@
 //   whole is on 0  0  0  0   0  0  1  1   1  1  1  1
 //   part is on  0  0  1  1   0  0  1  1   0  0  1  1
 //
-// So rank 0 sends 2 and 3 of the whole, and rank 1 sends 8 and 9: what is held elsewhere, not all of it.
+// So rank 0 sends 2 and 3 of the whole, and rank 1 sends 8 and 9: only what the other needs, not all of it.
 #pragma once
 
 #include <algorithm>

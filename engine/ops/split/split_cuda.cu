@@ -1,5 +1,5 @@
-// split and concat copy rows of bytes, as parts.h says. One launch copies several strips, each by the blocks of one
-// blockIdx.y.
+// split and concat copy strips, which are rows of bytes at a constant distance (parts.h). One launch copies several
+// strips, and the blocks of one blockIdx.y copy one of them.
 #include <cstdint>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr int kStrips = 8;  ///< strips per launch
 constexpr int kSplitUnroll = 4;
 
-/// In words.
+/// The strips of one launch. All sizes are in words.
 struct Strips {
   const std::byte* from[kStrips];
   std::byte* to[kStrips];
@@ -63,7 +63,8 @@ void launch_strips(const Strips& s, const char* name, CudaStream stream) {
 
 using Launch = void (*)(const Strips&, const char* name, CudaStream);
 
-/// The widest words that fit all offsets and addresses, given their bits.
+/// Returns the launcher for the widest words to which all offsets and addresses are aligned, and the bytes of a word.
+/// `bits` is the bitwise or of all offsets and addresses.
 std::pair<Launch, int64_t> launch_for(int64_t bits) {
   if (bits % 16 == 0) return {launch_strips<uint4>, 16};
   if (bits % 8 == 0) return {launch_strips<uint2>, 8};
@@ -73,7 +74,7 @@ std::pair<Launch, int64_t> launch_for(int64_t bits) {
 
 int64_t address(const void* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)); }
 
-/// Without those of no bytes.
+/// Distributes the strips over launches, without empty ones.
 std::vector<Strips> in_launches(const StripCopies& copies, int64_t word) {
   std::vector<Strips> launches;
   for (const StripCopy& copy : copies.strips) {

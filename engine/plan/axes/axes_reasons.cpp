@@ -57,7 +57,7 @@ class Reasons {
   }
 
  private:
-  // The neighbour whose layout the unit adopted. A data parallel layer next to a data parallel one follows neither.
+  // The neighbor whose layout the unit adopted. A data parallel layer next to a data parallel one follows neither.
   struct Model {
     int unit = -1;
     bool is_consumer = false;

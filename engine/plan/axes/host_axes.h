@@ -11,7 +11,7 @@ namespace trainctl {
 /// of devices of the machine. 0: hosts have different numbers.
 int ranks_of_host(const JobSpec& spec, const Machine& machine);
 
-/// The axes along which all groups of a stage's ranks are on one host each: the last ones, which join neighbours.
+/// The axes along which each group of a stage's ranks is on one host: the last ones, which join neighboring ranks.
 Axes axes_within_hosts(const Mesh& mesh, int ranks_of_host);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// How much one rank may hold. Whole tensors may be far larger than any machine: they are cut.
+// The limits of what one rank can store. Whole tensors may be far larger than any machine, because they are sharded.
 #pragma once
 
 #include <cstdint>

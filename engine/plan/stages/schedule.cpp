@@ -49,7 +49,7 @@ int units(const Pipeline& pipeline, TaskKind kind) {
   return kind == TaskKind::backward && !pipeline.splits_backward() ? 2 : 1;
 }
 
-/// Runs the tasks of all stages together: each starts when its stage is free and its input is there.
+/// Runs the tasks of all stages together: each starts when its stage is free and its input has arrived.
 class Run {
  public:
   explicit Run(const Pipeline& pipeline) : p_(pipeline), starts_(p_.stages), ends_(p_.stages) {
@@ -78,7 +78,7 @@ class Run {
     return of_kind[static_cast<size_t>(virtual_stage * p_.micro_batches + task.micro_batch)];
   }
 
-  /// Runs the stage's next task, if its input is there.
+  /// Runs the stage's next task, if its input has arrived.
   bool advance(int stage) {
     const size_t next = starts_[stage].size();
     if (next == tasks_[stage].size()) return false;

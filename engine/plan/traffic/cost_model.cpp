@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// The number of units of `devices` that the group of rank 0 touches. Axes that lie within a unit touch one.
+/// The number of units of `devices` that the group of rank 0 touches. Axes within a unit touch one.
 int touched(const Mesh& mesh, const Axes& axes, int devices) {
   int count = 1;
   for (Axis axis : axes) {

@@ -21,9 +21,9 @@ class MessageRunner {
   void recv(int peer, std::byte* data, int64_t bytes);
   /// Adds a message of f32 to `sum`, from where its sender has it.
   void recv_sum(int peer, float* sum, int64_t count);
-  /// True if some of a message from `peer` is there.
+  /// True if part of a message from `peer` has arrived.
   bool has_message(int peer);
-  /// Takes all that is there, unread.
+  /// Discards everything that has arrived.
   void drop(int peer);
 
  private:

@@ -94,7 +94,7 @@ void send_at_once(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/// Listens for the links of one rank, and serves their sockets on a thread of its own.
+/// Listens for the links of one rank, and handles their sockets on a separate thread.
 class TlsDevice : public gloo::transport::Device, public SocketWatcher, public std::enable_shared_from_this<TlsDevice> {
  public:
   explicit TlsDevice(const TlsDeviceOptions& options);

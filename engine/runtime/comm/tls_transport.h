@@ -5,7 +5,7 @@
 // the other has published in the store. Receivers ask, senders answer: nothing comes for which there is no memory yet.
 //
 //   message := kind, slot, bytes (3 x 8 bytes), and for a sending its bytes
-//   asks    the peer may send so many bytes for this slot
+//   asks    the peer may send this number of bytes for this slot
 //   sends   here they are
 //
 // Numbers are in the byte order of the host: all hosts of a job have one architecture.

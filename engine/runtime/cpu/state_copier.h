@@ -1,4 +1,4 @@
-// Copies the state of a CPU rank aside in a thread of its own while a step runs. An instruction waits only for what it
+// Copies the state of a CPU rank in a separate thread while a step runs. An instruction waits only for what it
 // is about to overwrite, and then copies that itself: so a thread that gets no core holds up nothing.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Tensors that the device makes of bytes: their tables in its memory. A step then transfers a byte an element.
+// The tables, in device memory, of tensors that the device converts from bytes. A step then transfers one byte per
+// element.
 #pragma once
 
 #include <string>

@@ -127,7 +127,7 @@ class CudaExecutor final : public Executor {
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
   std::unique_ptr<StateCopier> copier_;
   std::vector<std::byte*> registered_;  ///< memory of others that is pinned
-  std::deque<Event> reads_;             ///< each is done when its bytes are there
+  std::deque<Event> reads_;             ///< each is done when its bytes have arrived
 };
 
 /// For each number the minimum over all ranks: what every rank can do. Collective over all ranks.

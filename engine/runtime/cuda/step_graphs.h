@@ -1,5 +1,5 @@
 // Steps as CUDA graphs: one of a single step, and one of several consecutive steps, which the device runs without its
-// host. All ranks capture the same graphs at the same step, however slow a host is: NCCL may synchronise all hosts for
+// host. All ranks capture the same graphs at the same step, however slow a host is: NCCL may synchronize all hosts for
 // each collective that is captured.
 #pragma once
 

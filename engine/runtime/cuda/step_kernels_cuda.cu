@@ -102,7 +102,7 @@ __device__ __nv_bfloat16 as<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-/// A thread a pixel: its bytes share a sector, and neighbours write neighbouring elements of each plane.
+/// One thread per pixel: its bytes share a sector, and neighboring threads write neighboring elements of each plane.
 template <class T>
 __device__ void map_bytes(const uint8_t* from, const ByteCopy& copy, const float* values) {
   const int64_t pixels = copy.pixels, channels = copy.channels, all = copy.samples * pixels;

@@ -1,5 +1,5 @@
 // Times the collectives of ranks that do nothing else, over the communicators that runs use, for `trainctl bench
-// collective`. One object a rank; all ranks make the same calls.
+// collective`. One object per rank; all ranks make the same calls.
 #pragma once
 
 #include <memory>

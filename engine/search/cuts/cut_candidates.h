@@ -24,7 +24,7 @@ AxisSplit split_per_axis(const Mesh& mesh);
 
 using CutCandidates = std::vector<FactorAxes>;
 
-/// Adds what is not there yet.
+/// Adds the candidates that are not there yet.
 void add_once(CutCandidates& all, FactorAxes axes);
 
 /// Each run to a factor, or to none.

@@ -24,7 +24,7 @@ struct BytesPerWeight {
   double trained = 16, frozen = 4;
 };
 
-/// Bytes that a buffer of its own takes in an arena.
+/// Bytes that a separate buffer takes in an arena.
 double in_arena(double bytes);
 
 /// By unit.

@@ -13,7 +13,7 @@ namespace {
 constexpr int kFewBlocks = 3, kMoreBlocks = 5;
 /// Numbers of blocks in the stage that has fewest.
 constexpr int kFewBlocksOfStage = 1, kMoreBlocksOfStage = 2;
-/// A job of fewer layers is tried as it is.
+/// A job with fewer layers is tried unchanged.
 constexpr int64_t kLittleWork = 120;
 
 struct Count {

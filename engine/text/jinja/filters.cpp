@@ -162,7 +162,7 @@ Value unique_filter(const Value& value, const Arguments& arguments) {
 
 Value extreme(const Value& value, const Arguments& arguments, bool largest) {
   const List list = elements(value);
-  if (list.empty()) return Undefined{"the extreme of an empty list"};
+  if (list.empty()) return Undefined{largest ? "the maximum of an empty list" : "the minimum of an empty list"};
   const auto before = [&](const Value& a, const Value& b) {
     return less(sort_key(a, arguments, false), sort_key(b, arguments, false));
   };

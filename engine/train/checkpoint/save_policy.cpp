@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// True if a multiple of `every` lies in (last, step]. The initial weights count as saved.
+/// True if a multiple of `every` is in (last, step]. The initial weights count as saved.
 bool has_passed(int64_t every, int64_t step, int64_t last) {
   return every > 0 && step / every * every > std::max<int64_t>(last, 0);
 }

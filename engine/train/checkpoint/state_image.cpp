@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// A box of elements, which lie one after the other in the arena.
+/// A box of elements, which are consecutive in the arena.
 struct Stored {
   SafetensorsEntry entry;
   int64_t offset = 0;  ///< in the arena

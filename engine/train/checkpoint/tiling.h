@@ -7,7 +7,7 @@
 //   [0, 4) + [4, 6):   +1 at 0,  -1 +1 at 4,  -1 at 6   =   +1 at 0, -1 at 6   = [0, 6)
 //
 // The first corner (in row-major order) with a remainder is an element that is covered 1 + remainder times, since no
-// other remainder lies before it. Time and memory grow with boxes * 2^(dims that are cut).
+// other remainder is before it. Time and memory grow with boxes * 2^(dims that are cut).
 #pragma once
 
 #include <cstdint>

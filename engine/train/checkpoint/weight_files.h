@@ -29,7 +29,7 @@ class WeightFiles {
   const SafetensorsEntry* find(const std::string& name) const;  ///< null if there is none
   /// Elements [first, first + count) as f32. EnvError if the type has no numbers that fit.
   void read_f32(const std::string& name, int64_t first, int64_t count, float* to) const;
-  /// Bytes of a part of a tensor, as they are.
+  /// Reads the bytes of a part of a tensor, unconverted.
   void read(const std::string& name, int64_t at, std::span<uint8_t> to) const;
 
  private:

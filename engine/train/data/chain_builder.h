@@ -1,4 +1,4 @@
-// Composes the steps of a chain: checks each transform against what reaches it, and joins neighbours into one pass.
+// Composes the steps of a chain: checks each transform against its input, and joins consecutive ones into one pass.
 #pragma once
 
 #include <memory>
@@ -53,7 +53,7 @@ class ChainBuilder {
   void cut_out(Choose choose, bool stays_inside);
   void resize_to(ElementType from, Resample method, const ImageSize& size, bool may_scale);
 
-  /// The pass at hand, to which neighbours add.
+  /// The current pass, to which consecutive transforms are added.
   PixelPass& pass();
   void to_f32();
   void add_op(PixelOp op);

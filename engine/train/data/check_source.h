@@ -1,4 +1,4 @@
-// Goes through a set: what is in it, and which samples cannot be read.
+// Reads all samples of a set, to report what it contains and which samples cannot be read.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ struct FieldChain {
   bool may_keep_bytes = false;
 };
 
-/// Maps of single values are cut off, too: what is kept is smaller before them, if that is bytes.
+/// Elementwise maps are cut off too, because bytes before them need less memory than their results.
 FieldChain chain_of(const std::string& field, const std::vector<SourceField>& from, const DatasetSpec& spec) {
   FieldChain chain;
   chain.field = field;

@@ -18,9 +18,9 @@ struct CutTransforms {
   std::vector<std::optional<SampleTransforms>> after;  ///< by field; null: none
 };
 
-/// Null where nothing would be worth keeping: some field of the samples has no fixed shape before its first transform
-/// that draws, as photos that are first cut at random.
-/// `bytes`: of `after`; what is kept are floats where transforms that are not random made some.
+/// Null if caching would be useless, because some field of the samples has no fixed shape before its first random
+/// transform, such as photos that are first cropped at random. `bytes` applies to `after`. Cached fields are floats if
+/// transforms that are not random produced floats.
 std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec,
                                                  FieldWays::Bytes bytes = FieldWays::Bytes::become_floats);
 

@@ -50,7 +50,7 @@ DocumentTokenizer::DocumentTokenizer(const DatasetSpec& spec)
 MarkedTokens DocumentTokenizer::tokenize(const std::string& document, bool is_json, WordCache& cache) const {
   if (!chat_) {
     MarkedTokens result;
-    tokenizer_->encode(text_of({document, "", is_json}, field_), true, cache, result.tokens);
+    tokenizer_->encode(text_of(RawDocument{document, "", is_json}, field_), true, cache, result.tokens);
     result.marked.assign(result.tokens.size(), true);
     return result;
   }

@@ -1,4 +1,4 @@
-// The IDX format of MNIST, raw or gzip-compressed (recognised by its first bytes, not by its name).
+// The IDX format of MNIST, raw or gzip-compressed (recognized by its first bytes, not by its name).
 //
 //   file := 0 0 type ndim  dim{ndim}  element*      dims are 32-bit big-endian, elements row-major
 //   type := 08 u8 | 09 i8 | 0B i16 | 0C i32 | 0D f32 | 0E f64

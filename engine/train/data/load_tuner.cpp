@@ -10,15 +10,15 @@
 namespace trainctl {
 namespace {
 
-constexpr double kWaits = 0.02;             ///< share of a step: below it a trainer counts as not waiting
-constexpr double kMostlyWaits = 0.5;        ///< above it a short window is enough: a change that helps cannot be missed
-constexpr double kLeastWait = 100e-6;       ///< seconds per step: below it handing a batch over is all of the wait
-constexpr double kBusy = 0.8, kIdle = 0.5;  ///< shares of the workers' time
-constexpr double kGain = 0.97;              ///< an increase must shorten the step to this, or it is taken back
-constexpr double kSameLoad = 0.8;           ///< share of the load for which fewer workers were too few
-constexpr int kCalmWindows = 4;             ///< in a row, before workers are given back
+constexpr double kWaits = 0.02;             ///< share of a step; a trainer that waits less counts as not waiting
+constexpr double kMostlyWaits = 0.5;        ///< share of a step above which a short window suffices for a decision
+constexpr double kLeastWait = 100e-6;       ///< seconds per step; a shorter wait is only the handover of a batch
+constexpr double kBusy = 0.8, kIdle = 0.5;  ///< shares of the workers' time: busy from kBusy on, idle below kIdle
+constexpr double kGain = 0.97;              ///< an increase must shorten the step to this fraction, or it is undone
+constexpr double kSameLoad = 0.8;           ///< a load above this share of least_load_ needs least_workers_ again
+constexpr int kCalmWindows = 4;             ///< consecutive windows without waiting before workers are removed
 
-/// ", 81 % of it with decode": of what they are busy with.
+/// ", 81 % of it with decode": the stage on which the workers spend most of their busy time.
 std::string mostly(const StageSeconds& stages) {
   if (!(stages.sum() > 0)) return "";
   const ReadStage slowest = stages.slowest();
@@ -65,7 +65,8 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
     before_.reset();
     return go_to(back, "more of them did not shorten the step");
   }
-  // Changes that did not help before may help now. That ends: each such increase shortens the step.
+  // After an increase that helped, one that did not help before is worth another try. This ends, because each increase
+  // that is kept shortens the step.
   if (before_) (before_->workers < setting_.workers ? ahead_helps_ : workers_help_) = true;
   before_.reset();
   if (wait_share > kWaits) {

@@ -1,9 +1,8 @@
 // A permutation of 0 … n - 1 that is computed, not stored: place i of the order is at(i). It replaces a shuffled list
-// where a set is large.
+// for large sets.
 //
-// A Feistel network over the bits of n - 1, whose round function is Philox; a value of n or more goes through it again
-// (cycle walking: Black and Rogaway, 2002), less than once on average
-// where n is at least 128.
+// A Feistel network over the bits of n - 1, whose round function is Philox. A result of n or more is permuted again
+// (cycle walking: Black and Rogaway, 2002), which happens less than once on average if n is at least 128.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +13,13 @@ inline constexpr uint64_t kMostPermuted = uint64_t{1} << 62;
 
 class KeyedPermutation {
  public:
-  /// n: 1 to kMostPermuted.
+  /// `n` is from 1 to kMostPermuted.
   KeyedPermutation(uint64_t n, uint64_t key);
 
   uint64_t size() const { return n_; }
-  /// i < n.
+  /// The value at place i < n.
   uint64_t at(uint64_t i) const;
-  /// place_of(at(i)) == i.
+  /// The inverse: place_of(at(i)) == i.
   uint64_t place_of(uint64_t value) const;
 
  private:

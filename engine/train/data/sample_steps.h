@@ -17,7 +17,7 @@ namespace trainctl {
 struct SampleAtWork {
   SampleView view;
   bool is_reversed = false;          ///< its columns count from the last to the first
-  PixelBox box;                      ///< box that the step at hand cuts out, in the sample as it is seen
+  PixelBox box;                      ///< box that the current step cuts out of its input
   std::optional<SourceBox> decoded;  ///< the exact part of a view that was decoded at a smaller scale
 
   ImageSize size() const { return {view.height, view.width}; }

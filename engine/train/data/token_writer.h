@@ -1,4 +1,4 @@
-// Writes a file of tokens that is there whole or not at all.
+// Writes a token file atomically.
 #pragma once
 
 #include <cstdint>

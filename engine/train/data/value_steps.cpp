@@ -1,4 +1,4 @@
-// Steps that change values: colours, erased parts, classes and tokens.
+// Steps that change values: colors, erased parts, classes and tokens.
 #include <fmt/format.h>
 
 #include <algorithm>

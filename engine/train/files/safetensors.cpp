@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kReadBlockBytes = int64_t{1} << 20;
 
-/// The header's bytes as far as its length is believable; the parser says what is wrong with the rest.
+/// The bytes of the header, as far as its length is plausible; the parser says what is wrong with the rest.
 std::vector<uint8_t> read_start(const InputFile& file) {
   std::vector<uint8_t> start(static_cast<size_t>(std::min(kLengthBytes, file.bytes())));
   file.read(0, start);

@@ -84,7 +84,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const uint8_t> start, int64
 /// Gives entries their offsets, wide types first, otherwise in the given order. Their `begin` and `end` are not read.
 /// check(): names are distinct and not "__metadata__".
 SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::string, std::string> metadata = {});
-/// Length and header, as they stand in the file: header.data_at bytes.
+/// Length and header, as stored in the file: header.data_at bytes.
 std::string safetensors_head(const SafetensorsHeader& header);
 
 /// All that the size of a file depends on.

@@ -16,7 +16,7 @@ struct RanTask {
 
 struct RankTasks {
   int rank = 0, stage = 0;
-  std::vector<RanTask> tasks;  ///< by begin. A task that another one interrupted is there several times
+  std::vector<RanTask> tasks;  ///< by begin. A task that another one interrupted is listed several times
 };
 
 /// Tasks of the last step that all profiles have. Only kernels count, so a task that waits has a gap before it or in

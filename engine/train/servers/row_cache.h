@@ -16,7 +16,7 @@ class RowCache {
   /// A row has `floats`: those of all tables of a field, one after another.
   RowCache(int64_t floats, int64_t cached_batches) : floats_(floats), cached_batches_(cached_batches) {}
 
-  /// Null: none is there that batch `batch` may use. Valid until the next put or drop.
+  /// Null if there is no row that batch `batch` may use. Valid until the next put or drop.
   const float* find(int32_t id, int64_t batch) const;
   /// Returns the destination of the values of a row pulled for `batch`. Batch numbers must not decrease.
   float* put(int32_t id, int64_t batch);
@@ -40,7 +40,7 @@ class RowCache {
   std::unordered_map<int32_t, Place> places_;
   std::vector<float> values_;
   std::vector<int64_t> free_;
-  std::deque<Pull> pulls_;  ///< the oldest first; a row that was pulled again is there twice
+  std::deque<Pull> pulls_;  ///< the oldest first; a row that was pulled again is listed twice
 };
 
 }  // namespace trainctl::servers

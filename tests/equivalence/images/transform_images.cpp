@@ -1,6 +1,8 @@
-// transform_images TRANSFORMS OUT SEED FILE...: the photos after a chain of transforms, written as OUT/0.npy,
-// OUT/1.npy, …. TRANSFORMS as in a job file: "[{resize: {size: [8, 6], method: area}}, hwc2chw]". "[]": just decoded.
-// SEED: of the random ones. Prints a line for each photo: height and width, or the error.
+// transform_images TRANSFORMS OUT SEED FILE...
+//
+// Applies a chain of transforms to photos and writes the results as OUT/0.npy, OUT/1.npy, …. TRANSFORMS are written as
+// in a job file: "[{resize: {size: [8, 6], method: area}}, hwc2chw]"; "[]" only decodes. SEED is that of random
+// transforms. Prints a line for each photo: its height and width, or the error.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

@@ -52,7 +52,7 @@ bool conv2d_is_wanted() {
 
 }  // namespace
 
-TEST_CASE("convolutions of image networks give on a GPU what the CPU gives, and the same bits twice") {
+TEST_CASE("convolutions of image networks have the CPU's results on a GPU, and the same bits twice") {
   if (!conv2d_is_wanted()) return;
   for (const SquareConvolution& convolution : convolutions()) check_row(convolution.row(true));
 }

@@ -1,4 +1,4 @@
-// Softmax and its loss on a GPU for rows far from 0: a warp or a block a row, in registers or shared memory, in packs
+// Softmax and its loss on a GPU for rows far from 0: a warp or a block per row, in registers or shared memory, in packs
 // or single elements.
 #include <doctest/doctest.h>
 

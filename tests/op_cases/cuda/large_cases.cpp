@@ -1,4 +1,4 @@
-// Each row reaches a different path in the kernels: packs or single elements, a warp or a block a row, one or many
+// Each row reaches a different path in the kernels: packs or single elements, a warp or a block per row, one or many
 // blocks a sum, rows that fit into shared memory or not.
 #include "tests/op_cases/cuda/large_cases.h"
 
@@ -77,7 +77,7 @@ void add_rows(std::vector<OpCase>& rows) {
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
-  // More rows than groups of threads: a row's threads synchronise while the next row is loading.
+  // More rows than groups of threads: a row's threads synchronize while the next row is loading.
   rows.push_back({"softmax_cross_entropy", {{{30011, 70}}, ids({30011}, 70)}, {{"scale", 0.01}}, {{1}}});
   // More rows than blocks: one row is loaded into shared memory while the previous one is stored. f32 rows do not fit.
   rows.push_back({"softmax", {{{134, 114001}}}, dim(1), {{134, 114001}}});

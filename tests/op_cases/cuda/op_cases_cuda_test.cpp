@@ -78,14 +78,14 @@ void check_all(Check check_row, bool products = false, const std::function<bool(
 
 }  // namespace
 
-TEST_CASE("a forward CUDA kernel gives what the naive loop in double gives") { check_all(check_forward); }
+TEST_CASE("a forward CUDA kernel has the results of the naive loop in double") { check_all(check_forward); }
 TEST_CASE("backward CUDA kernels give the slopes of finite differences") {
   check_all(check_backward, false, has_backward);
 }
 TEST_CASE("every cut that the rule permits gives the unsharded result on a GPU too") {
   check_all(check_cuts, false, has_cuts);
 }
-TEST_CASE("a CUDA kernel that can accumulate adds to what is there") {
+TEST_CASE("a CUDA kernel that can accumulate adds to its output") {
   check_all(check_accumulate, false, has_accumulation);
 }
 TEST_CASE("an op that may work in place gives the same result in place on a GPU") {
@@ -114,7 +114,7 @@ TEST_CASE("a CUDA kernel takes operands that begin at any element") {
   }
 }
 
-TEST_CASE("large and odd sizes give on a GPU what the CPU gives, and the same bits twice") {
+TEST_CASE("large and odd sizes have the CPU's results on a GPU, and the same bits twice") {
   if (!gpu_is_here() || !has_rows(large_cases(), every_row)) return;
   for (const CaseRun& run : runs()) {
     CAPTURE(to_string(run.floats));
@@ -147,7 +147,7 @@ TEST_CASE("kernels that make gradients of parameters write them in bf16 too, and
   }
 }
 
-TEST_CASE("ids whose rows other ranks hold are left out on a GPU too") {
+TEST_CASE("ids whose rows are on other ranks are skipped on a GPU too") {
   if (!gpu_is_here()) return;
   const OpCase row{"embedding", {{{1100}, false, DType::i32, 60}, {{60, 8}}}, {}, {{1100, 8}}};
   for (const CaseRun& run : runs()) check_cuts(row, run);

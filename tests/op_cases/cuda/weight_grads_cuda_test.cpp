@@ -131,7 +131,7 @@ TEST_CASE("cuda: gradients of several weights in one launch, and steps of descen
   check_group({200, {{100, 64}, {64, 36}}});
 }
 
-TEST_CASE("cuda: a NaN in a gradient of rows reaches the weights of its row alone") {
+TEST_CASE("cuda: a NaN in a gradient of rows reaches only the weights of its row") {
   if (!gpu_is_here()) return;
   const SmallStepOn weight_grads_small_step;
   Tensors tensors(true);

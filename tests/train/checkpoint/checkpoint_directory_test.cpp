@@ -89,7 +89,7 @@ TEST_CASE("names are read only as they are written") {
     CHECK_FALSE(parse_checkpoint_name(name));
 }
 
-TEST_CASE("until it is published a checkpoint is not there, and is listed with the reason") {
+TEST_CASE("until a checkpoint is published it cannot be used, and it is listed with the reason") {
   for (const CommitBy commit_by : kBoth) {
     const ScratchFolder scratch;
     CheckpointDirectory directory(root(scratch), commit_by);
@@ -124,7 +124,7 @@ TEST_CASE("an incomplete or damaged checkpoint is passed over with its reason, a
   CHECK(has(3, "step_00000003/rank.0000.safetensors: has "));
 }
 
-TEST_CASE("attempts have numbers of their own, whoever claims them") {
+TEST_CASE("each attempt has a unique number, whoever claims it") {
   const ScratchFolder scratch;
   for (int expected = 1; expected <= 12; ++expected)
     CHECK(CheckpointDirectory(root(scratch), kBoth[expected % 2]).claim_attempt() == expected);
@@ -164,7 +164,7 @@ TEST_CASE("of one step the latest attempt counts") {
   }
 }
 
-TEST_CASE("a straggler publishes before a later attempt chooses, or not at all, at whatever call the two meet") {
+TEST_CASE("a late writer publishes before a later attempt chooses, or not at all, at whatever call they interleave") {
   for (const CommitBy commit_by : kBoth) {
     int published = 0, refused = 0;
     for (int meeting = 0;; ++meeting) {
@@ -317,7 +317,7 @@ TEST_CASE("files of other programs are left alone") {
   CHECK(complete_steps(directory) == std::vector<int64_t>{2});
 }
 
-TEST_CASE("what was published last is found also while the listing lacks it") {
+TEST_CASE("the checkpoint published last is found even while the listing lacks it") {
   const ScratchFolder scratch;
   CheckpointDirectory directory(root(scratch));
   const int attempt = directory.claim_attempt();
@@ -375,7 +375,7 @@ TEST_CASE("checkpoints without a lineage belong to the job of their name") {
   CHECK_FALSE(kAlice.owns(old));
 }
 
-TEST_CASE("a newcomer is refused where another lineage has published, and leaves everything as it was") {
+TEST_CASE("a new run is refused where another lineage has published, and changes nothing") {
   for (const CommitBy commit_by : kBoth) {
     const ScratchFolder scratch;
     {
@@ -419,7 +419,7 @@ TEST_CASE("a launcher has no file of its checkpoints open for writing between sa
   CHECK(open_files == 1);  // the lock
 }
 
-TEST_CASE("nothing of .newest is left in part, by a full disk or by a crash") {
+TEST_CASE("neither a full disk nor a crash leaves a partial .newest") {
   const ScratchFolder scratch;
   FaultyDisk disk;
   CheckpointDirectory directory(root(scratch), CommitBy::rename, disk);
@@ -443,7 +443,7 @@ TEST_CASE("nothing of .newest is left in part, by a full disk or by a crash") {
   CHECK_FALSE(fs::exists(root(scratch) + "/.newest.part"));
 }
 
-TEST_CASE("a checkpoint whose name could not be synced is not taken for saved until it is") {
+TEST_CASE("a checkpoint counts as saved only once its name has been synced") {
   class Unsyncable : public Disk {
    public:
     bool fails = false;

@@ -1,4 +1,4 @@
-// checkpoint.json: what is written is read, and what is wrong is named with its place.
+// checkpoint.json: a manifest reads back as it was written, and an error states the position of the fault.
 #include "engine/train/checkpoint/manifest.h"
 
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ Manifest sample() {
       .best = {{"loss", {.value = 0.29, .step = 80, .since = 2}}, {"accuracy", {.value = std::nan(""), .step = 40}}}};
 }
 
-/// Ends the text as a manifest ends, so that what is before it is looked at.
+/// Replaces the checksum with that of the changed text, so that the parser reaches the other faults.
 std::string with_checksum(std::string text) {
   text.resize(text.rfind("\"checksum\""));
   return text + "\"checksum\": \"" + digest_of(text) + "\"}\n";
@@ -83,7 +83,7 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(read.find("fc.weight", "exp_avg") == nullptr);
 }
 
-TEST_CASE("a manifest is JSON to everybody, and its last line is the checksum of the lines before") {
+TEST_CASE("a manifest is plain JSON, and its last line is the checksum of the lines before it") {
   const std::string text = to_json(sample());
   const nlohmann::json json = nlohmann::json::parse(text);
   CHECK(json["tensors"][0]["pieces"][1]["offset"] == std::vector<int>{2, 0});
@@ -99,7 +99,7 @@ TEST_CASE("a piece is named by its tensor, slot and range, the whole tensor with
   CHECK(piece_key("s", "exp_avg", {}, {{}, {}}) == "s:exp_avg");
 }
 
-TEST_CASE("each changed, added or missing byte of a manifest is found") {
+TEST_CASE("each changed, added or missing byte of a manifest is detected") {
   const std::string text = to_json(sample());
   for (size_t i = 0; i < text.size(); ++i)
     for (const int mask : {1, 2, 32, 255}) {
@@ -114,18 +114,18 @@ TEST_CASE("each changed, added or missing byte of a manifest is found") {
   check_refused(text.substr(0, text.size() / 2), "c.json: is damaged or truncated: expected \"checksum\": ");
 }
 
-TEST_CASE("a later format is an error that says so, however it ends") {
+TEST_CASE("a manifest of a later format is an error that says so, whether or not it has a checksum") {
   check_refused("\"format\":1", "\"format\":2", "has format 2, but this trainctl reads formats up to 1");
   check_refused("{\"format\": 3, \"all\": \"is other\"}", "c.json: has format 3, but this trainctl reads");
   check_refused("\"format\":1", "\"format\":0", "format: expected 1, found 0");
 }
 
-TEST_CASE("fields that are not known are ignored") {
+TEST_CASE("unknown fields are ignored") {
   const std::string text = replaced(to_json(sample()), "\"run\":3", "\"later\":{\"x\":[1]},\"run\":3");
   CHECK(to_json(parse_manifest(text, "c.json")) == to_json(sample()));
 }
 
-TEST_CASE("a wrong field is named with its path, what was expected and what was found") {
+TEST_CASE("the error for a wrong field states its path, what was expected and what was found") {
   check_refused("\"step\":120,", "", "has no field 'step'");
   check_refused("\"step\":120", "\"step\":-1", "step: expected an integer from 0 to 9223372036854775807, found -1");
   check_refused("\"run\":3", "\"run\":\"3\"", "run: expected an integer from 0 to 2147483647, found \"3\"");
@@ -137,7 +137,7 @@ TEST_CASE("a wrong field is named with its path, what was expected and what was 
   check_refused("\"step\":120", "\"step\":1e999", "number overflow");
 }
 
-TEST_CASE("pieces that do not tile their tensor are refused with the element") {
+TEST_CASE("pieces that do not tile their tensor are refused, and the error states an element") {
   check_refused("\"offset\":[2,0]", "\"offset\":[1,0]", "tensors[0] (fc.weight:weight): element [1, 0] is in 2 pieces");
   check_refused("\"offset\":[2,0],\"shape\":[2,3]", "\"offset\":[2,0],\"shape\":[1,3]",
                 "tensors[0] (fc.weight:weight): element [3, 0] is in no piece");
@@ -146,14 +146,14 @@ TEST_CASE("pieces that do not tile their tensor are refused with the element") {
   check_refused("\"shape\":[4,3]", "\"shape\":[4611686018427387904,3]", "tensors[0] (fc.weight:weight): shape: ");
 }
 
-TEST_CASE("a tensor is there once, and its pieces are in files of the list") {
+TEST_CASE("a tensor is listed once, and its pieces are in listed files") {
   check_refused("\"slot\":\"momentum\"", "\"slot\":\"weight\"", "tensors[1] (fc.weight:weight): is listed twice");
   check_refused("{\"file\":\"rank.0001.safetensors\"", "{\"file\":\"rank.0002.safetensors\"",
                 "tensors[0] (fc.weight:weight): pieces[1]: file: 'rank.0002.safetensors' is not one of files");
   check_refused("\"slot\":\"momentum\"", "\"slot\":\"a:b\"", "tensors[1] (fc.weight:a:b): slot: ");
 }
 
-TEST_CASE("files have plain names, listed once: none leads out of the directory") {
+TEST_CASE("files have plain names and are listed once, so that none is outside the directory") {
   for (const char* name :
        {"../rank.0000", "/etc/passwd", "", ".hidden", "a/b", "checkpoint.json", "a\\\\b", "a\\u0000"}) {
     CAPTURE(name);
@@ -170,7 +170,7 @@ TEST_CASE("an unsound manifest is never written") {
   CHECK_THROWS_AS(to_json(manifest), InternalError);
 }
 
-TEST_CASE("a manifest is read only with its files, of the sizes that it says") {
+TEST_CASE("a manifest is read only if its files exist with the listed sizes") {
   const ScratchFolder scratch;
   const std::string text = to_json(sample());
   scratch.write("checkpoint.json", ByteVector(text.begin(), text.end()));
@@ -193,7 +193,7 @@ TEST_CASE("a manifest keeps its lineage and whether it has only weights, and fil
   CHECK(read.weights_only);
 }
 
-TEST_CASE("a host's ranks read a checkpoint of which they were given only the files with pieces") {
+TEST_CASE("the ranks of a host can read a checkpoint of which the host received only the files with pieces") {
   const ScratchFolder scratch;
   CheckpointDirectory directory(scratch.path() + "/run");
   const std::string path = save_sample(directory, two_small_tensors(), 7, directory.claim_attempt());

@@ -56,7 +56,7 @@ TEST_CASE("blocks larger than the reader's own are converted in parts") {
       CHECK(read(reader, tensor, box, dtype) == sample_bytes(tensor, box, dtype));
 }
 
-TEST_CASE("an integer tensor is not read as another type, and a tensor that is not there is named") {
+TEST_CASE("an integer tensor is not read as another type, and a missing tensor is named") {
   const ScratchFolder scratch;
   const SampleTensor tensor{"table", "weight", DType::i32, {4}, {{{{0}, {4}}}}};
   PieceReader reader(write_sample_files(scratch.path(), {tensor}, 1, 1), scratch.path());
@@ -68,7 +68,7 @@ TEST_CASE("an integer tensor is not read as another type, and a tensor that is n
   CHECK_THROWS_AS(reader.read("table", "weight", {{1}, {4}}, DType::i32, values), InternalError);
 }
 
-TEST_CASE("more files than may be open at once are read all the same") {
+TEST_CASE("a checkpoint with more files than may be open at once is read") {
   const ScratchFolder scratch;
   SampleTensor tensor{"wide", "weight", DType::f32, {600, 3}, {}};
   for (int64_t i = 0; i < 600; ++i) tensor.boxes.push_back({{{i, 0}, {1, 3}}});

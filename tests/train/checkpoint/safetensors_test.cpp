@@ -68,7 +68,7 @@ TEST_CASE("a header gives name, type, shape and place of each tensor, in the ord
   CHECK(header.metadata == std::map<std::string, std::string>{{"format", "pt"}});
 }
 
-TEST_CASE("metadata of null are none, as the safetensors library reads them") {
+TEST_CASE("null metadata count as none, as in the safetensors library") {
   CHECK(parse(R"({"__metadata__":null})").metadata.empty());
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("a header longer than the file is refused") {
   check_refused(file_of("{}", 0, 3), "the header has 3 bytes, 11 with its length, but the file has only 10");
 }
 
-TEST_CASE("a header begins with '{' and is followed by blanks alone") {
+TEST_CASE("a header begins with '{' and is followed only by blanks") {
   check_refused(" {}", 0, "byte 8: the header must begin with '{'");
   check_refused("", 0, "must begin with '{'");
   check_refused("[]", 0, "must begin with '{'");
@@ -133,7 +133,7 @@ TEST_CASE("a header nested deeper than a tensor's shape is refused") {
   check_refused("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0, "nested too deeply");
 }
 
-TEST_CASE("a name that stands twice is refused, of a tensor or of a field") {
+TEST_CASE("a duplicate name of a tensor or of a field is refused") {
   const std::string a = R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   check_refused("{" + a + "," + a + "}", 0, "contains the name 'a' twice");
   check_refused(R"({"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0, "'dtype' twice");
@@ -253,7 +253,7 @@ TEST_CASE("a file that lacks bytes is not finished") {
   CHECK_THROWS_AS(writer.finish(), InternalError);
 }
 
-TEST_CASE("what cannot be opened or written is an error with path and reason") {
+TEST_CASE("a file that cannot be opened or written is an error with its path and the reason") {
   CHECK_THROWS_WITH_AS(SafetensorsFile("/nonexistent/x"),
                        doctest::Contains("/nonexistent/x: cannot be read: No such file"), EnvError);
   CHECK_THROWS_WITH_AS(SafetensorsFile("/dev/null"), doctest::Contains("not a regular file"), EnvError);

@@ -23,7 +23,7 @@ std::vector<uint8_t> sample_bytes(const SampleTensor& tensor, const Box& box, DT
 
 /// Boxes that tile the shape: it is cut in two, then a part of it, and so on.
 std::vector<Box> random_tiling(const Shape& shape, int pieces, std::mt19937& random);
-/// A box that lies in the shape.
+/// A random box inside the shape.
 Box random_box(const Shape& shape, std::mt19937& random);
 
 /// A few tensors of all types and 0 to 4 dims, in `files` files.

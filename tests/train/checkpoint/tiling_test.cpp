@@ -46,7 +46,7 @@ TEST_CASE("boxes that tile a shape are accepted, whatever their cuts") {
     for (int i = 0; i < 50; ++i) CHECK(defect(shape, random_tiling(shape, 1 + i, random)) == "");
 }
 
-TEST_CASE("a gap and an overlap are found at the same element as by counting") {
+TEST_CASE("a gap and an overlap are reported at the same element as by counting") {
   std::mt19937 random(8);
   int wrong = 0;
   for (int i = 0; i < 3000; ++i) {
@@ -70,7 +70,7 @@ TEST_CASE("a gap and an overlap of the same size do not hide each other") {
   CHECK(defect({2, 2}, {{{0, 0}, {1, 2}}, {{0, 0}, {1, 2}}}) == "element [0, 0] is in 2 pieces");
 }
 
-TEST_CASE("a box is not empty, has its tensor's dims and lies within it") {
+TEST_CASE("a box is not empty, has the dims of its tensor and is inside it") {
   CHECK(defect({4}, {}) == "it has no pieces");
   CHECK(defect({4}, {{{0}, {4}}, {{4}, {0}}}) == "pieces[1]: offset [4] and shape [0] are not within [4]");
   CHECK(defect({4}, {{{-1}, {5}}}) == "pieces[0]: offset [-1] and shape [5] are not within [4]");

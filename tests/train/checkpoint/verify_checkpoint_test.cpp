@@ -53,7 +53,7 @@ TEST_CASE("verify reads every byte of a whole checkpoint and finds nothing") {
   CHECK(found.bytes == bytes);
 }
 
-TEST_CASE("each byte of a checkpoint that is flipped is found, and the file is named") {
+TEST_CASE("each flipped byte of a checkpoint is detected, and the file is named") {
   const SavedSample saved;
   int flipped = 0;
   for (const auto& entry : fs::directory_iterator(saved.path)) {
@@ -120,7 +120,7 @@ TEST_CASE("a flipped byte outside the numbers never makes a reader return other 
   CHECK(survived >= 4 * 12);  // job.yaml, which a reader of tensors does not need
 }
 
-TEST_CASE("a file cut off at any byte, or with a byte more, is found") {
+TEST_CASE("a file that is truncated at any byte, or has an extra byte, is detected") {
   const SavedSample saved;
   for (const auto& entry : fs::directory_iterator(saved.path)) {
     const std::string path = entry.path(), text = read_whole_file(path);
@@ -147,7 +147,7 @@ TEST_CASE("all damaged files are named, not only the first") {
   CHECK(names(problems(saved.path), "rank.0001.safetensors: cannot be read"));
 }
 
-TEST_CASE("a file whose tensors are not those of the manifest is found though its checksum agrees") {
+TEST_CASE("a file whose tensors are not those of the manifest is detected although its checksum agrees") {
   const SavedSample saved;
   const std::string path = saved.path + "/rank.0000.safetensors";
   const auto rewrite = [&](std::vector<SafetensorsEntry> entries) {

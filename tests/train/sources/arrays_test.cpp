@@ -79,7 +79,7 @@ TEST_CASE("arrays of several files are joined at their first dim, and fields hav
                  "y.npy has samples of u8 [], but the previous files have i32 []"));
 }
 
-TEST_CASE("what is wrong with an npy file is said with its byte") {
+TEST_CASE("the error for an invalid npy file states the byte") {
   CHECK(error_of_npy("PK\3\4 something else") == "x.npy: byte 0: expected \\x93NUMPY: it is not a NumPy array");
   CHECK(contains(error_of_npy(""), "x.npy: byte 0: expected"));
   CHECK(contains(error_of_npy(kImages.substr(0, 20)), "x.npy: byte 8: the header has "));
@@ -131,7 +131,7 @@ TEST_CASE("deflated members of a file are limited together, whether or not they 
   require_may_inflate(members, 12 * kPacked, "f.npz");
 }
 
-TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {
+TEST_CASE("stored members of an npz are read in place, and deflated ones are kept in memory") {
   const ScratchFolder folder;
   const auto open_arrays = [&](bool deflated) {
     const std::string file = zip_of({{"y.npy", kLabels, deflated}, {"x.npy", kImages, false}});
@@ -181,7 +181,7 @@ TEST_CASE("an error of an npz file names the file, and the member that is damage
   CHECK(error(good + "x") == "no error");                                  // as zip programs and NumPy accept it
 }
 
-TEST_CASE("a stored member of an npz that does not lie within the file is an error when the file is opened") {
+TEST_CASE("a stored member of an npz that extends beyond the file is an error when the file is opened") {
   const ScratchFolder folder;
   std::string file = zip_of({{"x.npy", kImages}});
   const size_t directory = file.find("PK\1\2");
@@ -240,7 +240,7 @@ TEST_CASE("records of CIFAR are a label and an image with its channels first") {
                  "found 0 bytes"));
 }
 
-TEST_CASE("a finite number that f32 does not hold is an error that names its sample, and infinities are not") {
+TEST_CASE("a finite number that f32 cannot represent is an error that names its sample, but an infinity is not") {
   const ScratchFolder folder;
   const auto source = open_arrays(folder, npy("<f8", "3", raw<double>({1, INFINITY, -1e39})));
   CHECK(values_of<float>(read_sample(*source, 1)[0]) == std::vector<float>{INFINITY});

@@ -1,4 +1,4 @@
-// Tables of text: values, quotes, classes from words, and errors that name file and line.
+// CSV files: values, quotes, classes from words, and errors that state the file and the line.
 #include "engine/train/data/sources/csv.h"
 
 #include <doctest/doctest.h>
@@ -66,14 +66,14 @@ TEST_CASE("quoted values hold delimiters, line ends and quotes") {
   CHECK(source->where(2) == path + ":5");
 }
 
-TEST_CASE("a byte order mark is no part of the first column's name") {
+TEST_CASE("a byte order mark is not part of the name of the first column") {
   const ScratchFolder folder;
   const std::string path = folder.write("t.csv", to_bytes("\xEF\xBB\xBF"
                                                           "a\n5\n"));
   CHECK(all_values<float>(*open_csv({.paths = {path}, .fields = {kA}}), 0) == std::vector<float>{5});
 }
 
-TEST_CASE("several tables with one header are one set, and their words have common numbers") {
+TEST_CASE("several tables with the same header form one set, in which equal words have equal numbers") {
   const ScratchFolder folder;
   folder.write("0.csv", to_bytes("a\nfox\nbee\n"));
   folder.write("1.csv", to_bytes("a\nant\nfox\n"));
@@ -87,7 +87,7 @@ TEST_CASE("several tables with one header are one set, and their words have comm
                  "2.csv has the columns b, but " + folder.path() + "/0.csv has a"));
 }
 
-TEST_CASE("classes of a table that are given keep their numbers, and another word is an error with its line") {
+TEST_CASE("classes listed in the job keep their numbers, and any other word is an error with its line") {
   const ScratchFolder folder;
   const CsvField words = {
       .name = "x", .columns = {"a"}, .type = ElementType::i32, .words = true, .classes = {"no", "yes"}};
@@ -98,7 +98,7 @@ TEST_CASE("classes of a table that are given keep their numbers, and another wor
                                                                 "classes");
 }
 
-TEST_CASE("numbers of a table keep all their digits, and what does not fit is an error with its line") {
+TEST_CASE("numbers are read with full precision, and a value that does not fit is an error with its line") {
   const ScratchFolder folder;
   const auto value = [&](const std::string& text) {
     const std::string path = folder.write("v.csv", to_bytes("a\n" + text + "\n"));
@@ -146,7 +146,7 @@ TEST_CASE("quotes in wrong places are errors with the line at which the row begi
   CHECK(contains(error_of_csv(folder, open, {kA}), at + "3: the row is longer than 1 MiB"));
 }
 
-TEST_CASE("what a table does not have is an error of the job") {
+TEST_CASE("a missing column, a table without rows and a Parquet file are errors") {
   const ScratchFolder folder;
   const std::string none = error_of_csv(folder, "alpha,beta\n1,2\n", {{.name = "x", .columns = {"alpa"}}});
   CHECK(contains(none, "dataset.fields.x: " + folder.path() +
@@ -160,7 +160,7 @@ TEST_CASE("what a table does not have is an error of the job") {
   CHECK(contains(parquet, "write it as csv (pandas: to_csv)"));
 }
 
-TEST_CASE("the rows of a text are the same wherever it is cut for reading") {
+TEST_CASE("a text has the same rows wherever reading splits it") {
   const std::string text = "a,\"b\nc\"\r\n\"\"\"\",x\n1\"2,\"3\"\"\n\",4\n";
   Texts whole;
   for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(whole.back().size()))

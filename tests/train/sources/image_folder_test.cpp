@@ -60,7 +60,7 @@ TEST_CASE("a label of an image folder may be i64, and only the wanted fields are
   CHECK(contains(error_of([&] { read_sample(*source, 1); }), "/b/1.jpg: cannot be read: No such file or directory"));
 }
 
-TEST_CASE("classes that are given keep their numbers, and one that has no folder may be missing") {
+TEST_CASE("classes listed in the job keep their numbers, and may lack a folder") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   add(folder, "dog/1.jpg");
@@ -80,7 +80,7 @@ TEST_CASE("images by glob are of the class of their folder, class by class") {
   CHECK(samples_of(*source, folder) == Texts{"0 x/cat/2.jpg", "0 y/cat/1.jpg", "1 x/dog/1.jpg", "1 y/dog/2.png"});
 }
 
-TEST_CASE("a folder without classes says what was expected") {
+TEST_CASE("the error for a folder without classes says what was expected") {
   const ScratchFolder folder;
   CHECK(contains(error_of([&] { open(folder); }), "contains neither images nor folders"));
   add(folder, "1.jpg");
@@ -95,7 +95,7 @@ TEST_CASE("a folder without classes says what was expected") {
   CHECK(contains(error_of([&] { open_image_folder({.paths = {folder.path() + "/none"}}); }), "there is no file"));
 }
 
-TEST_CASE("an image of a format that is not decoded is named, not left out") {
+TEST_CASE("an image of an unsupported format is named and not skipped") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   add(folder, "cat/2.webp");

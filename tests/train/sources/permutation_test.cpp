@@ -1,4 +1,4 @@
-// A permutation that is computed: bijective for any size, and nothing of it can be told from its neighbours.
+// A computed permutation: bijective for any size, and an element says nothing about the neighboring ones.
 #include "engine/train/data/permutation.h"
 
 #include <doctest/doctest.h>
@@ -86,7 +86,7 @@ TEST_CASE("over many keys two neighbours of a keyed permutation get each pair of
   }
 }
 
-TEST_CASE("batches of a keyed permutation take from all parts of a large set alike") {
+TEST_CASE("batches of a keyed permutation draw equally from all parts of a large set") {
   constexpr uint64_t kSamples = 1'000'003, kParts = 100;
   const KeyedPermutation order(kSamples, 7);
   std::vector<int64_t> parts(kParts), steps(kParts);

@@ -1,4 +1,4 @@
-// Tar files made by hand, so that each byte of them can be wrong.
+// Builds tar files byte by byte, so that tests can make any byte wrong.
 #pragma once
 
 #include <fmt/format.h>

@@ -180,7 +180,7 @@ TEST_CASE("a shard that is cut off at any place is an error that names the byte"
   }
 }
 
-TEST_CASE("a size that lies is an error that names the header") {
+TEST_CASE("a wrong size in a header is an error that names the header") {
   const ScratchFolder folder;
   const ByteVector first = tar_member("0.txt", "x");
   CHECK(contains(error_of_tar(folder, first + tar_header("1.txt", 1 << 20) + tar_end()),
@@ -210,7 +210,7 @@ TEST_CASE("damaged headers of a tar file are errors with the byte") {
   CHECK(contains(error_of_tar(folder, gzip(kTwoSamples)), "t.tar: byte 0: it is compressed with gzip; gunzip it"));
 }
 
-TEST_CASE("samples of a tar shard that are not alike are named") {
+TEST_CASE("samples of a tar shard with different members are named") {
   const ScratchFolder folder;
   const ByteVector whole = tar_member("0.jpg", "x") + tar_member("0.cls", "1");
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_end()),
@@ -227,7 +227,7 @@ TEST_CASE("samples of a tar shard that are not alike are named") {
                  "t.tar: 1.jpg: is empty"));
 }
 
-TEST_CASE("what a tar shard does not have, or no source reads, is an error of the job") {
+TEST_CASE("a member that a tar shard lacks, or that no source can read, is an error of the job") {
   const ScratchFolder folder;
   CHECK(contains(error_of_tar(folder, kTwoSamples, {{"mask", {"mask.png"}}}),
                  "dataset.fields.mask: " + folder.path() +

@@ -1,4 +1,4 @@
-// Sets of other sets: parts of one, mixes of several; and the check that goes through a set.
+// Data sets made of others: the parts of a split, and mixes; and the check that reads all samples of a set.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Sample i has the value first + i, and the name that `name` gives it.
+/// A source whose sample i has the value first + i and the name name(i).
 class Numbers : public Source {
  public:
   explicit Numbers(int64_t size, int64_t first = 0) : size_(size), first_(first) {}
@@ -54,7 +54,7 @@ bool includes(const std::vector<int64_t>& all, const std::vector<int64_t>& some)
 
 }  // namespace
 
-TEST_CASE("the parts of a split have each sample once, in their shares") {
+TEST_CASE("the parts of a split contain each sample once, and have the requested fractions of the samples") {
   for (const bool by_name : {false, true})
     for (const int64_t size : {100, 10'000, 25'003}) {
       CAPTURE(size);
@@ -71,11 +71,11 @@ TEST_CASE("the parts of a split have each sample once, in their shares") {
   CHECK(values_of_part(std::make_shared<Numbers>(20'000), "validation").size() == 2000);
 }
 
-TEST_CASE("samples that are added leave the others in their part of a split") {
+TEST_CASE("adding samples moves no other sample to another part of a split") {
   const auto before = std::make_shared<Numbers>(12'345), after = std::make_shared<Numbers>(30'000);
   for (const char* part : {"train", "validation"})
     CHECK(includes(values_of_part(after, part), values_of_part(before, part)));
-  // By name, also where they come first.
+  // A split by name even keeps its parts if the new samples come first.
   const auto shifted = std::make_shared<Numbers>(12'445, -100);
   shifted->name = [](int64_t sample) {
     return fmt::format("elsewhere/{}", sample < 100 ? 99'999 + sample : sample - 100);
@@ -92,7 +92,7 @@ TEST_CASE("a split of 10^10 samples opens at once and stores no list") {
   CHECK(values_of<int64_t>(read_sample(*part, 999'999'999)[0])[0] / 10'000 == 999'999);
 }
 
-TEST_CASE("a split that cannot be says what is wrong") {
+TEST_CASE("an impossible split is an error that says what is wrong") {
   const auto open = [](std::vector<std::pair<std::string, double>> parts, int64_t size = 100) {
     return error_of([&] { open_split(std::make_shared<Numbers>(size), {std::move(parts), "train"}); });
   };
@@ -104,7 +104,7 @@ TEST_CASE("a split that cannot be says what is wrong") {
   CHECK(contains(open({{"train", 0.0001}, {"other", 0.9999}}, 2), "the part 'train' contains none of the 2 samples"));
 }
 
-TEST_CASE("a mix deals its places out by weight, evenly from the start, and has each sample of each set") {
+TEST_CASE("a mix takes samples from its sets by weight, evenly from the start, and contains each sample of each set") {
   const std::vector<MixedSet> sets = {{std::make_shared<Numbers>(700), 2},
                                       {std::make_shared<Numbers>(300, 1'000'000), 1},
                                       {std::make_shared<Numbers>(10, 2'000'000), 1}};
@@ -134,7 +134,7 @@ TEST_CASE("a mix of sets with weights of many digits keeps each within one place
   CHECK(counts[2] == 1);
 }
 
-TEST_CASE("sets that do not fit each other are no mix") {
+TEST_CASE("sets that do not match, or weights that are too small, cannot be mixed") {
   const auto a = std::make_shared<Numbers>(3), b = std::make_shared<Numbers>(3);
   CHECK(contains(error_of([&] { open_mix({{a, 1}, {b, 0}}); }), "dataset.weights: a weight is 0"));
   CHECK(contains(error_of([&] { open_mix({{a, 1}, {b, 1e-6}}); }), "is less than 1/20,000"));
@@ -164,7 +164,7 @@ TEST_CASE("a check counts values and broken samples, the same for any number of 
   }
 }
 
-TEST_CASE("a check that is stopped ends early, and more values than it counts are not listed") {
+TEST_CASE("a check that is stopped ends early, and a field with too many values lists none") {
   Numbers set(200'000);
   const SourceReport all = check_source(set, {.threads = 2});
   CHECK(all.fields[0].many_values);

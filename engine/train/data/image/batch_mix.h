@@ -1,8 +1,8 @@
 // Mixup and CutMix: each row of a batch is mixed with the next one (the last with the first), and its label with that
-// row's label. What is mixed depends on the batch's random numbers alone, not on which worker reads a row.
+// row's label. The result depends on the random numbers of the batch alone, not on which worker reads a row.
 //
 //   mixup    row i = share * row i + (1 - share) * row i+1                       Zhang et al. 2018
-//   cutmix   a box of row i+1 in row i; share is what is left of row i           Yun et al. 2019
+//   cutmix   a box of row i+1 in row i; share is the rest of row i               Yun et al. 2019
 //   share ~ Beta(alpha, alpha), one for the whole batch
 #pragma once
 
@@ -15,12 +15,12 @@ namespace trainctl {
 
 struct BatchMix {
   double share = 1;  ///< share of the row's own label
-  PixelBox box;      ///< cutmix: from the other row
+  PixelBox box;      ///< cutmix: the box that is copied from the other row
 };
 
-/// `rng` is the batch's: SampleRng(seed, pass, number of the batch in it). One number.
+/// `rng` is the batch's: SampleRng(seed, pass, number of the batch in it). Draws one number.
 BatchMix draw_mixup(double alpha, SampleRng& rng);
-/// Three numbers.
+/// Draws three numbers.
 BatchMix draw_cutmix(double alpha, const ImageSize& image, SampleRng& rng);
 
 inline int64_t mixed_with(int64_t row, int64_t rows) { return row + 1 < rows ? row + 1 : 0; }
@@ -31,7 +31,7 @@ void mix(double share, const float* own, const float* other, int64_t elements, f
 void paste_box(const PixelBox& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
                float* own);
 
-/// x with P(Beta(alpha, alpha) <= x) = p. Exposed for its test.
+/// Returns x with P(Beta(alpha, alpha) <= x) = p. Public for its test.
 double beta_quantile(double alpha, double p);
 
 }  // namespace trainctl

@@ -1,9 +1,9 @@
-// Other brightness, contrast, saturation and hue, in an order that is drawn: torchvision's ColorJitter.
+// Changes brightness, contrast, saturation and hue by random factors in a random order: torchvision's ColorJitter.
 //
 //   brightness   f * x
-//   contrast     f * x + (1 - f) * m       m: the mean of the image's luma
+//   contrast     f * x + (1 - f) * m       m is the mean of the image's luma
 //   saturation   f * x + (1 - f) * luma
-//   hue          turned by f of a circle, in HSV
+//   hue          rotated by f of a full circle, in HSV
 //
 // Each result is rounded to u8 and kept within 0 to 255.
 #pragma once
@@ -16,14 +16,15 @@
 
 namespace trainctl {
 
-/// factor of 1 (hue: 0) leaves the image alone.
+/// The order and the factors of the changes. A factor of 1 (for the hue: 0) does not change the image.
 struct ColorChange {
   enum Kind : uint8_t { brightness, contrast, saturation, hue };
   std::array<Kind, 4> order = {brightness, contrast, saturation, hue};
   std::array<float, 4> factors = {1, 1, 1, 0};  ///< by Kind
 };
 
-/// Factors in [max(0, 1 - amount), 1 + amount], a hue in [-amount, amount]. `amounts` by Kind. Eight numbers.
+/// Factors in [max(0, 1 - amount), 1 + amount], a hue in [-amount, amount]. `amounts` by Kind. Always draws eight
+/// numbers.
 ColorChange draw_color_change(const std::array<double, 4>& amounts, SampleRng& rng);
 
 /// u8 pixels of red, green and blue.

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/image/crop_choice.h"
 
 #include <algorithm>
@@ -8,10 +9,11 @@ namespace {
 
 constexpr int kTries = 10;
 
-/// Half of it, rounded down, also below 0.
+/// Half of `rest`, rounded down even if it is negative.
 int64_t half(int64_t rest) { return (rest - (rest < 0 ? 1 : 0)) / 2; }
 
-/// The size of the first of kTries boxes that is at most `most`; else of height 0. Always 2 * kTries numbers.
+/// The size of the first of kTries random boxes that is at most `most`, or a height of 0 if there is none. Always draws
+/// 2 * kTries numbers.
 ImageSize draw_size(const ImageSize& image, const ImageSize& most, const Range& scale, const Range& ratio,
                     SampleRng& rng) {
   const double area = static_cast<double>(image.height) * static_cast<double>(image.width);
@@ -40,7 +42,7 @@ PixelBox draw_resized_box(const ImageSize& image, const Range& scale, const Rang
   size = image;
   if (own < ratio.from) size.height = std::lround(static_cast<double>(image.width) / ratio.from);
   if (own > ratio.to) size.width = std::lround(static_cast<double>(image.height) * ratio.to);
-  draw_box(image, size, 0, rng);  // the same count of numbers
+  draw_box(image, size, 0, rng);  // draws as many numbers as above
   size = {std::clamp<int64_t>(size.height, 1, image.height), std::clamp<int64_t>(size.width, 1, image.width)};
   return central_box(image, size);
 }

@@ -1,14 +1,15 @@
-// JPEG and PNG files to u8 [h, w, c], by one rule for every kind of file:
+// Decodes JPEG and PNG files to u8 [h, w, c]. The rules are the same for both formats:
 //
-//   orientation   as EXIF says: the image is upright, and so are sizes and regions (JPEG's APP1, PNG's eXIf)
-//   grey          three equal channels; of a colour image, one channel is 0.299 R + 0.587 G + 0.114 B (JPEG: its Y)
+//   orientation   EXIF data (JPEG's APP1, PNG's eXIf) is applied; sizes and regions refer to the upright image
+//   gray          becomes three equal channels; one channel of a color image is 0.299 R + 0.587 G + 0.114 B (JPEG: Y)
 //   CMYK, YCCK    R = C * K / 255, where C and K are stored inverted, as Adobe does and Pillow assumes
-//   alpha         dropped: the colour as the file has it
-//   16 bits       x * 255 / 65535, rounded; 1, 2 and 4 bits fill 0 to 255; palettes become their colours
-//   gamma, colour profiles: not applied
+//   alpha         dropped; the stored color is used unchanged
+//   16 bits       x * 255 / 65535, rounded; 1, 2 and 4 bits are scaled to 0..255; palettes become colors
+//   gamma, color profiles: not applied
 //
-// A defect of the file is an EnvError that names the file: no image, cut off, damaged, larger than kMaxImagePixels. A
-// JPEG is cut off if its end marker is missing, and a PNG without its IEND; other data below the region is not read.
+// A file that is no image, truncated, damaged, or larger than kMaxImagePixels causes an EnvError that names it. A JPEG
+// counts as truncated without its end marker, and a PNG without its IEND chunk. Other data below the region is not
+// read.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +22,22 @@
 
 namespace trainctl {
 
-/// A file may claim any size in its header: refused before memory is allocated.
+/// A header may state any size, so larger images are refused before memory is allocated.
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 26;
 
 struct DecodeRequest {
   int channels = 3;                ///< 1 or 3
-  std::optional<PixelBox> region;  ///< inside the upright image; else all of it
-  /// 1, 2, 4 or 8: a JPEG at 1/scale of its size, from fewer coefficients. The region is still in pixels of the whole
-  /// image; the result covers [top / scale, ceil((top + height) / scale)) and the same across. A PNG ignores it.
+  std::optional<PixelBox> region;  ///< must be inside the upright image; nullopt: all of it
+  /// 1, 2, 4 or 8: decodes a JPEG at 1/scale of its size, from fewer coefficients. The region is still in pixels of the
+  /// full-size image. The result has the rows [top / scale, ceil((top + height) / scale)), and the columns likewise.
+  /// Has no effect on a PNG.
   int scale = 1;
 };
 
 class ImageFile;  ///< formats.h
 
-/// An image whose headers have been read, and whose pixels have not. Refers to the bytes and the name, that of errors,
-/// with which it was opened. One thread.
+/// An image of which only the headers have been read. It refers to the bytes that it was opened with, and to the name,
+/// which errors state; both must outlive it. Not thread-safe.
 class EncodedImage {
  public:
   EncodedImage(std::span<const std::byte> file, const std::string& name);
@@ -43,8 +45,8 @@ class EncodedImage {
   EncodedImage(const EncodedImage&) = delete;
 
   const ImageSize& size() const { return size_; }  ///< upright
-  /// Once. Equal to the same region of the whole image, bit for bit, at scale 1. Returns the scale of the result: 1, or
-  /// the request's.
+  /// May be called once. At scale 1 the result equals that region of the whole decoded image, bit for bit. Returns the
+  /// scale of the result, which is 1 or that of the request.
   int decode(const DecodeRequest& request, Image& out);
 
  private:
@@ -52,9 +54,9 @@ class EncodedImage {
   ImageSize size_;
 };
 
-/// The upright size, from the headers alone.
+/// Reads the upright size from the headers alone.
 ImageSize image_size(std::span<const std::byte> file, const std::string& name);
-/// Opens and decodes.
+/// Opens and decodes an image; the same as EncodedImage::decode.
 int decode_image(std::span<const std::byte> file, const std::string& name, const DecodeRequest& request, Image& out);
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// The image formats, below decode.h: headers, and pixels as the file stores them, before its orientation.
+// The image formats that decode.h uses. They provide headers, and pixels as the file stores them, before the
+// orientation is applied.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +17,16 @@ struct StoredImage {
   Orientation orientation;
 };
 
-/// The EnvError of a file that is no good: "photos/cat/12.jpg: not a complete JPEG: ...".
+/// Throws the EnvError of an invalid file: "photos/cat/12.jpg: not a complete JPEG: ...".
 [[noreturn]] void fail_image(const std::string& name, const std::string& what);
-/// EnvError for 0 pixels, and for more than kMaxImagePixels.
+/// Throws EnvError for 0 pixels, and for more than kMaxImagePixels.
 void check_image_size(const std::string& name, const ImageSize& size);
 
 /// (R * 19595 + G * 38470 + B * 7471) / 65536, rounded: 0.299, 0.587, 0.114.
 inline uint8_t luma(int red, int green, int blue) {
   return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16);
 }
-/// `pixels` of 1 or 3 channels to as many of 1 or 3: grey is repeated, colours become luma.
+/// Converts pixels between 1 and 3 channels: gray is repeated, colors become luma.
 void convert_channels(const uint8_t* from, int64_t from_channels, int64_t pixels, int64_t channels, uint8_t* to);
 
 /// A file whose headers have been read. Refers to the bytes and the name that it was opened with.
@@ -34,7 +35,7 @@ class ImageFile {
   virtual ~ImageFile() = default;
   virtual StoredImage header() const = 0;
   virtual bool has_scales() const = 0;  ///< it can be decoded at 1/2, 1/4 and 1/8 of its size
-  /// Once. `region`: of stored pixels; with `scale`, of the image at 1/scale.
+  /// May be called once. `region` is in stored pixels, at 1/scale of the full size.
   virtual void decode(int channels, const PixelBox& region, int scale, Image& out) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A decoded image: u8 [h, w, c], rows from the top, c values a pixel.
+// A decoded image: u8 [h, w, c], rows from the top, c values per pixel.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@ struct PixelBox {
 struct ImageView {
   const uint8_t* pixels = nullptr;
   int64_t height = 0, width = 0, channels = 0;
-  int64_t stride = 0;  ///< bytes from a row to the next one
+  int64_t stride = 0;  ///< bytes from one row to the next
 
   const uint8_t* row(int64_t y) const { return pixels + y * stride; }
 };
 
-/// An image and its memory, which a worker uses again and again: it grows to the largest image.
+/// An image and its memory. A worker reuses it for all of its images, so the memory grows to the size of the largest.
 class Image {
  public:
-  /// Resizes the image; its values are unknown then. Invalidates views.
+  /// Resizes the image; its values are then undefined. Invalidates views.
   void resize(int64_t height, int64_t width, int64_t channels) {
     const auto bytes = static_cast<size_t>(height * width * channels);
     if (bytes_.size() < bytes) bytes_.resize(bytes);

@@ -4,8 +4,8 @@
 //   columns beside it         entropy decoded, no more          jpeg_crop_scanline, in whole MCUs
 //   rows below it             not read (of a baseline file)
 //
-// Colour differences are stored at half the resolution and interpolated (libjpeg's fancy upsampling), so a pixel also
-// depends on its neighbours: a margin around the region is decoded, and not shown.
+// Color differences are stored at half the resolution and interpolated (libjpeg's fancy upsampling), so a pixel also
+// depends on its neighbors: a margin around the region is decoded, and not shown.
 //
 // libjpeg reports errors by a function that must not return. It jumps back to attempt(), over frames of libjpeg and of
 // the function that attempt() calls, which has only trivial objects.
@@ -153,7 +153,7 @@ void JpegReader::choose_colors(int channels) {
       info.out_color_space = JCS_CMYK;
       break;
     default:
-      fail_image(name_, "a JPEG with " + std::to_string(info.num_components) + " channels and an unknown colour space");
+      fail_image(name_, "a JPEG with " + std::to_string(info.num_components) + " channels and an unknown color space");
   }
 }
 
@@ -180,7 +180,7 @@ void JpegReader::decode(int channels, const PixelBox& region, int scale, Image& 
   attempt([&] {
     jpeg_start_decompress(&info);
     const auto width = static_cast<int64_t>(info.output_width);
-    const int64_t margin = 2 * info.max_h_samp_factor;  // two samples of the coarsest colour
+    const int64_t margin = 2 * info.max_h_samp_factor;  // two samples of the most subsampled color
     const int64_t from = std::max<int64_t>(region.left - margin, 0);
     const int64_t to = std::min<int64_t>(region.left + region.width + margin, width);
     first = static_cast<JDIMENSION>(from);

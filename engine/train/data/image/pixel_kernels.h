@@ -24,7 +24,7 @@ void apply(const PixelOp& op, int64_t c, int64_t count, float* values);
 /// `pixels` of `channels` values each.
 void apply_to_pixels(const PixelOp& op, int64_t channels, int64_t pixels, float* values);
 
-/// To f32, or as they are.
+/// Converts to f32, or copies.
 template <class From, class To>
 void convert(const From* from, int64_t count, To* to);
 /// A row of pixels, each channel to its own row, `plane` values from one to the next.

@@ -104,7 +104,7 @@ void PngReader::decode(int channels, const PixelBox& region, int, Image& out) {
   const png_infop info = this->info();
   int passes = 1;
   attempt([&] {
-    png_set_expand(png);  // palettes, fewer than 8 bits, and transparent colours
+    png_set_expand(png);  // palettes, fewer than 8 bits, and transparent colors
     png_set_scale_16(png);
     png_set_strip_alpha(png);
     passes = png_set_interlace_handling(png);

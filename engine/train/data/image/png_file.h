@@ -1,4 +1,4 @@
-// A PNG file of colours.
+// A PNG file with colors.
 #pragma once
 
 #include <string>

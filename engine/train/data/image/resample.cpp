@@ -13,7 +13,7 @@ struct Support {
   double centre = 0, width = 1;
 };
 
-/// A triangle around the centre, as Pillow lays it.
+/// A triangle around the center, with Pillow's definition.
 Support triangle_support(int64_t in, double origin, double scale, int64_t i) {
   const double width = std::max(scale, 1.0);
   const double centre = origin + (static_cast<double>(i) + 0.5) * scale;

@@ -1,11 +1,12 @@
-// Images at another size.
+// Resizes images.
 //
-//   bilinear    two pixels on each side, also where the image shrinks: OpenCV's INTER_LINEAR. The result is f32
-//   antialias   bilinear, over 1/scale times as many pixels where it shrinks: Pillow's BILINEAR, torchvision's
-//   antialias area        the mean of the area that a pixel covers: OpenCV's INTER_AREA where it shrinks
+//   bilinear    interpolates between 2 x 2 pixels even if the image shrinks: OpenCV's INTER_LINEAR. The result is f32
+//   antialias   bilinear over 1/scale times as many pixels if the image shrinks: as Pillow's BILINEAR and torchvision's
+//               antialias
+//   area        the mean of the area that a pixel covers: OpenCV's INTER_AREA for an image that shrinks
 //
-// Pixel centres are at halves, and the edges end the sums. antialias and area of u8 are rounded to u8. Sums have one
-// order, so they have the same bits on any machine and thread.
+// The centers of pixels are at half-integers, and sums end at the edges of the image. antialias and area round u8
+// images to u8. The order of each sum is fixed, so its bits are the same on every machine and thread.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ namespace trainctl {
 
 enum class Resample : uint8_t { bilinear, antialias, area };
 
-/// The part of an image that is resized: all of it, or, if it was decoded at a smaller scale, the exact part that was
-/// meant.
+/// The part of an image that is resized: all of it or, if it was decoded at a smaller scale, the exact part that was
+/// requested.
 struct SourceBox {
   double top = 0, left = 0, height = 0, width = 0;
 };
@@ -34,26 +35,26 @@ struct Taps {
   void make(Resample method, int64_t in, double origin, double extent, int64_t out);
 };
 
-/// A worker's own.
+/// Memory for resizing; each worker has its own.
 struct ResampleScratch {
   Taps rows, columns;
   std::vector<float> line;
   int64_t memory_bytes() const;
 };
 
-/// [height, width, channels], of which `stride` elements are from a row to the next one.
+/// Pixels [height, width, channels], with `stride` elements from one row to the next.
 template <class T>
 struct Pixels {
   const T* data;
   int64_t height, width, channels, stride;
 };
 
-/// antialias and area. `out`: [size.height, size.width, channels]. T: uint8_t or float.
+/// Resizes by antialias or area. `out`: [size.height, size.width, channels]. T: uint8_t or float.
 template <class T>
 void resample(Resample method, const Pixels<T>& in, const SourceBox& box, const ImageSize& size,
               ResampleScratch& scratch, T* out);
 
-/// bilinear, unrounded.
+/// Resizes by bilinear interpolation, without rounding.
 template <class T>
 void interpolate(const Pixels<T>& in, const SourceBox& box, const ImageSize& size, ResampleScratch& scratch,
                  float* out);

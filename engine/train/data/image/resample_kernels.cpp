@@ -1,5 +1,6 @@
-// The sums of resampling: rows first, which vectors of neighbours fill, into a line of f32 as wide as the input; then
-// along that line, a vector a pixel.
+// The inner loops of resampling. Each row of the result takes two passes: first a weighted sum of input rows,
+// vectorized over neighboring elements, into a line of f32 as wide as the input; then weighted sums along that line,
+// with one vector per pixel.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +21,7 @@ inline uint8_t rounded<uint8_t>(float value) {
   return static_cast<uint8_t>(std::min(static_cast<int32_t>(value + 0.5f), 255));  // weights are not negative
 }
 
-/// line = sum of weights[k] * row k, or (adds) on top of it; `rows` rows of `stride`.
+/// line = the sum of weights[k] * row k over kRows rows, which are `stride` elements apart. kAdds: line += that sum.
 template <class T, int kRows, bool kAdds>
 void sum_rows(const T* __restrict row, int64_t stride, const float* weights, int64_t elements, float* __restrict line) {
   for (int64_t x = 0; x < elements; ++x) {
@@ -30,6 +31,7 @@ void sum_rows(const T* __restrict row, int64_t stride, const float* weights, int
   }
 }
 
+/// The same for any number of rows, four at a time.
 template <class T>
 void sum_rows(const T* row, int64_t stride, const float* weights, int64_t rows, int64_t elements, float* line) {
   const auto some = [&](auto adds, int64_t k) {
@@ -53,11 +55,11 @@ void sum_rows(const T* row, int64_t stride, const float* weights, int64_t rows, 
   for (int64_t k = 4; k < rows; k += 4) some(std::true_type{}, k);
 }
 
-/// Written out, since compilers make vectors of the taps instead, and shuffle.
+/// An explicit vector type, since compilers would vectorize over the taps instead, which needs shuffles.
 using FourFloats [[gnu::vector_size(16)]] = float;
 
-/// Along a line of pixels of three channels, four values at a time: line and sums have room for one value beyond their
-/// ends, and the fourth is overwritten by the next pixel.
+/// The weighted sums along a line of pixels with three channels, four values at a time. `line` and `sums` have room for
+/// one value beyond their ends; the next pixel overwrites the fourth value.
 void sum_columns_of_three(const float* __restrict line, const Taps& taps, int64_t outputs, float* __restrict sums) {
   const float* weights = taps.weights.data();
   for (int64_t i = 0; i < outputs; ++i, weights += taps.most, sums += 3) {
@@ -72,7 +74,7 @@ void sum_columns_of_three(const float* __restrict line, const Taps& taps, int64_
   }
 }
 
-/// Any number of channels.
+/// The same for any number of channels.
 void sum_columns(const float* line, const Taps& taps, int64_t outputs, int64_t channels, float* out) {
   const float* weights = taps.weights.data();
   for (int64_t i = 0; i < outputs; ++i, weights += taps.most, out += channels) {

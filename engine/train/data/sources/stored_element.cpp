@@ -45,7 +45,7 @@ float from_f16(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
 }
 
-/// A value that is too small becomes 0 or the least number. Infinities and nan stay what they are.
+/// Rounds to f32. A value that is too small becomes 0 or the least number. Infinities and nan do not change.
 float narrowed(double value) {
   const auto narrow = static_cast<float>(value);
   if (std::isinf(narrow) && std::isfinite(value))

@@ -118,7 +118,7 @@ class TarSet : public Source {
     }
   }
 
-  /// The files of a sample are neighbours: one request for all of them.
+  /// The files of a sample are adjacent, so one request reads all of them.
   void expect(int64_t sample) const override {
     const Shard& shard = shard_of(sample);
     int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
