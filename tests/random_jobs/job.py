@@ -61,7 +61,7 @@ def chance(rng, probability):
 
 def draw_optimizer(rng, loss, names):
     """`names`: of layers with weights of their own."""
-    kind = rng.choice(["sgd", "sgd", "adam", "adamw"])
+    kind = rng.choice(["sgd", "sgd", "adam", "adamw", "rmsprop"])
     base = rng.choice([0.001, 0.01, 0.05, 0.2] if kind == "sgd" else [0.0003, 0.003, 0.01])
     rate = base
     schedule = rng.random()
@@ -81,7 +81,7 @@ def draw_optimizer(rng, loss, names):
     if kind != "sgd":
         # Without a large eps adam turns gradients that are only rounding errors, like sums of mae's signs, into full steps.
         optimizer["eps"] = rng.choice([1e-3, 1e-4, 1e-8] if "mae" not in str(loss) else [1e-3])
-        if chance(rng, 0.3):
+        if kind != "rmsprop" and chance(rng, 0.3):
             optimizer["betas"] = [rng.choice([0, 0.5, 0.9]), rng.choice([0.9, 0.99])]
     if chance(rng, 0.3):
         optimizer["weight_decay"] = rng.choice([0.001, 0.1])

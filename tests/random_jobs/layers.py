@@ -152,6 +152,8 @@ class Layers:
     # Functions in orders that stay within their domains, and do not grow.
     FUNCTIONS = [[("silu", {})], [("leaky_relu", {})], [("leaky_relu", {"negative_slope": 0.3})], [("softplus", {})],
                  [("softplus", {"beta": 3, "threshold": 2})], [("clip", {"min": -1.5, "max": 2})], [("clip", {"max": 0.5})], [("abs", {})], [("softcap", {"cap": 1.5})], [("quick_gelu", {})],
+                 [("elu", {})], [("elu", {"alpha": 0.6})], [("selu", {})], [("mish", {})], [("hardswish", {})], [("hardsigmoid", {})], [("softsign", {})],
+                 [("log_sigmoid", {})], [("sin", {})], [("cos", {})],
                  [("scale", {"factor": -0.7, "shift": 0.1})], [("tanh", {}), ("exp", {})],
                  [("softplus", {}), ("scale", {"shift": 0.5}), ("log", {})], [("sigmoid", {}), ("scale", {"shift": 0.2}), ("sqrt", {})],
                  [("tanh", {}), ("pow", {"exponent": 3})], [("clip", {"min": -2, "max": 2}), ("pow", {"exponent": 2})],

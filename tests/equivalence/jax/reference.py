@@ -419,6 +419,15 @@ class Network:
             return attrs["cap"] * jnp.tanh(x / attrs["cap"])
         if kind == "quick_gelu":
             return x * jax.nn.sigmoid(1.702 * x)
+        if kind == "elu":
+            return jax.nn.elu(x, attrs["alpha"])
+        if kind in ("maximum", "minimum"):
+            return getattr(jnp, kind)(*inputs)
+        more = {"selu": jax.nn.selu, "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)), "hardswish": lambda x: x * jnp.clip(x + 3, 0, 6) / 6,
+                "hardsigmoid": lambda x: jnp.clip(x / 6 + 0.5, 0, 1), "softsign": jax.nn.soft_sign, "log_sigmoid": jax.nn.log_sigmoid,
+                "sin": jnp.sin, "cos": jnp.cos}
+        if kind in more:
+            return more[kind](x)
         return {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh, "silu": jax.nn.silu, "abs": jnp.abs, "exp": jnp.exp,
                 "log": jnp.log, "sqrt": jnp.sqrt}[kind](x)
 
@@ -457,6 +466,9 @@ def updated(o, name, w, g, slots, rate, step):
     if o["type"] == "sgd":
         momentum = o["momentum"] * slots[0] + g
         return w - rate * (g + o["momentum"] * momentum if o["nesterov"] else momentum), (momentum, slots[1])
+    if o["type"] == "rmsprop":  # without momentum, not centered
+        square = o["alpha"] * slots[0] + (1 - o["alpha"]) * g * g
+        return w - rate * g / (jnp.sqrt(square) + o["eps"]), (square, slots[1])
     m = o["betas"][0] * slots[0] + (1 - o["betas"][0]) * g
     v = o["betas"][1] * slots[1] + (1 - o["betas"][1]) * g * g
     m_hat, v_hat = m / (1 - o["betas"][0] ** (step + 1.0)), v / (1 - o["betas"][1] ** (step + 1.0))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""training.py TRAINCTL [optimizers | schedules | losses | layers]: a small network trains as PyTorch trains it in float64, from the same
+"""training.py TRAINCTL [optimizers | schedules | losses | layers | skips]: a small network trains as PyTorch trains it in float64, from the same
 weights on the same batches.
 
 Exits with 77 if PyTorch is missing."""
@@ -77,7 +77,7 @@ def compare(what, trained, weights, losses, tolerance):
     for name, theirs in weights.items():
         ours = trained.weights[name].reshape(theirs.shape)
         worst = max(worst, float((ours - theirs.detach()).abs().max()) / max(1.0, float(theirs.detach().abs().max())))
-    of_losses = max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(trained.losses, losses, strict=True))
+    of_losses = max((abs(a - b) / max(1.0, abs(b)) for a, b in zip(trained.losses, losses, strict=True)), default=0.0)
     print(f"{what}: weights differ by {worst:.2g}, losses by {of_losses:.2g}", flush=True)
     assert worst < tolerance and of_losses < tolerance, what
 
@@ -297,7 +297,31 @@ def layers():
           + w["out.bias"], (3, 8), (OUT,))
 
 
+def skips():
+    """Every fourth batch has a sample whose gradients overflow f32: the steps in between continue as if it was not there."""
+    data, label = data_of(10)
+    start, steps = mlp_weights(), 24
+    network = [MLP[0], {"name": "act", "type": "relu"}, MLP[2]]
+    weights = {name: value.clone().requires_grad_() for name, value in start.items()}
+    optimizer = torch.optim.SGD(list(weights.values()), 0.02, momentum=0.9)
+    for step in range(steps):
+        rows = slice(step * BATCH % SAMPLES, step * BATCH % SAMPLES + BATCH)
+        if step % 4 == 1:
+            continue
+        optimizer.zero_grad()
+        hidden = torch.relu(torch.as_tensor(data[rows]) @ weights["layer1.weight"].T + weights["layer1.bias"])
+        torch.nn.functional.mse_loss(hidden @ weights["layer2.weight"].T + weights["layer2.bias"], torch.as_tensor(label[rows])).backward()
+        optimizer.step()
+    data[BATCH + 3] = 1e30
+    for plan, changes in PLANS.items():
+        trained = Trained(network, "mse", {"type": "sgd", "learning_rate": 0.02, "momentum": 0.9}, start, data, label, steps, changes,
+                          train={"on_nan": "skip"})
+        assert [row["skipped"] for row in trained.rows] == [float(step % 4 == 1) for step in range(steps)], trained.rows
+        trained.losses = []
+        compare(f"skipped steps, {plan}", trained, weights, [], 5e-6)
+
+
 if __name__ == "__main__":
-    groups = {"optimizers": optimizers, "schedules": schedules, "losses": losses, "layers": layers}
+    groups = {"optimizers": optimizers, "schedules": schedules, "losses": losses, "layers": layers, "skips": skips}
     for group in sys.argv[2:] or groups:
         groups[group]()
