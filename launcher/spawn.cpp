@@ -120,6 +120,18 @@ std::string interpreter_of(const ProcessCommand& command) {
   return "'" + printable(line.substr(2, line.find_last_not_of("\r ") - 1)) + "'" + dos;
 }
 
+/// Why a program could not be started: its folder, its interpreter, or what the system says.
+std::string reason_of(const ProcessCommand& command, int error) {
+  std::error_code ignored;
+  const std::string& folder = command.working_dir;
+  if (error == ENOENT && !folder.empty() && !std::filesystem::is_directory(folder, ignored))
+    return "the folder " + printable(folder) + " does not exist on this host; launch.copy: [" + printable(folder) +
+           "] copies it to each of launch.hosts";
+  const std::string interpreter = error == ENOENT ? interpreter_of(command) : "";
+  return interpreter.empty() ? describe_errno(error)
+                             : "the interpreter in its first line does not exist: " + interpreter;
+}
+
 class OwnedFd {
  public:
   explicit OwnedFd(int fd) : fd_(fd) {}
@@ -172,10 +184,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   } while (got < 0 && errno == EINTR);
   if (got == static_cast<ssize_t>(sizeof error)) {
     waitpid(pid, nullptr, 0);
-    const std::string interpreter = error == ENOENT ? interpreter_of(command) : "";
-    throw EnvError("cannot start " + command.argv[0] + ": " +
-                   (interpreter.empty() ? describe_errno(error)
-                                        : "the interpreter in its first line does not exist: " + interpreter));
+    throw EnvError("cannot start " + command.argv[0] + ": " + reason_of(command, error));
   }
   running_.push_back({pid, command.mark, command.leftover_seconds});
   return pid;

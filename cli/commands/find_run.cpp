@@ -83,6 +83,12 @@ RegisteredRun RunArguments::find_running() const {
     none_runs("run " + number + " in " + short_path(folder) + " is no longer active; its state is " +
                   std::string(to_string(state_of(RunDirectory(folder, *run)))),
               all);
+  if (!run && fitting.size() > 1) {  // the run of this folder is meant
+    std::vector<RegisteredRun> here;
+    for (const RegisteredRun& one : fitting)
+      if (one.log_dir == folder) here.push_back(one);
+    if (here.size() == 1) return here.front();
+  }
   if (fitting.empty()) none_runs(run ? "no run " + number + " in " + short_path(folder) : "no run is active", all);
   if (fitting.size() > 1)
     throw SpecError(

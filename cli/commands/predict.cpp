@@ -111,6 +111,7 @@ class AnswerTable {
         add(numbered("probability", answers_.width()));
         break;
       case PredictionKind::values:
+      case PredictionKind::log_values:
         add(numbered("value", answers_.width()));
     }
     if (answers_.has_labels())

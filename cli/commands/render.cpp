@@ -25,9 +25,22 @@ std::string next_command(const JobSpec& spec, const std::string& folder) {
   return "docker compose -f " + clusters::shell_word(folder + "/compose.yaml") + " up";
 }
 
+/// A container has no folder of this host, unless a volume brings it.
+void warn_of_working_dir(const JobSpec& spec) {
+  const bool has_image = spec.launch.target == Target::kubernetes || spec.launch.target == Target::compose;
+  if (!has_image || !spec.has_command()) return;
+  for (const VolumeSpec& volume : spec.launch.kubernetes.volumes)
+    if (spec.working_dir == volume.path || spec.working_dir.starts_with(volume.path + "/")) return;
+  std::cerr
+      << "warning: working_dir is " << spec.working_dir << ", which the image " << spec.launch.kubernetes.image
+      << " must contain; set working_dir to a folder of the image, or mount this one: launch.kubernetes.volumes=\""
+      << spec.working_dir << ":" << spec.working_dir << "\"\n";
+}
+
 int render(const RenderArguments& options) {
   const JobSpec spec = options.job.load();
   print_warnings(spec);
+  warn_of_working_dir(spec);
   if (spec.launch.target == Target::hosts)
     throw SpecError(spec.position("launch.target"), "launch.target", "jobs with launch.target: hosts need no files",
                     "set launch.target=slurm, kubernetes or compose on the command line");

@@ -1,4 +1,6 @@
 // trainctl show: prints the stages between a job file and a running rank as text.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -9,6 +11,7 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/render/pass_report.h"
 #include "cli/render/plan_report.h"
+#include "cli/render/terminal.h"
 #include "cli/render/weights.h"
 #include "cli/watch_files.h"
 #include "engine/base/text.h"
@@ -55,6 +58,17 @@ std::string program_text(const PlannedJob& job, const ShowArguments& options) {
   return to_string(c);
 }
 
+/// A network is the same under every plan, except for one that has its own collectives.
+JobSpec on_one_rank(JobSpec spec) {
+  if (spec.parallel.mode == ParallelMode::hybrid_parallel) return spec;
+  spec.parallel = {};
+  spec.launch.ranks = 1;
+  spec.launch.hosts.clear();
+  spec.launch.hostfile.clear();
+  spec.launch.elastic.reset();
+  return spec;
+}
+
 int show_job(const ShowArguments& options) {
   check_flags(options);
   JobSpec spec = options.job.load();
@@ -68,6 +82,7 @@ int show_job(const ShowArguments& options) {
                     "use trainctl plan to see what would be started");
   }
   const auto watch = watch_files(spec.launch.timeout_seconds);
+  if (options.what == "model") spec = on_one_rank(std::move(spec));
   const PlannedJob job = plan_job(std::move(spec));
   if (options.rank < 0 || options.rank >= job.spec.processes()) {
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
@@ -75,6 +90,9 @@ int show_job(const ShowArguments& options) {
   }
   if (options.what == "graph") {
     std::cout << to_string(job.graph);
+  } else if (options.what == "model") {
+    std::cout << render_model(plan_report(job.spec, job.graph, job.plan, compile_classes(job)),
+                              output_width(STDOUT_FILENO));
   } else if (options.what == "plan") {
     std::cout << render_plan(plan_report(job.spec, job.graph, job.plan, compile_classes(job)),
                              {.full = true, .width = 0});
@@ -90,11 +108,12 @@ int show_job(const ShowArguments& options) {
 
 void add_show_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ShowArguments>();
-  auto* command = app.add_subcommand("show", "Print the resolved job, graph or plan, or a rank's program or weights");
-  command->add_option("what", options->what, "spec | graph | plan | program | weights")
+  auto* command =
+      app.add_subcommand("show", "Print the resolved job, model, graph or plan, or a rank's program or weights");
+  command->add_option("what", options->what, "spec | model | graph | plan | program | weights")
       ->required()
       ->check([](const std::string& word) {
-        static const std::vector<std::string> kNouns = {"spec", "graph", "plan", "program", "weights"};
+        static const std::vector<std::string> kNouns = {"spec", "model", "graph", "plan", "program", "weights"};
         if (std::find(kNouns.begin(), kNouns.end(), word) != kNouns.end()) return std::string();
         if (word.ends_with(".yaml") || word.ends_with(".yml"))
           return "write what to show before the job: trainctl show plan " + word + "; available: " + join(kNouns);
@@ -108,12 +127,14 @@ void add_show_command(CLI::App& app, Action& chosen) {
       ->check(unknown_pass, "");
   command->add_flag("--passes", options->passes, "Show what each pass does to the program, and its time");
   command->footer(R"(  spec      the resolved job file, with defaults, vars, modules and overrides applied
+  model     output shape, parameters and operations of each layer
   graph     tensors and nodes of one micro-batch, with unsharded shapes
   plan      stage, strategy and layouts of each layer (also: trainctl plan)
   program   the instructions of one rank, in order of execution
   weights   the parameters of one rank: the shard of each, and its location in memory
 
 Examples:
+  trainctl show model job.yaml
   trainctl show graph job.yaml
   trainctl show program job.yaml --rank 3
   trainctl show program job.yaml --passes

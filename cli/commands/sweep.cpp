@@ -2,6 +2,7 @@
 #include "cli/sweep/sweep.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -14,9 +15,11 @@
 
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
+#include "cli/render/terminal.h"
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
 #include "cli/run/launch/device_choice.h"
+#include "cli/sweep/lr_range.h"
 #include "cli/sweep/results.h"
 #include "cli/sweep/swept_field.h"
 #include "engine/base/error.h"
@@ -41,6 +44,8 @@ struct SweepArguments {
   int jobs = 0;  ///< at once; 0: as many as fit
   std::string folder;
   std::string by;
+  std::string lr_range;  ///< "1e-6..10"; empty: an ordinary sweep
+  int64_t lr_steps = 100;
 };
 
 /// Reads the jobs of all trials before any is started. Returns the first.
@@ -121,7 +126,42 @@ std::string write_report(const Sweep& sweep, const std::vector<TrialResult>& res
   return path;
 }
 
+/// Runs the range test of the learning rate, and draws it.
+int find_learning_rate(SweepArguments options) {
+  if (!options.fields.empty())
+    throw SpecError({}, options.fields.front(), "the range test of the learning rate varies nothing else",
+                    "set fields in the job, or remove --lr-range");
+  const LrRange range = parse_lr_range(options.lr_range, options.lr_steps);
+  const TrialFields fields = lr_range_fields(range);
+  const JobSpec spec = check_trials(options, {fields});
+  if (!spec.loss) throw SpecError(spec.position("loss"), "loss", "the job has no loss to draw", "add loss: ...");
+  options.fields = fields;
+  if (options.folder.empty()) options.folder = "sweep_output/" + spec.name + ".lr_range";
+  const Sweep sweep = sweep_of(options, {fields}, spec);
+  claim_folder(sweep, request_of(options));
+  std::cout << fmt::format("{} steps with learning rates from {:g} to {:g}, in {}\n", range.steps, range.low,
+                           range.high, sweep.folder)
+            << std::flush;
+  PosixProcessRunner runner;
+  const SweepEnd end = run_trials(sweep, spec, runner, [](const std::string&) {});
+  if (end.signal != 0) return 128 + end.signal;
+  const std::vector<int> runs = list_runs(sweep.log_dir(0));
+  if (runs.empty() || state_of(sweep, 0) != TrialState::done) {
+    std::cerr << "the run failed; see " << sweep.log_dir(0) << "/output\n";
+    return kExitRankFailed;
+  }
+  const LrCurve curve = read_lr_curve(RunDirectory(sweep.log_dir(0), runs.back()).file("metrics.jsonl"));
+  std::cout << "\n" << lr_curve_text(curve, output_width(STDOUT_FILENO));
+  if (curve.steepest)
+    std::cout << fmt::format("next: trainctl run {} optimizer.learning_rate={:.2g}\n", options.job, *curve.steepest);
+  return kExitDone;
+}
+
 int sweep(const SweepArguments& options) {
+  if (!options.lr_range.empty()) return find_learning_rate(options);
+  if (options.fields.empty())
+    throw SpecError({}, "field=values", "is missing: name a field to vary",
+                    "e.g. optimizer.learning_rate=1e-3,3e-3, or --lr-range 1e-6..10");
   std::vector<SweptField> fields;
   for (const std::string& word : options.fields) fields.push_back(parse_swept_field(word));
   std::vector<TrialFields> trials =
@@ -154,11 +194,9 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<SweepArguments>();
   auto* command = app.add_subcommand("sweep", "Run a job with many values of some fields, and compare the results");
   command->add_option("JOB.yaml", options->job, "Job file")->required()->check(CLI::ExistingFile);
-  command
-      ->add_option(
-          "field=values", options->fields,
-          "Fields to vary: a=1,2,3 or 'a=64..512*2' or a=0..1+0.25; with --random also a=1..9 and 'a=1e-4..1e-1*'")
-      ->required();
+  command->add_option(
+      "field=values", options->fields,
+      "Fields to vary: a=1,2,3 or 'a=64..512*2' or a=0..1+0.25; with --random also a=1..9 and 'a=1e-4..1e-1*'");
   command
       ->add_option("--random", options->random, "Run this many trials with random values instead of all combinations")
       ->check(CLI::Range(1, 10'000))
@@ -169,6 +207,13 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->add_option("--jobs", options->jobs, "Number of concurrent trials; default: as many as the cores or GPUs allow")
       ->check(CLI::Range(1, 256))
       ->option_text("N");
+  command
+      ->add_option("--lr-range", options->lr_range,
+                   "Find a learning rate: one short run whose rate grows from LOW to HIGH, with a drawing of the loss")
+      ->option_text("LOW..HIGH");
+  command->add_option("--lr-steps", options->lr_steps, "Steps of --lr-range")
+      ->check(CLI::Range(int64_t{10}, int64_t{100'000}))
+      ->capture_default_str();
   command->add_option("--folder", options->folder, "Folder of the runs; default: sweep_output/<name of the job>");
   command->add_option("--by", options->by,
                       "Metric that ranks the trials, e.g. accuracy or 'validation accuracy'; default: validation loss "
@@ -181,6 +226,7 @@ trials are not repeated.
 Examples:
   trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2
   trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' dataset.batch=32,64 --random 20 --seed 7
+  trainctl sweep job.yaml --lr-range 1e-6..10
   trainctl sweep job.yaml seed=1..5+1 --by 'validation accuracy')");
   command->callback([&chosen, options] { chosen = [options] { return sweep(*options); }; });
 }

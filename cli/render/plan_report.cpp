@@ -482,4 +482,27 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   return fit_lines(out, style.width);
 }
 
+std::string render_model(const Json& r, size_t width) {
+  const auto batch = std::max<int64_t>(1, r["batch"].get<int64_t>());
+  const auto per_sample = [&](const Json& flops) { return count_text(Json(flops.get<int64_t>() / batch)); };
+  const Json& all = r["layers"];
+  Table table({"layer", "type", "output", ">parameters", ">flops per sample"});
+  for (const FoldLine& line : folded_layers(r)) {
+    const std::string indent(static_cast<size_t>(2 * line.depth), ' ');
+    if (line.times > 0) {
+      table.add({indent + fmt::format("{}, {} times:", line.name, line.times), "", "", "", ""});
+      continue;
+    }
+    const Json& layer = all[line.rows.front()];
+    table.add({indent + line.name, text(layer["type"]), shapes(layer["outputs"]), count_text(layer["parameters"]),
+               per_sample(layer["flops_per_step"])});
+  }
+  int64_t flops = 0;
+  for (const Json& layer : all) flops += layer["flops_per_step"].get<int64_t>();
+  return fmt::format("{}: {} layers, {} parameters, {} flops per sample (forward and backward), batch {}\n\n",
+                     text(r["job"]), all.size(), with_commas(r["parameters"].get<int64_t>()), per_sample(Json(flops)),
+                     with_commas(batch)) +
+         table.str(2, width);
+}
+
 }  // namespace trainctl

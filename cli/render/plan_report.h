@@ -27,4 +27,8 @@ std::vector<FoldLine> folded_layers(const nlohmann::ordered_json& report);
 /// line that is true of everything that it stands for.
 std::string render_plan(const nlohmann::ordered_json& report, const PlanStyle& style);
 
+/// The network alone: output shape, parameters and operations per sample of each layer, with repeated blocks folded.
+/// `report`: plan_report() of the job on one rank. Lines have at most `width` columns; 0: unlimited.
+std::string render_model(const nlohmann::ordered_json& report, size_t width);
+
 }  // namespace trainctl

@@ -18,6 +18,8 @@ std::string describe(const Init& init) {
       return "uniform(-" + value + ", " + value + ")";
     case Init::Kind::normal:
       return "normal(0, " + value + ")";
+    case Init::Kind::row_norms:
+      return "norms of the rows of its weight";
   }
   return "";
 }

@@ -32,6 +32,7 @@ class MetricsReader {
   void add(Json line) {
     const std::string kind = field_or(line, "kind", "");
     if (line.contains("start_up")) {
+      if (!last_.is_null()) restarts_.push_back(field_or(last_, "run_step", int64_t{0}));
       start_up_ = line["start_up"];
     } else if (line.contains("epoch_end")) {
       add_to(epochs_, line, field_or(line, "last_step", int64_t{0}));
@@ -40,8 +41,8 @@ class MetricsReader {
       add_texts(line);
     } else if (line.contains("run_step") && line["run_step"].is_number_integer() && !line.contains("kind")) {
       add_step(std::move(line));
-    } else if (kind == "experts") {
-      add_to(experts_, line, field_or(line, "run_step", int64_t{0}));
+    } else if (kind == "loads") {
+      add_to(loads_, line, field_or(line, "run_step", int64_t{0}));
     } else if (kind == "workers") {
       workers_ = std::move(line);
     } else if (events_.size() < kMostEvents) {
@@ -53,11 +54,12 @@ class MetricsReader {
     Json data = {{"curves", curves_json(steps_)},
                  {"epochs", curves_json(epochs_)},
                  {"validations", curves_json(validations_)},
-                 {"experts", curves_json(experts_)},
+                 {"loads", curves_json(loads_)},
                  {"step_seconds", distribution_json(seconds_)},
                  {"events", std::move(events_)}};
     if (!texts_.empty()) data["texts"] = std::move(texts_);
     if (!last_.is_null()) data["last"] = std::move(last_);
+    if (!restarts_.empty()) data["restarted_after"] = std::move(restarts_);
     if (!start_up_.is_null()) data["start_up"] = std::move(start_up_);
     if (!workers_.is_null()) data["workers"] = std::move(workers_);
     return data;
@@ -97,9 +99,10 @@ class MetricsReader {
     return json;
   }
 
-  Curves steps_, epochs_, validations_, experts_;
+  Curves steps_, epochs_, validations_, loads_;
   std::vector<double> seconds_;
   Json events_ = Json::array(), texts_ = Json::array();
+  Json restarts_ = Json::array();  ///< steps after which the ranks were started again
   Json last_, start_up_, workers_;
 };
 

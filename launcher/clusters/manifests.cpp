@@ -116,14 +116,19 @@ nlohmann::ordered_json tolerations(const KubernetesSpec& spec) {
 nlohmann::ordered_json requests(const JobSpec& job, const HostNeeds& needs) {
   const KubernetesSpec& spec = job.launch.kubernetes;
   const int ranks = ranks_per_host(job, spec.pods);
+  nlohmann::ordered_json all = {{"cpu", spec.cpu.empty() ? std::to_string(ranks) : spec.cpu}};
+  if (!spec.memory.empty()) all["memory"] = spec.memory;
+  if (!spec.memory.empty() || job.has_command()) return all;  // nobody knows what a program needs
   const int64_t bytes = needs.memory_bytes + needs.shm_bytes + ranks * kRankBytes;
-  return {{"cpu", spec.cpu.empty() ? std::to_string(ranks) : spec.cpu},
-          {"memory", spec.memory.empty() ? std::to_string(mebibytes(bytes)) + "Mi" : spec.memory}};
+  all["memory"] = std::to_string(mebibytes(bytes)) + "Mi";
+  return all;
 }
 
 nlohmann::ordered_json limits(const JobSpec& job, const HostNeeds& needs) {
   const KubernetesSpec& spec = job.launch.kubernetes;
-  nlohmann::ordered_json all = {{"memory", requests(job, needs)["memory"]}};
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  const nlohmann::ordered_json requested = requests(job, needs);
+  if (requested.contains("memory")) all["memory"] = requested["memory"];
   if (spec.gpus_per_pod > 0) all["nvidia.com/gpu"] = std::to_string(spec.gpus_per_pod);
   return all;
 }

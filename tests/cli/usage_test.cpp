@@ -112,7 +112,7 @@ TEST_CASE("a field of the job given as an option is an error that states its ove
                                                         {"--device cuda", "launch.device=cuda"},
                                                         {"--max-restarts 2", "launch.max_restarts=2"},
                                                         {"--micro-batches 4", "parallel.micro_batches=4"},
-                                                        {"--optimizer adam", "optimizer.type=adam"},
+                                                        {"--optimizer adam", "optimizer=adam"},
                                                         {"--loss mse", "loss=mse"},
                                                         {"--bind-to core", "launch.bind=core"},
                                                         {"--launch-ranks 4", "launch.ranks=4"},

@@ -112,7 +112,8 @@ def main():
         assert "adapters merged into their weights: 10 tensors" in said, said
         run(folder, "init", "--from", "tuned", "-o", "tuned.yaml")
         trained = predictions(folder, "trained", "tune.yaml", "--checkpoint", "runs_0/1", ADAPTERS)
-        merged, base = predictions(folder, "merged", "tuned.yaml"), predictions(folder, "base", "tune.yaml")
+        merged, base = predictions(folder, "merged", "tuned.yaml", "--checkpoint", "weights"), \
+            predictions(folder, "base", "tune.yaml", "--checkpoint", "weights")
         off, moved = difference(trained, merged), difference(trained, base)
         assert off < 1e-5 < 1e-2 < moved, (off, moved)
         print(f"merged weights give the predictions of the adapters within {off:.1e}; training moved them by {moved:.1e}")

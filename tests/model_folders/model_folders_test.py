@@ -95,7 +95,8 @@ class Case:
     def predicted(self, *more):
         file = self.folder / "predicted.npy"
         file.unlink(missing_ok=True)
-        run("predict", self.job, "--layer", self.last, "-o", file, *more, *self.fields)
+        checkpoint = () if "--checkpoint" in more else ("--checkpoint", "weights")
+        run("predict", self.job, "--layer", self.last, "-o", file, *checkpoint, *more, *self.fields)
         return np.load(file)
 
     def logits(self, model):

@@ -32,8 +32,9 @@ function nearest(xs, x) {
 
 class Chart {
   /// series: {name, steps, values, color, dots, dashed, from}; values may be "nan" or "inf". how: a key of `say`.
-  constructor({title, series, how, log, x = "step", height = 230, zero = false}) {
-    Object.assign(this, {title, series, how, log: log || false, x, height, zero});
+  /// marks: {step, text}, drawn as vertical lines.
+  constructor({title, series, how, log, x = "step", height = 230, zero = false, marks = []}) {
+    Object.assign(this, {title, series, how, log: log || false, x, height, zero, marks});
     this.hidden = new Set();
     this.zoom = null;
     this.cursor = null;
@@ -109,6 +110,12 @@ class Chart {
       root.append(svg("text", {x: this.toX(t), y: height - 8, "text-anchor": this.toX(t) > right - 24 ? "end" : "middle"}, say.exact(t)));
     root.append(svg("line", {class: "axis", x1: left, x2: right, y1: bottom, y2: bottom}));
     for (const s of this.shown()) root.append(...this.line(s, x0, x1));
+    for (const mark of this.marks) {
+      if (mark.step < x0 || mark.step > x1) continue;
+      const x = this.toX(mark.step), isRight = x > (left + right) / 2;
+      root.append(svg("g", {class: "mark"}, svg("title", {}, `${this.x} ${say.exact(mark.step)}: ${mark.text}`), svg("line", {x1: x, x2: x, y1: top, y2: bottom}),
+                      svg("text", {x: x + (isRight ? -4 : 4), y: top + 10, "text-anchor": isRight ? "end" : "start"}, mark.name)));
+    }
     this.cross = svg("g", {});
     this.band = svg("rect", {class: "brush", y: top, height: bottom - top, width: 0});
     root.append(this.cross, this.band);

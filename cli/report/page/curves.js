@@ -26,6 +26,18 @@ function linesOf(name, runs) {
   return lines;
 }
 
+/// Steps at which something happened that a curve shows: restarts, the end by train.stop_when.
+function marksOf(runs) {
+  const marks = [];
+  for (const r of runs) {
+    const of = runs.length > 1 ? `${at(`runs.${r}.label`)}: ` : "";
+    for (const step of at(`runs.${r}.metrics.restarted_after`) || []) marks.push({step, name: "restart", text: `${of}the ranks were restarted`});
+    for (const event of at(`runs.${r}.metrics.events`) || [])
+      if (event.stopped_at_step !== undefined) marks.push({step: event.stopped_at_step, name: event.reason ? "stopped early" : "stopped", text: of + (event.reason || "stopped on request")});
+  }
+  return marks;
+}
+
 function curvesSection(runs) {
   const names = [...new Set([...curveNames(runs, "curves"), ...curveNames(runs, "validations").filter((n) => n !== "seconds" && n !== "samples")])];
   const order = (n) => ["loss", "learning_rate", "seconds"].indexOf(n) < 0 ? 0.5 : ["loss", "learning_rate", "seconds"].indexOf(n);
@@ -33,11 +45,11 @@ function curvesSection(runs) {
   const charts = names.map((name, i) => {
     const series = linesOf(name, runs);
     return series.length ? new Chart({title: curveTitles[name] || name.replace(/_/g, " "), series, how: name === "seconds" ? "seconds" : "value",
-                                      height: i === 0 ? 290 : 210, zero: name === "seconds" || name === "learning_rate"}).place : null;
+                                      height: i === 0 ? 290 : 210, marks: marksOf(runs), zero: name === "seconds" || name === "learning_rate"}).place : null;
   }).filter(Boolean);
-  for (const name of curveNames(runs, "experts")) {
-    const series = runs.map((r, i) => at(`runs.${r}.metrics.experts.${name}`) &&
-        curve(`runs.${r}.metrics.experts.${name}`, runs.length > 1 ? at(`runs.${r}.label`) : "experts", runs.length > 1 ? r : i)).filter(Boolean);
+  for (const name of curveNames(runs, "loads")) {
+    const series = runs.map((r, i) => at(`runs.${r}.metrics.loads.${name}`) &&
+        curve(`runs.${r}.metrics.loads.${name}`, runs.length > 1 ? at(`runs.${r}.label`) : "experts", runs.length > 1 ? r : i)).filter(Boolean);
     charts.push(new Chart({title: `experts: ${name.replace(/_/g, " ")}`, series, how: "value", height: 210, zero: true}).place);
   }
   if (!charts.length) return null;

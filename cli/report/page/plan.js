@@ -92,7 +92,9 @@ function memorySection(r) {
   const kinds = [...new Set(classes.flatMap((c) => Object.keys(c.memory)))];
   const label = (c) => c.server !== undefined ? `server ${c.server}` : at(`runs.${r}.plan.stages`) > 1 ? `stage ${c.stage}, ranks ${ranksText(c.ranks)}` : `ranks ${ranksText(c.ranks)}`;
   const rows = classes.slice(0, 64).map((c, i) => [label(c), ...kinds.map((kind) => c.memory[kind] === undefined ? "" : figure(`${path}.${i}.memory.${kind}`, "bytes"))]);
-  const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory)) === i).slice(0, 16);
+  const same = (c, d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory);
+  const all = (c) => ({...c, ranks: classes.filter((d) => same(c, d)).map((d) => d.ranks).join(",")});
+  const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => same(c, d)) === i).slice(0, 16).map(all);
   const course = distinct.length ? wideCard(el("h3", {}, "Memory per rank over a step"),
       tabs(distinct.map(label), (i) => memoryCourse(distinct[i], `memory over a step of ${label(distinct[i])}, by kind; the peak values are in the table`), "ranks")) : null;
   return section("memory", "Memory per rank", "The dashed line is the total. Activations, gradients and scratch vary during the step; each point is the maximum over several instructions.", el("div", {class: "grid"}, course,

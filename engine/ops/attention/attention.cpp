@@ -98,14 +98,14 @@ RuleText rule_with_exchange(Infos in, const Attrs& attrs) {
   const std::string mask = has_mask(in) ? ",bt" : "";
   const AttentionSize size = size_of("attention", in, attrs);
   const std::string whole_heads = "attention needs whole heads on one rank";
+  const std::string queries = size.r == 1 ? "d" : "n", values = size.e == size.d ? "d" : "e";
+  const std::string letters = std::string("dm") + (size.r == 1 ? "" : "n") + (size.e == size.d ? "" : "e");
   if (side_by_side(attrs))
-    return {"bt" + std::string(size.r == 1 ? "n" : "(nr)") + ",btn,btn" + mask + "->btm,bgrt", "nmgr",
+    return {"bt" + queries + ",btd,btd" + mask + "->btm,bgrt", letters + "gr",
             "packing: qkv stores each head in three places; use packing: heads or three inputs to cut by heads"};
-  // The dims of a query head are features and, if several share a key, these; split names them in this order.
-  const std::string g = size.g == 1 ? "" : "g", d = "(" + g + "d)", e = size.e == size.d ? d : "(" + g + "e)";
-  const std::string q = size.r == 1 ? d : "(" + g + "dr)";
-  RuleText rule{"bt" + q + ",bt" + d + ",bt" + e + mask + "->bt(" + g + "m),bgrt", size.e == size.d ? "dmr" : "demr",
-                whole_heads};
+  const std::string g = size.g == 1 ? "(" : "(g";
+  RuleText rule{"bt" + g + queries + "),bt" + g + "d),bt" + g + values + ")" + mask + "->bt" + g + "m),bgrt",
+                letters + "r", whole_heads};
   return with_heads(std::move(rule), size.g, false);
 }
 
@@ -223,7 +223,8 @@ std::vector<TensorId> unpacked(LayerContext& layer, int64_t heads, int64_t kv_he
     sizes = {group * head_dim, head_dim, head_dim};
   }
   const int64_t dim = by_heads ? 3 : 2;
-  std::vector<TensorId> parts = layer.builder.emit("split", {packed}, {{"dim", dim}, {"sizes", sizes}}, "parts");
+  std::vector<TensorId> parts =
+      layer.builder.emit("split", {packed}, {{"dim", dim}, {"sizes", sizes}, {"whole", true}}, "parts");
   for (size_t i = 0; i < parts.size() && by_heads; ++i) {
     static constexpr const char* kNames[] = {"q", "k", "v"};
     parts[i] = reshaped(parts[i], {x[0], x[1], kv_heads * sizes[i]}, kNames[i]);

@@ -38,19 +38,19 @@ LayerOutputs emit_dora(LayerContext& layer) {
   const TensorId norms =
       b.parameter("magnitude", {b.shape(w)[0]}, {.kind = Init::Kind::row_norms, .value = 1, .of = owner + ".weight"});
   const TensorId scale = b.emit("dora_scale", {norms, squares}, {}, "scale")[0];
-  const TensorId y = layer.inputs[0], adapter = layer.inputs[1];
-  if (layer.inputs.size() == 3) {  // the product whose input was dropped out, without the bias
-    const TensorId product = layer.inputs[2];
-    const TensorId sum = b.emit("add", {product, adapter}, {}, "sum")[0];
-    const TensorId scaled = b.emit("mul", {sum, scale}, {}, "scaled")[0];
-    const TensorId change = b.emit("sub", {scaled, product}, {}, "change")[0];
-    return b.emit("add", {y, change})[0];
+  // Each input is read first beside the scale, which ties its features to the rows of the weight.
+  const TensorId y = layer.inputs[0], product = layer.inputs.size() == 3 ? layer.inputs[2] : y;
+  const TensorId scaled = b.emit("mul", {product, scale}, {}, "scaled")[0];
+  const TensorId adapter = b.emit("mul", {layer.inputs[1], scale}, {}, "adapter")[0];
+  if (layer.inputs.size() == 3) {  // the product of the input that was dropped out, without the bias
+    const TensorId sum = b.emit("add", {scaled, adapter}, {}, "sum")[0];
+    return b.emit("add", {y, b.emit("sub", {sum, product}, {}, "change")[0]})[0];
   }
   const auto bias = layer.graph.find_tensor(product_layer + ".bias");
-  const TensorId product = bias ? b.emit("sub", {y, *bias}, {}, "product")[0] : y;
-  const TensorId sum = b.emit("add", {product, adapter}, {}, "sum")[0];
-  if (!bias) return b.emit("mul", {sum, scale})[0];
-  return b.emit("add", {b.emit("mul", {sum, scale}, {}, "scaled")[0], *bias})[0];
+  if (!bias) return b.emit("add", {scaled, adapter})[0];
+  const TensorId sum = b.emit("add", {scaled, adapter}, {}, "sum")[0];
+  const TensorId shift = b.emit("sub", {*bias, b.emit("mul", {*bias, scale}, {}, "scaled_bias")[0]}, {}, "shift")[0];
+  return b.emit("add", {sum, shift})[0];
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ extern const OpCases dora_cases = {
              {"dora_scale", {{{12}}, positive_squares({12})}, {}, {{12}}},
              {"dora_scale", {{{7}}, positive_squares({7})}, {}, {{7}}}},
     .references = {{"dora_squares", dora_squares}, {"dora_scale", dora_scale}},
-    .rules = {{{"dora_squares", {{{4, 6}}, {{2, 6}}, {{4, 2}}}}, "ab,cb,ac->a", "c", {{4}}},
+    .rules = {{{"dora_squares", {{{4, 6}}, {{2, 6}}, {{4, 2}}}}, "nk,rk,nr->n", "r", {{4}}},
               {{"dora_scale", {{{4}}, {{4}}}}, "a,a->a", "", {{4}}}},
     .gradients = {{{"dora_scale", {{{4}}, {{4}}}}, {"dora_scale a,a->a"}, "element by element: it is linear in m"}},
     .shape_errors = {{{"dora_squares", {{{4, 6}}, {{2, 5}}, {{4, 2}}}}, "dora_squares: A is [2, 5], expected [2, 6]"},

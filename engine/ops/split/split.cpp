@@ -1,6 +1,7 @@
 // split: the outputs are consecutive parts of x along attr dim, of attr sizes. concat: the inputs joined along dim.
 // Each is the other's backward pass, and there parts may be missing: with attr offsets a part begins there, a split
-// leaves the rest of x out, and a concat, with attr size the size of the whole, writes zeros between its parts.
+// leaves the rest of x out, and a concat, with attr size the size of the whole, writes zeros between its parts. A split
+// with attr whole has a dim that is never cut.
 //
 // The dim may be cut as many ways as all of its sizes can: each rank has a block of the whole and of each part. Ranks
 // then exchange what of one is in another rank's block of the other (parts.h).
@@ -127,8 +128,23 @@ RuleText parts_rule(const char* op, size_t ndim, size_t dim, int64_t whole, cons
   return rule;
 }
 
+/// With attr whole: the dim and its parts are never cut, and each size has a letter.
+RuleText whole_rule(size_t ndim, size_t dim, const Ints& sizes) {
+  const std::string dims = letters(ndim);
+  std::map<int64_t, char> of_size;
+  std::string uncuttable = dims.substr(dim, 1);
+  std::vector<std::string> parts;
+  for (const int64_t size : sizes) {
+    const auto [letter, added] = of_size.try_emplace(size, letters(ndim + of_size.size() + 1).back());
+    if (added) uncuttable += letter->second;
+    parts.push_back(dims.substr(0, dim) + letter->second + dims.substr(dim + 1));
+  }
+  return {dims + "->" + join(parts, ","), uncuttable, "split needs the whole dim on one rank"};
+}
+
 RuleText split_rule(Infos in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
+  if (attrs.flag("whole")) return whole_rule(in[0].shape.size(), dim, attrs.ints("sizes"));
   return parts_rule("split", in[0].shape.size(), dim, in[0].shape[dim], attrs.ints("sizes"), true);
 }
 
@@ -283,7 +299,7 @@ extern const OpDef split_op = {
                      return KernelExample{.what = "parts of x along dim, of the given sizes",
                                           .inputs = {{kMatrix}},
                                           .attrs = kThreeParts,
-                                          .optional = {{"offsets", Ints{0, 256, 512}}}};
+                                          .optional = {{"offsets", Ints{0, 256, 512}}, {"whole", true}}};
                    }},
     .inner_sum = InnerSum{&split_pack_kernel, nullptr, &split_apply_kernel, 0, split_block},
 };
