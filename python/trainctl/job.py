@@ -30,7 +30,7 @@ class TrainctlError(RuntimeError):
 
 def binary() -> str:
     """The program: $TRAINCTL_BINARY, the one inside this package, or the one in PATH."""
-    inside = pathlib.Path(__file__).parent / "bin" / "trainctl"
+    inside = pathlib.Path(__file__).parent / "program" / "bin" / "trainctl"
     found = os.environ.get("TRAINCTL_BINARY") or (str(inside) if inside.exists() else shutil.which("trainctl"))
     if not found:
         raise TrainctlError("the program trainctl is neither in PATH nor in this package; set TRAINCTL_BINARY", 3)
