@@ -15,7 +15,7 @@ namespace {
 
 struct MetricsArguments {
   std::string run;
-  std::string rows = "steps";  ///< steps, epochs, validations or experts
+  std::string rows = "steps";  ///< steps, epochs, validations or loads
   int64_t tail = 0;            ///< 0: all
   bool csv = false;
   std::string log_dir = LaunchSpec{}.log_dir;
@@ -46,14 +46,14 @@ void add_metrics_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("metrics", "Print a run's loss and metrics as a table or CSV");
   command->add_option("run", options->run, "Number or folder of a run, or latest; default: latest");
   command->add_option("--rows", options->rows, "Rows to print")
-      ->check(CLI::IsMember({"steps", "epochs", "validations", "experts"}))
-      ->option_text("steps|epochs|validations|experts")
+      ->check(CLI::IsMember({"steps", "epochs", "validations", "loads"}))
+      ->option_text("steps|epochs|validations|loads")
       ->capture_default_str();
   command->add_option("--tail", options->tail, "Only the last N rows")->check(CLI::PositiveNumber)->option_text("N");
   command->add_flag("--csv", options->csv, "Print comma-separated values with a header");
   command->add_option("--log-dir", options->log_dir, "launch.log_dir of the job")->capture_default_str();
   command->footer(R"(The rows are those of metrics.jsonl. A non-finite loss is printed as nan, inf or -inf. Rows of
-experts have their load in a step, over all layers: the largest and smallest relative to the mean, the entropy of the
+loads have the load of experts in a step, over all layers: the largest and smallest relative to the mean, the entropy of the
 router, the balance loss (1: all equal) and the share of dropped tokens.
 
 Examples:

@@ -134,7 +134,7 @@ std::string render_headline(const Json& r, size_t width) {
   std::string out = fit_lines(first_line(r), width);
   const auto add = [&](std::string_view label, const std::string& value) { out += labelled(label, value, width); };
   add("parallel", sizes_text(r["sizes"]));
-  if (r.contains("experts")) add("experts", experts_text(r["experts"]));
+  if (r.contains("experts_per_rank")) add("expert shares", experts_text(r["experts_per_rank"]));
   const bool has_headline = r.contains("headline");
   if (has_headline && r["headline"].contains("step_seconds")) {
     const Json& h = r["headline"];

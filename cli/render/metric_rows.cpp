@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 bool is_of(RowKind kind, const Json& line) {
   const std::string named = field_or(line, "kind", "");
   if (kind == RowKind::validations) return named == "validation";
-  if (kind == RowKind::experts) return named == "experts";
+  if (kind == RowKind::loads) return named == "loads";
   if (kind == RowKind::epochs) return line.contains("epoch_end");
   return line.contains("step") && line.contains("run_step") && !line.contains("kind");
 }
@@ -41,7 +41,7 @@ std::string csv_line(const std::vector<std::string>& cells) {
 
 RowKind row_kind(std::string_view name) {
   if (name == "epochs") return RowKind::epochs;
-  if (name == "experts") return RowKind::experts;
+  if (name == "loads") return RowKind::loads;
   return name == "validations" ? RowKind::validations : RowKind::steps;
 }
 

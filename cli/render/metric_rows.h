@@ -9,8 +9,8 @@
 
 namespace trainctl {
 
-enum class RowKind { steps, epochs, validations, experts };
-/// Converts a name: steps, epochs, validations, experts.
+enum class RowKind { steps, epochs, validations, loads };
+/// Converts a name: steps, epochs, validations, loads.
 RowKind row_kind(std::string_view name);
 
 struct MetricRows {

@@ -41,8 +41,8 @@ class MetricsReader {
       add_texts(line);
     } else if (line.contains("run_step") && line["run_step"].is_number_integer() && !line.contains("kind")) {
       add_step(std::move(line));
-    } else if (kind == "experts") {
-      add_to(experts_, line, field_or(line, "run_step", int64_t{0}));
+    } else if (kind == "loads") {
+      add_to(loads_, line, field_or(line, "run_step", int64_t{0}));
     } else if (kind == "workers") {
       workers_ = std::move(line);
     } else if (events_.size() < kMostEvents) {
@@ -54,7 +54,7 @@ class MetricsReader {
     Json data = {{"curves", curves_json(steps_)},
                  {"epochs", curves_json(epochs_)},
                  {"validations", curves_json(validations_)},
-                 {"experts", curves_json(experts_)},
+                 {"loads", curves_json(loads_)},
                  {"step_seconds", distribution_json(seconds_)},
                  {"events", std::move(events_)}};
     if (!texts_.empty()) data["texts"] = std::move(texts_);
@@ -99,7 +99,7 @@ class MetricsReader {
     return json;
   }
 
-  Curves steps_, epochs_, validations_, experts_;
+  Curves steps_, epochs_, validations_, loads_;
   std::vector<double> seconds_;
   Json events_ = Json::array(), texts_ = Json::array();
   Json restarts_ = Json::array();  ///< steps after which the ranks were started again

@@ -13,7 +13,7 @@ struct ExpertShare {
   int64_t held = 0, all = 0;  ///< experts that a rank has, and experts of the layer
   friend bool operator==(const ExpertShare&, const ExpertShare&) = default;
 };
-/// Those that the layers with experts have, each once, in order; empty without such layers, and in hybrid_parallel.
+/// Returns the shares of all layers with experts, each once, in order; empty without such layers, and in hybrid_parallel.
 std::vector<ExpertShare> expert_shares(const Graph& graph, const Plan& plan);
 
 /// One note for all layers whose experts are distributed in the same way.

@@ -143,7 +143,7 @@ def all_tokens_to_one_expert(trainctl, folder):
     path.write_text(path.read_text().replace("capacity: 2", "capacity: 2, drop: true"))
     code, output = call([trainctl, "run", str(path), *over, f"launch.log_dir={folder / 'drops'}"])
     require(code == 0, f"with drop: true it continues {output[-2000:] if code else ''}")
-    last = metrics_of(folder / "drops", "experts")[-1]
+    last = metrics_of(folder / "drops", "loads")[-1]
     require(last["max_load"] == 8 and last["min_load"] == 0 and last["dropped"] == 0.75, f"and reports the load of the experts: {last}")
 
 

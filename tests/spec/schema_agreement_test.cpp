@@ -101,6 +101,8 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "metric_without_loss",
       "missing_classes",
       "mnist_two_folders",
+      "moe_balance",
+      "moe_expert_mode",
       "nesterov_without_momentum",
       "ranks_stages",
       "rms_norm_offset_without_scale",

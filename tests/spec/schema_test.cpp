@@ -50,7 +50,12 @@ TEST_CASE(
   REQUIRE(shapes.size() == types + 2);
   for (size_t i = 0; i < types; ++i) {
     CHECK(shapes[i]["properties"]["type"]["const"] == layer_types()[i].name);
-    for (const Field& field : layer_types()[i].fields) CHECK(shapes[i]["properties"].contains(field.name));
+    for (const Field& field : layer_types()[i].fields) {
+      const std::string mapping = mapping_of(field);
+      const Json& properties =
+          mapping.empty() ? shapes[i]["properties"] : shapes[i]["properties"][mapping]["properties"];
+      CHECK(properties.contains(mapping.empty() ? field.name : field.name.substr(mapping.size() + 1)));
+    }
   }
   CHECK(shapes[types]["properties"].contains("repeat"));
   CHECK(shapes[types + 1]["properties"]["type"] == Json{{"$ref", "#/$defs/expression"}});

@@ -47,9 +47,9 @@ function curvesSection(runs) {
     return series.length ? new Chart({title: curveTitles[name] || name.replace(/_/g, " "), series, how: name === "seconds" ? "seconds" : "value",
                                       height: i === 0 ? 290 : 210, marks: marksOf(runs), zero: name === "seconds" || name === "learning_rate"}).place : null;
   }).filter(Boolean);
-  for (const name of curveNames(runs, "experts")) {
-    const series = runs.map((r, i) => at(`runs.${r}.metrics.experts.${name}`) &&
-        curve(`runs.${r}.metrics.experts.${name}`, runs.length > 1 ? at(`runs.${r}.label`) : "experts", runs.length > 1 ? r : i)).filter(Boolean);
+  for (const name of curveNames(runs, "loads")) {
+    const series = runs.map((r, i) => at(`runs.${r}.metrics.loads.${name}`) &&
+        curve(`runs.${r}.metrics.loads.${name}`, runs.length > 1 ? at(`runs.${r}.label`) : "experts", runs.length > 1 ? r : i)).filter(Boolean);
     charts.push(new Chart({title: `experts: ${name.replace(/_/g, " ")}`, series, how: "value", height: 210, zero: true}).place);
   }
   if (!charts.length) return null;

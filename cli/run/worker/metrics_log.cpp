@@ -134,7 +134,7 @@ void MetricsLog::histograms(int64_t step, const std::map<std::string, Histogram>
   events_.write(step, broken);
 }
 
-/// {"kind":"experts","run_step":20,"max_load":1.4,"min_load":0.5,"entropy":1.9,"balance":1.02,"dropped":0.0}: over all
+/// {"kind":"loads","run_step":20,"max_load":1.4,"min_load":0.5,"entropy":1.9,"balance":1.02,"dropped":0.0}: over all
 /// layers. TensorBoard has each of them as well.
 void MetricsLog::experts(int64_t step, const std::map<std::string, ExpertReport>& layers) {
   if (!is_open() || layers.empty()) return;
@@ -158,7 +158,7 @@ void MetricsLog::experts(int64_t step, const std::map<std::string, ExpertReport>
     all.dropped += of.dropped / count;
   }
   add("", all);
-  line({{"kind", "experts"},
+  line({{"kind", "loads"},
         {"run_step", step},
         {"max_load", all.max_load},
         {"min_load", all.min_load},

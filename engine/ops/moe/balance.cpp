@@ -117,7 +117,9 @@ extern const OpDef count_load_op = {
       infer_elementwise("count_load", in, 2);
       return {};
     },
-    .rule = [](Infos, const Attrs&) -> RuleText { return {"s,s->"}; },
+    .rule = [](Infos, const Attrs&) -> RuleText {
+      return {"s,t->", "st", kWholeRouter};
+    },
     .kernel = {.name = "count_load",
                .updates_input = 0b10,
                .cost = elementwise_cost<0>,
@@ -159,31 +161,34 @@ extern const OpDef balance_bias_op = {
 /// (weights [.., k], logits [.., n](, load)) -> weights. The load: of `expert_load`, or with attr by_sequence that of
 /// `sequence_load`.
 extern const OpDef balance_op = {
-    .name = "balance",
+    .name = "balance_losses",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("balance", in, 2, 3);
-      expect_floats("balance", in.first(2));
+      expect_inputs("balance_losses", in, 2, 3);
+      expect_floats("balance_losses", in.first(2));
       Shape chosen = in[1].shape;
       chosen.back() = in[0].shape.back();
-      expect_shape("balance", "the input of weights", in[0], chosen);
-      if (in.size() > 2) expect_load("balance", in[1], in[2], attrs);
+      expect_shape("balance_losses", "the input of weights", in[0], chosen);
+      if (in.size() > 2) expect_load("balance_losses", in[1], in[2], attrs);
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const std::string rows = rows_of_tokens(in[0]);
-      std::string load;
-      if (in.size() > 2) load = attrs.flag("by_sequence") ? "," + rows.substr(0, 1) + "q" : ",s";
-      return {rows + "k," + rows + "n" + load + "->" + rows + "k", "nk", kWholeRouter};
+      std::string load, letters_of_load;
+      if (in.size() > 2) {
+        letters_of_load = attrs.flag("by_sequence") ? "q" : "s";
+        load = "," + (attrs.flag("by_sequence") ? rows.substr(0, 1) : "") + letters_of_load;
+      }
+      return {rows + "k," + rows + "n" + load + "->" + rows + "k", "nk" + letters_of_load, kWholeRouter};
     },
     .backward =
         [](GradBuilder& g) {
           g.pass_in_grad(0, g.out_grad());
           std::vector<TensorId> inputs = {g.in(1)};
           if (g.num_inputs() > 2) inputs.push_back(g.in(2));
-          g.set_in_grad(1, "balance_grad", inputs, g.attrs());
+          g.set_in_grad(1, "balance_losses_grad", inputs, g.attrs());
         },
     .no_gradient = 0b100,
-    .kernel = {.name = "balance",
+    .kernel = {.name = "balance_losses",
                .cost = elementwise_cost<0>,
                .example =
                    [] {
@@ -198,13 +203,13 @@ extern const OpDef balance_op = {
 
 /// (logits(, load)) -> dlogits of the losses
 extern const OpDef balance_grad_op = {
-    .name = "balance_grad",
+    .name = "balance_losses_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("balance_grad", in, 1, 2);
-      if (in.size() > 1) expect_load("balance_grad", in[0], in[1], attrs);
+      expect_inputs("balance_losses_grad", in, 1, 2);
+      if (in.size() > 1) expect_load("balance_losses_grad", in[0], in[1], attrs);
       return {in[0]};
     },
-    .kernel = {.name = "balance_grad",
+    .kernel = {.name = "balance_losses_grad",
                .cost = elementwise_cost<12>,
                .example =
                    [] {

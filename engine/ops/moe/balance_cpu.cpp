@@ -14,10 +14,10 @@ namespace {
 
 constexpr int64_t kLeastCountedScores = 16384;  ///< that are worth waking a thread for
 
-/// What a row of logits says.
+/// Sums over a row of logits.
 struct RouterRow {
-  float log_sum = 0;  ///< of e^logit
-  float total = 0;    ///< of the scores, by which sigmoids are divided
+  float log_sum = 0;  ///< logarithm of the sum of e^logit
+  float total = 0;    ///< sum of the scores, by which sigmoids are divided
 };
 
 /// The probabilities of a row, and the sigmoids if `s` is not null.

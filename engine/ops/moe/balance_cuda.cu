@@ -28,7 +28,7 @@ __device__ inline float sum_of_block(float v) {
   return total;
 }
 
-/// What a row of logits says: the logarithm of the sum of e^logit, and the sum of the scores.
+/// Sums over a row of logits: the logarithm of the sum of e^logit, and the sum of the scores.
 struct RouterRowOnGpu {
   float log_sum, total;
   bool sigmoid;
@@ -249,8 +249,8 @@ CudaKernel prepare_balance(const CudaKernelCall& call) {
   const int64_t n = call.out[0].size();
   if (n == 0) return [](CudaStream) {};
   return [=, from = ref<Mixed>(call.in[0]), to = ref<Mixed>(call.out[0])](CudaStream stream) {
-    launch(balance_kernel, static_cast<unsigned>(ceil_div(n, kLoadThreads)), kLoadThreads, 0, stream, "balance", from,
-           to, n);
+    launch(balance_kernel, static_cast<unsigned>(ceil_div(n, kLoadThreads)), kLoadThreads, 0, stream, "balance_losses",
+           from, to, n);
   };
 }
 
@@ -261,8 +261,8 @@ CudaKernel prepare_balance_grad(const CudaKernelCall& call) {
   return [=, logits = ref<Mixed>(call.in[0]), of_sequence = std::max<int64_t>(1, rows / call.in[0].shape[0]),
           load = static_cast<const float*>(call.in.size() > 1 ? call.in[1].as<float>() : nullptr),
           dlogits = ref<Mixed>(call.out[0])](CudaStream stream) {
-    launch(balance_grad_kernel, rows_of_warps(rows), dim3(kBalanceLanes, kBalanceWarps), 0, stream, "balance_grad",
-           term, logits, load, dlogits, rows, of_sequence);
+    launch(balance_grad_kernel, rows_of_warps(rows), dim3(kBalanceLanes, kBalanceWarps), 0, stream,
+           "balance_losses_grad", term, logits, load, dlogits, rows, of_sequence);
   };
 }
 

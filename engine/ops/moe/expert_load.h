@@ -37,9 +37,9 @@ struct LoadPlaces {
 };
 inline LoadPlaces load_places(int64_t size) { return {(size - 3) / 2}; }
 
-/// What is reported of the load of a step.
+/// The numbers that are reported for the load of a step.
 struct ExpertReport {
-  double max_load = 0, min_load = 0;  ///< of an expert, relative to the mean
+  double max_load = 0, min_load = 0;  ///< largest and smallest load of an expert, relative to the mean
   double entropy = 0;                 ///< mean of the tokens' entropies of p, in nats
   double balance = 0;                 ///< n * sum of f_e P_e / top_k: 1 if each expert has the same load
   double dropped = 0;                 ///< share of the pairs
@@ -66,7 +66,7 @@ struct BalanceTerm {
   int64_t rows = 0;     ///< tokens of the micro-batch
   int64_t of_load = 0;  ///< tokens that a row of the load counts: all, or those of one sequence
   bool by_sequence = false, sigmoid = false;
-  float coefficient = 0, z_loss = 0;  ///< of the micro-batch
+  float coefficient = 0, z_loss = 0;  ///< coefficients for one micro-batch
 
   static BalanceTerm of(const Attrs& attrs, int64_t experts) {
     BalanceTerm t;

@@ -154,7 +154,7 @@ class RouterNodes {
     } else if (aux_loss > 0) {
       inputs.push_back(load);
     }
-    return b_.emit("balance", inputs, attrs, "balance")[0];
+    return b_.emit("balance_losses", inputs, attrs, "balance_losses")[0];
   }
 
   LayerContext& layer_;

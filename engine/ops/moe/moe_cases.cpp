@@ -222,17 +222,17 @@ CaseOperand case_load(Shape shape) { return {.shape = std::move(shape), .fill = 
 std::vector<KernelCase> balance_kernels() {
   std::vector<KernelCase> calls;
   for (const char* score : {"softmax", "sigmoid"}) {
-    calls.push_back({.kernel = "balance_grad",
+    calls.push_back({.kernel = "balance_losses_grad",
                      .in = {{.shape = {2, 5, 7}}, case_load({17})},
                      .out = {{.shape = {2, 5, 7}}},
                      .attrs = balance_attrs(10, score, 0.5, 0.25),
                      .tolerance = 1e-5});
-    calls.push_back({.kernel = "balance_grad",
+    calls.push_back({.kernel = "balance_losses_grad",
                      .in = {{.shape = {3, 4, 40}}, case_load({3, 40})},
                      .out = {{.shape = {3, 4, 40}}},
                      .attrs = by_sequence(balance_attrs(12, score, 2, 0, 4)),
                      .tolerance = 1e-5});
-    calls.push_back({.kernel = "balance_grad",
+    calls.push_back({.kernel = "balance_losses_grad",
                      .in = {{.shape = {11, 6}}},
                      .out = {{.shape = {11, 6}}},
                      .attrs = balance_attrs(11, score, 0, 1),
@@ -249,12 +249,12 @@ void build_balance(LayerBuilder& layer, const std::vector<TensorId>& in, const A
   layer.emit("balance_bias", {bias, state}, {{"speed", 0.25}}, "bias");
   const TensorId load = layer.emit("expert_load", {in[1], in[2]}, {{"score", attrs.text("score")}}, "load")[0];
   layer.emit("count_load", {load, state}, {}, "count");
-  layer.emit("balance", {in[0], in[1], load}, attrs);
+  layer.emit("balance_losses", {in[0], in[1], load}, attrs);
 }
 
 void build_balance_by_sequence(LayerBuilder& layer, const std::vector<TensorId>& in, const Attrs& attrs) {
   const TensorId load = layer.emit("sequence_load", {in[2]}, {{"experts", layer.shape(in[1]).back()}}, "sequences")[0];
-  layer.emit("balance", {in[0], in[1], load}, attrs);
+  layer.emit("balance_losses", {in[0], in[1], load}, attrs);
 }
 
 Attrs route_attrs(int64_t top_k, bool normalize = true, const char* score = "softmax", double scale = 1) {
@@ -314,13 +314,13 @@ std::vector<OpCase> moe_rows() {
     biased.inputs.push_back(fixed({12}));
     rows.push_back(biased);
     rows.push_back({"expert_load", {fixed({12, 8}), ids({12, 2}, 8)}, {{"score", std::string(score)}}, {{19}}});
-    rows.push_back({"balance",
+    rows.push_back({"balance_losses",
                     {{{2, 6, 2}}, {{2, 6, 12}}, ids({2, 6, 2}, 12)},
                     balance_attrs(12, score, 0.5, 0.25),
                     {{2, 6, 2}},
                     2e-6,
                     build_balance});
-    rows.push_back({"balance",
+    rows.push_back({"balance_losses",
                     {{{2, 6, 2}}, {{2, 6, 12}}, ids({2, 6, 2}, 12)},
                     by_sequence(balance_attrs(12, score, 0.5, 0, 6)),
                     {{2, 6, 2}},
@@ -361,18 +361,18 @@ extern const OpCases moe_cases = {
                    {"sequence_load", sequence_load},
                    {"count_load", [](const Inputs&, const Attrs&) { return Outputs{}; }},
                    {"balance_bias", [](const Inputs& in, const Attrs&) { return Outputs{in[0]}; }},
-                   {"balance", [](const Inputs& in, const Attrs&) { return Outputs{in[0]}; }},
+                   {"balance_losses", [](const Inputs& in, const Attrs&) { return Outputs{in[0]}; }},
                    {"drop_pairs", drop_pairs}},
     .rules = {{{"route", {{{2, 3, 6}}}, route_attrs(2)}, "abn->abk,abk", "nk", {{2, 3, 2}, {2, 3, 2}}},
               {{"route", {{{2, 3, 6}}, {{6}}}, route_attrs(2)}, "abn,q->abk,abk", "nkq", {{2, 3, 2}, {2, 3, 2}}},
               {{"expert_load", {{{2, 3, 6}}, {{2, 3, 2}, DType::i32}}}, "abn,abk->s", "nks", {{15}}},
               {{"sequence_load", {{{2, 3, 2}, DType::i32}}, {{"experts", int64_t{6}}}}, "abk->aq", "qk", {{2, 6}}},
-              {{"count_load", {{{15}}, {{15}}}}, "s,s->", "", {}},
+              {{"count_load", {{{15}}, {{15}}}}, "s,t->", "st", {}},
               {{"balance_bias", {{{6}}, {{15}}}}, "q,s->q", "qs", {{6}}},
-              {{"balance", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}}, "abk,abn,s->abk", "nk", {{2, 3, 2}}},
-              {{"balance", {{{2, 3, 2}}, {{2, 3, 6}}, {{2, 6}}}, {{"by_sequence", true}}},
+              {{"balance_losses", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}}, "abk,abn,s->abk", "nks", {{2, 3, 2}}},
+              {{"balance_losses", {{{2, 3, 2}}, {{2, 3, 6}}, {{2, 6}}}, {{"by_sequence", true}}},
                "abk,abn,aq->abk",
-               "nk",
+               "nkq",
                {{2, 3, 2}}},
               {{"drop_pairs", {{{2, 3, 2}, DType::i32}}, {{"experts", int64_t{6}}, {"most", int64_t{1}}}},
                "abk->abk",
@@ -387,8 +387,8 @@ extern const OpCases moe_cases = {
           {"route_grad abk,abn,abk->abn sums k"},
           "each token alone; its experts are never cut",
           "kn"},
-         {{"balance", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}, balance_attrs(6, "softmax", 1, 0)},
-          {"balance_grad abn,s->abn sums s"},
+         {{"balance_losses", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}, balance_attrs(6, "softmax", 1, 0)},
+          {"balance_losses_grad abn,s->abn sums s"},
           "the gradient of a token needs the load of all tokens, which is reduced before, and nothing of other tokens",
           "kns"},
          {{"experts", kRuleInputs, kRuleAttrs},
@@ -406,7 +406,7 @@ extern const OpCases moe_cases = {
          {{"sequence_load", {{{3}, DType::i32}}, {{"experts", int64_t{6}}}},
           "sequence_load: the ids are [3] i32, expected [.., k]"},
          {{"balance_bias", {{{6}}, {{14}}}}, "balance_bias: the load is [14], expected [15]"},
-         {{"balance", {{{3, 2}}, {{4, 6}}}}, "balance: the input of weights is [3, 2], expected [4, 2]"},
+         {{"balance_losses", {{{3, 2}}, {{4, 6}}}}, "balance_losses: the input of weights is [3, 2], expected [4, 2]"},
          {{"drop_pairs", {{{3, 2}, DType::i32}}, {{"experts", int64_t{6}}, {"most", int64_t{1}}}},
           "drop_pairs: the ids are [3, 2] i32, expected [batch, sequence, k]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}}, {{4, 2, 8, 5}}, {{4, 5, 8}}}, kRuleAttrs},
@@ -418,7 +418,7 @@ extern const OpCases moe_cases = {
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},
           "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"}},
     .kernels = balance_kernels(),
-    .kernel_references = {{"balance_grad", balance_grad}},
+    .kernel_references = {{"balance_losses_grad", balance_grad}},
     .layers = {{"moe", ", experts: 4, top_k: 2, hidden: 5", {8, 12}},
                {"moe",
                 ", experts: 6, top_k: 2, hidden: 8, activation: relu, router: {score: sigmoid, normalize: false, "

@@ -23,8 +23,8 @@ extern const CpuKernels moe_cpu = {{"route", prepare_route},
                                    {"sequence_load", prepare_sequence_load},
                                    {"count_load", prepare_count_load},
                                    {"balance_bias", prepare_balance_bias},
-                                   {"balance", prepare_balance},
-                                   {"balance_grad", prepare_balance_grad},
+                                   {"balance_losses", prepare_balance},
+                                   {"balance_losses_grad", prepare_balance_grad},
                                    {"drop_pairs", prepare_drop_pairs}};
 
 }  // namespace trainctl
