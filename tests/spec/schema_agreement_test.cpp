@@ -89,6 +89,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "cosine_*",
       "documents_*",
       "fp8_without_precision",
+      "generate_*",
       "gradient_precision",
       "group_of_betas",
       "histograms_async",
