@@ -69,6 +69,13 @@ std::string cell(const std::string& text) {
   return quoted + "\"";
 }
 
+/// Relative to the working directory if it is below it.
+std::string short_file(const std::string& path) {
+  std::error_code error;
+  const std::string folder = fs::current_path(error).string() + "/";
+  return !error && path.starts_with(folder) ? path.substr(folder.size()) : path;
+}
+
 std::string number(float value) { return fmt::format("{}", value); }
 std::string probability(float value) { return fmt::format("{:.6f}", value); }
 
@@ -111,6 +118,7 @@ class AnswerTable {
         add(numbered("probability", answers_.width()));
         break;
       case PredictionKind::values:
+      case PredictionKind::log_values:
         add(numbered("value", answers_.width()));
     }
     if (answers_.has_labels())
@@ -120,7 +128,7 @@ class AnswerTable {
 
   std::vector<std::string> row(int64_t sample) {
     const Answers::Place place = answers_.place(sample);
-    std::vector<std::string> cells = {cell(place.file)};
+    std::vector<std::string> cells = {cell(short_file(place.file))};
     if (has_lines_) cells.push_back(std::to_string(place.line));
     const std::span<const float> answer = answers_.read(sample);
     if (answers_.kind() == PredictionKind::class_logits) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "engine/base/error.h"
 #include "engine/train/data/dataset.h"
@@ -35,7 +36,10 @@ void add_resize(DatasetSpec& set, const Ints& size) {
   });
   if (has_size) return;
   const std::string field = set.transforms.empty() ? "" : set.transforms.front().field;
-  set.transforms.insert(set.transforms.begin(), {"resize", {{"size", size}}, "dataset.transforms[0]", field});
+  const auto to_float = std::find_if(set.transforms.begin(), set.transforms.end(),
+                                     [](const TransformSpec& transform) { return transform.name == "to_float"; });
+  const auto at = to_float == set.transforms.end() ? set.transforms.begin() : std::next(to_float);  // it reads bytes
+  set.transforms.insert(at, {"resize", {{"size", size}}, "dataset.transforms[0]", field});
 }
 
 /// The number of the word of a column is known from the training set alone, as is the shape of the label of arrays.

@@ -131,10 +131,8 @@ Graph cached_network(const JobSpec& spec, const GenerationSize& size, int64_t to
   return graph;
 }
 
-/// Readers of a layer with an adapter read their sum.
 TensorId output_of(const Graph& graph, const JobSpec& spec, const std::string& layer) {
-  if (const auto sum = graph.find_tensor(layer + std::string(kAdapterSum)); sum && spec.adapters.lora) return *sum;
-  const auto found = graph.find_layer(layer);
+  const auto found = graph.find_layer(read_layer(spec, layer));
   check(found.has_value(), "the layer of the logits is one of the network");
   return graph.layers[static_cast<size_t>(*found)].outputs.at(0);
 }

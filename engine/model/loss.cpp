@@ -44,8 +44,11 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
                             to_string(prediction), to_string(wanted), to_string(shape)));
   }
   if (num_elements(own) != num_elements(wanted)) {
-    shape_error(fmt::format("the prediction is {}, so the label must be {}, but the data set's is {}",
-                            to_string(prediction), to_string(wanted), to_string(own)));
+    const bool keeps_dims = num_elements(field->shape) == 1 && prediction.size() > 2;
+    shape_error(
+        fmt::format("the prediction is {}, so the label must be {}, but the data set's is {}{}", to_string(prediction),
+                    to_string(wanted), to_string(own),
+                    keeps_dims ? "; a dense layer keeps all dims but the last: add {type: flatten} before it" : ""));
   }
   Tensor tensor{.name = "label", .shape = wanted};
   tensor.dtype = field->is_integer ? DType::i32 : DType::f32;

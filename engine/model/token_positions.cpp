@@ -30,6 +30,7 @@ class TokenPositions {
   void find() {
     for (const Node& node : graph_.nodes)
       get_op(node.op).in_generation == InGeneration::reads_caches ? follow_attention(node) : follow(node);
+    for (size_t l = 0; l < graph_.layers.size(); ++l) follow_layer(static_cast<LayerId>(l));
   }
 
   void set(int64_t tokens) {
@@ -72,6 +73,16 @@ class TokenPositions {
       note_factor(node, node.rule.inputs[i][1]);
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) set_dim(node.outputs[o], o == 0 ? 1 : 3);
+  }
+
+  /// The factors of a layer that has no nodes here (dropout).
+  void follow_layer(LayerId id) {
+    const Layer& layer = graph_.layers[static_cast<size_t>(id)];
+    for (size_t i = 0; i < layer.inputs.size(); ++i) {
+      if (dim(layer.inputs[i]) == kNoDim) continue;
+      const DimRule& factors = layer.input_rules[i][static_cast<size_t>(dim(layer.inputs[i]))];
+      if (!factors.empty()) factors_.insert({id, factors.back()});
+    }
   }
 
   void follow(const Node& node) {

@@ -108,13 +108,14 @@ const std::vector<EntryType>& optimizer_types() {
   return types;
 }
 
-extern const OpDef binary_cross_entropy_op;
+extern const OpDef binary_cross_entropy_op, focal_op, poisson_op;
 
 PredictionKind prediction_kind(std::string_view loss) {
   const LossDef* def = find_loss(loss);
   check(def != nullptr, "a loss is one of the list");
   if (def->labels_are_classes) return PredictionKind::class_logits;
-  return def->op == &binary_cross_entropy_op ? PredictionKind::logit : PredictionKind::values;
+  if (def->op == &poisson_op) return PredictionKind::log_values;
+  return def->op == &binary_cross_entropy_op || def->op == &focal_op ? PredictionKind::logit : PredictionKind::values;
 }
 
 }  // namespace trainctl

@@ -6,8 +6,9 @@
 
 namespace trainctl {
 
-/// values: numbers to compare with the label. logit: the logit of a yes or no. class_logits: a logit for each class.
-enum class PredictionKind : uint8_t { values, logit, class_logits };
+/// values: numbers to compare with the label. log_values: their logarithms. logit: the logit of a yes or no.
+/// class_logits: a logit for each class.
+enum class PredictionKind : uint8_t { values, log_values, logit, class_logits };
 
 /// `loss`: the name of a loss.
 PredictionKind prediction_kind(std::string_view loss);

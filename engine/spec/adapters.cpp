@@ -11,7 +11,8 @@ namespace trainctl {
 namespace {
 
 constexpr std::string_view kLoraDropout = ".lora_dropout", kLoraA = ".lora_a", kLoraB = ".lora_b",
-                           kLoraScale = ".lora_scale", kLoraProduct = ".lora_product", kLoraChosen = ".lora_chosen";
+                           kLoraScale = ".lora_scale", kLoraProduct = ".lora_product", kLoraTotal = ".lora_sum",
+                           kDora = ".dora", kLoraRest = ".lora_rest", kLoraChosen = ".lora_chosen";
 
 bool pattern_matches(const std::string& pattern, const std::string& name) {
   return name == pattern || glob_match(pattern, name);
@@ -29,8 +30,11 @@ class AdapterLayers {
   AdapterLayers(const LoraSpec& lora, const LayerSpec& beside) : lora_(lora), beside_(beside) {}
 
   std::vector<LayerSpec> one() {
-    const std::string last = product_of("");
-    add(std::string(kAdapterSum), lora_.dora ? "dora" : "add", sum_inputs("", last), sum_attrs(""));
+    const std::string product = product_of("");
+    if (lora_.dora)
+      normed("", product);
+    else
+      add(std::string(kAdapterSum), "add", {beside_.name, product}, {});
     return std::move(layers_);
   }
 
@@ -38,10 +42,8 @@ class AdapterLayers {
     std::vector<std::string> choices = {adapters.field};
     for (const std::string& name : adapters.names) {
       const std::string own = "." + name;
-      choices.push_back(product_of(own));
-      if (!lora_.dora) continue;
-      std::vector<std::string> inputs = sum_inputs(own, choices.back());
-      choices.back() = add(own + std::string(kAdapterSum), "dora", std::move(inputs), sum_attrs(own));
+      const std::string product = product_of(own);
+      choices.push_back(lora_.dora ? normed(own, product) : product);
     }
     if (lora_.dora) {
       add(std::string(kAdapterSum), "choose_rows", std::move(choices), {});
@@ -77,17 +79,24 @@ class AdapterLayers {
     return add(suffix(kLoraScale), "scale", {last}, {{"factor", adapter_factor(lora_)}});
   }
 
-  /// Of the layer that joins the layer and its adapter.
-  std::vector<std::string> sum_inputs(const std::string& own, const std::string& product) {
-    std::vector<std::string> inputs = {beside_.name, product};
-    if (lora_.dora && lora_.dropout > 0)
-      inputs.push_back(add(own + std::string(kLoraProduct), "dense", {beside_.name + own + std::string(kLoraDropout)},
-                           {{"units", beside_.attrs.integer("units")}, {"bias", false}, {"share", owner()}}));
-    return inputs;
+  /// The layers of DoRA behind an adapter's product. Returns the last.
+  std::string normed(const std::string& own, const std::string& product) {
+    const auto suffix = [&](std::string_view end) { return own + std::string(end); };
+    if (lora_.dropout == 0) {
+      const std::string sum = add(suffix(kLoraTotal), "add", {beside_.name, product}, {});
+      return add(suffix(kDora), "dora", {sum}, dora_attrs(own));
+    }
+    const std::string base = add(suffix(kLoraProduct), "dense", {beside_.name + suffix(kLoraDropout)},
+                                 {{"units", beside_.attrs.integer("units")}, {"bias", false}, {"share", owner()}});
+    const std::string sum = add(suffix(kLoraTotal), "add", {base, product}, {});
+    Attrs attrs = dora_attrs(own);
+    attrs.set("bias", false);
+    const std::string scaled = add(suffix(kDora), "dora", {sum}, std::move(attrs));
+    const std::string rest = add(suffix(kLoraRest), "sub", {beside_.name, base}, {});
+    return add(suffix(kAdapterSum), "add", {scaled, rest}, {});
   }
 
-  Attrs sum_attrs(const std::string& own) const {
-    if (!lora_.dora) return {};
+  Attrs dora_attrs(const std::string& own) const {
     Attrs attrs{{"layer", beside_.name},
                 {"a", beside_.name + own + std::string(kLoraA)},
                 {"b", beside_.name + own + std::string(kLoraB)},
@@ -115,10 +124,18 @@ std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& laye
   return spec.adapters.names.empty() ? layers.one() : layers.several(spec.adapters);
 }
 
+std::string read_layer(const JobSpec& spec, const std::string& layer) {
+  for (const LayerSpec& each : spec.network)
+    if (each.name == layer)
+      if (const std::vector<LayerSpec> adapter = adapter_layers(spec, each); !adapter.empty())
+        return adapter.back().name;
+  return layer;
+}
+
 std::string_view adapted_layer(const JobSpec& spec, std::string_view layer) {
   if (!spec.adapters.lora) return "";
-  for (const std::string_view end :
-       {kLoraDropout, kLoraA, kLoraB, kLoraScale, kLoraProduct, kLoraChosen, kAdapterSum}) {
+  for (const std::string_view end : {kLoraDropout, kLoraA, kLoraB, kLoraScale, kLoraProduct, kLoraTotal, kDora,
+                                     kLoraRest, kLoraChosen, kAdapterSum}) {
     if (!layer.ends_with(end)) continue;
     layer.remove_suffix(end.size());
     for (const std::string& name : spec.adapters.names)

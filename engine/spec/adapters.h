@@ -5,14 +5,25 @@
 //   L.lora_a        dense, [rank, features], PyTorch's default initial values, as PEFT
 //   L.lora_b        dense, [units, rank], zeros
 //   L.lora_scale    alpha / rank, or alpha / sqrt(rank)
-//   L.lora          the sum of y and the scaled product, which every reader of L reads in place of y; with
-//                   adapters.lora.dora a layer `dora`, with L.lora.magnitude, and with dropout
-//   L.lora_product  L's product of the input that was dropped out
+//   L.lora          the sum of y and the scaled product, which every reader of L reads in place of y
 //
-// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_scale (to L.one.lora with dora), L.two.…
-// and
+// With adapters.lora.dora there is no L.lora, and readers read
 //
-//   L.lora_chosen   for each sample the product of its adapter (with dora, L.lora)
+//   L.lora_sum      the sum of y and the scaled product
+//   L.dora          dora, which gives its rows the norms L.dora.magnitude
+//
+// or with dropout
+//
+//   L.lora_product  L's product of the input that was dropped out, without the bias
+//   L.lora_sum      the sum of that and the scaled product
+//   L.dora          dora
+//   L.lora_rest     y without L.lora_product
+//   L.lora          the sum of L.dora and L.lora_rest
+//
+// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_scale (with dora all of the above),
+// L.two.…,
+//
+//   L.lora_chosen   for each sample the product of its adapter (with dora L.lora, which readers read)
 #pragma once
 
 #include <string_view>
@@ -25,10 +36,13 @@ namespace trainctl {
 
 // An adapter's names are that of its layer with these at the end: the parameters, and the sum.
 inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight", kAdapterSum = ".lora",
-                                  kAdapterMagnitude = ".lora.magnitude";
+                                  kAdapterMagnitude = ".dora.magnitude";
 
 /// The layers behind `layer`, the sum last; empty if no adapter names it.
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
+
+/// The layer that readers of `layer` read: the last one of its adapter, or itself.
+std::string read_layer(const JobSpec& spec, const std::string& layer);
 
 /// The layer beside which an adapter's layer is: "fc1" for "fc1.lora_a"; "" for other layers.
 std::string_view adapted_layer(const JobSpec& spec, std::string_view layer);

@@ -164,7 +164,9 @@ LayerEntry read_entry(const YamlNode& node, const std::string& path, Problems& p
   entry.path = path;
   entry.pos = node.pos;
   if (!node.is_map()) {
-    problems.add(node.pos, path, "must be a layer, not " + describe(node), "e.g. {type: dense, units: 10}");
+    problems.add(node.pos, path, "must be a layer, not " + describe(node),
+                 node.is_scalar() && find_layer_type(node.text) != nullptr ? "write {type: " + node.text + "}"
+                                                                           : "e.g. {type: dense, units: 10}");
     return entry;
   }
   entry.left_out = is_left_out(node, path, problems);

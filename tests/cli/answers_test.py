@@ -62,7 +62,7 @@ name: colors
 dataset:
   type: image_folder
   path: photos/train
-  transforms: [{resize: [8, 8]}, to_float, hwc2chw]
+  transforms: [to_float, {resize: [8, 8]}, hwc2chw]
   batch: 12
 validation: {dataset: {path: photos/val}}
 metrics: [accuracy]

@@ -123,11 +123,11 @@ TEST_CASE("what is frozen has a type: without adapters and weights, nf4 is refus
 TEST_CASE("dora trains the norms of the rows as well, and no gradient flows through the norm that divides") {
   const Graph graph = graph_with({kDora, kFromFolder});
   CHECK(trained_names(graph) ==
-        std::vector<std::string>{"fc2.lora_a.weight", "fc2.lora_b.weight", "fc2.lora.magnitude"});
-  const Tensor& norms = graph.tensors[static_cast<size_t>(*graph.find_tensor("fc2.lora.magnitude"))];
+        std::vector<std::string>{"fc2.lora_a.weight", "fc2.lora_b.weight", "fc2.dora.magnitude"});
+  const Tensor& norms = graph.tensors[static_cast<size_t>(*graph.find_tensor("fc2.dora.magnitude"))];
   CHECK(norms.init.kind == Init::Kind::row_norms);
   CHECK(norms.init.of == "fc2.weight");
-  CHECK_FALSE(computes_tensor(graph, "grad.fc2.lora.squares"));
+  CHECK_FALSE(computes_tensor(graph, "grad.fc2.dora.squares"));
   CHECK(adapter_error({kDora}).find("the job has no weights, whose rows have the norms that it trains") !=
         std::string::npos);
 }

@@ -40,7 +40,8 @@ transformers.utils.logging.disable_progress_bar()
 TOKENS = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
 SIZES = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
              max_position_embeddings=64)
-PLANS = {"one rank": [], "pipeline": ["launch.ranks=2", "parallel={mode: data_parallel, stages: 2, micro_batches: 2}"], "level 3": ["launch.ranks=2", "parallel={mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}"],
+PLANS = {"one rank": [], "pipeline": ["launch.ranks=2", "parallel={mode: data_parallel, stages: 2, micro_batches: 2}"],
+         "level 3": ["launch.ranks=2", "parallel={mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}"],
          "tensor parallel": ["launch.ranks=2", "parallel={mode: semi_auto_parallel, optimizer_shard: {level: 1, min_kb: 0}, strategies: STRATEGIES}"]}
 
 
@@ -232,7 +233,11 @@ def stored_in_fewer_bits(folder, kind, **options):
     case.fields.append(f"train={{steps: {STEPS}, checkpoint: {{}}, frozen_type: {kind}}}")
     if kind == "nf4":
         bitsandbytes_agrees(case.base().model.layers[0].mlp.up_proj.weight.detach().numpy())
+    as_it_is = case.logits(case.base())
     case.rounded = lambda name, weight: rounded_to(kind, weight) if ".layers." in name and weight.ndim == 2 else weight
+    moved = largest_difference(as_it_is, case.logits(case.base()))
+    print(f"  rounding the weights moves the logits by {moved:.1e}")
+    assert moved > 100 * TOLERANCE
     layers = "['h.*.qkv', 'h.*.proj', 'h.*.gate', 'h.*.up', 'h.*.down']"
     strategies = "{'h.*.qkv': [[1, 1, 1], [2, 1]], 'h.*.proj': [[1, 1, 2], [1, 2]], 'h.*.gate': [[1, 1, 1], [2, 1]]}"
     modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -262,8 +267,8 @@ def several(folder, **options):
         start.mkdir(exist_ok=True)
         made.rename(start / name)
     chosen = np.random.default_rng(5).integers(0, len(names), (STEPS, BATCH)).astype(np.int32)
-    np.savez(folder / "rows.npz", x=case.inputs.reshape(-1, LENGTH).numpy().astype(np.int32), y=case.labels.reshape(-1, LENGTH).numpy().astype(np.int32),
-             adapter=chosen.reshape(-1))
+    inputs, labels = (each.reshape(-1, LENGTH).numpy().astype(np.int32) for each in (case.inputs, case.labels))
+    np.savez(folder / "rows.npz", x=inputs, y=labels, adapter=chosen.reshape(-1))
     fields = "{data: x, label: y, adapter: adapter}"
     case.fields += [f"dataset={{type: npz, path: {folder / 'rows.npz'}, fields: {fields}, batch: {BATCH}, shuffle: false}}",
                     f"validation={{dataset: {{path: {folder / 'rows.npz'}}}}}"]
@@ -282,7 +287,8 @@ def several(folder, **options):
         for number, model in enumerate(models.values()):
             mine = torch.tensor(rows == number)
             if mine.any():
-                loss = loss + torch.nn.functional.cross_entropy(model(inputs[mine]).logits.reshape(-1, VOCAB), labels[mine].reshape(-1), reduction="sum")
+                logits = model(inputs[mine]).logits.reshape(-1, VOCAB)
+                loss = loss + torch.nn.functional.cross_entropy(logits, labels[mine].reshape(-1), reduction="sum")
         loss = loss / labels.numel()
         losses.append(loss.item())
         for model in models.values():  # an adapter without rows has a gradient of zeros

@@ -129,12 +129,12 @@ def check(trainctl, path, reference, overrides, env):
 def check_resume(trainctl, path, reference, first, second, env):
     """Half of the steps under one plan, saved, and the rest under another."""
     with tempfile.TemporaryDirectory(prefix="trainctl-context-") as logs:
-        saved = f"train.checkpoint={{every: auto, every_steps: {STEPS // 2}, folder: {logs}/saved}}"
+        saved = f"train.checkpoint={{every_steps: {STEPS // 2}, keep: 1000, dir: {logs}/saved}}"
         code, output = call([trainctl, "run", str(path), *first, saved, f"launch.log_dir={logs}/a"], env)
         if code != 0:
             raise Failure(f"exit code {code} of run {' '.join(first)}\n{output[-3000:]}")
-        checkpoint = f"{logs}/saved/step-{STEPS // 2}"
-        code, output = call([trainctl, "run", str(path), *second, f"--resume={checkpoint}", f"launch.log_dir={logs}/b"], env)
+        checkpoint = f"{logs}/saved/step_{STEPS // 2:08}"
+        code, output = call([trainctl, "run", str(path), *second, "--resume-from", checkpoint, f"launch.log_dir={logs}/b"], env)
         if code != 0:
             raise Failure(f"exit code {code} of the resumed run {' '.join(second)}\n{output[-3000:]}")
         losses = of_steps(read_losses(f"{logs}/b/1/metrics.jsonl"))

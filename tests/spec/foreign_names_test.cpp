@@ -1,17 +1,18 @@
 // Names of other tools: every entry leads to something that exists.
+#include "engine/spec/foreign_names.h"
+
 #include <doctest/doctest.h>
 
 #include <map>
 
 #include "engine/base/entry_types.h"
 #include "engine/spec/fields.h"
-#include "engine/spec/foreign_names.h"
 
 using namespace trainctl;
 
 namespace {
 
-std::vector<std::string> words_of(std::string_view names) {
+std::vector<std::string> foreign_words_of(std::string_view names) {
   std::vector<std::string> words;
   while (!names.empty()) {
     const size_t end = std::min(names.find(' '), names.size());
@@ -21,7 +22,24 @@ std::vector<std::string> words_of(std::string_view names) {
   return words;
 }
 
-bool is_type(const std::vector<EntryType>& types, std::string_view name) { return find_type(types, name) != nullptr; }
+bool is_known_type(const std::vector<EntryType>& types, std::string_view name) { return find_type(types, name) != nullptr; }
+
+bool is_type_of_kind(NameKind kind, std::string_view name) {
+  switch (kind) {
+    case NameKind::layer:
+      return is_known_type(layer_types(), name);
+    case NameKind::loss:
+      return is_known_type(loss_types(), name);
+    case NameKind::optimizer:
+      return is_known_type(optimizer_types(), name);
+    case NameKind::metric:
+      return is_known_type(metric_types(), name);
+    case NameKind::transform:
+      return is_known_type(transform_types(), name);
+    default:
+      return false;
+  }
+}
 
 bool is_layer_field(std::string_view name) {
   for (const Field& field : common_layer_fields())
@@ -31,24 +49,24 @@ bool is_layer_field(std::string_view name) {
   return false;
 }
 
-bool is_there(const ForeignName& name) {
+bool foreign_target_exists(const ForeignName& name) {
   switch (name.kind) {
     case NameKind::field:
       for (const FieldAt& field : fields_called(name.ours))
         if (field.path == name.ours) return true;
       return false;
     case NameKind::layer:
-      return is_type(layer_types(), name.ours);
+      return is_known_type(layer_types(), name.ours);
     case NameKind::layer_field:
       return is_layer_field(name.ours);
     case NameKind::loss:
-      return is_type(loss_types(), name.ours);
+      return is_known_type(loss_types(), name.ours);
     case NameKind::optimizer:
-      return is_type(optimizer_types(), name.ours);
+      return is_known_type(optimizer_types(), name.ours);
     case NameKind::metric:
-      return is_type(metric_types(), name.ours);
+      return is_known_type(metric_types(), name.ours);
     case NameKind::transform:
-      return is_type(transform_types(), name.ours);
+      return is_known_type(transform_types(), name.ours);
     case NameKind::dataset:
       for (const FieldAt& field : fields_called("dataset.type"))
         for (const std::string& choice : field.field->choices)
@@ -67,9 +85,10 @@ TEST_CASE("every name of another tool leads to a field or a type that exists, or
     CAPTURE(name.names);
     if (name.ours.empty()) {
       CHECK_FALSE(name.note.empty());
+      for (const std::string& word : foreign_words_of(name.names)) CHECK_MESSAGE(!is_type_of_kind(name.kind, word), word);
       continue;
     }
-    CHECK_MESSAGE(is_there(name), name.ours);
+    CHECK_MESSAGE(foreign_target_exists(name), name.ours);
     CHECK_FALSE(name.example.empty());
   }
 }
@@ -77,7 +96,7 @@ TEST_CASE("every name of another tool leads to a field or a type that exists, or
 TEST_CASE("a name of another tool is in the table once per kind") {
   std::map<std::pair<NameKind, std::string>, int> seen;
   for (const ForeignName& name : foreign_names())
-    for (const std::string& word : words_of(name.names)) {
+    for (const std::string& word : foreign_words_of(name.names)) {
       CAPTURE(word);
       CHECK(++seen[{name.kind, word}] == 1);
       CHECK(find_foreign(name.kind, word) == &name);

@@ -25,5 +25,7 @@ TEST_CASE("precision, recall and F1 of a class that is never answered are 0") {
 TEST_CASE("a loss reads classes, a yes or no, or numbers") {
   CHECK(prediction_kind("softmax_cross_entropy") == PredictionKind::class_logits);
   CHECK(prediction_kind("binary_cross_entropy") == PredictionKind::logit);
+  CHECK(prediction_kind("focal") == PredictionKind::logit);
+  CHECK(prediction_kind("poisson") == PredictionKind::log_values);
   CHECK(prediction_kind("smooth_l1") == PredictionKind::values);
 }

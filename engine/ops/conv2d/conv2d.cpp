@@ -221,7 +221,7 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
 }
 
 TensorId emit_conv1d(LayerContext& layer) {
-  const Shape& in = layer.shape();
+  const Shape in = layer.shape();
   if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
   const Attrs& fields = layer.attrs;
   const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),

@@ -38,19 +38,11 @@ LayerOutputs emit_dora(LayerContext& layer) {
   const TensorId norms =
       b.parameter("magnitude", {b.shape(w)[0]}, {.kind = Init::Kind::row_norms, .value = 1, .of = owner + ".weight"});
   const TensorId scale = b.emit("dora_scale", {norms, squares}, {}, "scale")[0];
-  // Each input is read first beside the scale, which ties its features to the rows of the weight.
-  const TensorId y = layer.inputs[0], product = layer.inputs.size() == 3 ? layer.inputs[2] : y;
-  const TensorId scaled = b.emit("mul", {product, scale}, {}, "scaled")[0];
-  const TensorId adapter = b.emit("mul", {layer.inputs[1], scale}, {}, "adapter")[0];
-  if (layer.inputs.size() == 3) {  // the product of the input that was dropped out, without the bias
-    const TensorId sum = b.emit("add", {scaled, adapter}, {}, "sum")[0];
-    return b.emit("add", {y, b.emit("sub", {sum, product}, {}, "change")[0]})[0];
-  }
-  const auto bias = layer.graph.find_tensor(product_layer + ".bias");
-  if (!bias) return b.emit("add", {scaled, adapter})[0];
-  const TensorId sum = b.emit("add", {scaled, adapter}, {}, "sum")[0];
+  const auto bias = layer.attrs.flag("bias") ? layer.graph.find_tensor(product_layer + ".bias") : std::nullopt;
+  if (!bias) return b.emit("mul", {layer.inputs[0], scale})[0];
+  const TensorId scaled = b.emit("mul", {layer.inputs[0], scale}, {}, "scaled")[0];
   const TensorId shift = b.emit("sub", {*bias, b.emit("mul", {*bias, scale}, {}, "scaled_bias")[0]}, {}, "shift")[0];
-  return b.emit("add", {sum, shift})[0];
+  return b.emit("add", {scaled, shift})[0];
 }
 
 }  // namespace
@@ -123,14 +115,13 @@ extern const OpDef dora_scale_op = {
 extern const LayerDef dora_layer = {
     .name = "dora",
     .doc =
-        "Gives the rows of an adapted weight trained norms (DoRA). Inputs: the output of the dense layer, and that of "
-        "its adapter; with dropout also the dense layer's product of the input that the adapter reads.",
+        "Gives the rows of an adapted weight trained norms (DoRA). Input: the sum of a dense layer's output and its "
+        "adapter's.",
     .fields = {text("layer", "The dense layer.").required(), text("a", "The adapter's first dense layer.").required(),
                text("b", "The adapter's second dense layer.").required(),
                text("share", "The layer whose weight the dense layer shares, if it has none of its own."),
+               flag("bias", true, "The input contains the dense layer's bias, if it has one, which is not scaled."),
                number("factor", "Factor of the adapter's product.").defaults(1.0)},
-    .min_inputs = 2,
-    .max_inputs = 3,
     .emit = emit_dora,
 };
 

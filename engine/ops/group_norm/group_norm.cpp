@@ -140,7 +140,7 @@ extern const LayerDef instance_norm_layer = {
                shift_init_field()},
     .emit =
         [](LayerContext& layer) {
-          const Shape& in = layer.shape();
+          const Shape in = layer.shape();
           if (in.size() < 3)
             shape_error(
                 fmt::format("instance_norm needs an input [n, c, ..] of at least 3 dims, but got {}", to_string(in)));

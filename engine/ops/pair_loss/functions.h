@@ -187,7 +187,8 @@ struct Focal {
   template <class Maths>
   TRAINCTL_DEVICE float slope(float p, float l) const {
     const float s = Maths::sigmoid(p), q = off<Maths>(p, l), power = Maths::pow(q, gamma);
-    const float of_power = gamma * power / (q > 1e-30f ? q : 1e-30f) * s * Maths::sigmoid(-p) * (1.0f - 2.0f * l);
+    const float before = Maths::abs(q) > 1e-30f ? power / q : 0.0f;  // q^(gamma - 1)
+    const float of_power = gamma * before * s * Maths::sigmoid(-p) * (1.0f - 2.0f * l);
     return share(l) * ((s - l) * power + cross_entropy<Maths>(p, l) * of_power);
   }
 };

@@ -89,7 +89,7 @@ const std::vector<Loss>& losses() {
                                         {"log_cosh"},
                                         {"poisson"},
                                         {"focal"},
-                                        {"focal", {{"alpha", -1.0}, {"gamma", 1.5}}},
+                                        {"focal", {{"alpha", -1.0}, {"gamma", 3.0}}},
                                         {"focal", {{"alpha", 0.6}, {"gamma", 0.0}}}};
   return all;
 }

@@ -219,7 +219,7 @@ class SizeStrategies {
         errors.push_back({spec_.position("parallel.tensor"), "parallel.tensor",
                           "no layer has heads or hidden features that can be cut", "remove parallel.tensor"});
       heads_and_features->check([&](const Layer& layer, const Factor& factor) {
-        fail("parallel.tensor", layer, factor, "the dim", mesh_.ways(axes_.tensor));
+        fail("parallel.tensor", layer, factor, "a dim has {} elements", mesh_.ways(axes_.tensor));
       });
     }
     std::vector<int> row_factor(graph_.layers.size(), -1), key_heads = row_factor;
@@ -237,13 +237,13 @@ class SizeStrategies {
       };
       for (size_t f = 0; heads_and_features && f < layer.factors.size(); ++f)
         if (heads_and_features->cuts(static_cast<LayerId>(l), static_cast<int>(f))) strategy.axes[f] = axes_.tensor;
-      cut("parallel.data", "the rows of a micro-batch", facts_[l].batch_factor, axes_.data);
+      cut("parallel.data", "a micro-batch has {} samples", facts_[l].batch_factor, axes_.data);
       const bool by_heads = shares_rows && key_heads[l] >= 0 && method_ == ContextMethod::ulysses;
       if (by_heads)
-        cut("parallel.context_method", "ulysses exchanges rows for heads, and their number", key_heads[l],
+        cut("parallel.context_method", "ulysses exchanges rows for heads, of which there are {}", key_heads[l],
             axes_.context);
       else
-        cut("parallel.context", "the rows of a sequence", row_factor[l], axes_.context);
+        cut("parallel.context", "a sequence has {} rows", row_factor[l], axes_.context);
       for (size_t f = 0; f < layer.factors.size(); ++f) strategy.factor_ways[f] = mesh_.ways(strategy.axes[f]);
       const bool cuts =
           std::any_of(strategy.axes.begin(), strategy.axes.end(), [](const Axes& a) { return !a.empty(); });
@@ -271,15 +271,14 @@ class SizeStrategies {
     const std::string& why_not = facts_[layer].why_not[static_cast<size_t>(factor)];
     const Factor& of = graph_.layers[layer].factors[static_cast<size_t>(factor)];
     if (!why_not.empty())
-      errors_.add({spec_.position(field), field, fmt::format("{} cannot be cut: {}", what, why_not), ""},
+      errors_.add({spec_.position(field), field, fmt::format("the dim cannot be cut: {}", why_not), ""},
                   graph_.layers[layer].name);
     else if (of.size % ways != 0)
       fail(field, graph_.layers[layer], of, what, ways);
   }
 
   void fail(const char* field, const Layer& layer, const Factor& factor, const char* what, int64_t ways) {
-    const std::string size =
-        factor.why_size.empty() ? fmt::format("{} is {}", what, factor.size) : fmt::format("{}", factor.why_size);
+    const std::string size = factor.why_size.empty() ? fmt::format(fmt::runtime(what), factor.size) : factor.why_size;
     errors_.add({spec_.position(field), field, fmt::format("{}, which {} does not divide", size, ways),
                  fmt::format("use a number that divides {}", factor.size)},
                 layer.name);

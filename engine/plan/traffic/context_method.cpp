@@ -76,12 +76,18 @@ class MethodCosts {
     return e.is_causal && !e.is_balanced ? (e.forward_seconds + e.backward_seconds) * (1.0 - 1.0 / ways_) : 0;
   }
 
+  double copies(int64_t bytes) const { return cost_.copy_seconds(bytes); }
+
+  // Bytes that are read and written beside the transfers: pieces of rows are split, joined, reordered and added.
   double gather(const Exchange& e) const {
-    const int64_t whole = e.kv_bytes * ways_;
-    return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e);
+    const int64_t whole = e.kv_bytes * ways_, rows = e.q_bytes + e.out_bytes;
+    return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e) +
+           (e.is_balanced ? copies(9 * whole + 6 * rows) + 20 * cost_.machine().launch.value : 0);
   }
   double ulysses(const Exchange& e) const {
-    return 2 * call(Collective::all_to_all, e.q_bytes + e.kv_bytes) + 2 * call(Collective::all_to_all, e.out_bytes);
+    const int64_t all = e.q_bytes + e.kv_bytes + e.out_bytes;
+    return 2 * call(Collective::all_to_all, e.q_bytes + e.kv_bytes) + 2 * call(Collective::all_to_all, e.out_bytes) +
+           (e.is_balanced ? copies(6 * all) + 12 * cost_.machine().launch.value : 0);
   }
   double ring(const Exchange& e) const {
     const Machine& machine = cost_.machine();
@@ -94,13 +100,11 @@ class MethodCosts {
       return machine.overlaps ? std::max(0.0, transfer - kernel) : transfer;
     };
     const double steps = ways_ - 1;
-    const double merges = steps * cost_.copy_seconds(3 * e.out_bytes),
-                 sums = steps * cost_.copy_seconds(3 * e.kv_bytes);
-    // One kernel more per step, which takes at least its launch.
-    const double starts = 4 * steps * machine.launch.value;
-    return steps * exposed(send(e.kv_bytes), e.forward_seconds / ways_) +
-           steps * exposed(send(2 * e.kv_bytes), e.backward_seconds / ways_) + send(e.kv_bytes) + merges + sums +
-           starts + imbalance(e);
+    const double transfers = steps * exposed(send(e.kv_bytes), e.forward_seconds / ways_) +
+                             steps * exposed(send(2 * e.kv_bytes), e.backward_seconds / ways_) + send(e.kv_bytes);
+    const double per_step = copies(3 * (e.q_bytes + e.out_bytes + e.kv_bytes) + (e.is_balanced ? 6 * e.kv_bytes : 0)) +
+                            (e.is_balanced ? 18 : 8) * machine.launch.value;
+    return transfers + steps * per_step + imbalance(e);
   }
 
   double sum(double (MethodCosts::*method)(const Exchange&) const) const {

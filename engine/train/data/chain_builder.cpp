@@ -323,7 +323,8 @@ void ChainBuilder::add_normalize(const TransformSpec& spec) {
 
 void ChainBuilder::add_to_float(const TransformSpec& spec) {
   if (type_.type != ElementType::u8)
-    fail(spec, fmt::format("needs u8 samples, not {}", to_string(type_.type)), "use rescale");
+    fail(spec, fmt::format("needs u8 samples, not {}", to_string(type_.type)),
+         "put to_float before transforms that return floats, such as resize; or use rescale");
   add_op({PixelOp::Kind::divide, {255.0f}, {}});
 }
 

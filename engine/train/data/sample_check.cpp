@@ -167,11 +167,14 @@ std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) 
       {},
       checked.section + ".path",
       stray->where + takes,
-      stray->value < 0 ? (use.input == "label" ? "an index cannot be negative; for samples without a class, set "
-                                                 "loss: {type: softmax_cross_entropy, ignore_index: " +
-                                                     std::to_string(stray->value) + "}"
-                                               : "an index cannot be negative")
-                       : fmt::format("change the network to support at least {}, or use other data", stray->value + 1)};
+      stray->value < 0
+          ? (use.input == "label" ? "an index cannot be negative; for samples without a class, set "
+                                    "loss: {type: softmax_cross_entropy, ignore_index: " +
+                                        std::to_string(stray->value) + "}"
+                                  : "an index cannot be negative")
+          : fmt::format("change the network to support at least {} ({}), or use other data", stray->value + 1,
+                        use.input == "label" ? fmt::format("units: {} of its last layer", stray->value + 1)
+                                             : fmt::format("vocab: {}", stray->value + 1))};
 }
 
 bool is_of_files(const DatasetSpec& set) {

@@ -141,6 +141,22 @@ std::optional<int64_t> first_outside_as(std::span<const uint8_t> body, int64_t b
   return {};
 }
 
+/// An IDX file, as MNIST's: two zeros, the type of the elements, the number of dims, the dims (big-endian), the
+/// elements.
+bool is_idx(std::span<const uint8_t> start, int64_t file_bytes) {
+  if (start.size() < 8 || start[0] != 0 || start[1] != 0 || start[2] < 0x08 || start[2] > 0x0e) return false;
+  const size_t dims = start[3];
+  if (dims < 1 || dims > 4 || start.size() < 4 + 4 * dims) return false;
+  int64_t elements = 1;
+  for (size_t d = 0; d < dims; ++d) {
+    int64_t size = 0;
+    for (size_t byte = 0; byte < 4; ++byte) size = size << 8 | start[4 + 4 * d + byte];
+    if (size <= 0 || elements > file_bytes / size) return false;
+    elements *= size;
+  }
+  return (file_bytes - 4 - static_cast<int64_t>(4 * dims)) % elements == 0;
+}
+
 }  // namespace
 
 int64_t byte_size(TokenType type) { return type == TokenType::u8 ? 1 : type == TokenType::u16 ? 2 : 4; }
@@ -156,6 +172,9 @@ TokenFormat parse_token_header(std::span<const uint8_t> start, int64_t file_byte
   if (is_other_file_of_llm_c(start))
     fail(file, fmt::format("byte 0: {} is the magic number of another llm.c file; token files have {} or {}",
                            word(start, 0), kKinds[0].magic, kKinds[1].magic));
+  if (is_idx(start, file_bytes))
+    fail(file,
+         "is an IDX file of images or labels; expected raw tokens; dataset.type: mnist reads folders of IDX files");
   if (is_numpy(start))
     fail(file, fmt::format("is a NumPy .npy file; expected raw tokens, as written by array.astype('{}').tofile(...)",
                            to_string(without_header)));

@@ -81,6 +81,8 @@ std::span<const float> Answers::read(int64_t sample) {
   if (kind_ == PredictionKind::class_logits) softmax(row_);
   if (kind_ == PredictionKind::logit)
     for (float& value : row_) value = sigmoid(value);
+  if (kind_ == PredictionKind::log_values)
+    for (float& value : row_) value = std::exp(value);
   return row_;
 }
 

@@ -33,7 +33,7 @@ class Answers {
   int64_t width() const { return width_; }
   bool has_labels() const { return has_labels_; }
 
-  /// class_logits: the probability of each class. logit: the probability of each output. values: as they are.
+  /// class_logits: the probability of each class. logit: the probability of each output. Else the numbers.
   std::span<const float> read(int64_t sample);
   /// One number per output, or the class. Nothing for a sample whose label the loss ignores.
   std::optional<std::span<const float>> label(int64_t sample);

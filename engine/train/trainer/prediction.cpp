@@ -17,10 +17,7 @@ namespace trainctl {
 namespace {
 
 TensorId output_of(const PlannedJob& job, const std::string& layer) {
-  auto found = job.graph.find_tensor(layer);
-  // Readers of a layer with an adapter read their sum.
-  if (const auto sum = job.graph.find_tensor(layer + std::string(kAdapterSum)); sum && job.spec.adapters.lora)
-    found = sum;
+  const auto found = job.graph.find_tensor(read_layer(job.spec, layer));
   if (found && job.graph.tensors[static_cast<size_t>(*found)].kind == TensorKind::activation) return *found;
   std::vector<std::string> names;
   for (const LayerSpec& one : job.spec.network)

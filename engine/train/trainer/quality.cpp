@@ -229,6 +229,7 @@ Quality quality_of(Answers& answers) {
     case PredictionKind::logit:
       return quality_of_logits(answers);
     case PredictionKind::values:
+    case PredictionKind::log_values:
       break;
   }
   return quality_of_values(answers);

@@ -52,7 +52,7 @@ class Trained:
             safetensors.torch.save_file({key: value.to(torch.float32).contiguous() for key, value in start.items()}, folder / "start.safetensors")
             job = {"name": "training", "seed": 3, "network": network, "loss": loss, "optimizer": optimizer,
                    "dataset": {"type": "npy", "path": str(folder / "data"), "fields": {"data": "data.npy", "label": "label.npy"},
-                               "batch": BATCH, "shuffle": False},
+                               "batch": BATCH, "shuffle": False, "label_dtype": "i32" if label.dtype.kind == "i" else "f32"},
                    "weights": {"from": str(folder / "start.safetensors"), "map": "job"},
                    "train": {"steps": steps, "checkpoint": {"integrated": True}, **more.pop("train", {})},
                    "launch": {"device": "cpu", "log_dir": str(folder / "runs")}, **more}
@@ -66,7 +66,7 @@ class Trained:
             done = subprocess.run([TRAINCTL, "run", folder / "job.yaml"], capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, json.dumps(job) + "\n" + done.stdout + done.stderr
             saved = max((folder / "runs/1/checkpoints").glob("*/model.safetensors"))
-            self.weights = {key: value.to(torch.float64) for key, value in safetensors.torch.load_file(saved).items()}
+            self.weights = {key.removesuffix(":weight"): value.to(torch.float64) for key, value in safetensors.torch.load_file(saved).items()}
             self.rows = [json.loads(line) for line in (folder / "runs/1/metrics.jsonl").read_text().splitlines()]
             self.rows = [row for row in self.rows if "step" in row and "kind" not in row]
             self.losses = [row["loss"] for row in self.rows]

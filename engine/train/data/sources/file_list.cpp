@@ -46,8 +46,12 @@ constexpr ForeignFormat kForeign[] = {
                     "relative paths start at the folder of the job file; ** matches any folders");
   if (fs::is_directory(pattern, ignored))
     throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "to select its files: " + pattern + "/*");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fs::path(pattern).parent_path(), ignored))
+    names.push_back(entry.path().filename().string());
+  const std::string near = did_you_mean(fs::path(pattern).filename().string(), names);
   throw SpecError({}, field, fmt::format("there is no file '{}'", pattern),
-                  "relative paths start at the folder of the job file");
+                  near.empty() ? "relative paths start at the folder of the job file" : near);
 }
 
 }  // namespace

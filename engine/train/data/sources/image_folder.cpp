@@ -110,6 +110,25 @@ int32_t class_number(const std::vector<std::string>& classes, const std::string&
   return static_cast<int32_t>(found - classes.begin());
 }
 
+/// Folders called train, val or test are parts of a data set, each with a folder per class.
+void refuse_splits(const std::string& folder, const std::vector<std::string>& folders) {
+  static const std::set<std::string, std::less<>> kTraining = {"train", "training"},
+                                                  kOthers = {"val",     "valid", "validation", "test",
+                                                             "testing", "dev",   "eval"};
+  std::string training, other;
+  for (const std::string& name : folders) {
+    if (kTraining.contains(name))
+      training = name;
+    else if (kOthers.contains(name))
+      other = name;
+    else
+      return;
+  }
+  if (training.empty() || other.empty() || list_folder(folder + "/" + training).folders.empty()) return;
+  fail_spec(fmt::format("'{}' contains {}, which are parts of a data set, not classes", folder, join(folders, " and ")),
+            fmt::format("path: {}/{}, and validation: {{dataset: {{path: {}/{}}}}}", folder, training, folder, other));
+}
+
 FolderImages images_in(std::string folder, std::vector<std::string> classes) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   const Listing top = list_folder(folder);
@@ -121,6 +140,7 @@ FolderImages images_in(std::string folder, std::vector<std::string> classes) {
   if (!top.images.empty())
     fail_spec(fmt::format("'{}/{}' is next to the class folders, so it has no class", folder, top.images[0]));
   const bool are_given = !classes.empty();
+  if (!are_given) refuse_splits(folder, top.folders);
   if (!are_given) classes = top.folders;
   FolderImages images{{}, std::move(classes)};
   Walk walk(images.names);
