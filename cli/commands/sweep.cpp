@@ -9,6 +9,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 #include "cli/sweep/lr_range.h"
 #include "cli/sweep/results.h"
 #include "cli/sweep/swept_field.h"
+#include "cli/sweep/tpe.h"
 #include "engine/base/error.h"
 #include "engine/base/output_file.h"
 #include "engine/runtime/cuda/devices.h"
@@ -40,6 +42,7 @@ struct SweepArguments {
   std::string job;
   std::vector<std::string> fields;
   int64_t random = 0;  ///< trials; 0: a grid
+  int64_t tpe = 0;     ///< trials that are chosen from the results of earlier ones; 0: none
   uint64_t seed = 1;
   int jobs = 0;  ///< at once; 0: as many as fit
   std::string folder;
@@ -80,7 +83,8 @@ std::vector<int> gpus_for(const JobSpec& spec) {
 /// Describes the sweep that the options request, without the number of random trials, which may grow.
 Json request_of(const SweepArguments& options) {
   Json request = {{"job", fs::absolute(options.job).lexically_normal().string()}, {"fields", options.fields}};
-  if (options.random > 0) request["seed"] = options.seed;
+  if (options.random > 0 || options.tpe > 0) request["seed"] = options.seed;
+  if (options.tpe > 0) request["search"] = "tpe";
   request["yaml"] = to_yaml(load_job(options.job));
   return request;
 }
@@ -157,6 +161,36 @@ int find_learning_rate(SweepArguments options) {
   return kExitDone;
 }
 
+/// Runs trials in rounds of as many as run at once. Each round is chosen from the results of all before it; the fields
+/// of a trial are kept in its folder, so that the same command resumes the sweep.
+SweepEnd run_chosen_trials(Sweep& sweep, const SweepArguments& options, const std::vector<SweptField>& fields,
+                           const JobSpec& spec, const std::function<void(const std::string&)>& report) {
+  PosixProcessRunner runner;
+  SweepEnd end;
+  sweep.trials.clear();
+  while (sweep.trials.size() < static_cast<size_t>(options.tpe) && end.signal == 0) {
+    std::vector<Observation> ended;
+    if (!sweep.trials.empty()) ended = observations_of(sweep, options.by);
+    for (int slot = 0; slot < sweep.at_once && sweep.trials.size() < static_cast<size_t>(options.tpe); ++slot) {
+      const size_t number = sweep.trials.size();
+      const std::string path = sweep.log_dir(number) + "/fields.json";
+      const Json known = Json::parse(std::ifstream(path), nullptr, false);
+      if (known.is_array()) {
+        sweep.trials.push_back(known.get<TrialFields>());
+        continue;
+      }
+      sweep.trials.push_back(choose_trial(fields, ended, options.seed, number));
+      (void)load_job(options.job, sweep.trials.back());
+      fs::create_directories(sweep.log_dir(number));
+      write_output(path, Json(sweep.trials.back()).dump() + "\n");
+    }
+    const SweepEnd round = run_trials(sweep, spec, runner, report);
+    end.failed += round.failed;
+    end.signal = round.signal;
+  }
+  return end;
+}
+
 int sweep(const SweepArguments& options) {
   if (!options.lr_range.empty()) return find_learning_rate(options);
   if (options.fields.empty())
@@ -164,17 +198,20 @@ int sweep(const SweepArguments& options) {
                     "e.g. optimizer.learning_rate=1e-3,3e-3, or --lr-range 1e-6..10");
   std::vector<SweptField> fields;
   for (const std::string& word : options.fields) fields.push_back(parse_swept_field(word));
-  std::vector<TrialFields> trials =
-      options.random > 0 ? random_trials(fields, options.random, options.seed) : grid(fields);
+  std::vector<TrialFields> trials = options.tpe > 0      ? random_trials(fields, options.tpe, options.seed)
+                                    : options.random > 0 ? random_trials(fields, options.random, options.seed)
+                                                         : grid(fields);
   const JobSpec spec = check_trials(options, trials);
   print_warnings(spec);
-  const Sweep sweep = sweep_of(options, std::move(trials), spec);
+  Sweep sweep = sweep_of(options, std::move(trials), spec);
   claim_folder(sweep, request_of(options));
   std::cout << fmt::format("{} trials of {}, {} at a time, in {}\n", sweep.trials.size(), spec.name, sweep.at_once,
                            sweep.folder)
             << std::flush;
   PosixProcessRunner runner;
-  const SweepEnd end = run_trials(sweep, spec, runner, [](const std::string& line) { std::cout << line << std::endl; });
+  const auto report = [](const std::string& line) { std::cout << line << std::endl; };
+  const SweepEnd end = options.tpe > 0 ? run_chosen_trials(sweep, options, fields, spec, report)
+                                       : run_trials(sweep, spec, runner, report);
   const std::vector<TrialResult> results = results_of(sweep, options.by);
   std::cout << "\n" << results_table(sweep, results);
   if (const std::string page = write_report(sweep, results); !page.empty()) std::cout << "\n" << page << "\n";
@@ -201,7 +238,14 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->add_option("--random", options->random, "Run this many trials with random values instead of all combinations")
       ->check(CLI::Range(1, 10'000))
       ->option_text("N");
-  command->add_option("--seed", options->seed, "Seed for --random; the same seed draws the same values")
+  command
+      ->add_option(
+          "--tpe", options->tpe,
+          "Run this many trials whose values are chosen from the results of earlier ones, after 10 random ones")
+      ->check(CLI::Range(1, 10'000))
+      ->option_text("N")
+      ->excludes("--random");
+  command->add_option("--seed", options->seed, "Seed for --random and --tpe; the same seed draws the same values")
       ->capture_default_str();
   command
       ->add_option("--jobs", options->jobs, "Number of concurrent trials; default: as many as the cores or GPUs allow")
@@ -226,6 +270,7 @@ trials are not repeated.
 Examples:
   trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2
   trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' dataset.batch=32,64 --random 20 --seed 7
+  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' 'network.fc.units=16..256*' --tpe 40
   trainctl sweep job.yaml --lr-range 1e-6..10
   trainctl sweep job.yaml seed=1..5+1 --by 'validation accuracy')");
   command->callback([&chosen, options] { chosen = [options] { return sweep(*options); }; });

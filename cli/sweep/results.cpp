@@ -89,6 +89,24 @@ std::vector<TrialResult> results_of(const Sweep& sweep, std::string by) {
   return results;
 }
 
+std::vector<Observation> observations_of(const Sweep& sweep, const std::string& by) {
+  std::vector<TrialResult> results;
+  for (size_t trial = 0; trial < sweep.trials.size(); ++trial) results.push_back(result_of(sweep, trial));
+  const std::vector<std::string> names = names_of(results);
+  const bool is_validated = std::find(names.begin(), names.end(), "validation loss") != names.end();
+  const std::string measure = !by.empty() ? by : is_validated ? "validation loss" : "loss";
+  std::vector<Observation> ended;
+  for (const TrialResult& result : results) {
+    if (result.state != TrialState::done && result.state != TrialState::failed) continue;
+    const double value = result.value(measure).value_or(NAN);
+    const double badness = !std::isfinite(value) || result.state == TrialState::failed ? INFINITY
+                           : measure.ends_with("loss")                                 ? value
+                                                                                       : -value;
+    ended.push_back({sweep.trials[result.trial], badness});
+  }
+  return ended;
+}
+
 std::string results_table(const Sweep& sweep, const std::vector<TrialResult>& results) {
   const std::vector<std::string> names = names_of(results);
   std::vector<std::string> headers = {">trial"};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/sweep/sweep.h"
+#include "cli/sweep/tpe.h"
 
 namespace trainctl {
 
@@ -26,6 +27,9 @@ struct TrialResult {
 /// Trials without a finite value come last. "" selects the validation loss if there is one, else the loss. Throws
 /// SpecError if no trial has such a value.
 std::vector<TrialResult> results_of(const Sweep& sweep, std::string by);
+
+/// The trials that have ended, for choosing the next one.
+std::vector<Observation> observations_of(const Sweep& sweep, const std::string& by);
 
 std::string results_table(const Sweep& sweep, const std::vector<TrialResult>& results);
 

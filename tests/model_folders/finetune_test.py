@@ -135,7 +135,7 @@ def encoder(folder, name):
     text = (folder / "tune.yaml").read_text()
     assert "classes: 3" in text and ("partial: true" in text) == (name not in ("bert_classifier", "vit_classifier")), text
     trains(folder, "tune.yaml", "dataset.batch=8", "optimizer.learning_rate=0.001")
-    run(folder, "checkpoint", "export", "runs_tune.yaml/1", "--map", "auto", "-o", "tuned")
+    run(folder, "checkpoint", "export", "runs_tune.yaml/1", "--map", "auto", "-o", "tuned/")
     kept = json.loads((folder / "tuned" / "config.json").read_text())
     labels = transformers.AutoConfig.from_pretrained(str(folder / "tuned")).id2label
     assert labels == {i: f"LABEL_{i}" for i in range(3)} and len(kept["label2id"]) == 3 and "num_labels" not in kept, kept

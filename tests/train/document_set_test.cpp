@@ -271,6 +271,7 @@ TEST_CASE("errors of documents name the file and the line") {
   CHECK(text.find("talks.jsonl:2: has no list of messages in the field 'messages'") != std::string::npos);
   write_document_file(folder.path() + "/talks.jsonl", "");
   CHECK(document_error([&] { DocumentSet empty(spec); }) == "dataset.path: the files contain no documents");
+  write_document_file(folder.path() + "/talks.jsonl", kTwoTurns);
   DatasetSpec other = spec;
   other.tokenizer = folder.path() + "/none";
   CHECK(document_error([&] { DocumentSet none(other); }).starts_with("dataset.tokenizer: "));

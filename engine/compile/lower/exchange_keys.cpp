@@ -341,6 +341,19 @@ class KeyExchange {
     return block;
   }
 
+  /// The block of the step after this one, empty after the last. Received before the kernels of the step in program
+  /// order, so that its memory is not theirs.
+  KeyBlock receive_next(const KeyBlock& mine, int64_t step) {
+    if (step + 1 == ways_) return {};
+    KeyBlock next = new_block(mine, block_of(step + 1));
+    recv(mine, next, block_of(step + 1));
+    return next;
+  }
+  KeyBlock pass_on(const KeyBlock& mine, const KeyBlock& block, int64_t step) {
+    if (step + 1 < ways_) send(mine, block, block_of(step));
+    return receive_next(mine, step);
+  }
+
   void ring() {
     const std::vector<View> whole_mask = mask();
     const Queries all = queries();
@@ -363,7 +376,7 @@ class KeyExchange {
         for (size_t k = 0; k < pieces(); ++k) sums[q].left += sight(q, step, k) != Sight::none ? 1 : 0;
     KeyBlock block = mine;
     for (int64_t step = 0; step < ways_; ++step) {
-      if (step + 1 < ways_) send(mine, block, block_of(step));
+      const KeyBlock next = pass_on(mine, block, step);
       if (sees_block(step)) {
         const std::vector<View> ks = pieces_of(block.k, block_of(step)), vs = pieces_of(block.v, block_of(step));
         for (size_t q = 0; q < pieces(); ++q)
@@ -371,9 +384,7 @@ class KeyExchange {
             if (const Sight sees = sight(q, step, k); sees != Sight::none)
               add_part(all, q, {ks[k], vs[k]}, sees, pair_name(step, q, k), whole_mask, outs[q], all_logs[q], sums[q]);
       }
-      if (step + 1 == ways_) break;
-      block = new_block(mine, block_of(step + 1));
-      recv(mine, block, block_of(step + 1));
+      block = next;
     }
     join(outs, out);
     join(all_logs, logs, kLogRowDim);
@@ -413,22 +424,24 @@ class KeyExchange {
     KeyBlock block = mine;
     for (int64_t step = 0; step < ways_; ++step) {
       if (step + 1 < ways_) send(mine, block, block_of(step));
+      KeyBlock sums;
+      if (step > 0) {
+        sums = new_block(totals, block_of(step));
+        recv(totals, sums, block_of(step));
+      }
+      const KeyBlock next = receive_next(mine, step);
       const bool sees = sees_block(step);
-      KeyBlock grads;
+      KeyBlock grads = sums;
       if (sees) {
         grads = new_block(totals, block_of(step));
         block_grads(all, block, step, whole_mask, dqs, has_dq, grads);
       }
-      if (step > 0) {
-        const KeyBlock sums = new_block(totals, block_of(step));
-        recv(totals, sums, block_of(step));
-        if (sees) add(grads.k, sums.k), add(grads.v, sums.v);
+      if (sees && step > 0) {
+        add(grads.k, sums.k), add(grads.v, sums.v);
         grads = sums;
       }
       send(totals, grads, block_of(step));
-      if (step + 1 == ways_) break;
-      block = new_block(mine, block_of(step + 1));
-      recv(mine, block, block_of(step + 1));
+      block = next;
     }
     recv(totals, totals, index_);
     join(dqs, dq);

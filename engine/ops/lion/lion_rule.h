@@ -10,7 +10,7 @@ namespace trainctl {
 
 struct LionStep {
   float keep1, rate1, keep2, rate2;
-  float scale, rate, shrink;  ///< of the step: clip factor, learning rate, factor of the weight
+  float scale, rate, shrink;  ///< per step: clip factor, learning rate, factor of the weight
 
   TRAINCTL_HOST_DEVICE void update(float g, float& w, std::array<float, 1>& state) const {
     const float grad = scale * g, ahead = keep1 * state[0] + rate1 * grad;

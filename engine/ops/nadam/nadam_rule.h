@@ -15,15 +15,16 @@ namespace trainctl {
 
 struct NadamStep {
   float rate1, keep2, rate2, eps, coupled_decay;
-  // Of the step: clip factor, factors of g and m, 1 / sqrt(bias2), factor of the weight.
-  float scale, of_gradient, of_moment, inverse_sqrt_bias2, shrink;
+  // Per step: clip factor, factors of g and m, 1 / sqrt(bias2), fraction of the weight that decays.
+  float scale, of_gradient, of_moment, inverse_sqrt_bias2, decaying;
 
   TRAINCTL_HOST_DEVICE void update(float g, float& w, std::array<float, 2>& state) const {
     float &m = state[0], &v = state[1];
     const float grad = scale * g + coupled_decay * w;
     m += rate1 * (grad - m);
     v = keep2 * v + rate2 * grad * grad;
-    w = w * shrink - (of_gradient * grad + of_moment * m) / (sqrtf(v) * inverse_sqrt_bias2 + eps);
+    w -= decaying * w;  // a factor 1 - decaying would be rounded in each step
+    w -= (of_gradient * grad + of_moment * m) / (sqrtf(v) * inverse_sqrt_bias2 + eps);
   }
 };
 
@@ -58,7 +59,7 @@ struct Nadam {
             lr * (1.0f - mu_now) / s.adam_bias1,
             lr * mu_next / (1.0f - (1.0f - s.adam_bias1) * mu_next),
             1.0f / sqrtf(s.adam_bias2),
-            1.0f - lr * decoupled_decay};
+            lr * decoupled_decay};
   }
 };
 

@@ -88,7 +88,8 @@ CpuKernel prepare_placed_positions_grad(const KernelCall& call) {
           by_position = RowsByPosition(table.shape[0], row_of.p.batches * row_of.p.count)]() mutable {
     by_position.sort(row_of);
     const int64_t d = row_of.p.d;
-    cpu::over_range(threads, positions, 1, [&](int64_t begin, int64_t end) {
+    const int64_t least = kLeastPositionElements / std::max<int64_t>(1, d);
+    cpu::over_range(threads, positions, least, [&](int64_t begin, int64_t end) {
       constexpr int64_t kTile = 256;
       for (int64_t at = begin; at < end; ++at) {
         const int64_t from = by_position.begins[static_cast<size_t>(at)];

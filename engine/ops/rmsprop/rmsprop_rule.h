@@ -16,7 +16,7 @@ template <bool kMomentum, bool kCentered>
 struct RmspropStep {
   static constexpr int kStates = 1 + (kMomentum ? 1 : 0) + (kCentered ? 1 : 0);
   float alpha, rest, eps, decay, momentum;
-  float scale = 1, rate = 0;  ///< of the step: clip factor, learning rate
+  float scale = 1, rate = 0;  ///< per step: clip factor, learning rate
 
   TRAINCTL_HOST_DEVICE void update(float g, float& w, std::array<float, kStates>& state) const {
     const float grad = scale * g + decay * w;

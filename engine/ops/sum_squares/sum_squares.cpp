@@ -1,4 +1,4 @@
-// sum_squares: out[1] = sum in^2, one term of the gradients' global norm. not_finite: out[1] = 0 if in[1] is finite,
+// sum_squares: out[1] = sum in^2, one term of the gradients' global norm. count_not_finite: out[1] = 0 if in[1] is finite,
 // else 1.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
@@ -17,7 +17,7 @@ extern const KernelDef sum_squares_kernel = {
 };
 
 extern const KernelDef not_finite_kernel = {
-    .name = "not_finite",
+    .name = "count_not_finite",
     .example =
         [] {
           using namespace example;

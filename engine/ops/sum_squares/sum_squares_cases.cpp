@@ -16,10 +16,10 @@ std::vector<KernelCase> sum_squares_kernels() {
   }
   for (const double x : {0.0, 3.0, 1e30}) {
     const CaseOperand number{.shape = {1}, .fill = CaseOperand::Fill::number, .number = x};
-    calls.push_back({"not_finite", {number}, {unwritten({1})}, {}, 0});
+    calls.push_back({"count_not_finite", {number}, {unwritten({1})}, {}, 0});
   }
   const CaseOperand infinite{.shape = {1}, .fill = CaseOperand::Fill::number, .number = INFINITY};
-  calls.push_back({"not_finite", {infinite}, {unwritten({1})}, {}, 0});
+  calls.push_back({"count_not_finite", {infinite}, {unwritten({1})}, {}, 0});
   return calls;
 }
 
@@ -33,7 +33,7 @@ extern const OpCases sum_squares_cases = {
                              for (const double x : call.in[0].values) sum += x * x;
                              return naive::Outputs{{{1}, {sum}}};
                            }},
-                          {"not_finite",
+                          {"count_not_finite",
                            [](const NaiveCall& call) {
                              return naive::Outputs{{{1}, {std::isfinite(call.in[0].values[0]) ? 0.0 : 1.0}}};
                            }}},

@@ -21,6 +21,6 @@ CpuKernel prepare_not_finite(const KernelCall& call) {
 
 }  // namespace
 
-extern const CpuKernels sum_squares_cpu = {{"sum_squares", prepare_sum_squares}, {"not_finite", prepare_not_finite}};
+extern const CpuKernels sum_squares_cpu = {{"sum_squares", prepare_sum_squares}, {"count_not_finite", prepare_not_finite}};
 
 }  // namespace trainctl

@@ -42,12 +42,12 @@ __global__ void not_finite_kernel_cuda(const float* x, float* out) {
 
 CudaKernel prepare_not_finite(const CudaKernelCall& call) {
   return [x = call.in[0].as<const float>(), out = call.out[0].as<float>()](CudaStream stream) {
-    launch(not_finite_kernel_cuda, 1, 1, 0, stream, "not_finite", x, out);
+    launch(not_finite_kernel_cuda, 1, 1, 0, stream, "count_not_finite", x, out);
   };
 }
 
 }  // namespace
 
-extern const CudaKernels sum_squares_cuda = {{"sum_squares", prepare_sum_squares}, {"not_finite", prepare_not_finite}};
+extern const CudaKernels sum_squares_cuda = {{"sum_squares", prepare_sum_squares}, {"count_not_finite", prepare_not_finite}};
 
 }  // namespace trainctl
