@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/base/text.h"
+#include "engine/spec/adapters.h"
 #include "engine/spec/batch_transforms.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/hosts.h"
@@ -94,6 +95,14 @@ void norms_start_as_those_of_weights(Rules& r) {
   if (!r.job.weights)
     r.wrong("adapters.lora.dora", "the job has no weights, whose rows have the norms that it trains",
             "set weights.from to the model folder to fine-tune, or dora: false");
+  for (const LayerSpec& layer : r.job.network) {
+    const bool trains_bias = layer.attrs.flag("bias", true) && !is_frozen(r.job, layer.name + ".bias");
+    const bool is_adapted = !layer.inputs.empty() && !adapter_layers(r.job, layer).empty();
+    if (r.job.precision != Precision::bf16 || !trains_bias || !is_adapted) continue;
+    r.wrong("train.freeze", "with adapters.lora.dora and precision: bf16, " + layer.name + ".bias cannot be trained",
+            "add '" + layer.name + ".bias' to train.freeze, or set precision: fp32");
+    break;
+  }
 }
 
 /// adapters.names and adapters.field.

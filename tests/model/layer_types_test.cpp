@@ -188,7 +188,9 @@ TEST_CASE("every loss of the list builds on labels of its type") {
     for (const LossField& field : loss->reads)
       if (!field.is_optional) data.fields.push_back({field.name, {5}, field.is_integer});
     const Graph graph = build_graph(
-        parse_job("dataset: {type: random, shape: [12], label_dtype: f32, batch: 8}\n" + text, "job.yaml"), data);
+        parse_job("dataset: {type: random, shape: [12], classes: 5, label_dtype: " + labels + ", batch: 8}\n" + text,
+                  "job.yaml"),
+        data);
     REQUIRE(graph.loss >= 0);
     CHECK(graph.nodes[graph.tensors[graph.loss].producer].op == loss->op->name);
     CHECK(graph.updates.size() == 2);

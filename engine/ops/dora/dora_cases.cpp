@@ -46,7 +46,7 @@ extern const OpCases dora_cases = {
     .shape_errors = {{{"dora_squares", {{{4, 6}}, {{2, 5}}, {{4, 2}}}}, "dora_squares: A is [2, 5], expected [2, 6]"},
                      {{"dora_squares", {{{4, 6}}, {{2, 6}}, {{4, 3}}}}, "dora_squares: B is [4, 3], expected [4, 2]"},
                      {{"dora_scale", {{{4}}, {{3}}}}, "dora_scale: the squares is [3], expected [4]"}},
-    .layers = {{"dora", ", layer: square, a: square, b: square", {8, 12}}},
+    .layers = {{"dora", ", layer: square, a: square, b: square, bias: false", {8, 12}}},
 };
 
 }  // namespace trainctl
