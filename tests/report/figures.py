@@ -14,7 +14,7 @@ def grammar():
     block = re.search(r"<!-- grammar -->\n```text\n(.*?)```", page, re.S)[1]
     rules = {}
     for name, body in re.findall(r"^(\w+) +:= \{(.*)\}$", block, re.M):
-        body = re.sub(r": (\{.*\}|\[\w+\])", "", re.sub(r"beside\?: \{.*?\}", "", body)) if name != "start_up" else "start_up"
+        body = re.sub(r": (\{.*\}|\[[^\]]*\])", "", re.sub(r"beside\?: \{.*?\}", "", body)) if name != "start_up" else "start_up"
         fields = [field.strip() for field in body.split(",")]
         names = {field.split(":")[0].rstrip("?"): field.split(":")[0].endswith("?") for field in fields}
         kind = re.search(r'kind: "(\w+)"', body)
