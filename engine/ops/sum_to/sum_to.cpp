@@ -1,5 +1,5 @@
-// y = x summed over the dims in which attr shape is 1 or has no dim: the reverse of broadcasting. With attr f32 y is f32
-// for any x, as the gradient of a parameter must be.
+// y = x summed over the dims in which attr shape is 1 or has no dim: the reverse of broadcasting. With attr f32 y is
+// f32 for any x, as the gradient of a parameter must be.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -19,15 +19,17 @@ extern const OpDef sum_to_op = {
       }
       return {{shape, attrs.flag("f32") ? DType::f32 : in[0].dtype}};
     },
-    .kernel =
-        {.name = "sum_to",
-         .accumulates = 1,
-         .cost = reduction_cost<1>,
-         .example =
-             [] {
-               using namespace example;
-               return KernelExample{.what = "y = x summed to shape", .inputs = {{kMatrix}}, .attrs = {{"shape", kRow}}, .optional = {{"f32", true}}};
-             }},
+    .kernel = {.name = "sum_to",
+               .accumulates = 1,
+               .cost = reduction_cost<1>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x summed to shape",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"shape", kRow}},
+                                          .optional = {{"f32", true}}};
+                   }},
 };
 
 extern const OpFamily sum_to_family = {.ops = {&sum_to_op}};
