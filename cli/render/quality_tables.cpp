@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 #include <vector>
 
@@ -92,11 +93,12 @@ std::string largest_confusions(const Quality& quality, size_t width) {
 
 /// The name of a measure as users write it.
 std::string shown_name(const std::string& name) {
-  static const std::vector<std::pair<std::string, std::string>> names = {
-      {"accuracy", "accuracy"}, {"f1", "mean F1"}, {"auc", "AUC"}, {"mae", "MAE"}, {"rmse", "RMSE"}, {"r2", "R2"}};
-  for (const auto& [key, shown] : names)
-    if (key == name) return shown;
-  return name;
+  if (name == "f1") return "mean F1";
+  constexpr size_t kLongestAbbreviation = 4;
+  std::string shown = name;
+  if (name.size() <= kLongestAbbreviation)
+    std::transform(shown.begin(), shown.end(), shown.begin(), [](unsigned char c) { return std::toupper(c); });
+  return shown;
 }
 
 }  // namespace
