@@ -73,12 +73,12 @@ std::string sizes_text(const Json& sizes) {
   return text + (sizes["sequence_parallel"].get<bool>() ? ", sequence-parallel" : "");
 }
 
-/// "2 of 8 per rank".
+/// "2 of 8 experts per rank".
 std::string experts_text(const Json& shares) {
   std::vector<std::string> texts;
   for (const Json& share : shares)
     texts.push_back(fmt::format("{} of {}", share["per_rank"].get<int64_t>(), share["all"].get<int64_t>()));
-  return join(texts) + " per rank";
+  return join(texts) + " experts per rank";
 }
 
 std::string rate_of(const Json& per_second, const char* unit) {
@@ -134,7 +134,7 @@ std::string render_headline(const Json& r, size_t width) {
   std::string out = fit_lines(first_line(r), width);
   const auto add = [&](std::string_view label, const std::string& value) { out += labelled(label, value, width); };
   add("parallel", sizes_text(r["sizes"]));
-  if (r.contains("experts_per_rank")) add("expert shares", experts_text(r["experts_per_rank"]));
+  if (r.contains("experts_per_rank")) add("mixture", experts_text(r["experts_per_rank"]));
   const bool has_headline = r.contains("headline");
   if (has_headline && r["headline"].contains("step_seconds")) {
     const Json& h = r["headline"];

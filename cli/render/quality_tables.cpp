@@ -91,14 +91,13 @@ std::string largest_confusions(const Quality& quality, size_t width) {
   return "most frequent confusions\n" + table.str(2, width);
 }
 
-/// The name of a measure as users write it.
+/// The name of a measure as users write it: abbreviations are in capitals.
 std::string shown_name(const std::string& name) {
   if (name == "f1") return "mean F1";
-  constexpr size_t kLongestAbbreviation = 4;
-  std::string shown = name;
-  if (name.size() <= kLongestAbbreviation)
-    std::transform(shown.begin(), shown.end(), shown.begin(), [](unsigned char c) { return std::toupper(c); });
-  return shown;
+  if (name.size() > 4) return name;
+  std::string capitals = name;
+  for (char& c : capitals) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return capitals;
 }
 
 }  // namespace

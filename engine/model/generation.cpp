@@ -111,14 +111,17 @@ class CachedNetwork {
 };
 
 /// Without nodes that only keep statistics of a training. The outputs of a layer that passes its input on are that
-/// input's.
+/// input's, also where other layers read them.
 Graph without_statistics(const Graph& network) {
   std::vector<TensorId> wanted;
-  for (const Layer& layer : network.layers) wanted.insert(wanted.end(), layer.outputs.begin(), layer.outputs.end());
+  for (const Layer& layer : network.layers)
+    for (const std::vector<TensorId>* tensors : {&layer.inputs, &layer.outputs})
+      wanted.insert(wanted.end(), tensors->begin(), tensors->end());
   Graph graph = forward_part(network, wanted);
   auto next = wanted.begin();
   for (Layer& layer : graph.layers)
-    for (TensorId& output : layer.outputs) output = *next++;
+    for (std::vector<TensorId>* tensors : {&layer.inputs, &layer.outputs})
+      for (TensorId& tensor : *tensors) tensor = *next++;
   return graph;
 }
 

@@ -33,7 +33,7 @@ std::string expert_note(const Graph& graph, const Plan& plan, LayerId layer, int
       pairs /= plan.mesh.ways(axes[static_cast<size_t>(cut)]);
   const int64_t mean = pairs * held / experts;
   const auto most = static_cast<int64_t>(static_cast<double>(mean) * call.capacity);
-  const std::string bytes_of_row = fmt::format("{} kept bytes per row", call.bytes_of_row);
+  const std::string bytes_of_row = fmt::format("each with {} bytes that are kept", with_commas(call.bytes_of_row));
   return fmt::format(
       "{} of {} experts per rank; of each micro-batch they receive {} rows of tokens if all loads are "
       "equal, and at most {}, {}",

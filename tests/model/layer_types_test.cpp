@@ -5,6 +5,7 @@
 
 #include "engine/ops/layer_def.h"
 #include "engine/ops/loss_def.h"
+#include "engine/spec/parse.h"
 #include "tests/model/built.h"
 #include "tests/op_cases/op_cases.h"
 
@@ -181,9 +182,13 @@ TEST_CASE("every loss of the list builds on labels of its type") {
     if (loss->margins != nullptr) continue;  // it reads other data: model_folders/dpo_test.py
     CAPTURE(loss->name);
     CHECK(std::string(loss->doc) != "");
-    const Graph graph =
-        build("network: [{name: d, type: dense, units: 5}]\nloss: " + std::string(loss->name) + "\n",
-              {.label = loss->labels_are_classes ? Shape{} : Shape{5}, .integer_label = loss->labels_are_classes});
+    const std::string text = "network: [{name: d, type: dense, units: 5}]\nloss: " + std::string(loss->name) + "\n";
+    DataShapes data =
+        data_and_label({12}, loss->labels_are_classes ? Shape{} : Shape{5}, false, loss->labels_are_classes);
+    for (const LossField& field : loss->reads)
+      if (!field.is_optional) data.fields.push_back({field.name, {5}, field.is_integer});
+    const Graph graph = build_graph(
+        parse_job("dataset: {type: random, shape: [12], label_dtype: f32, batch: 8}\n" + text, "job.yaml"), data);
     REQUIRE(graph.loss >= 0);
     CHECK(graph.nodes[graph.tensors[graph.loss].producer].op == loss->op->name);
     CHECK(graph.updates.size() == 2);

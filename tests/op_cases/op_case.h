@@ -34,6 +34,7 @@ struct OpCase {
   double tolerance = 2e-6;     ///< relative to the largest element of a result; gradients: 10 times that
   BuildLayer build = nullptr;  ///< for a layer of more than one node
   bool fused = false;          ///< with an epilogue, which only the compiler sets: no backward
+  bool has_losses = false;     ///< its gradient also has that of losses which its outputs do not show
 
   std::string name() const;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -22,7 +23,9 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kRowsOfTask = 64;
-constexpr int64_t kLinesOfTask = 128;              ///< lines of a weight's gradient
+constexpr int64_t kLinesOfTask = 128;  ///< lines of a weight's gradient
+constexpr int64_t kRowsWorthTransposing =
+    8;  ///< rows of an expert from which products with its transposed weights are faster
 constexpr int64_t kWorthAnExpertThread = 1 << 20;  ///< multiplications
 
 /// Rows [first, first + count) of one expert.
@@ -142,6 +145,39 @@ void with_activation(ExpertActivation activation, const F& f) {
   }
 }
 
+constexpr int kTransposedLanes = 8;
+typedef float TransposedVec __attribute__((vector_size(4 * kTransposedLanes), aligned(4), may_alias));
+
+/// to[c, r] = from[r, c] of an 8 x 8 block, in three rounds that each interleave the halves of the block.
+inline void transpose_block(const float* from, int64_t from_row, float* to, int64_t to_row) {
+  typedef float Vec __attribute__((vector_size(4 * kTransposedLanes)));
+  Vec v[kTransposedLanes];
+  for (int i = 0; i < kTransposedLanes; ++i) v[i] = *reinterpret_cast<const TransposedVec*>(from + i * from_row);
+#pragma GCC unroll 3
+  for (int round = kTransposedLanes; round > 1; round /= 2) {
+    Vec next[kTransposedLanes];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTransposedLanes / 2; ++i) {
+      next[2 * i] = __builtin_shufflevector(v[i], v[i + kTransposedLanes / 2], 0, 8, 1, 9, 2, 10, 3, 11);
+      next[2 * i + 1] = __builtin_shufflevector(v[i], v[i + kTransposedLanes / 2], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kTransposedLanes; ++i) v[i] = next[i];
+  }
+  for (int i = 0; i < kTransposedLanes; ++i) *reinterpret_cast<TransposedVec*>(to + i * to_row) = v[i];
+}
+
+/// to [columns, rows] of from [rows, columns].
+void transpose_weight(const float* from, int64_t rows, int64_t columns, float* to) {
+  const int64_t whole_rows = rows / kTransposedLanes * kTransposedLanes,
+                whole_columns = columns / kTransposedLanes * kTransposedLanes;
+  for (int64_t c = 0; c < whole_columns; c += kTransposedLanes)
+    for (int64_t r = 0; r < whole_rows; r += kTransposedLanes)
+      transpose_block(from + r * columns + c, columns, to + c * rows + r, rows);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+}
+
 /// The rows, threads and scratch memory of both kernels.
 class ExpertsKernel {
  public:
@@ -253,13 +289,16 @@ ExpertsSize size_of_call(const KernelCall& call, size_t first, const TensorArg& 
 class ExpertsForward : ExpertsKernel {
  public:
   ExpertsForward(const KernelCall& call, const ExpertsSize& n)
-      : ExpertsKernel(call, n, n.features, kRowsOfTask * (n.features + n.hidden)),
+      : ExpertsKernel(call, n, n.features,
+                      kRowsOfTask * (n.features + n.hidden) + (n.parts + 1) * n.hidden * n.features),
         in_(call, 0),
         y_(call.out[0].as<float>()),
-        kept_(call.out[1].as<float>()) {}
+        kept_(call.out[1].as<float>()),
+        transposed_(static_cast<size_t>(threads_)) {}
 
   void operator()() {
     rows_.sort(in_.ids);
+    std::fill(transposed_.begin(), transposed_.end(), -1);
     with_activation(activation_, [&](auto activation) {
       for_each_task([&](const ExpertTask& task, int thread) { run_task<activation()>(task, thread); });
     });
@@ -268,21 +307,38 @@ class ExpertsForward : ExpertsKernel {
 
  private:
   template <ExpertActivation activation>
-  void run_task(const ExpertTask& task, int thread) const {
+  void run_task(const ExpertTask& task, int thread) {
     const int64_t d = n_.features, h = n_.hidden, inner = n_.inner();
-    float* const xs = scratch() + n_.rows * d + thread * kRowsOfTask * (d + h);
+    float* const xs = scratch() + n_.rows * d + thread * (kRowsOfTask * (d + h) + (n_.parts + 1) * h * d);
     float *const a = xs + kRowsOfTask * d, *const u = kept_ + task.first * inner;
     gather(in_.x, task, xs);
-    const float* const up = in_.up + task.expert * inner * d;
-    multiply({.m = task.count, .n = inner, .k = d, .a = xs, .b = up, .c = u, .transpose_b = true}, thread);
+    const ExpertWeights w = weights_of(task.expert, a + kRowsOfTask * h, thread);
+    multiply({.m = task.count, .n = inner, .k = d, .a = xs, .b = w.up, .c = u, .transpose_b = !w.transposed}, thread);
     for (int64_t i = 0; i < task.count; ++i) activate<activation>(h, u + i * inner, a + i * h);
-    const float* const down = in_.down + task.expert * d * h;
-    multiply({.m = task.count, .n = d, .k = h, .a = a, .b = down, .c = scratch() + task.first * d, .transpose_b = true},
-             thread);
+    float* const y = scratch() + task.first * d;
+    multiply({.m = task.count, .n = d, .k = h, .a = a, .b = w.down, .c = y, .transpose_b = !w.transposed}, thread);
+  }
+
+  struct ExpertWeights {
+    const float *up, *down;
+    bool transposed;
+  };
+
+  /// The weights of an expert, transposed in the memory of the thread if enough rows use them.
+  ExpertWeights weights_of(int64_t expert, float* memory, int thread) {
+    const int64_t d = n_.features, h = n_.hidden, inner = n_.inner();
+    const float *const up = in_.up + expert * inner * d, *const down = in_.down + expert * d * h;
+    if (rows_.begin(expert + 1) - rows_.begin(expert) < kRowsWorthTransposing) return {up, down, false};
+    if (std::exchange(transposed_[static_cast<size_t>(thread)], expert) != expert) {
+      transpose_weight(up, inner, d, memory);
+      transpose_weight(down, d, h, memory + inner * d);
+    }
+    return {memory, memory + inner * d, true};
   }
 
   ExpertOperands in_;
   float *y_, *kept_;
+  std::vector<int64_t> transposed_;  ///< by thread: the expert whose weights its memory has; -1: none
 };
 
 class ExpertsBackward : ExpertsKernel {

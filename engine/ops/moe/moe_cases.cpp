@@ -319,13 +319,17 @@ std::vector<OpCase> moe_rows() {
                     balance_attrs(12, score, 0.5, 0.25),
                     {{2, 6, 2}},
                     2e-6,
-                    build_balance});
+                    build_balance,
+                    false,
+                    true});
     rows.push_back({"balance_losses",
                     {{{2, 6, 2}}, {{2, 6, 12}}, ids({2, 6, 2}, 12)},
                     by_sequence(balance_attrs(12, score, 0.5, 0, 6)),
                     {{2, 6, 2}},
                     2e-6,
-                    build_balance_by_sequence});
+                    build_balance_by_sequence,
+                    false,
+                    true});
   }
   rows.push_back({"sequence_load", {ids({4, 6, 2}, 5)}, {{"experts", int64_t{5}}}, {{4, 5}}});
   rows.push_back({"drop_pairs", {ids({4, 9, 2}, 5)}, {{"experts", int64_t{5}}, {"most", int64_t{3}}}, {{4, 9, 2}}});
@@ -388,7 +392,7 @@ extern const OpCases moe_cases = {
           "each token alone; its experts are never cut",
           "kn"},
          {{"balance_losses", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}, balance_attrs(6, "softmax", 1, 0)},
-          {"balance_losses_grad abn,s->abn sums s"},
+          {"pass in0", "balance_losses_grad abn,s->abn sums s"},
           "the gradient of a token needs the load of all tokens, which is reduced before, and nothing of other tokens",
           "kns"},
          {{"experts", kRuleInputs, kRuleAttrs},

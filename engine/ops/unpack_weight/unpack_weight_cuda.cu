@@ -1,4 +1,4 @@
-// A frozen weight as kernels read it (graph/packing.h). A thread unpacks a word of codes.
+// A frozen weight as kernels read it (graph/packing.h). A thread unpacks 8 elements.
 #include "engine/graph/packing.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
@@ -15,28 +15,32 @@ struct CodeBook {
 
 // Kernels
 
-/// words [blocks, 1 + 64 / kTogether], y [blocks, 64]; kTogether codes per word: 8 of nf4, 4 of int8.
-template <int kTogether, class T>
+/// words [blocks, 1 + 64 / kTogether], y [blocks, 64]; kTogether codes per word: 8 of nf4, 4 of int8. A thread writes 8
+/// elements, at once if y is aligned.
+template <int kTogether, bool kAligned, class T>
 __global__ void __launch_bounds__(kUnpackThreads)
-    unpack_words_kernel(CodeBook book, const uint32_t* words, int64_t all, T* y) {
+    unpack_words_kernel(CodeBook book, const uint32_t* words, int64_t eights, Ref<T> y) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ float codes[16];
   if (threadIdx.x < 16) codes[threadIdx.x] = book.value[threadIdx.x];
   __syncthreads();
-  constexpr int kWords = static_cast<int>(kPackedBlock) / kTogether, kBits = 32 / kTogether;
-  for (int64_t i = int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x; i < all;
+  constexpr int kEightsOfBlock = static_cast<int>(kPackedBlock) / 8, kWords = 8 / kTogether, kBits = 32 / kTogether;
+  for (int64_t i = int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x; i < eights;
        i += int64_t{gridDim.x} * kUnpackThreads) {
-    const int64_t block = i / kWords;
-    const uint32_t* const from = words + block * (kWords + 1);
-    const float most = __uint_as_float(from[0]);
-    const uint32_t word = from[1 + i % kWords];
-    const float step = most / 127;
+    const uint32_t* const from = words + i / kEightsOfBlock * (1 + kEightsOfBlock * kWords);
+    const float most = __uint_as_float(from[0]), step = most / 127;
+    float v[8];
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const float v = kTogether == 8 ? codes[word >> (kBits * j) & 15u] * most
-                                     : static_cast<float>(static_cast<int8_t>(word >> (kBits * j) & 255u)) * step;
-      y[i * kTogether + j] = from_f32<T>(v);
+    for (int j = 0; j < 8; ++j) {
+      const uint32_t word = from[1 + i % kEightsOfBlock * kWords + j / kTogether] >> (j % kTogether * kBits);
+      v[j] = kTogether == 8 ? codes[word & 15u] * most : static_cast<float>(static_cast<int8_t>(word & 255u)) * step;
+    }
+    if constexpr (kAligned) {
+      store(y, i * 8, v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) set(y, i * 8 + j, v[j]);
     }
   }
 }
@@ -61,11 +65,12 @@ template <int kTogether, class T>
 CudaKernel prepare_unpacked_words(const CudaKernelCall& call) {
   CodeBook book;
   std::copy(kNf4Codes.begin(), kNf4Codes.end(), book.value);
-  const int64_t all = call.out[0].size() / kTogether;
+  const int64_t eights = call.out[0].size() / 8;
+  const auto kernel = packs_are_aligned({&call.out[0]}) ? unpack_words_kernel<kTogether, true, T>
+                                                        : unpack_words_kernel<kTogether, false, T>;
   return
-      [=, words = static_cast<const uint32_t*>(call.in[0].as<uint32_t>()), y = call.out[0].as<T>()](CudaStream stream) {
-        launch(unpack_words_kernel<kTogether, T>, unpack_blocks_of(all), kUnpackThreads, 0, stream, "unpack_weight", book, words,
-               all, y);
+      [=, words = static_cast<const uint32_t*>(call.in[0].as<uint32_t>()), y = ref<T>(call.out[0])](CudaStream stream) {
+        launch(kernel, unpack_blocks_of(eights), kUnpackThreads, 0, stream, "unpack_weight", book, words, eights, y);
       };
 }
 

@@ -147,7 +147,7 @@ def check(fields, router, plan, folder):
     worst = {"output": apart(output, made.detach())}
     for name, weight in w.items():
         if weight.grad is not None:
-            worst[name] = apart((weight.detach() - after[name]) / RATE, weight.grad)
+            worst[name] = apart((weight.detach() - after[f"{name}:weight"]) / RATE, weight.grad)
     assert len(worst) >= 4, worst
     return worst
 
