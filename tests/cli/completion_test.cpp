@@ -249,7 +249,7 @@ TEST_CASE("errors in a command line are reported in our own words") {
   CHECK(contains(complaint(scratch, {}), "trainctl: missing command; available commands: run, evaluate"));
   CHECK(contains(complaint(scratch, {"run"}), "trainctl run: JOB.yaml is missing"));
   CHECK(contains(complaint(scratch, {"show"}),
-                 "trainctl show: what is missing: spec | graph | plan | program | weights"));
+                 "trainctl show: what is missing: spec | model | graph | plan | program | weights"));
   CHECK(contains(complaint(scratch, {"show", "grap", "job.yaml"}), "cannot show 'grap'; did you mean 'graph'?"));
   CHECK(contains(complaint(scratch, {"run", "job.yaml", "--detatch"}),
                  "unknown option '--detatch'; did you mean '--detach'?"));
