@@ -124,7 +124,8 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
   CHECK(has(offered(scratch, {"run", "job.yaml", "optimizer.type=adam", "optimizer."}), "optimizer.betas="));
   CHECK(field("optimizer.type=a") == Words{"optimizer.type=adagrad", "optimizer.type=adam", "optimizer.type=adamw"});
   CHECK(field("optimizer.learning_rate.type=c") ==
-        Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine"});
+        Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine",
+              "optimizer.learning_rate.type=cosine_restarts"});
   CHECK(has(field("print="), "print=fc1"));
   CHECK(has(field("env"), "env."));
 }
