@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 #include <vector>
 
@@ -90,13 +91,13 @@ std::string largest_confusions(const Quality& quality, size_t width) {
   return "most frequent confusions\n" + table.str(2, width);
 }
 
-/// The name of a measure as users write it.
+/// The name of a measure as users write it: abbreviations are in capitals.
 std::string shown_name(const std::string& name) {
-  static const std::vector<std::pair<std::string, std::string>> names = {
-      {"accuracy", "accuracy"}, {"f1", "mean F1"}, {"auc", "AUC"}, {"mae", "MAE"}, {"rmse", "RMSE"}, {"r2", "R2"}};
-  for (const auto& [key, shown] : names)
-    if (key == name) return shown;
-  return name;
+  if (name == "f1") return "mean F1";
+  if (name.size() > 4) return name;
+  std::string capitals = name;
+  for (char& c : capitals) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return capitals;
 }
 
 }  // namespace

@@ -74,7 +74,9 @@ void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<
   if (shape == g.shape(g.out())) return g.set_in_grad(i, op, std::move(inputs), std::move(attrs));
   const std::string suffix = fmt::format("product{}", i);
   const auto whole = g.emit(op, std::move(inputs), std::move(attrs), {g.out()}, suffix);
-  g.set_in_grad(i, "sum_to", whole, {{"shape", shape}});
+  Attrs of_sum{{"shape", shape}};
+  if (g.is_parameter(g.in(i)) && g.dtype(whole[0]) != DType::f32) of_sum.set("f32", true);
+  g.set_in_grad(i, "sum_to", whole, std::move(of_sum));
 }
 
 RuleText broadcast_rule(Infos inputs, const Attrs&) {

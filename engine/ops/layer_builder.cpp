@@ -119,6 +119,7 @@ std::map<char, DimRule> LayerBuilder::known_letters(const std::vector<TensorId>&
     if (known == rules_.end()) continue;
     for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
       const std::string& dim = dims.inputs[i][d];
+      if (dim.empty()) continue;  // a dim of size 1, which nothing cuts
       const DimRule& factors = known->second[d];
       const bool as_one = dim.size() == 1 && factors.size() != 1;  // none: a dim of size 1 that a view made
       check(as_one || dim.size() == factors.size(), "nodes of a layer agree on the factors of a dim");

@@ -18,7 +18,7 @@ extern const KernelDef zero_kernel;
 /// out[1] = sum in^2, computed in double; can accumulate.
 extern const KernelDef sum_squares_kernel;
 /// out[1] = 0 if in[1] is finite, else 1.
-extern const KernelDef not_finite_kernel;
+extern const KernelDef count_not_finite_kernel;
 /// A chain of element-wise ops in one pass; attr expression: elementwise/expression.h.
 extern const KernelDef elementwise_kernel;
 /// A loss and its gradient in one pass. in: prediction, label; out: loss [1] f32 (can accumulate), gradient like

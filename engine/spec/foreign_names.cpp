@@ -142,7 +142,7 @@ std::span<const ForeignName> all_names() {
        "npernode ppn ranks num_ranks nranks world_size worker_num local_worker_num num_workers workers num_gpus ngpus "
        "gpus "
        "gpus_per_node num_devices devices n_gpu n_gpus",
-       "launch.ranks", "launch: {ranks: 4}"},
+       "launch.ranks", "launch: {ranks: N}"},
       {field, "bind_to bind_core cpu_bind map_by", "launch.bind", "launch: {bind: core}"},
       {field, "hostfile machinefile", "launch.hostfile", "launch: {hostfile: FILE}"},
       {field, "logdir log_path output_dir output_filename log_output", "launch.log_dir", "launch: {log_dir: FOLDER}"},

@@ -185,7 +185,7 @@ struct ScheduleSpec {
   std::string type = "constant";
   double base = 0.01;
   int64_t warmup_steps = 0;            ///< linear from 0 up to base
-  int64_t total_steps = 0;             ///< of types that end; 0: all steps of the run
+  int64_t total_steps = 0;             ///< length of a schedule that ends; 0: all steps of the run
   double min = 0.0;                    ///< the rate at the end
   int64_t step_size = 0;               ///< step
   double gamma = 0.1;                  ///< step, exponential, multi_step

@@ -124,7 +124,8 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
   CHECK(has(offered(scratch, {"run", "job.yaml", "optimizer.type=adam", "optimizer."}), "optimizer.betas="));
   CHECK(field("optimizer.type=a") == Words{"optimizer.type=adagrad", "optimizer.type=adam", "optimizer.type=adamw"});
   CHECK(field("optimizer.learning_rate.type=c") ==
-        Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine"});
+        Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine",
+              "optimizer.learning_rate.type=cosine_restarts"});
   CHECK(has(field("print="), "print=fc1"));
   CHECK(has(field("env"), "env."));
 }
@@ -249,7 +250,7 @@ TEST_CASE("errors in a command line are reported in our own words") {
   CHECK(contains(complaint(scratch, {}), "trainctl: missing command; available commands: run, evaluate"));
   CHECK(contains(complaint(scratch, {"run"}), "trainctl run: JOB.yaml is missing"));
   CHECK(contains(complaint(scratch, {"show"}),
-                 "trainctl show: what is missing: spec | graph | plan | program | weights"));
+                 "trainctl show: what is missing: spec | model | graph | plan | program | weights"));
   CHECK(contains(complaint(scratch, {"show", "grap", "job.yaml"}), "cannot show 'grap'; did you mean 'graph'?"));
   CHECK(contains(complaint(scratch, {"run", "job.yaml", "--detatch"}),
                  "unknown option '--detatch'; did you mean '--detach'?"));

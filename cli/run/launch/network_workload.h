@@ -59,7 +59,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   StartUpClock start_up_;
   RankClasses classes_;
   const std::optional<RankClasses> beside_;  ///< programs that run in addition to those of classes_
-  const std::optional<PlannedTexts> texts_;  ///< of validation.generate
+  const std::optional<PlannedTexts> texts_;  ///< texts of validation.generate
   Checkpoints checkpoints_;
   HostMemory memory_;
   std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs

@@ -134,8 +134,8 @@ void MetricsLog::histograms(int64_t step, const std::map<std::string, Histogram>
   events_.write(step, broken);
 }
 
-/// {"kind":"loads","run_step":20,"max_load":1.4,"min_load":0.5,"entropy":1.9,"balance":1.02,"dropped":0.0}: over all
-/// layers. TensorBoard has each of them as well.
+/// {"kind":"loads","run_step":20,"max_load":1.4,"min_load":0.5,"entropy":1.9,"balance_loss":1.02,"dropped":0.0}: over
+/// all layers. TensorBoard has each of them as well.
 void MetricsLog::experts(int64_t step, const std::map<std::string, ExpertReport>& layers) {
   if (!is_open() || layers.empty()) return;
   ExpertReport all = layers.begin()->second;
@@ -146,7 +146,7 @@ void MetricsLog::experts(int64_t step, const std::map<std::string, ExpertReport>
     scalars.emplace_back("experts/max_load" + name, of.max_load);
     scalars.emplace_back("experts/min_load" + name, of.min_load);
     scalars.emplace_back("experts/entropy" + name, of.entropy);
-    scalars.emplace_back("experts/balance" + name, of.balance);
+    scalars.emplace_back("experts/balance_loss" + name, of.balance);
     scalars.emplace_back("experts/dropped" + name, of.dropped);
   };
   for (const auto& [layer, of] : layers) {
@@ -163,7 +163,7 @@ void MetricsLog::experts(int64_t step, const std::map<std::string, ExpertReport>
         {"max_load", all.max_load},
         {"min_load", all.min_load},
         {"entropy", all.entropy},
-        {"balance", all.balance},
+        {"balance_loss", all.balance},
         {"dropped", all.dropped}});
   events_.write(step, scalars);
 }

@@ -116,7 +116,7 @@ class KeyExchange {
     return reordered(view);
   }
 
-  /// Of all rows, by position: a number per row.
+  /// The mask of all rows, by position.
   std::vector<View> mask() {
     if (!has_mask_) return {};
     const size_t at = v_at() + 1;
@@ -127,7 +127,7 @@ class KeyExchange {
 
   int64_t num_pieces() const { return is_ordered() ? 2 : 1; }
   int64_t piece_rows() const { return rows_ / ways_ / num_pieces(); }
-  /// Of the first row of a piece of rank `index` of the ring.
+  /// The position of the first row of a piece of rank `index` of the ring.
   int64_t position(int64_t index, int64_t piece) const {
     return order_.position(index * (rows_ / ways_) + piece * piece_rows());
   }
@@ -480,10 +480,10 @@ class KeyExchange {
   const NodeId id_;
   const Node& node_;
   const KernelDef& kernel_;
-  Attrs attrs_;  ///< of the kernels
+  Attrs attrs_;  ///< attributes of the kernels
   Axes axes_;
   int64_t ways_ = 1, index_ = 0;
-  int64_t rows_ = 0;  ///< of the whole sequence
+  int64_t rows_ = 0;  ///< rows of the whole sequence
   RowOrder order_;
   bool has_mask_ = false;
 };

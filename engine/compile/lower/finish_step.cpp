@@ -63,7 +63,7 @@ std::vector<int> in_order_of_reduction(const Lowering& l) {
 /// All ranks have the same norm, so each writes its own number.
 void report_skip(Lowering& l, const View& norm) {
   const View skipped = l.c.flat(l.c.loss, l.c.num_reported(), 1, kSkippedMetric);
-  l.c.emit(once_per_step(Opcode::kernel, "count skipped", &not_finite_kernel), {norm}, {skipped});
+  l.c.emit(once_per_step(Opcode::kernel, "count skipped", &count_not_finite_kernel), {norm}, {skipped});
 }
 
 bool has_shard_to_add(const Lowering& l, int bucket) {

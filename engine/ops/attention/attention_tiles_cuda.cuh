@@ -25,7 +25,7 @@ struct Operands {
   bool causal;
   int64_t window, first_row;
   float scale, softcap;
-  // Of a part of the keys (key_exchange.h).
+  // Set if the keys are a part of all (key_exchange.h).
   int64_t first_key, mask_rows;
   bool part;
 

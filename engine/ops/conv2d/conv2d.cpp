@@ -225,18 +225,17 @@ TensorId emit_conv1d(LayerContext& layer) {
   if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
   const Attrs& fields = layer.attrs;
   const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
-                groups = fields.integer("groups"), channels = fields.integer("channels");
-  expect_groups(groups, in[1], channels);
+                channels = fields.integer("channels");
   const Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
                     {"dilation", Ints{1, fields.integer("dilation")}},
                     {"padding", Ints{0, 0, padding, padding}},
-                    {"groups", groups}};
+                    {"groups", int64_t{1}}};
   Window window = Window::of(attrs);
   window.kernel = {1, kernel};
   expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
   LayerBuilder& b = layer.builder;
-  const Init init = linear_init(in[1] / groups * kernel);
-  const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
+  const Init init = linear_init(in[1] * kernel);
+  const TensorId w = layer.weight({channels, in[1], 1, kernel}, init);
   const TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
   TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
   if (fields.flag("bias"))
@@ -398,16 +397,12 @@ extern const LayerDef conv2d_layer = {
 /// A convolution of images of height 1.
 extern const LayerDef conv1d_layer = {
     .name = "conv1d",
-    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c / groups, 1, kernel].",
+    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c, 1, kernel].",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
                integer("padding", "Zeros at both ends.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
                integer("dilation", "Distance between the elements of a window.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               integer("groups", "Number of channel groups that are convolved separately.")
                    .defaults(int64_t{1})
                    .at_least(1)
                    .at_most(kMaxSize),

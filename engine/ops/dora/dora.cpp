@@ -4,7 +4,7 @@
 //   dora_scale    m [n], squares [n] f32       -> [n]: m / sqrt(squares), of the type of m, or f32 with the attr f32
 //   y = c * (x W^T + factor * B (A x)) + bias,  c = dora_scale(m, dora_squares(W, A, B))
 //
-// As in PEFT, no gradient flows through the squares. Cutting k leaves the squares partial sums.
+// No gradient flows through the squares, as in PEFT. Cutting k leaves the squares partial sums.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"

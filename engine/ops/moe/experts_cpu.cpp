@@ -23,8 +23,9 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kRowsOfTask = 64;
-constexpr int64_t kLinesOfTask = 128;              ///< lines of a weight's gradient
-constexpr int64_t kRowsWorthTransposing = 8;       ///< of an expert: products with its transposed weights are faster
+constexpr int64_t kLinesOfTask = 128;  ///< lines of a weight's gradient
+constexpr int64_t kRowsWorthTransposing =
+    8;  ///< rows of an expert from which products with its transposed weights are faster
 constexpr int64_t kWorthAnExpertThread = 1 << 20;  ///< multiplications
 
 /// Rows [first, first + count) of one expert.

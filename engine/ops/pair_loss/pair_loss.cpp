@@ -171,7 +171,7 @@ extern const LossDef huber_loss = {
 extern const LossDef quantile_loss = {
     .name = "quantile",
     .doc = "mean of q (l - p) where l > p, else of (1 - q) (p - l): p is the q-quantile of l",
-    .fields = {number("q", "The quantile.").required().above(0).below(1)},
+    .fields = {number("q", "The quantile; 0.5: the median.").defaults(0.5).above(0).below(1)},
     .op = &quantile_op,
 };
 

@@ -97,7 +97,7 @@ __global__ void placed_positions_grad_kernel(PlacedRows p, const T* dy, To* tabl
     __syncthreads();
     for (int warp = 0; warp < kPositionThreads / kWarp; ++warp)
       for (unsigned left = found[warp]; left != 0; left &= left - 1) {
-        const int64_t at = begin + warp * kWarp + __ffs(static_cast<int>(left)) - 1;
+        const int64_t at = begin + warp * kWarp + __popc((left & -left) - 1);  // the lowest bit
         if (column < p.d) sum += to_f32(dy[at * p.d + column]);
       }
     __syncthreads();

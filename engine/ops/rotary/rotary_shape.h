@@ -21,7 +21,7 @@ struct RotaryCall {
   RotaryAngles angles = {};
   const int32_t* documents = nullptr;  ///< [b, t]: index of the first row of each row's document; null: 0
   const int32_t* starts = nullptr;     ///< [b]: the position of the first row; null: 0
-  RowOrder order = {};                 ///< of the whole
+  RowOrder order = {};                 ///< the order in which rows are stored
   int64_t positions = 0;               ///< with starts: positions are less than that
 
   int64_t pairs() const { return rotary_dim / 2; }

@@ -16,7 +16,7 @@ extern const KernelDef sum_squares_kernel = {
         },
 };
 
-extern const KernelDef not_finite_kernel = {
+extern const KernelDef count_not_finite_kernel = {
     .name = "count_not_finite",
     .example =
         [] {
@@ -26,6 +26,6 @@ extern const KernelDef not_finite_kernel = {
 };
 
 extern const OpFamily sum_squares_family = {
-    .ops = {}, .kernels = {&sum_squares_kernel, &not_finite_kernel}, .profile_part = "gradient norm"};
+    .ops = {}, .kernels = {&sum_squares_kernel, &count_not_finite_kernel}, .profile_part = "gradient norm"};
 
 }  // namespace trainctl

@@ -3,7 +3,7 @@
 // A layer may consist of several modules, such as q, k and v. If their A's differ, they take ranks of their own: with
 // r the folder's rank, A has those of q in rows [0, r), those of k in [r, 2r), and B is zero outside of the block of
 // each. Ranks that are left over begin as without the folder, with a B of zeros, so the product is that of the folder.
-// Of several adapters (adapters.names) each has its own folder in that one.
+// With several adapters (adapters.names), each has its own folder in that one.
 #pragma once
 
 #include <cstdint>

@@ -38,8 +38,8 @@ class SharedWeights {
 
  private:
   struct Tensor {
-    int64_t offset = 0;  ///< of its elements, with room for f32
-    size_t number = 0;   ///< of its entry among the types, with which the memory begins
+    int64_t offset = 0;  ///< offset of its elements, with room for f32
+    size_t number = 0;   ///< index of its type in the table at the start of the memory
     Shape shape;
     bool changes = false;
   };

@@ -289,11 +289,11 @@ def layers():
 
     train("images", network, start, images, (3, 4, 3), (4,))
 
-    start = {"conv.weight": rounded(torch.randn(6, 1, 1, 3) * 0.4), "conv.bias": rounded(torch.randn(6) * 0.1), "out.weight": rounded(torch.randn(OUT, 24) * 0.2),
+    start = {"conv.weight": rounded(torch.randn(6, 3, 1, 3) * 0.4), "conv.bias": rounded(torch.randn(6) * 0.1), "out.weight": rounded(torch.randn(OUT, 24) * 0.2),
              "out.bias": rounded(torch.randn(OUT) * 0.1)}
-    network = [{"name": "conv", "type": "conv1d", "channels": 6, "kernel": 3, "stride": 2, "padding": 1, "groups": 3}, {"name": "flat", "type": "flatten"},
+    network = [{"name": "conv", "type": "conv1d", "channels": 6, "kernel": 3, "stride": 2, "padding": 1}, {"name": "flat", "type": "flatten"},
                {"name": "out", "type": "dense", "units": OUT}]
-    train("conv1d", network, start, lambda w, x: f.conv1d(x, w["conv.weight"][:, :, 0], w["conv.bias"], stride=2, padding=1, groups=3).flatten(1) @ w["out.weight"].T
+    train("conv1d", network, start, lambda w, x: f.conv1d(x, w["conv.weight"][:, :, 0], w["conv.bias"], stride=2, padding=1).flatten(1) @ w["out.weight"].T
           + w["out.bias"], (3, 8), (OUT,))
 
 
