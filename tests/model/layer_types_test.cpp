@@ -182,6 +182,7 @@ TEST_CASE("every loss of the list builds on labels of its type") {
     if (loss->margins != nullptr) continue;  // it reads other data: model_folders/dpo_test.py
     CAPTURE(loss->name);
     CHECK(std::string(loss->doc) != "");
+    const std::string labels = loss->labels_are_classes ? "i32" : "f32";
     const std::string text = "network: [{name: d, type: dense, units: 5}]\nloss: " + std::string(loss->name) + "\n";
     DataShapes data =
         data_and_label({12}, loss->labels_are_classes ? Shape{} : Shape{5}, false, loss->labels_are_classes);
