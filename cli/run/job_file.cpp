@@ -16,6 +16,12 @@ std::string command_of(const std::string& program) {
   return "command: [" + words + "]";
 }
 
+void refuse_missing_labels(const JobSpec& spec, const char* path, const DatasetSpec& dataset) {
+  if (!dataset.labels)
+    throw SpecError(spec.position(path), path, "only trainctl predict reads samples without labels",
+                    "remove it; trainctl predict JOB FILES sets it");
+}
+
 }  // namespace
 
 JobSpec JobFile::load() const {
@@ -26,10 +32,8 @@ JobSpec JobFile::load() const {
                     "name it in a job file: " + command_of(file) + "; trainctl init command writes a template");
   keep_source(text.name, text.text);
   JobSpec spec = parse_job(text, overrides);
-  for (const char* path : {"dataset.labels", "validation.dataset.labels"})
-    if (spec.positions.contains(path))
-      throw SpecError(spec.position(path), path, "is set by trainctl predict alone",
-                      "remove it; a run needs labels, and trainctl predict JOB FILES needs none");
+  refuse_missing_labels(spec, "dataset.labels", spec.dataset);
+  if (spec.validation) refuse_missing_labels(spec, "validation.dataset.labels", spec.validation->dataset);
   return spec;
 }
 
