@@ -88,7 +88,8 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     for (const Node& node : graph.nodes) {
       const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm" ||
                         node.op == "attention",
-                 sums = node.op.starts_with("batch_norm_") || node.op == "expert_load" || node.op == "balance_bias";
+                 sums = node.op.starts_with("batch_norm_") || node.op == "expert_load" || node.op == "balance_bias" ||
+                        node.op == "dora_squares";
       for (size_t o = 0; o < node.outputs.size(); ++o)
         if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);
     }
