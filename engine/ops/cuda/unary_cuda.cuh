@@ -14,8 +14,14 @@ struct CudaMaths {
   __device__ static float sqrt(float x) { return sqrtf(x); }
   __device__ static float abs(float x) { return fabsf(x); }
   __device__ static float pow(float x, float exponent) { return powf(x, exponent); }
-  __device__ static float sin(float x) { return sinf(x); }
-  __device__ static float cos(float x) { return cosf(x); }
+  __device__ static float sin(float x) { return sinpif(half_turns(x)); }
+  __device__ static float cos(float x) { return cospif(half_turns(x)); }
+  /// An angle in radians as half turns from -1 to 1. The reduction in double needs no stack in local memory, which
+  /// sinf and cosf have for large angles.
+  __device__ static float half_turns(float x) {
+    const double turns = static_cast<double>(x) * 0.15915494309189535;
+    return static_cast<float>(2.0 * (turns - rint(turns)));
+  }
 };
 
 template <Unary kFunction>
