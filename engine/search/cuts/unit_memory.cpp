@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "engine/ops/op_def.h"
 #include "engine/plan/plan.h"
 
 namespace trainctl {
