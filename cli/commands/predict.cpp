@@ -18,6 +18,7 @@
 #include "cli/commands/predicted_samples.h"
 #include "cli/errors.h"
 #include "cli/output_path.h"
+#include "cli/text/csv.h"
 #include "engine/base/error.h"
 #include "engine/base/output_file.h"
 #include "engine/base/text.h"
@@ -61,14 +62,6 @@ std::string part_name(const std::string& output) {
   return output.substr(0, dot) + ".part" + output.substr(dot);
 }
 
-/// A cell of a table (RFC 4180).
-std::string cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
 /// Relative to the working directory if it is below it.
 std::string short_file(const std::string& path) {
   std::error_code error;
@@ -96,8 +89,8 @@ class AnswerTable {
   }
 
   std::string text() {
-    std::string text = join(titles(), ",") + "\n";
-    for (int64_t i = 0; i < answers_.size(); ++i) text += join(row(i), ",") + "\n";
+    std::string text = csv_line(titles());
+    for (int64_t i = 0; i < answers_.size(); ++i) text += csv_line(row(i));
     return text;
   }
 
@@ -128,12 +121,12 @@ class AnswerTable {
 
   std::vector<std::string> row(int64_t sample) {
     const Answers::Place place = answers_.place(sample);
-    std::vector<std::string> cells = {cell(short_file(place.file))};
+    std::vector<std::string> cells = {short_file(place.file)};
     if (has_lines_) cells.push_back(std::to_string(place.line));
     const std::span<const float> answer = answers_.read(sample);
     if (answers_.kind() == PredictionKind::class_logits) {
       for (const int64_t c : best_classes(answer)) {
-        cells.push_back(cell(answers_.class_name(c)));
+        cells.push_back(answers_.class_name(c));
         cells.push_back(probability(answer[static_cast<size_t>(c)]));
       }
     } else {
@@ -147,7 +140,7 @@ class AnswerTable {
   void add_label(int64_t sample, std::vector<std::string>& cells) {
     const auto label = answers_.label(sample);
     if (answers_.kind() == PredictionKind::class_logits)
-      cells.push_back(label ? cell(answers_.class_name(static_cast<int64_t>((*label)[0]))) : "");
+      cells.push_back(label ? answers_.class_name(static_cast<int64_t>((*label)[0])) : "");
     else
       for (int64_t i = 0; i < answers_.width(); ++i)
         cells.push_back(label && i < static_cast<int64_t>(label->size()) ? number((*label)[static_cast<size_t>(i)])

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/text/csv.h"
 #include "engine/base/error.h"
 #include "engine/base/json_field.h"
 #include "engine/base/printable.h"
@@ -23,19 +24,6 @@ bool is_of(RowKind kind, const Json& line) {
 }
 
 std::string cell(const Json& value) { return printable(value.is_string() ? value.get<std::string>() : value.dump()); }
-
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
-std::string csv_line(const std::vector<std::string>& cells) {
-  std::string line;
-  for (const std::string& cell : cells) line += (line.empty() && &cell == cells.data() ? "" : ",") + quoted(cell);
-  return line + "\n";
-}
 
 }  // namespace
 

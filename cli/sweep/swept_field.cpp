@@ -65,11 +65,8 @@ void read_range(const std::string& word, const std::smatch& range, SweptField& f
   field.is_integral = is_whole(range[1]) && is_whole(range[2]);
 }
 
-/// In [0, 1). std::uniform_real_distribution may differ between libraries.
-double unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
-
 std::string draw(const SweptField& field, std::mt19937_64& random) {
-  const double at = unit(random);
+  const double at = draw_unit(random);
   if (!field.values.empty()) return field.values[static_cast<size_t>(at * static_cast<double>(field.values.size()))];
   const double above = field.is_integral && !field.is_logarithmic ? 1 : 0;
   const double value = field.is_logarithmic
@@ -80,6 +77,8 @@ std::string draw(const SweptField& field, std::mt19937_64& random) {
 }
 
 }  // namespace
+
+double draw_unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
 
 SweptField parse_swept_field(const std::string& word) {
   static const std::string kNumber = R"(([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?))";

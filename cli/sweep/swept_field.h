@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ using TrialFields = std::vector<std::string>;
 /// All combinations; the last field varies fastest. Throws SpecError for a field without steps, and for too many
 /// trials.
 std::vector<TrialFields> grid(const std::vector<SweptField>& fields);
+
+/// A number in [0, 1) that is the same with every library, unlike that of std::uniform_real_distribution.
+double draw_unit(std::mt19937_64& random);
 
 /// Trial k is a function of the fields, the seed and k, so a longer sweep begins with the trials of a shorter one.
 std::vector<TrialFields> random_trials(const std::vector<SweptField>& fields, int64_t count, uint64_t seed);

@@ -15,9 +15,6 @@ namespace {
 constexpr double kBestShare = 0.25;
 constexpr int kCandidates = 24;
 
-/// In [0, 1). std::uniform_real_distribution may differ between libraries.
-double draw_unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
-
 /// The field's value in a trial.
 std::string value_in(const TrialFields& trial, const SweptField& field) {
   const std::string prefix = field.name + "=";

@@ -15,6 +15,7 @@
 #include "engine/graph/bf16.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/box_runs.h"
+#include "engine/train/checkpoint/tiling.h"
 
 namespace trainctl {
 namespace {
@@ -25,8 +26,6 @@ constexpr int64_t kTensorAlignment = 4096;
 bool is_passed_slot(const StoredRange& range) {
   return (range.slot == kWeightSlot || range.slot == kStateSlot) && !range.variable->is_cache;
 }
-
-Box whole_of(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
 
 /// Elements of one float type as those of another.
 void convert_floats(DType from, const std::byte* values, DType to, std::byte* results, int64_t count) {
@@ -119,7 +118,7 @@ void SharedWeights::write(const Program& program, Executor& from) {
     const int64_t width = byte_size(range.dtype);
     *type_of(*tensor) = static_cast<uint8_t>(range.dtype);
     std::byte* const to = data_ + tensor->offset;
-    const Box whole = whole_of(tensor->shape);
+    const Box whole = whole_box(tensor->shape);
     for (int64_t at = 0; at < range.own_count; at += kPassedElements) {
       const int64_t count = std::min(kPassedElements, range.own_count - at);
       buffer.resize(static_cast<size_t>(count * width));
@@ -143,7 +142,7 @@ void SharedWeights::read(const Program& program, Executor& to) const {
     const auto type = static_cast<DType>(*type_of(*tensor));
     const int64_t width = byte_size(range.dtype), stored_width = byte_size(type);
     const std::byte* const from = data_ + tensor->offset;
-    const Box whole = whole_of(tensor->shape);
+    const Box whole = whole_box(tensor->shape);
     for (int64_t at = 0; at < range.count; at += kPassedElements) {
       const int64_t count = std::min(kPassedElements, range.count - at);
       buffer.resize(static_cast<size_t>(count * width));
