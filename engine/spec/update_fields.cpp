@@ -1,0 +1,189 @@
+// See the header.
+#include "engine/spec/update_fields.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/field_makers.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+namespace {
+
+/// "dpo: Weight of the log-probabilities. Default: 0.1."
+std::string meaning_in(const std::string& type, const Field& field) {
+  return type + ": " + field.doc + (field.fallback ? " Default: " + to_string(*field.fallback) + "." : "");
+}
+
+/// "adam, adamw: Decay rates. Default: [0.9, 0.999]."; the doc itself if it already names the types.
+std::string meanings_of(const Field& field) {
+  const std::string& first = field.only[0];
+  if (field.doc.starts_with(first + ": ") || field.doc.starts_with(first + ", ")) return field.doc;
+  return meaning_in(join(field.only), field);
+}
+
+/// Adds what a field of the same name means in another type. Its default is then that of the type.
+void add_meaning(Field& field, const std::string& type, const Field& other) {
+  check(field.kind == other.kind, "types that share a field must give it the same kind: " + field.name);
+  if (field.doc == other.doc && field.fallback == other.fallback && kind_text(field) == kind_text(other)) return;
+  field.doc = meanings_of(field) + " " + meaning_in(type, other);
+  field.fallback.reset();
+  field.min_open = field.min_open && (other.min_open || other.min > field.min);
+  field.min = std::min(field.min, other.min);
+  field.max_open = field.max_open && (other.max_open || other.max < field.max);
+  field.max = std::max(field.max, other.max);
+}
+
+/// The fields that the types of a section define, each once, marked with the types that have it. `attrs` finds
+/// their values.
+std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs)(void* object)) {
+  std::vector<Field> fields;
+  for (const EntryType& type : types) {
+    for (const Field& field : type.fields) {
+      auto at = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == field.name; });
+      if (at == fields.end()) {
+        at = fields.insert(at, field);
+        at->attrs = attrs;
+      }
+      add_meaning(*at, type.name, field);
+      at->only.push_back(type.name);
+    }
+  }
+  for (Field& field : fields) {
+    if (field.only.size() == types.size()) field.only.clear();
+  }
+  return fields;
+}
+
+std::vector<Field> operator+(std::vector<Field> a, const std::vector<Field>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// "mae: mean |p - l|; mse: ...".
+std::string meanings(const std::vector<EntryType>& types) {
+  std::vector<std::string> all;
+  for (const EntryType& type : types) all.push_back(type.name + ": " + type.doc);
+  return join(all, "; ");
+}
+
+const Section& learning_rate_section() {
+  using S = ScheduleSpec;
+  static const Section section{
+      "optimizer.learning_rate",
+      "The learning rate schedule. A bare number is short for {base: number}.",
+      {
+          field<&S::type>("type",
+                          "constant; step: multiplied by gamma every step_size steps; cosine: decays from "
+                          "base to min; linear and polynomial: the same along a line or a power of the remaining "
+                          "steps; exponential: multiplied by gamma over decay_steps steps, continuously; multi_step: "
+                          "multiplied by gamma at each milestone; cosine_restarts: cosine that starts again after each "
+                          "period; inverse_sqrt: falls with the square root of the step; wsd: base, then a decay to "
+                          "min over the last decay_steps steps; one_cycle: up to base and down again, as "
+                          "OneCycleLR in PyTorch; piecewise: linear between given rates.")
+              .one_of({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
+                       "cosine_restarts", "inverse_sqrt", "wsd", "one_cycle", "piecewise"}),
+          field<&S::base>("base", "The learning rate after warm-up; one_cycle: its maximum.").above(0),
+          field<&S::warmup_steps>("warmup_steps", "Steps over which the rate rises linearly from 0 to base.")
+              .at_least(0)
+              .for_type({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
+                         "cosine_restarts", "inverse_sqrt", "wsd"}),
+          field<&S::total_steps>("total_steps",
+                                 "Steps until the rate reaches its final value; 0: all steps of the run.")
+              .for_type({"cosine", "linear", "polynomial", "wsd", "one_cycle"})
+              .at_least(0),
+          field<&S::min>("min", "Final learning rate.")
+              .for_type({"cosine", "linear", "polynomial", "cosine_restarts", "wsd"})
+              .at_least(0),
+          field<&S::step_size>("step_size", "Steps between decays.").for_type({"step"}).required().at_least(1),
+          field<&S::gamma>("gamma", "Factor applied at each decay.")
+              .for_type({"step", "exponential", "multi_step"})
+              .above(0),
+          field<&S::milestones>("milestones", "Steps at which the rate is multiplied by gamma, ascending.")
+              .for_type({"multi_step"})
+              .required()
+              .at_least(1),
+          field<&S::power>("power", "Power of the remaining steps.").for_type({"polynomial"}).above(0),
+          field<&S::decay_steps>("decay_steps", "Steps over which the rate falls: by gamma, or to min.")
+              .for_type({"exponential", "wsd"})
+              .required()
+              .at_least(1),
+          field<&S::decay_shape>("decay_shape", "Shape of the decay.")
+              .one_of({"linear", "cosine", "sqrt"})
+              .for_type({"wsd"}),
+          field<&S::restart_steps>("restart_steps", "Steps of the first period.")
+              .for_type({"cosine_restarts"})
+              .required()
+              .at_least(1),
+          field<&S::restart_factor>("restart_factor", "Each period is this many times as long as the one before.")
+              .for_type({"cosine_restarts"})
+              .at_least(1),
+          field<&S::pct_start>("pct_start", "Fraction of the steps in which the rate rises.")
+              .for_type({"one_cycle"})
+              .above(0)
+              .below(1),
+          field<&S::div_factor>("div_factor", "base divided by the first rate.").for_type({"one_cycle"}).at_least(1),
+          field<&S::final_div_factor>("final_div_factor", "The first rate divided by the last one.")
+              .for_type({"one_cycle"})
+              .at_least(1),
+          field<&S::timescale>("timescale",
+                               "Steps after the warm-up until the rate has fallen to base divided by the square root "
+                               "of 2; 0: warmup_steps.")
+              .for_type({"inverse_sqrt"})
+              .at_least(0),
+          field<&S::points>("points", "Steps at which `rates` are reached, ascending.")
+              .for_type({"piecewise"})
+              .required()
+              .at_least(0),
+          field<&S::rates>("rates", "Rates at `points`; linear in between, constant before and after.")
+              .for_type({"piecewise"})
+              .required()
+              .at_least(0),
+      }};
+  return section;
+}
+
+}  // namespace
+
+const Section& loss_section() {
+  using L = LossSpec;
+  static const Section section{
+      "loss",
+      "The loss to minimize. Without a loss, the job runs only the forward pass. A bare name is short for "
+      "{type: name}.",
+      std::vector<Field>{
+          field<&L::type>("type", meanings(loss_types()) + ".").one_of(names_of(loss_types())).required(),
+          field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
+          field<&L::reduction>("reduction",
+                               "mean, or sum over all terms of the global batch. Validation always reports the mean.")
+              .one_of({"mean", "sum"}),
+      } + fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; })};
+  return section;
+}
+
+const Section& optimizer_section() {
+  using O = OptimizerSpec;
+  static const Section section{
+      "optimizer", "The update rule, as defined in PyTorch.",
+      std::vector<Field>{
+          field<&O::type>("type", in_words(names_of(optimizer_types()), " or ") + ".")
+              .one_of(names_of(optimizer_types())),
+          subsection<&O::learning_rate>("learning_rate", learning_rate_section(),
+                                        "The learning rate: a number or a "
+                                        "schedule.")
+              .shorthand("base"),
+      } + fields_of(optimizer_types(), [](void* optimizer) -> Attrs& { return static_cast<O*>(optimizer)->attrs; }) +
+          std::vector<Field>{
+              field<&O::clip_norm>("clip_norm", "Maximum global norm of the gradients; 0: no clipping.").at_least(0),
+              field<&O::clip_value>("clip_value",
+                                    "Maximum absolute value of each element of the gradients; 0: no clipping.")
+                  .at_least(0),
+              make_field("groups", FieldKind::groups,
+                         "Parameter groups with their own settings: fields of the optimizer and learning_rate_scale. "
+                         "A parameter belongs to the first group with a matching pattern."),
+          }};
+  return section;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,12 @@
+// The sections of the job file that say what a step minimizes and how it updates the parameters.
+#pragma once
+
+#include "engine/spec/fields.h"
+
+namespace trainctl {
+
+const Section& loss_section();
+/// With its learning rate and parameter groups.
+const Section& optimizer_section();
+
+}  // namespace trainctl
