@@ -161,8 +161,8 @@ int find_learning_rate(SweepArguments options) {
   return kExitDone;
 }
 
-/// Runs trials in rounds of as many as run at once. Each round is chosen from the results of all before it; the fields
-/// of a trial are kept in its folder, so that the same command resumes the sweep.
+/// Runs trials in rounds; the trials of a round run at the same time. The results of all earlier rounds determine the
+/// next one. The fields of a trial are kept in its folder, so that the same command resumes the sweep.
 SweepEnd run_chosen_trials(Sweep& sweep, const SweepArguments& options, const std::vector<SweptField>& fields,
                            const JobSpec& spec, const std::function<void(const std::string&)>& report) {
   PosixProcessRunner runner;

@@ -23,7 +23,7 @@ struct FieldFault {
 /// A layer of a job that stands for further layers has them beside it: see EntryType::added.
 struct AddedLayer {
   std::string suffix;               ///< its name is that of the layer, a dot and this: "moe.shared_up"
-  std::string type;                 ///< a dense layer without units has as many as the layer has output features
+  std::string type;                 ///< a dense layer without units has one unit per output feature of the layer
   std::vector<std::string> inputs;  ///< suffixes of earlier ones, or kLayerInput, or kLayerOutput
   Attrs attrs = {};
 };

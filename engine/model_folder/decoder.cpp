@@ -104,7 +104,7 @@ std::string add_latent_heads(const Decoder& d, Lines& lines) {
   lines.push_back(features("k_nope", "kv_heads", "", "${nope}"));
   lines.push_back(R"({name: k_wide, type: pad, dims: [-1], after: ["${rope}"]})");
   lines.push_back(features("k_rope", "kv_down", "${kv_rank}", ""));
-  const std::string shared = add_rotary(d, lines, "k_turn", "k_rope", ", heads: 1");
+  add_rotary(d, lines, "k_turn", "k_rope", ", heads: 1");
   lines.push_back(reshape("k_shared", R"([-1, 1, "${rope}"])").text());
   lines.push_back(R"({name: k_rope_wide, type: pad, dims: [-1], before: ["${nope}"]})");
   lines.emplace_back("{name: k_heads, type: add, inputs: [k_wide, k_rope_wide]}");
@@ -154,7 +154,7 @@ std::string experts_of(const Decoder& d) {
   line.with("experts", d.experts.count).with("top_k", d.experts.top_k).with("hidden", "${expert_hidden}");
   std::vector<std::string> router;
   if (!d.experts.normalizes) router.emplace_back("normalize: false");
-  if (d.experts.scale != 1) router.push_back("scale: " + to_string(Value(static_cast<double>(d.experts.scale))));
+  if (d.experts.scale != 1) router.push_back("scale: " + to_string(Value(d.experts.scale)));
   if (d.experts.groups > 1) {
     router.push_back("groups: " + std::to_string(d.experts.groups));
     router.push_back("top_groups: " + std::to_string(d.experts.top_groups));
@@ -163,7 +163,7 @@ std::string experts_of(const Decoder& d) {
   return line.text();
 }
 
-/// A gated MLP, whose layers have this before their names.
+/// A gated MLP. `prefix` begins the names of its layers.
 void add_mlp(const Decoder& d, Lines& lines, const std::string& prefix, std::string_view hidden) {
   LayerLine gate = linear(prefix + "gate", hidden, d.mlp_bias);
   lines.push_back((prefix.empty() ? gate : gate.with("inputs", "norm2")).text());

@@ -10,7 +10,7 @@
 namespace trainctl {
 
 /// The layers beside `layer`, the one that its readers read last; empty if it adds none. A dense layer without `units`
-/// has as many as the layer's output has features.
+/// has one unit per feature of the layer's output.
 std::vector<LayerSpec> added_layers(const LayerSpec& layer);
 
 /// The layer that a name like "moe.shared_up" belongs to: "moe"; "" if there is no dot. Names that begin with that of a

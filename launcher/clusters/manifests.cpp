@@ -118,7 +118,7 @@ nlohmann::ordered_json requests(const JobSpec& job, const HostNeeds& needs) {
   const int ranks = ranks_per_host(job, spec.pods);
   nlohmann::ordered_json all = {{"cpu", spec.cpu.empty() ? std::to_string(ranks) : spec.cpu}};
   if (!spec.memory.empty()) all["memory"] = spec.memory;
-  if (!spec.memory.empty() || job.has_command()) return all;  // nobody knows what a program needs
+  if (!spec.memory.empty() || job.has_command()) return all;  // the memory of a program is unknown
   const int64_t bytes = needs.memory_bytes + needs.shm_bytes + ranks * kRankBytes;
   all["memory"] = std::to_string(mebibytes(bytes)) + "Mi";
   return all;

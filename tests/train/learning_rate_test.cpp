@@ -75,7 +75,7 @@ TEST_CASE("a piecewise schedule is linear between its points, and constant outsi
   CHECK(learning_rate(schedule, 99, 100) == doctest::Approx(0.5));
 }
 
-TEST_CASE("a run that is longer than its schedule is told the rate of its last steps") {
+TEST_CASE("the warning for a run that outlasts its schedule states the rate of its last steps") {
   ScheduleSpec schedule{.type = "linear", .base = 1, .total_steps = 50, .min = 0.25};
   CHECK(outlived_schedule(schedule, 50).empty());
   CHECK(

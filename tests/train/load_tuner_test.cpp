@@ -144,7 +144,7 @@ TEST_CASE("workers that do not shorten the step are taken back, once") {
   CHECK(run(tuner, two_cores, 4000) == 0);
 }
 
-TEST_CASE("when the load falls workers are removed, but not so many that the trainer waits again") {
+TEST_CASE("when the load falls, workers are removed until one fewer would make the trainer wait again") {
   LoadTuner tuner({1, 1}, {16, 8});
   run(tuner, {.compute = 0.01, .read = 0.1, .cores = 16}, 200);
   CHECK(tuner.setting().workers == 16);

@@ -274,7 +274,7 @@ class KeyExchange {
 
   int64_t block_of(int64_t step) const { return (index_ - step + ways_) % ways_; }
 
-  /// Which keys of a piece, as far as positions tell, a piece of this rank's queries sees.
+  /// The keys of a piece that a piece of this rank's queries sees, judged by their positions alone.
   enum class Sight : uint8_t { none, some, all };
   Sight sight(size_t queries, int64_t step, size_t keys) const {
     if (!attrs_.flag("causal")) return Sight::all;

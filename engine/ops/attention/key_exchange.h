@@ -1,5 +1,5 @@
 // Attention whose queries and keys are rows of one sequence, which ranks share (attr kExchangesKeys): a cut of the rows
-// cuts q, k and v alike, and the compiler inserts the exchange of keys and values. The kernels compute the part of one
+// cuts q, k and v in the same way, and the compiler inserts the exchange of keys and values. The kernels compute the part of one
 // block of keys: its place follows from the operand's offset.
 //
 //   attention       q, k, v(, mask of all rows) -> out, logs                    as many keys as there are in k

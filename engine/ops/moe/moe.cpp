@@ -246,7 +246,7 @@ extern const LayerDef moe_layer = {
              .at_least(1)
              .at_most(kMaxSize),
          text("router.balance",
-              "How the load of the experts is balanced. aux_loss: experts * sum of f_e P_e is minimised too, with f_e "
+              "How the load of the experts is balanced. aux_loss: experts * sum of f_e P_e is minimized too, with f_e "
               "the share of tokens that choose expert e and P_e its mean probability. bias: each step moves a bias, "
               "which counts when experts are chosen, towards equal loads, without a loss (DeepSeek-V3).")
              .one_of({"aux_loss", "bias", "none"})

@@ -27,7 +27,7 @@ int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int 
                  : cut_factor(rule[static_cast<size_t>(dim)], graph.layers[static_cast<size_t>(node.layer)].factors);
 }
 
-/// The dims of forward nodes that are cut alike: dims of one tensor that several layers have, and factors of one layer.
+/// Classes of dims that must be cut in the same way: a factor of a layer, and the dims of tensors that layers share.
 class DimClasses {
  public:
   explicit DimClasses(const Graph& graph) {

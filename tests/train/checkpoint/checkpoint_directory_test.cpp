@@ -124,7 +124,7 @@ TEST_CASE("an incomplete or damaged checkpoint is passed over with its reason, a
   CHECK(has(3, "step_00000003/rank.0000.safetensors: has "));
 }
 
-TEST_CASE("each attempt has a unique number, whoever claims it") {
+TEST_CASE("each attempt gets a unique number, even if several processes claim one") {
   const ScratchFolder scratch;
   for (int expected = 1; expected <= 12; ++expected)
     CHECK(CheckpointDirectory(root(scratch), kBoth[expected % 2]).claim_attempt() == expected);
