@@ -345,7 +345,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   note_own_statistics(graph, plan);
-  note_experts(graph, plan);
+  note_experts(graph, cost, plan);
   if (plan.hybrid()) {
     const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
     for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));

@@ -1,11 +1,11 @@
-// Nodes of experts whose ranks exchange tokens: they share the tokens as well, and each token is sent to the ranks of its
-// experts alone. The blocks of an exchange:
+// Nodes of experts whose ranks exchange tokens: they share the tokens as well, and each token is sent to the ranks of
+// its experts alone. The blocks of an exchange:
 //
 //   rank i sends to rank j   [rows, features]   the tokens of i that have an expert at j, in their order, then padding
 //
-// Where transfers can have sizes that are known only when they run (ranks on CPUs), a block has room for all tokens of a
-// rank and only those rows that are used are moved. Otherwise whole blocks are moved, which have room for `capacity` times
-// the mean number of (token, expert) pairs.
+// Where transfers can have sizes that are known only when they run (ranks on CPUs), a block has room for all tokens of
+// a rank and only those rows that are used are moved. Otherwise whole blocks are moved, which have room for `capacity`
+// times the mean number of (token, expert) pairs.
 #pragma once
 
 #include <cstdint>

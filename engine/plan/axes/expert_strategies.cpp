@@ -104,9 +104,9 @@ ExpertMethod choose_method(const Graph& graph, const std::vector<LayerId>& layer
     all.all_to_all += one.all_to_all;
   }
   const ExpertMethod chosen = all.all_to_all < all.gather ? ExpertMethod::all_to_all : ExpertMethod::gather;
-  notes.push_back(fmt::format(
-      "experts over {} ranks: {} (estimated cost per micro-batch: gather {:.3g} ms, all_to_all {:.3g} ms)",
-      spec.parallel.expert, to_string(chosen), all.gather * 1e3, all.all_to_all * 1e3));
+  notes.push_back(
+      fmt::format("experts over {} ranks: {} (estimated cost per micro-batch: gather {:.3g} ms, all_to_all {:.3g} ms)",
+                  spec.parallel.expert, to_string(chosen), all.gather * 1e3, all.all_to_all * 1e3));
   return chosen;
 }
 
@@ -165,8 +165,8 @@ std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vecto
       continue;  // its reference model
     const int factor = expert_factor(graph, l);
     const bool exchanges = method == ExpertMethod::all_to_all;
-    const auto tokens = token_cuts(graph, layer, facts[static_cast<size_t>(l)], exchanges ? mesh.size() : mesh.size() / ways,
-                                   !exchanges);
+    const auto tokens = token_cuts(graph, layer, facts[static_cast<size_t>(l)],
+                                   exchanges ? mesh.size() : mesh.size() / ways, !exchanges);
     if (!tokens) continue;
     const int64_t experts = layer.factors[static_cast<size_t>(factor)].size;
     strategies.push_back({.pattern = name,

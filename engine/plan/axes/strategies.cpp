@@ -261,12 +261,12 @@ std::vector<int64_t> LayerStrategy::own_ways() const {
   return ways;
 }
 
-std::vector<Axes> LayerStrategy::with_exchange(const Mesh& mesh, std::vector<Axes> axes) const {
-  if (exchanged_experts < 0) return axes;
+std::vector<Axes> LayerStrategy::with_exchange(const Mesh& mesh, std::vector<Axes> given) const {
+  if (exchanged_experts < 0) return given;
   Axes of_tokens;
   for (const int f : token_factors)
-    of_tokens.insert(of_tokens.end(), axes[static_cast<size_t>(f)].begin(), axes[static_cast<size_t>(f)].end());
-  Axes& experts = axes[static_cast<size_t>(exchanged_experts)];
+    of_tokens.insert(of_tokens.end(), given[static_cast<size_t>(f)].begin(), given[static_cast<size_t>(f)].end());
+  Axes& experts = given[static_cast<size_t>(exchanged_experts)];
   int64_t left = factor_ways[static_cast<size_t>(exchanged_experts)];
   for (size_t a = of_tokens.size(); a-- > 0 && left > 1;) {
     if (left % mesh.axis_size(of_tokens[a]) != 0) continue;
@@ -274,7 +274,7 @@ std::vector<Axes> LayerStrategy::with_exchange(const Mesh& mesh, std::vector<Axe
     experts.insert(experts.begin(), of_tokens[a]);
   }
   check(left == 1, "the ways to cut experts divide those to cut their tokens");
-  return axes;
+  return given;
 }
 
 std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
@@ -283,7 +283,8 @@ std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, co
   std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
   LayerErrors of_layers;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
-    const StrategySpec* strategy = rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
+    const StrategySpec* strategy =
+        rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
     if (strategy == nullptr) continue;
     strategies[l] = Reader(graph, l, facts[l], spec, mesh, *strategy, of_layers).read();
   }

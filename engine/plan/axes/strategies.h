@@ -24,8 +24,8 @@ struct LayerStrategy {
 
   /// The ways to cut each factor by axes of its own.
   std::vector<int64_t> own_ways() const;
-  /// `axes` of own_ways(), and those of the experts.
-  std::vector<Axes> with_exchange(const Mesh& mesh, std::vector<Axes> axes) const;
+  /// `given`, axes of own_ways(), and those of the experts.
+  std::vector<Axes> with_exchange(const Mesh& mesh, std::vector<Axes> given) const;
 };
 
 /// One entry per layer, empty if the job gives no strategy for it. Errors are added to `errors`.
