@@ -378,6 +378,10 @@ std::string_view to_string(Effort effort);
 enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
 std::string_view to_string(ContextMethod method);
 
+/// parallel.expert_method: how tokens reach the ranks of their experts.
+enum class ExpertMethod : uint8_t { automatic, gather, all_to_all };
+std::string_view to_string(ExpertMethod method);
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -397,6 +401,7 @@ struct ParallelSpec {
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
   int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
+  ExpertMethod expert_method = ExpertMethod::automatic;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen

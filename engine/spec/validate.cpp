@@ -391,6 +391,12 @@ void micro_batches_divide_the_batch(Rules& r) {
 }
 
 void experts_have_strategies(Rules& r) {
+  if (r.fine({"parallel.mode", "parallel.expert", "parallel.expert_method"}) && r.job.parallel.expert == 1 &&
+      r.job.parallel.expert_method != ExpertMethod::automatic)
+    r.wrong("parallel.expert_method",
+            "expert_method " + std::string(to_string(r.job.parallel.expert_method)) +
+                " has no effect, because parallel.expert is 1",
+            "set parallel.expert, or remove expert_method");
   if (!r.fine({"parallel.mode", "parallel.expert"}) || r.job.parallel.expert <= 1) return;
   const ParallelMode mode = r.job.parallel.mode;
   if (mode == ParallelMode::semi_auto_parallel) return;
