@@ -99,6 +99,7 @@ PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
   try {
     require_epoch(job.spec.dataset, job.data.samples);
     require_countable_steps(job.spec, job.data.samples);
+    require_enough_samples(job.spec, job.data);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
