@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/plan/outdated.h"
+#include "engine/planning/context_memory.h"
 #include "engine/planning/head_pieces.h"
 
 namespace trainctl {
@@ -47,6 +48,7 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost, memo);
   require_whole_parameters(job);
+  fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
