@@ -10,13 +10,32 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
+#include "engine/train/data/byte_reader.h"
 #include "engine/train/data/documents.h"
 #include "engine/train/data/inflation.h"
 
 namespace trainctl {
 namespace {
 
+/// An object is inflated from memory: zlib opens only files.
+std::string inflated_object(const InputFile& file) {
+  std::vector<uint8_t> packed(static_cast<size_t>(file.bytes()));
+  file.read(0, packed);
+  ByteReader reader(packed, file.path());
+  std::string text;
+  std::vector<uint8_t> buffer(size_t{1} << 16);
+  while (const size_t count = reader.read(buffer)) {
+    text.append(reinterpret_cast<const char*>(buffer.data()), count);
+    if (!may_inflate(file.bytes(), static_cast<int64_t>(text.size())))
+      throw EnvError(file.path() + ": inflates to more than 100 times its size; if it is correct, run gunzip on it");
+  }
+  if (!reader.complete()) throw EnvError(file.path() + ": is damaged; get the file again");
+  return text;
+}
+
 std::string inflated(const InputFile& file) {
+  if (is_url(file.path())) return inflated_object(file);
   struct Close {
     void operator()(gzFile_s* open) const { gzclose(open); }
   };

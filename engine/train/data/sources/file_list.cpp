@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/file_patterns.h"
 
 namespace trainctl {
@@ -36,6 +37,9 @@ constexpr ForeignFormat kForeign[] = {
 };
 
 [[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
+  if (is_url(pattern))
+    throw SpecError({}, field, fmt::format("no object matches '{}'", shown_url(pattern)),
+                    "in a key, * matches no '/', and ** matches any folders");
   std::error_code ignored;
   if (const size_t open = pattern.find('{'), close = pattern.find('}', open); close != std::string::npos)
     throw SpecError(
@@ -65,7 +69,13 @@ std::vector<std::string> list_files(const std::vector<std::string>& patterns, co
   std::unordered_set<std::string> known;
   for (size_t i = 0; i < patterns.size(); ++i) {
     const std::string place = patterns.size() > 1 ? fmt::format("{}[{}]", field, i) : field;
-    const std::vector<std::string> found = files_matching(patterns[i]);
+    const std::vector<std::string> found = [&] {
+      try {
+        return files_matching(patterns[i]);
+      } catch (const EnvError& error) {  // a store
+        throw SpecError({}, place, error.what());
+      }
+    }();
     if (found.empty()) no_file(patterns[i], place);
     for (const std::string& file : found) {
       refuse_foreign_format(file, place);
@@ -78,7 +88,7 @@ std::vector<std::string> list_files(const std::vector<std::string>& patterns, co
 void refuse_foreign_format(const std::string& path, const std::string& field) {
   for (const ForeignFormat& format : kForeign)
     if (path.ends_with(format.suffix))
-      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not support", path, format.name),
+      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not support", shown_url(path), format.name),
                       format.instead);
 }
 
