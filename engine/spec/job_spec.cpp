@@ -56,6 +56,18 @@ std::string_view to_string(ContextMethod method) {
   return {};
 }
 
+std::string_view to_string(ExpertMethod method) {
+  switch (method) {
+    case ExpertMethod::automatic:
+      return "auto";
+    case ExpertMethod::gather:
+      return "gather";
+    case ExpertMethod::all_to_all:
+      return "all_to_all";
+  }
+  return {};
+}
+
 std::string_view to_string(SearchAlgorithm algorithm) {
   switch (algorithm) {
     case SearchAlgorithm::recursive_programming:

@@ -246,6 +246,16 @@ struct ScheduleSpec {
   int64_t end(int64_t run_steps) const;
 };
 
+/// optimizer.average: an average of the weights of all steps, which validations, `trainctl evaluate` and exports use in
+/// place of the weights (average.h).
+struct AverageSpec {
+  std::string type = "ema";  ///< ema | swa
+  double decay = 0.999;      ///< ema
+  bool warmup = false;       ///< ema: the decay of update t is at most (1 + t) / (10 + t)
+  int64_t start = 0;         ///< updates before the first that counts
+  int64_t every = 1;         ///< updates between two that count
+};
+
 /// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
 struct ParameterGroup {
   std::vector<std::string> patterns;  ///< over names of parameters: "h.0.ln1.weight"
@@ -257,9 +267,11 @@ struct ParameterGroup {
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  Attrs attrs;            ///< the type's own fields; those that are absent have their defaults
-  double clip_norm = 0;   ///< by global norm; 0: off
-  double clip_value = 0;  ///< by the absolute value of each element; 0: off
+  Attrs attrs;                     ///< the type's own fields; those that are absent have their defaults
+  double clip_norm = 0;            ///< by global norm; 0: off
+  double clip_value = 0;           ///< by the absolute value of each element; 0: off
+  double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
+  std::optional<AverageSpec> average;
   /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
   bool skips_not_finite = false;
   std::vector<ParameterGroup> groups;
@@ -378,6 +390,10 @@ std::string_view to_string(Effort effort);
 enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
 std::string_view to_string(ContextMethod method);
 
+/// parallel.expert_method: how tokens reach the ranks of their experts.
+enum class ExpertMethod : uint8_t { automatic, gather, all_to_all };
+std::string_view to_string(ExpertMethod method);
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -397,6 +413,7 @@ struct ParallelSpec {
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
   int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
+  ExpertMethod expert_method = ExpertMethod::automatic;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/added_layers.h"
@@ -255,7 +256,7 @@ class JobReader {
   void demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
     if (!network_.complete || problems_.full() || (pattern == "loss" && job_.loss) || matches(pattern)) return;
     if (problems_.touch("network") || problems_.touch("modules")) return;
-    if (is_glob(pattern)) {
+    if (is_name_pattern(pattern)) {
       problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
     } else if (const std::string layer = layer_of_output(pattern); !layer.empty()) {
       problems_.add(pos, path, "'" + pattern + "' is an output of layer '" + layer + "'",
@@ -276,8 +277,8 @@ class JobReader {
         for (const LayerSpec& adapter : adapter_layers(job_, layer)) layer_names_.insert(adapter.name);
       }
     }
-    if (!is_glob(pattern)) return layer_names_.contains(pattern);
-    return std::ranges::any_of(layer_names_, [&](const std::string& name) { return glob_match(pattern, name); });
+    if (!is_name_pattern(pattern)) return layer_names_.contains(pattern);
+    return std::ranges::any_of(layer_names_, [&](const std::string& name) { return name_matches(pattern, name); });
   }
 
   /// The layer that has this as one of several outputs; "" if none has.
