@@ -154,6 +154,9 @@ void workers_are_on_their_own(Rules& r) {
   if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
     r.wrong("train.histograms", "histograms need steps that all workers share, and asynchronous workers have none",
             "set histograms: 0, or parallel.sync: true");
+  if (r.fine({"train.fingerprints"}) && r.job.train.fingerprints > 0)
+    r.wrong("train.fingerprints", "fingerprints need steps that all workers share, and asynchronous workers have none",
+            "set fingerprints: 0, or parallel.sync: true");
 }
 
 /// parallel.sync: true, with tables.
