@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/plan/outdated.h"
 #include "engine/planning/head_pieces.h"
+#include "engine/planning/repeated_collectives.h"
 
 namespace trainctl {
 namespace {
@@ -28,6 +29,7 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
+  repeat_collectives_to_fit(job);
   choose_head_pieces(job);
 }
 
