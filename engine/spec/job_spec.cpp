@@ -210,14 +210,15 @@ bool is_better(const std::string& metric, double value, double than) {
 }
 
 bool DatasetSpec::has_source() const {
-  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "npy",
-                                                 "npz",          "safetensors", "cifar10", "cifar100"};
+  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "table",    "npy",
+                                                 "npz",          "safetensors", "cifar10", "cifar100", "audio_folder"};
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
 std::vector<std::string> DatasetSpec::field_names() const {
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};
+  if (type == "audio_folder") return {"audio", "label"};
   if (type == "clicks") return {"data", "ids", "label"};
   if (type == "preference") return {"data", "label", "targets", "documents"};
   if (has_class_texts()) return {"data", "label", "mask"};
@@ -247,7 +248,9 @@ static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> tran
   return transforms;
 }
 
-static bool type_has_named_classes(const std::string& type) { return type == "image_folder" || type == "csv"; }
+static bool type_has_named_classes(const std::string& type) {
+  return type == "image_folder" || type == "csv" || type == "table" || type == "audio_folder";
+}
 
 DatasetSpec JobSpec::validation_set() const {
   DatasetSpec set = dataset;

@@ -52,7 +52,8 @@ struct SampleFieldSpec {
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | image_folder | tar | csv | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
+  std::string
+      type;  ///< mnist | image_folder | tar | csv | table | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
@@ -90,6 +91,11 @@ struct DatasetSpec {
   std::string label_field;       ///< text: field of JSON Lines with the class; empty: the labels are tokens
   std::string train_on = "all";  ///< all | assistant: tokens whose labels count
   bool pack = false;             ///< several documents share a row
+  // audio_folder
+  std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
+  int64_t sample_rate = 16'000;     ///< of every file; other rates are errors
+  int64_t mel_bins = 80;            ///< mel: values per frame
+  int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< type of data: f32 | i32

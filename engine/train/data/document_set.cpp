@@ -65,7 +65,9 @@ MarkedTokens DocumentTokenizer::tokenize(const std::string& document, bool is_js
   return result;
 }
 
-std::vector<std::string> document_files(const DatasetSpec& spec) { return list_files(spec.paths, "dataset.path"); }
+std::vector<std::string> document_files(const DatasetSpec& spec) {
+  return list_table_files(spec.paths, "dataset.path");
+}
 
 /// The tokenizer is opened only if the cache does not have the tokens.
 TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& index) {
