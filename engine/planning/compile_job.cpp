@@ -84,4 +84,13 @@ int64_t most_memory(const RankClasses& classes) {
   return most;
 }
 
+int64_t memory_limit(const PlannedJob& job) {
+  if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
+  const Machine& machine = job.cost.machine();
+  const bool may_send = job.spec.launch.ranks > 1;
+  return machine.kind == DeviceKind::cuda
+             ? static_cast<int64_t>((machine.memory - machine.reserved_memory(may_send, may_send)).value)
+             : 0;
+}
+
 }  // namespace trainctl

@@ -17,6 +17,9 @@ RankClasses compile_one_per_stage(const PlannedJob& job);
 /// The most memory that one of the programs needs.
 int64_t most_memory(const RankClasses& classes);
 
+/// Memory limit of a rank, whatever its plan; 0: no limit is known.
+int64_t memory_limit(const PlannedJob& job);
+
 /// The program that evaluates the job's validation set. `beside_training`: its arena is that of the training program.
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training = true);
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training = true);

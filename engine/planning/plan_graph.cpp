@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/outdated.h"
+#include "engine/planning/context_memory.h"
 #include "engine/planning/head_pieces.h"
 
 namespace trainctl {
@@ -25,6 +26,7 @@ void check_saves(const PlannedJob& job) {
 void plan_graph(PlannedJob& job, PlanMemo& memo) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost, memo);
+  fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);

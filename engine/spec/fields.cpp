@@ -17,7 +17,7 @@ const void* default_object(const Section* section) {
   static const LoraSpec lora;
   static const GenerateSpec generate;
   if (section == nullptr || section->name.empty()) return &job;
-  if (section->name == "dataset") return &job.dataset;
+  if (section->name == "dataset" || section->name == "a source") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
   if (section->name == "train") return &job.train;
@@ -98,6 +98,14 @@ std::string kind_name(const Field& field) {
       return "mapping of name or glob to stage";
     case FieldKind::strategy_map:
       return "mapping of name or glob to cuts";
+    case FieldKind::sources:
+      return "mapping of name to a data set";
+    case FieldKind::shares:
+      return "mapping of source to number";
+    case FieldKind::share_changes:
+      return "list of mappings with step, mix and ramp";
+    case FieldKind::named_paths:
+      return "mapping of source to path or list of paths";
   }
   return "";
 }

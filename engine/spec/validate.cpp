@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/batch_transforms.h"
+#include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/hosts.h"
 #include "engine/spec/read_value.h"
@@ -21,15 +22,21 @@ namespace {
 struct Rules {
   const JobSpec& job;
   Problems& problems;
+  std::string source = {};  ///< `job` has this source of the mixture as its data set: "dataset.sources.code"
 
   void wrong(const std::string& path, const std::string& message, const std::string& hint = {}) {
-    problems.add(job.position(path), path, message, hint);
+    problems.add(job.position(in_job(path)), in_job(path), message, hint);
   }
 
   bool fine(std::initializer_list<const char*> paths) const {
     for (const char* path : paths)
-      if (problems.touch(path)) return false;
+      if (problems.touch(in_job(path))) return false;
     return true;
+  }
+
+  std::string in_job(const std::string& path) const {
+    const bool is_of_set = path == "dataset" || path.starts_with("dataset.");
+    return !source.empty() && is_of_set ? source + path.substr(std::string("dataset").size()) : path;
   }
 
   int ranks_per_stage() const { return job.launch.ranks / job.parallel.stages; }
@@ -384,6 +391,12 @@ void micro_batches_divide_the_batch(Rules& r) {
 }
 
 void experts_have_strategies(Rules& r) {
+  if (r.fine({"parallel.mode", "parallel.expert", "parallel.expert_method"}) && r.job.parallel.expert == 1 &&
+      r.job.parallel.expert_method != ExpertMethod::automatic)
+    r.wrong("parallel.expert_method",
+            "expert_method " + std::string(to_string(r.job.parallel.expert_method)) +
+                " has no effect, because parallel.expert is 1",
+            "set parallel.expert, or remove expert_method");
   if (!r.fine({"parallel.mode", "parallel.expert"}) || r.job.parallel.expert <= 1) return;
   const ParallelMode mode = r.job.parallel.mode;
   if (mode == ParallelMode::semi_auto_parallel) return;
@@ -528,6 +541,60 @@ void documents_suit_the_job(Rules& r) {
             "add `documents` to the inputs of attention layers, or remove pack");
 }
 
+/// A filter can be read; names are known only when documents are.
+void filters_are_expressions(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (set.filter.empty() || !r.fine({"dataset"})) return;
+  try {
+    check_expression(set.filter);
+  } catch (const ExpressionError& error) {
+    r.wrong("dataset.filter", error.message,
+            error.hint.empty() ? "e.g. tokens >= 64 and language == 'en'" : error.hint);
+  }
+}
+
+/// Fields that need a set of documents, and those that need each other.
+void document_fields_agree(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (!r.fine({"dataset"})) return;
+  const auto has = [&](const char* field) {
+    return r.job.positions.contains(r.in_job(std::string("dataset.") + field));
+  };
+  if (!set.pack && set.packing != "best_fit")
+    r.wrong("dataset.packing", "has no effect, because dataset.pack is false", "set pack: true");
+  const bool uses_documents = !set.filter.empty() || set.deduplicate || set.fim > 0 || set.curriculum != "none";
+  if (uses_documents && !set.has_documents()) {
+    const char* field = !set.filter.empty() ? "dataset.filter"
+                        : set.deduplicate   ? "dataset.deduplicate"
+                        : set.fim > 0       ? "dataset.fim"
+                                            : "dataset.curriculum";
+    r.wrong(field,
+            set.has_class_texts() ? "cannot be used for texts with a class"
+                                  : "needs a tokenizer, because without one the bytes of the files are tokens",
+            set.has_class_texts() ? "remove it" : "add tokenizer: FOLDER");
+  }
+  if (set.fim == 0 && (set.fim_spm != 0.5 || !set.fim_tokens.empty()))
+    r.wrong(set.fim_tokens.empty() ? "dataset.fim_spm" : "dataset.fim_tokens",
+            "has no effect, because dataset.fim is 0", "set fim: 0.5");
+  if (!set.fim_tokens.empty() && set.fim_tokens.size() != 3)
+    r.wrong("dataset.fim_tokens", "needs the tokens before the prefix, the suffix and the middle",
+            "e.g. [<fim_prefix>, <fim_suffix>, <fim_middle>]");
+  if (set.fim > 0 && set.length < 8)
+    r.wrong("dataset.fim", "needs rows of at least 8 tokens, of which three mark the parts", "increase dataset.length");
+  if (set.fim > 0 && set.packing == "concatenate")
+    r.wrong("dataset.fim", "needs whole documents or pieces of them in a row, which packing: concatenate cuts",
+            "use packing: best_fit or in_order");
+  if (set.curriculum == "none") {
+    for (const char* field : {"curriculum_epochs", "curriculum_noise"})
+      if ((field == std::string("curriculum_epochs") ? set.curriculum_epochs != 1 : set.curriculum_noise != 0.05) &&
+          has(field))
+        r.wrong(std::string("dataset.") + field, "has no effect, because there is no curriculum",
+                "set curriculum: length");
+  } else if (!set.shuffle || set.shuffle_block > 0) {
+    r.wrong("dataset.curriculum", "is an order of its own", "remove shuffle and shuffle_block");
+  }
+}
+
 void metrics_have_classes(Rules& r) {
   if (r.job.metrics.empty() || !r.fine({"metrics", "loss"})) return;
   const MetricSpec& first = r.job.metrics.front();
@@ -546,10 +613,46 @@ void metrics_have_classes(Rules& r) {
         r.wrong(r.job.metrics[i].path, "is the same metric as " + r.job.metrics[j].path);
 }
 
+bool has_source_called(const DatasetSpec& mix, const std::string& name) {
+  return std::any_of(mix.sources.begin(), mix.sources.end(), [&](const DatasetSpec& s) { return s.name == name; });
+}
+
+std::vector<std::string> source_names(const DatasetSpec& mix) {
+  std::vector<std::string> names;
+  for (const DatasetSpec& source : mix.sources) names.push_back(source.name);
+  return names;
+}
+
+void validation_names_sources(Rules& r) {
+  const DatasetSpec& set = r.job.validation->dataset;
+  if (!r.job.dataset.is_mix()) {
+    if (!set.source_paths.empty())
+      r.wrong("validation.dataset.sources", "is for a mixture, but dataset.type is " + r.job.dataset.type,
+              "set validation.dataset.path");
+    return;
+  }
+  if (!set.paths.empty())
+    r.wrong("validation.dataset.path", "a mixture has several sources",
+            "validation: {dataset: {sources: {" + r.job.dataset.sources.front().name + ": PATH}}}");
+  for (const auto& [name, paths] : set.source_paths)
+    if (!has_source_called(r.job.dataset, name))
+      r.wrong("validation.dataset.sources." + name, "there is no source '" + name + "'",
+              did_you_mean(name, source_names(r.job.dataset)));
+}
+
 void validation_fits(Rules& r) {
   if (!r.job.validation || !r.fine({"validation", "dataset.type"})) return;
   const ValidationSpec& validation = *r.job.validation;
   const DatasetSpec& set = validation.dataset;
+  if (r.fine({"dataset"})) validation_names_sources(r);
+  if (r.job.dataset.is_mix()) {
+    if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
+    for (const char* field : {"split", "samples"})
+      if (r.job.positions.contains(std::string("validation.dataset.") + field))
+        r.wrong(std::string("validation.dataset.") + field, "cannot be used for a mixture",
+                "set it in dataset.sources, or name files in validation.dataset.sources");
+    return;
+  }
   const std::string& type = r.job.dataset.type;
   const bool has_files = type != "random" && type != "constant" && type != "clicks";
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
@@ -590,6 +693,14 @@ void validation_has_samples_of_its_own(Rules& r) {
   if (!r.job.validation || !r.fine({"validation", "dataset.type", "dataset.split"})) return;
   const DatasetSpec& training = r.job.dataset;
   const DatasetSpec& set = r.job.validation->dataset;
+  if (training.is_mix()) {
+    const bool has_shares = std::any_of(training.sources.begin(), training.sources.end(),
+                                        [](const DatasetSpec& source) { return source.validation_share > 0; });
+    if (set.source_paths.empty() && !has_shares)
+      r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
+              "name held-out files of the sources in validation.dataset.sources");
+    return;
+  }
   const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
   if (!training.labels || is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
   r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
@@ -634,6 +745,49 @@ void one_folder_of_files(Rules& r) {
       r.job.dataset.labels)
     r.wrong("dataset.path", "a " + r.job.dataset.type + " data set is one folder, not " +
                                 number(static_cast<int64_t>(r.job.dataset.paths.size())));
+}
+
+/// Shares of known sources, of which at least one is above 0.
+void shares_name_sources(Rules& r, const std::string& path, const std::vector<SourceShare>& shares) {
+  double sum = 0;
+  for (const SourceShare& share : shares) {
+    sum += share.share;
+    if (!has_source_called(r.job.dataset, share.source))
+      r.wrong(path + "." + share.source, "there is no source '" + share.source + "'",
+              did_you_mean(share.source, source_names(r.job.dataset)));
+  }
+  if (!shares.empty() && !(sum > 0)) r.wrong(path, "has no share above 0");
+}
+
+void mixtures_fit(Rules& r) {
+  const DatasetSpec& mix = r.job.dataset;
+  if (!mix.is_mix() || !r.fine({"dataset"})) return;
+  const auto not_of_a_mix = [&](const char* field, bool is_set, const char* hint) {
+    if (is_set) r.wrong(std::string("dataset.") + field, "cannot be used for a mixture", hint);
+  };
+  not_of_a_mix("shuffle", !mix.shuffle, "set it in dataset.sources");
+  not_of_a_mix("shuffle_block", mix.shuffle_block > 0, "set it in dataset.sources");
+  not_of_a_mix("repeat", mix.repeat != 1, "remove it: sources are repeated by their shares");
+  not_of_a_mix("drop_last", !mix.drop_last, "remove it: every batch of a mixture is full");
+  if (r.job.is_asynchronous())
+    r.wrong("dataset.type", "a mixture cannot be used with asynchronous servers", "set another parallel.mode");
+  shares_name_sources(r, "dataset.mix", mix.mix);
+  for (size_t i = 0; i < mix.mix_schedule.size(); ++i) {
+    const ShareChange& change = mix.mix_schedule[i];
+    shares_name_sources(r, change.path + ".mix", change.shares);
+    if (i > 0 && change.step < mix.mix_schedule[i - 1].step + mix.mix_schedule[i - 1].ramp)
+      r.wrong(change.path + ".step", "step " + number(change.step) + " is before the end of the previous change",
+              "steps ascend, and a ramp ends before the next one begins");
+  }
+  std::set<std::string> names;
+  for (const DatasetSpec& source : mix.sources) {
+    if (!names.insert(source.name).second)
+      r.wrong("dataset.sources." + source.name, "there are two sources '" + source.name + "'");
+    for (const TransformSpec& transform : source.transforms)
+      if (is_of_batch(transform))
+        r.wrong(transform.path, transform.name + " mixes rows of a batch, which cannot be used in a mixture",
+                "remove it");
+  }
 }
 
 void samples_have_their_fields(Rules& r) {
@@ -774,6 +928,35 @@ void fields_agree(Rules& r) {
 
 }  // namespace
 
+namespace {
+
+/// Rules for one data set: the job's, or each source of a mixture.
+void validate_set(Rules& r) {
+  blocks_are_shuffled(r);
+  labels_suit_the_loss(r);
+  documents_suit_the_job(r);
+  document_fields_agree(r);
+  filters_are_expressions(r);
+  pairs_suit_the_job(r);
+  one_folder_of_files(r);
+  samples_have_their_fields(r);
+  random_integers_have_classes(r);
+  constant_integers_are_whole(r);
+  batches_are_finite(r);
+}
+
+void validate_sources(const JobSpec& job, Problems& problems) {
+  JobSpec with_source = job;
+  for (const DatasetSpec& source : job.dataset.sources) {
+    with_source.dataset = source;
+    with_source.dataset.batch = job.dataset.batch;
+    Rules r{with_source, problems, "dataset.sources." + source.name};
+    validate_set(r);
+  }
+}
+
+}  // namespace
+
 void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   hosts_hold_the_ranks(r);
@@ -793,24 +976,21 @@ void validate(const JobSpec& job, Problems& problems) {
   stage_numbers_exist(r);
   chunks_are_interleaved(r);
   sizes_cover_the_ranks(r);
-  blocks_are_shuffled(r);
+  if (job.dataset.is_mix()) {
+    mixtures_fit(r);
+    validate_sources(job, problems);
+  } else {
+    validate_set(r);
+  }
   micro_batches_divide_the_batch(r);
   experts_have_strategies(r);
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);
-  labels_suit_the_loss(r);
-  documents_suit_the_job(r);
-  pairs_suit_the_job(r);
   metrics_have_classes(r);
   validation_fits(r);
   validation_generates(r);
   validation_has_samples_of_its_own(r);
   validation_has_metrics(r);
-  one_folder_of_files(r);
-  samples_have_their_fields(r);
-  random_integers_have_classes(r);
-  constant_integers_are_whole(r);
-  batches_are_finite(r);
   schedules_fit(r);
   one_way_of_clipping(r);
   sums_need_all_labels(r);

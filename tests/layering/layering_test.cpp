@@ -37,8 +37,8 @@ const Rooms kUpToData = with(kUpToFiles, {"engine/train/files"});
 const Rooms kUpToCheckpoint = with(kUpToData, {"engine/train/data"});
 const Rooms kUpToTrainer = with(kUpToCheckpoint, {"engine/train/checkpoint"});
 const Rooms kUpToServers = with(kUpToTrainer, {"engine/train/trainer"});
-const Rooms kUpToRun =
-    with(kUpToServers, {"engine/train/servers", "engine/train/profile", "engine/model_folder", "launcher", "cli/text"});
+const Rooms kUpToRun = with(kUpToServers, {"engine/train/servers", "engine/train/profile", "engine/train/verification",
+                                           "engine/model_folder", "launcher", "cli/text"});
 
 const std::vector<Room> kRooms = {
     {"engine/base", {}},
@@ -62,6 +62,7 @@ const std::vector<Room> kRooms = {
     {"engine/train/trainer", kUpToTrainer},
     {"engine/train/servers", kUpToServers},
     {"engine/train/profile", kUpToServers},
+    {"engine/train/verification", kUpToServers},
     {"launcher", {"engine/base", "engine/spec"}},
     {"cli/text",
      with(kUpToServers, {"engine/train/servers", "engine/train/profile", "engine/model_folder", "launcher"})},

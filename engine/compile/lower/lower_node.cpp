@@ -5,6 +5,7 @@
 #include "engine/ops/program_kernels.h"
 #include "engine/plan/per_rank.h"
 #include "engine/plan/row_exchange.h"
+#include "engine/plan/token_exchange.h"
 
 namespace trainctl {
 namespace {
@@ -65,6 +66,10 @@ class NodeLowering {
     if (exchanges_keys(l_.c.graph, l_.c.plan, node_)) {
       exchange_keys(l_, id_);
       direct_.assign(node_.outputs.size(), false);
+      return finish();
+    }
+    if (!token_exchange_axes(l_.c.graph, l_.c.plan, node_).empty()) {
+      direct_ = exchange_tokens(l_, id_);
       return finish();
     }
     std::vector<View> inputs;

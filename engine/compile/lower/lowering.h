@@ -73,6 +73,15 @@ struct ReceiverProgress {
   std::map<std::tuple<TaskKind, int, int>, size_t> received;
 };
 
+/// The tokens that ranks have sent to their experts in a forward pass (exchange_tokens.cpp).
+struct SentTokens {
+  int64_t rows_of_block = 0, pairs = 0;
+  double expected_share = 1;
+  View rows, places;     ///< of this rank's tokens
+  View counts;           ///< [ranks, ranks]: the rows that are used
+  View ids, weights, x;  ///< received
+};
+
 struct Lowering {
   explicit Lowering(Compiler& compiler);
 
@@ -97,6 +106,9 @@ struct Lowering {
   /// By slot: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
   /// the backward pass even where a layer is recomputed.
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
+
+  /// By slot, and by the output of the experts that only their gradient reads.
+  std::map<std::pair<size_t, TensorId>, SentTokens> sent_tokens;
 
   std::vector<Transfer> transfers;                    ///< transfers between all stages
   std::multimap<TensorId, const Transfer*> outgoing;  ///< transfers from all chunks
@@ -165,6 +177,10 @@ View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inpu
 // exchange_keys.cpp
 /// A node of attention whose ranks share the rows (plan/row_exchange.h): its kernels and the exchange of keys.
 void exchange_keys(Lowering& l, NodeId node);
+
+// exchange_tokens.cpp
+/// A node of experts whose ranks exchange tokens. By output: whether it was added to its bucket.
+std::vector<bool> exchange_tokens(Lowering& l, NodeId node);
 
 // lower_node.cpp
 void lower_node(Lowering& l, NodeId node);

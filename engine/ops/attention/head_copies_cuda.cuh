@@ -6,6 +6,7 @@
 
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/cuda/driver_function_cuda.h"
+#include "engine/ops/cuda/hopper_cuda.h"
 #include "engine/ops/cuda/warp_group_products_cuda.cuh"
 #include "engine/ops/small_step/cluster_messages_cuda.cuh"
 
@@ -43,18 +44,6 @@ inline bool is_plain_bf16(const CudaKernelCall& call, const AttentionCall& a) {
   if (a.masked || a.window > 0 || a.softcap > 0) return false;
   return is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) && is_bf16(call.in[a.k_at]) && is_bf16(call.out[0]) &&
          std::all_of(call.in.begin(), call.in.end(), starts) && std::all_of(call.out.begin(), call.out.end(), starts);
-}
-
-/// Hopper itself, and code for its own instructions: the products exist on no other architecture.
-inline bool is_hopper() {
-#ifdef TRAINCTL_BUILT_FOR_90A
-  int device = 0, major = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  return major == 9 && built_for_hopper();
-#else
-  return false;
-#endif
 }
 
 /// Loads a box, with zeros beyond the rows and features.

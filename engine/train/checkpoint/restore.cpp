@@ -229,13 +229,19 @@ void require_same_shares(const PlannedJob& job, const Manifest& manifest, const 
 /// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
 /// same order.
 void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  if (manifest.step == 0 || manifest.epoch_step == 0) return;
   const DatasetSpec& set = job.spec.dataset;
-  const std::string order = order_text(set, job.data.samples, job.spec.seed);
+  if (manifest.step == 0 || (manifest.epoch_step == 0 && !set.has_mixture())) return;
+  const std::string order = order_text(set, job.data, job.spec.seed, manifest.step);
   // Checkpoints of earlier versions have the seed alone.
   const bool is_same =
       manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;
+  if (set.has_mixture())
+    throw EnvError(
+        fmt::format("{} ends after step {} of {}, but by then the job has {}: sources would train on some samples "
+                    "twice and on others not at all; to change a mixture, keep dataset.mix and add a change from step "
+                    "{} on to dataset.mix_schedule",
+                    checkpoint, manifest.step, manifest.order, order, manifest.step));
   const std::string before =
       manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
   throw EnvError(
