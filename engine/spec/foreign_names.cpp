@@ -247,8 +247,7 @@ std::span<const ForeignName> all_names() {
       {optimizer, "adamw_torch adamw_hf adamw_fused adam_w", "adamw", "optimizer: adamw"},
       {optimizer, "momentum nesterov sgd_momentum", "sgd", "optimizer: {type: sgd, momentum: 0.9}"},
       {optimizer, "ada_grad", "adagrad", "optimizer: adagrad"},
-      {optimizer, "adadelta adamax lamb lars adafactor radam muon", "", "",
-       "this optimizer is not supported; e.g. optimizer: adamw"},
+      {optimizer, "adadelta adamax adafactor radam", "", "", "this optimizer is not supported; e.g. optimizer: adamw"},
       // Metrics.
       {metric, "acc categorical_accuracy sparse_categorical_accuracy top1 top_1", "accuracy", "metrics: [accuracy]"},
       {metric, "topk top_k_accuracy top5_accuracy", "top_k", "metrics: [{type: top_k, k: 5}]"},

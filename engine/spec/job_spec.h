@@ -251,6 +251,16 @@ struct ScheduleSpec {
   int64_t end(int64_t run_steps) const;
 };
 
+/// optimizer.average: an average of the weights of all steps, which validations, `trainctl evaluate` and exports use in
+/// place of the weights (average.h).
+struct AverageSpec {
+  std::string type = "ema";  ///< ema | swa
+  double decay = 0.999;      ///< ema
+  bool warmup = false;       ///< ema: the decay of update t is at most (1 + t) / (10 + t)
+  int64_t start = 0;         ///< updates before the first that counts
+  int64_t every = 1;         ///< updates between two that count
+};
+
 /// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
 struct ParameterGroup {
   std::vector<std::string> patterns;  ///< over names of parameters: "h.0.ln1.weight"
@@ -262,9 +272,11 @@ struct ParameterGroup {
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  Attrs attrs;            ///< the type's own fields; those that are absent have their defaults
-  double clip_norm = 0;   ///< by global norm; 0: off
-  double clip_value = 0;  ///< by the absolute value of each element; 0: off
+  Attrs attrs;                     ///< the type's own fields; those that are absent have their defaults
+  double clip_norm = 0;            ///< by global norm; 0: off
+  double clip_value = 0;           ///< by the absolute value of each element; 0: off
+  double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
+  std::optional<AverageSpec> average;
   /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
   bool skips_not_finite = false;
   std::vector<ParameterGroup> groups;
