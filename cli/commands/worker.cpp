@@ -117,6 +117,7 @@ class Worker {
     plan();
     program_ = compile(*job_, options_.rank);
     if (job_->validation) beside_ = compile_validation(*job_, options_.rank);
+    if (validates_averages(*job_)) exchange_ = compile_exchange(*job_, options_.rank);
     start_up.ended("program");
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
@@ -333,7 +334,7 @@ class Worker {
       return 0;
     }
     PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
-    load_checkpoint(*job_, *program_, reader, executor);
+    load_checkpoint(*job_, *program_, reader, executor, WeightsRead::averages);
     return reader.manifest().step;
   }
 
@@ -390,6 +391,7 @@ class Worker {
     }
     options.start_up = start_up;
     if (beside_) options.validation = &*beside_;
+    if (exchange_) options.averages = &*exchange_;
     options.on_hang = [this](const EnvError& error) { end_now(error); };
     return options;
   }
@@ -449,6 +451,7 @@ class Worker {
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
   std::optional<Program> program_, beside_;  ///< beside_: of the validation, or of prompts
+  std::optional<Program> exchange_;          ///< exchanges weights and their averages around validations
   std::optional<FileWatch> watch_;
 };
 

@@ -79,9 +79,10 @@ void require_base(const WeightFiles& weights, const StoredBase& base, const std:
                     weights.path(), checkpoint, found, base.fingerprint, base.from));
 }
 
-void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor) {
+void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor,
+                     WeightsRead read) {
   if (reader.manifest().base) load_weights(program, start_weights(job), executor);
-  restore(program, reader, executor);
+  restore(program, reader, executor, read);
 }
 
 void load_start(const PlannedJob& job, const Program& program, Executor& executor) {

@@ -7,6 +7,7 @@
 #include "engine/planning/planned_job.h"
 #include "engine/train/checkpoint/mapped_weights.h"
 #include "engine/train/checkpoint/piece_reader.h"
+#include "engine/train/checkpoint/restore.h"
 
 namespace trainctl {
 
@@ -23,7 +24,8 @@ std::optional<StoredBase> base_of(const PlannedJob& job);
 
 /// Writes this rank's part of a checkpoint's state into the arena, and that of its base, from the job's weights. Throws
 /// EnvError if those are not the ones that the checkpoint was trained with.
-void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor);
+void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor,
+                     WeightsRead read = WeightsRead::latest);
 
 /// Throws EnvError if the files of `weights` are not the base of a checkpoint; `checkpoint` is its path.
 void require_base(const WeightFiles& weights, const StoredBase& base, const std::string& checkpoint);

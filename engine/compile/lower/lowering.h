@@ -231,6 +231,8 @@ void average_states(Lowering& l);
 // finish_step.cpp
 bool counts_loss(const Lowering& l);
 void finish_step(Lowering& l);
+/// The whole program of EvaluationOf::exchanges_averages.
+void exchange_averages(Lowering& l);
 /// The loss and the metrics, summed over all ranks.
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,

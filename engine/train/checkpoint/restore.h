@@ -46,8 +46,11 @@ void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, 
 /// validation, or if the job ends before it.
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
+/// Which weights of a checkpoint an executor reads: an evaluation takes their averages where the checkpoint has them.
+enum class WeightsRead : uint8_t { latest, averages };
+
 /// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only
 /// the ranges of files that this rank needs.
-void restore(const Program& program, PieceReader& reader, Executor& executor);
+void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read = WeightsRead::latest);
 
 }  // namespace trainctl
