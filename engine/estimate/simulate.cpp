@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/compile/verify/verify.h"
+#include "engine/graph/counted_rows.h"
 
 namespace trainctl {
 namespace {
@@ -304,7 +305,7 @@ class Simulator {
   Seconds price(At at) const {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
-    const Bytes bytes{static_cast<double>(now.bytes())};
+    const Bytes bytes{static_cast<double>(now.bytes()) * now.attrs.number(kExpectedShare, 1.0)};
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);

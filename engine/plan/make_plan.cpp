@@ -277,8 +277,12 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
     const LayerPlan& layer = plan.layers[l];
     if (!layer.advice.empty()) add_once(layer.advice);
     if (!strategies[l] || strategies[l]->spec == nullptr || plan.hybrid()) continue;
-    int ways = 1;
-    for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
+    Axes cutting;
+    for (const Axes& axes : layer.factor_axes) {
+      const Axes fresh = without(axes, cutting);
+      cutting.insert(cutting.end(), fresh.begin(), fresh.end());
+    }
+    const int ways = plan.mesh.ways(cutting);
     if (ways == plan.mesh.size()) continue;
     add_once(fmt::format("strategy of {}: {} on {} ranks, so groups of {} ranks do the same work",
                          strategies[l]->spec->pattern, cut_text(ways), plan.mesh.size(), plan.mesh.size() / ways));
@@ -287,9 +291,9 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
 
 /// The job with strategies in place of parallel.expert.
 JobSpec with_expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                               const Mesh& mesh, std::vector<Diagnostic>& errors) {
+                               const CostModel& cost, Plan& plan, std::vector<Diagnostic>& errors) {
   JobSpec expanded = spec;
-  for (StrategySpec& strategy : expert_strategies(graph, facts, spec, mesh, errors))
+  for (StrategySpec& strategy : expert_strategies(graph, facts, spec, plan.mesh, cost, plan.notes, errors))
     expanded.parallel.strategies.push_back(std::move(strategy));
   return expanded;
 }
@@ -301,7 +305,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;
   std::optional<JobSpec> expanded;
-  if (job.parallel.expert > 1) expanded = with_expert_strategies(graph, facts, job, plan.mesh, errors);
+  if (job.parallel.expert > 1) expanded = with_expert_strategies(graph, facts, job, cost, plan, errors);
   const JobSpec& spec = expanded ? *expanded : job;
 
   std::vector<int> stages(graph.layers.size(), 0);
@@ -341,7 +345,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   note_own_statistics(graph, plan);
-  note_experts(graph, plan);
+  note_experts(graph, cost, plan);
   if (plan.hybrid()) {
     const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
     for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));

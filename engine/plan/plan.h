@@ -168,7 +168,8 @@ Axes inner_axes(const Graph& graph, const Plan& plan, const Node& node);
 bool share_statistics(const Node& first, const Node& second);
 
 /// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output `output` of a
-/// node is partial over.
+/// node is partial over. Where tokens are sent to the ranks of their experts, the experts have axes that cut tokens
+/// too: such an axis cuts the experts of a tensor that has both, and leaves no partial sum of one that has either.
 Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, const std::vector<Axes>& factor_axes);
 Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes);
 

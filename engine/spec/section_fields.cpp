@@ -326,6 +326,11 @@ const Section& parallel_section() {
                             "stage share the batch. Short for strategies of the moe layers that have none.")
               .at_least(1)
               .at_most(kMaxRanks),
+          field<&P::expert_method>(
+              "expert_method",
+              "With expert: how tokens reach the ranks of their experts. gather: each of these ranks receives all tokens; "
+              "all_to_all: a rank receives only the tokens that its experts compute; auto: the method with the lowest "
+              "estimated time."),
           make_field("recompute", FieldKind::patterns,
                      "Activation checkpointing: layers, by name or glob, that are computed again in the backward "
                      "pass instead of storing their output."),

@@ -62,6 +62,7 @@ RankClasses classes_of(const PlannedJob& job, const WorkloadOptions& options) {
 std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadOptions& options) {
   if (options.generates()) return compile_prefill_classes(job);
   if (!job.validation || options.evaluate) return std::nullopt;
+  if (validates_averages(job)) compile_exchange_classes(job);  // proves it; its groups are those of the training
   return compile_validation_classes(job);
 }
 
