@@ -148,9 +148,11 @@ class Worker {
       reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
       output.starts_at(train_options.from.step);
-      train_options.restore = [&](Executor& executor) { load_checkpoint(*job_, *program_, *reader, executor); };
+      train_options.restore = [&](Executor& executor) {
+        load_checkpoint(*job_, *program_, *reader, executor, WeightsRead::latest, progress());
+      };
     } else if (job_->spec.weights) {
-      train_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor); };
+      train_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor, progress()); };
     }
     train_with(train_options, output, profile, rendezvous);
     profile.ended();
@@ -169,12 +171,14 @@ class Worker {
     if (!options_.resume.empty()) {
       reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       server_options.from = position_after(*job_, reader->manifest(), options_.resume);
-      server_options.restore = [&](Executor& executor) { load_checkpoint(*job_, *program_, *reader, executor); };
+      server_options.restore = [&](Executor& executor) {
+        load_checkpoint(*job_, *program_, *reader, executor, WeightsRead::latest, progress());
+      };
       server_options.restore_table = [&](servers::TableRows& rows) {
         servers::restore_rows(*reader, program_->server, job_->plan.servers, rows);
       };
     } else if (job_->spec.weights) {
-      server_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor); };
+      server_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor, progress()); };
     }
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
@@ -327,15 +331,20 @@ class Worker {
     return make_cuda_executor(program, comm, options, cuda);
   }
 
+  /// Shows the launcher that loading continues: launch.timeout limits the time without such a sign.
+  std::function<void()> progress() {
+    return [&status = memory_->status(options_.rank)] { status.looks.fetch_add(1, std::memory_order_relaxed); };
+  }
+
   /// Loads the weights of the checkpoint or those that the job starts from. Returns the steps after which they were
   /// saved.
   int64_t load_state(Executor& executor) {
     if (options_.resume.empty()) {
-      load_start(*job_, *program_, executor);
+      load_start(*job_, *program_, executor, progress());
       return 0;
     }
     PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
-    load_checkpoint(*job_, *program_, reader, executor, WeightsRead::averages);
+    load_checkpoint(*job_, *program_, reader, executor, WeightsRead::averages, progress());
     return reader.manifest().step;
   }
 

@@ -66,7 +66,7 @@ struct ShareChange {
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | image_folder | tar | csv | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
+  std::string type;  ///< mnist | image_folder | tar | csv | table | npy | npz | safetensors | tokens | text | …
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
@@ -124,6 +124,11 @@ struct DatasetSpec {
   std::vector<std::pair<std::string, std::vector<std::string>>> source_paths;  ///< only in a validation: by source
   bool concatenates = false;  ///< only in a validation: each sample of each source comes once
   int64_t store_cache = 0;  ///< bytes on the local disk for blocks of object stores; 0: chosen by the size of the disk
+  // audio_folder
+  std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
+  int64_t sample_rate = 16'000;     ///< of every file; other rates are errors
+  int64_t mel_bins = 80;            ///< mel: values per frame
+  int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< type of data: f32 | i32

@@ -803,12 +803,12 @@ void samples_have_their_fields(Rules& r) {
   if (!by_file && r.job.positions.contains("dataset.split") && !d.has_shares())
     r.wrong("dataset.split", "split: " + d.split + " is only for the types mnist, cifar10 and cifar100",
             "e.g. {train: 0.9, validation: 0.1}");
-  if (d.fields.empty() && (d.type == "csv" || d.type == "npy"))
+  if (d.fields.empty() && (d.type == "csv" || d.type == "table" || d.type == "npy"))
     r.wrong("dataset", "a " + d.type + " data set needs 'fields'",
-            d.type == "csv" ? "e.g. fields: {features: [age, height], label: species}"
+            d.type != "npy" ? "e.g. fields: {features: [age, height], label: species}"
                             : "e.g. fields: {data: images.npy, label: labels.npy}");
   for (const SampleFieldSpec& field : d.fields)
-    if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
+    if (field.parts.size() > 1 && d.type != "csv" && d.type != "table" && d.type != "tar")
       r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " data set comes from one array, not " +
                                                   number(static_cast<int64_t>(field.parts.size())));
   if (d.fields.size() > kMaxSampleFields)
