@@ -9,6 +9,7 @@
 // instruction of their stream.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -174,7 +175,12 @@ struct Bucket {
   bool updated_by_parts = false;
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
   std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
+  int64_t average_offset = -1;  ///< f32, whole or shard: the weights' average (kAverageSlot), if there is one
 
+  /// The update itself computes the average, which is one of its states.
+  bool computes_average() const {
+    return std::find(optimizer_offsets.begin(), optimizer_offsets.end(), average_offset) != optimizer_offsets.end();
+  }
   bool is_summed_twice() const { return level > 0 && reduce_group != shard_group; }
   bool has_compute_copy() const { return compute_offset >= 0; }
   /// At level 3, and in bf16 from level 1 on, where other ranks read the compute copy.
@@ -254,6 +260,8 @@ struct EvaluationOf {
   /// The arena is that of the training program: variables have the same offsets in both, and nothing that outlives a
   /// step is overwritten. Else there are only the weights that kernels read.
   bool beside_training = true;
+  /// The program only exchanges the weights with their average (optimizer.average): before a validation, and after it.
+  bool exchanges_averages = false;
 };
 
 /// One line per instruction: `trainctl show program`.

@@ -5,6 +5,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/one_per_stage.h"
 #include "engine/compile/verify/verify_programs.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/planning/device_memory.h"
 
 namespace trainctl {
@@ -33,6 +34,25 @@ Program compile_validation(const PlannedJob& job, int rank, bool beside_training
 
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
+  RankClasses classes = compile_classes(job.validation->graph, job.plan, job.cost, &of);
+  for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
+  return classes;
+}
+
+bool validates_averages(const PlannedJob& job) {
+  const OptimizerSpec& spec = job.spec.optimizer;
+  if (!job.validation || job.graph.updates.empty()) return false;
+  const std::vector<std::string> states = Optimizer(spec.type, spec.attrs).states();
+  return spec.average || std::find(states.begin(), states.end(), kAverageSlot) != states.end();
+}
+
+Program compile_exchange(const PlannedJob& job, int rank) {
+  const EvaluationOf of{.trained = job.graph, .exchanges_averages = true};
+  return with_evaluation_memory(job, compile_process(job, job.validation->graph, rank, &of));
+}
+
+RankClasses compile_exchange_classes(const PlannedJob& job) {
+  const EvaluationOf of{.trained = job.graph, .exchanges_averages = true};
   RankClasses classes = compile_classes(job.validation->graph, job.plan, job.cost, &of);
   for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
   return classes;

@@ -11,6 +11,7 @@ namespace {
 const void* default_object(const Section* section) {
   static JobSpec job;
   static const CheckpointSpec checkpoint;
+  static const AverageSpec average;
   static const StopSpec stop;
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
@@ -20,6 +21,7 @@ const void* default_object(const Section* section) {
   if (section->name == "dataset" || section->name == "a source") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
+  if (section->name == "optimizer.average") return &average;
   if (section->name == "train") return &job.train;
   if (section->name == "train.checkpoint") return &checkpoint;
   if (section->name == "train.stop_when") return &stop;

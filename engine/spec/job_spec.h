@@ -66,7 +66,7 @@ struct ShareChange {
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | image_folder | tar | csv | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
+  std::string type;  ///< mnist | image_folder | tar | csv | table | npy | npz | safetensors | tokens | text | …
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
@@ -124,6 +124,11 @@ struct DatasetSpec {
   std::vector<std::pair<std::string, std::vector<std::string>>> source_paths;  ///< only in a validation: by source
   bool concatenates = false;  ///< only in a validation: each sample of each source comes once
   int64_t store_cache = 0;  ///< bytes on the local disk for blocks of object stores; 0: chosen by the size of the disk
+  // audio_folder
+  std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
+  int64_t sample_rate = 16'000;     ///< of every file; other rates are errors
+  int64_t mel_bins = 80;            ///< mel: values per frame
+  int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< type of data: f32 | i32
@@ -246,6 +251,16 @@ struct ScheduleSpec {
   int64_t end(int64_t run_steps) const;
 };
 
+/// optimizer.average: an average of the weights of all steps, which validations, `trainctl evaluate` and exports use in
+/// place of the weights (average.h).
+struct AverageSpec {
+  std::string type = "ema";  ///< ema | swa
+  double decay = 0.999;      ///< ema
+  bool warmup = false;       ///< ema: the decay of update t is at most (1 + t) / (10 + t)
+  int64_t start = 0;         ///< updates before the first that counts
+  int64_t every = 1;         ///< updates between two that count
+};
+
 /// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
 struct ParameterGroup {
   std::vector<std::string> patterns;  ///< over names of parameters: "h.0.ln1.weight"
@@ -257,9 +272,11 @@ struct ParameterGroup {
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  Attrs attrs;            ///< the type's own fields; those that are absent have their defaults
-  double clip_norm = 0;   ///< by global norm; 0: off
-  double clip_value = 0;  ///< by the absolute value of each element; 0: off
+  Attrs attrs;                     ///< the type's own fields; those that are absent have their defaults
+  double clip_norm = 0;            ///< by global norm; 0: off
+  double clip_value = 0;           ///< by the absolute value of each element; 0: off
+  double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
+  std::optional<AverageSpec> average;
   /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
   bool skips_not_finite = false;
   std::vector<ParameterGroup> groups;

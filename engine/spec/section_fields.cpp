@@ -221,6 +221,12 @@ const Section& train_section() {
               "until its values have been counted.")
               .at_least(0)
               .at_most(kMaxSteps),
+          field<&T::fingerprints>(
+              "fingerprints",
+              "Steps between fingerprints of weights, gradients and optimizer states, for `trainctl diff`; 0: none. "
+              "Such a step waits until its values have been read.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",
                             "If the loss is NaN or infinite: stop ends the run with exit code 5; warn prints one "
                             "warning and continues; skip continues too, and a step whose gradients contain NaN or "
@@ -328,7 +334,8 @@ const Section& parallel_section() {
               .at_most(kMaxRanks),
           field<&P::expert_method>(
               "expert_method",
-              "With expert: how tokens reach the ranks of their experts. gather: each of these ranks receives all tokens; "
+              "With expert: how tokens reach the ranks of their experts. gather: each of these ranks receives all "
+              "tokens; "
               "all_to_all: a rank receives only the tokens that its experts compute; auto: the method with the lowest "
               "estimated time."),
           make_field("recompute", FieldKind::patterns,

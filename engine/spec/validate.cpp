@@ -155,6 +155,9 @@ void workers_are_on_their_own(Rules& r) {
   if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
     r.wrong("train.histograms", "histograms need steps that all workers share, and asynchronous workers have none",
             "set histograms: 0, or parallel.sync: true");
+  if (r.fine({"train.fingerprints"}) && r.job.train.fingerprints > 0)
+    r.wrong("train.fingerprints", "fingerprints need steps that all workers share, and asynchronous workers have none",
+            "set fingerprints: 0, or parallel.sync: true");
 }
 
 /// parallel.sync: true, with tables.
@@ -821,12 +824,12 @@ void samples_have_their_fields(Rules& r) {
   if (!by_file && r.job.positions.contains("dataset.split") && !d.has_shares())
     r.wrong("dataset.split", "split: " + d.split + " is only for the types mnist, cifar10 and cifar100",
             "e.g. {train: 0.9, validation: 0.1}");
-  if (d.fields.empty() && (d.type == "csv" || d.type == "npy"))
+  if (d.fields.empty() && (d.type == "csv" || d.type == "table" || d.type == "npy"))
     r.wrong("dataset", "a " + d.type + " data set needs 'fields'",
-            d.type == "csv" ? "e.g. fields: {features: [age, height], label: species}"
+            d.type != "npy" ? "e.g. fields: {features: [age, height], label: species}"
                             : "e.g. fields: {data: images.npy, label: labels.npy}");
   for (const SampleFieldSpec& field : d.fields)
-    if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
+    if (field.parts.size() > 1 && d.type != "csv" && d.type != "table" && d.type != "tar")
       r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " data set comes from one array, not " +
                                                   number(static_cast<int64_t>(field.parts.size())));
   if (d.fields.size() > kMaxSampleFields)
@@ -912,6 +915,43 @@ void schedules_fit(Rules& r) {
 void one_way_of_clipping(Rules& r) {
   if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
     r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
+  if (r.fine({"optimizer"}) && r.job.optimizer.clip_parameter_norm > 0 &&
+      (r.job.optimizer.clip_norm > 0 || r.job.optimizer.clip_value > 0))
+    r.wrong("optimizer.clip_parameter_norm", "gradients are clipped already (clip_norm or clip_value)",
+            "remove one of both");
+}
+
+void averages_need_one_update(Rules& r) {
+  if (!r.fine({"optimizer", "parallel.mode"})) return;
+  const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
+  if (type == nullptr) return;
+  if (type->averages && r.job.optimizer.average)
+    r.wrong("optimizer.average", type->name + " averages the weights itself", "remove it");
+  if (r.job.parallel.mode != ParallelMode::parameter_server) return;
+  if (r.job.optimizer.average || type->averages)
+    r.wrong(type->averages ? "optimizer.type" : "optimizer.average",
+            "parameter servers keep no averages of the weights", "use another parallel.mode, e.g. data_parallel");
+}
+
+/// A rank must hold each parameter whole where it is updated.
+void whole_parameters_are_not_cut(Rules& r) {
+  if (!r.fine({"optimizer", "parallel", "gradient_precision"})) return;
+  const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
+  const bool clips = r.job.optimizer.clip_parameter_norm > 0;
+  if (type == nullptr || (!clips && !type->needs_whole_parameters)) return;
+  const std::string field = clips ? "optimizer.clip_parameter_norm" : "optimizer.type";
+  const std::string what = clips ? "clip_parameter_norm" : type->name;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (parallel.mode == ParallelMode::parameter_server || parallel.mode == ParallelMode::hybrid_parallel)
+    return r.wrong(
+        field,
+        what + " needs whole parameters, which " + std::string(to_string(parallel.mode)) + " does not keep on a rank",
+        "use another parallel.mode, e.g. data_parallel");
+  if (parallel.optimizer_shard.level > 2)
+    r.wrong(field, what + " needs whole parameters, of which optimizer_shard.level 3 keeps parts",
+            "set parallel.optimizer_shard.level: 2");
+  if (clips && r.job.gradient_precision == Precision::bf16)
+    r.wrong(field, "clip_parameter_norm needs gradients in fp32", "remove gradient_precision: bf16");
 }
 
 void sums_need_all_labels(Rules& r) {
@@ -1015,6 +1055,8 @@ void validate(const JobSpec& job, Problems& problems) {
   validation_has_metrics(r);
   schedules_fit(r);
   one_way_of_clipping(r);
+  averages_need_one_update(r);
+  whole_parameters_are_not_cut(r);
   sums_need_all_labels(r);
   skipping_needs_one_update(r);
   fields_agree(r);

@@ -209,6 +209,7 @@ void note_offsets(Compiler& c) {
     p.buckets[b].compute_offset = offset(c.buckets[b].compute);
     p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
     p.buckets[b].sums_offset = offset(c.buckets[b].sums);
+    p.buckets[b].average_offset = offset(c.buckets[b].average);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
   for (size_t v = 0; v < p.variables.size(); ++v) {

@@ -216,6 +216,7 @@ std::vector<Region> persistent_regions(const Program& program) {
       add("grad." + b.name, b.gradients_offset, gradient_bytes(b), false);
       add("sums of grad." + b.name, b.sums_offset, whole, false);
     }
+    if (!b.computes_average()) add("average." + b.name, b.average_offset, b.level >= 1 ? shard : whole, true);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {

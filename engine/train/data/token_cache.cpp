@@ -24,6 +24,8 @@
 #include "engine/base/round_up.h"
 #include "engine/runtime/comm/event.h"
 #include "engine/train/data/documents.h"
+#include "engine/train/data/inflated_file.h"
+#include "engine/train/data/tables/table_file.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/disk.h"
 #include "engine/train/files/input_file.h"
@@ -308,8 +310,12 @@ std::string token_cache_folder() {
 TokenKey::TokenKey(const std::vector<std::string>& files, const std::string& tokenizer) {
   add(kTokenizationVersion);
   for (const std::string& file : files) {
-    add(is_json_lines(file) ? "lines" : file.ends_with(".gz") ? "compressed" : "text");
-    add_file(file);
+    const bool is_table = !is_json_lines(file) && is_table_file(file);
+    add(is_json_lines(file) ? "lines" : is_table ? "table" : is_compressed_name(file) ? "compressed" : "text");
+    if (is_table)
+      for (const std::string& part : table_file_parts(file)) add_file(part);
+    else
+      add_file(file);
   }
   const std::string file = find_tokenizer_file(tokenizer);
   add_file(file);
