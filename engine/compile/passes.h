@@ -26,6 +26,8 @@ void fuse_products(Compiler& c);
 void fuse_quantise(Compiler& c);
 /// The mean and variance of batch_norm become one kernel.
 void fuse_statistics(Compiler& c);
+/// Ranks that share a batch exchange the statistics of batch_norm in one call, and those of its gradient in another.
+void join_statistics(Compiler& c);
 /// The gradients of batch_norm take the gradient behind the relu that was fused into it.
 void fuse_relu_grad(Compiler& c);
 /// The last product, the loss and what reads their results run for some rows at a time.

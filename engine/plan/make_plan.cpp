@@ -369,7 +369,7 @@ Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
           .optimizer = std::move(optimizer),
-          .keeps_gradients = spec.train.histograms > 0,
+          .keeps_gradients = spec.train.histograms > 0 || spec.train.fingerprints > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }
 

@@ -221,6 +221,12 @@ const Section& train_section() {
               "until its values have been counted.")
               .at_least(0)
               .at_most(kMaxSteps),
+          field<&T::fingerprints>(
+              "fingerprints",
+              "Steps between fingerprints of weights, gradients and optimizer states, for `trainctl diff`; 0: none. "
+              "Such a step waits until its values have been read.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",
                             "If the loss is NaN or infinite: stop ends the run with exit code 5; warn prints one "
                             "warning and continues; skip continues too, and a step whose gradients contain NaN or "
