@@ -46,6 +46,7 @@
 #include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
+#include "engine/train/trainer/tensor_fingerprints.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
 #include "engine/train/trainer/validation_texts.h"
@@ -418,6 +419,11 @@ class Worker {
       observers.add(histograms.emplace(
           *program_, rendezvous.communicator(), job_->spec.train.histograms, options.from.step,
           [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); }));
+    std::optional<TensorFingerprints> fingerprints;
+    if (job_->spec.train.fingerprints > 0)
+      observers.add(fingerprints.emplace(
+          *program_, rendezvous.communicator(), job_->spec.train.fingerprints, options.from.step,
+          [&output](int64_t step, const Fingerprints& prints) { output.write_fingerprints(step, prints); }));
     std::optional<ExpertLoads> expert_loads;
     if (reports_expert_loads(*job_))
       observers.add(expert_loads.emplace(
