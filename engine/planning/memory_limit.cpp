@@ -143,6 +143,9 @@ class MemoryAdvice {
 
   void offer_others() {
     const JobSpec& spec = job_.spec;
+    if (job_.cost.machine().kind == DeviceKind::cuda && spec.parallel.offload.optimizer == StatePlace::device &&
+        job_.graph.trains() && spec.servers() == 0)
+      offer("parallel.offload: {optimizer: host}", [](JobSpec& s) { s.parallel.offload.optimizer = StatePlace::host; });
     if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
       offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
             [](JobSpec& s) { s.parallel.micro_batches *= 2; });

@@ -184,6 +184,10 @@ void servers_hold_the_weights(Rules& r) {
             "parameter_server stores the optimizer state on the servers, so the "
             "workers have nothing to shard",
             "set level: 0, or parallel.mode: data_parallel");
+  if (r.fine({"parallel.offload.optimizer"}) && parallel.offload.optimizer == StatePlace::host)
+    r.wrong("parallel.offload.optimizer",
+            "parameter_server stores the optimizer state on the servers, so the workers have nothing to offload",
+            "remove offload, or set parallel.mode: data_parallel");
   if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
       r.job.precision == Precision::bf16)
     r.wrong("precision", "servers run on CPU cores and update in fp32, so workers on GPUs cannot use bf16",
