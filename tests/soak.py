@@ -32,6 +32,7 @@ def campaigns(build, seed):
                                "--seed", seed)
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
     yield "injured files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
+    yield "verified templates", python("cli/verify_test.py", binaries / "trainctl", "--templates")
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
     yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
