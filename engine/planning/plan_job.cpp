@@ -71,6 +71,21 @@ Trials::KnownGraph search_plan(PlannedJob& job) {
   // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   job.search = find_plan(job.spec, job.data.shapes, job.cost, memory, try_plan);
+  const bool may_offload = job.cost.machine().kind == DeviceKind::cuda &&
+                           parallel.offload.optimizer == StatePlace::device && job.spec.servers() == 0;
+  if (memory > 0 && may_offload && !job.search->tried.front().trial.fits(memory)) {
+    JobSpec offloaded = job.spec;
+    offloaded.parallel.offload.optimizer = StatePlace::host;
+    Trials of_offloaded(job);
+    FoundPlan other = find_plan(offloaded, job.data.shapes, job.cost, memory, [&](JobSpec spec, TriedRanks ranks) {
+      return of_offloaded.run(std::move(spec), ranks);
+    });
+    if (other.tried.front().trial.fits(memory)) {
+      job.search = std::move(other);
+      job.spec = with_choice(std::move(offloaded), job.search->best().choice);
+      return of_offloaded.take(job.spec);
+    }
+  }
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
   return trials.take(job.spec);
 }

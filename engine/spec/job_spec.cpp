@@ -68,6 +68,16 @@ std::string_view to_string(ExpertMethod method) {
   return {};
 }
 
+std::string_view to_string(StatePlace place) {
+  switch (place) {
+    case StatePlace::device:
+      return "device";
+    case StatePlace::host:
+      return "host";
+  }
+  return {};
+}
+
 std::string_view to_string(SearchAlgorithm algorithm) {
   switch (algorithm) {
     case SearchAlgorithm::recursive_programming:

@@ -399,6 +399,15 @@ std::string_view to_string(ContextMethod method);
 enum class ExpertMethod : uint8_t { automatic, gather, all_to_all };
 std::string_view to_string(ExpertMethod method);
 
+/// The memory that holds a part of a rank's state.
+enum class StatePlace : uint8_t { device, host };
+std::string_view to_string(StatePlace place);
+
+/// parallel.offload: state that ranks on GPUs keep in the memory of their host.
+struct OffloadSpec {
+  StatePlace optimizer = StatePlace::device;
+};
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -421,6 +430,7 @@ struct ParallelSpec {
   ExpertMethod expert_method = ExpertMethod::automatic;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
+  OffloadSpec offload;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;      ///< 0: as many as max_memory requires

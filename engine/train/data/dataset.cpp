@@ -24,6 +24,7 @@
 #include "engine/train/data/sample_transforms.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
+#include "engine/train/files/store/remote_file.h"
 
 namespace trainctl {
 namespace {
@@ -132,6 +133,7 @@ DataHeader header_of_documents(const DatasetSpec& spec, uint64_t seed) {
 
 DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.is_mix()) return mixed_header(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) return header_of_lines<ClassTextSet>(spec);
   if (spec.has_documents()) return header_of_documents(spec, seed);
   if (spec.type == "preference") return header_of_lines<PreferenceSet>(spec);
@@ -207,6 +209,7 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   if (spec.is_mix()) return open_mixed_set(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) {
     auto set = std::make_unique<ClassTextSet>(spec);
     if (cached_bytes(*set) > most_cached_bytes()) return set;

@@ -31,7 +31,7 @@ DocumentIndex::DocumentIndex(const std::vector<std::string>& files, std::vector<
 void DocumentIndex::add_rows(size_t file) {
   File& one = files_[file];
   one.is_json = true;
-  one.table = open_table_file(open_.path(file));
+  one.table = open_table_file(open_.address(file));
   std::vector<size_t> chosen;
   for (size_t c = 0; c < one.table->columns().size(); ++c)
     if (columns_.empty() || std::find(columns_.begin(), columns_.end(), one.table->columns()[c].name) != columns_.end())
@@ -46,7 +46,7 @@ void DocumentIndex::add_file(size_t file) {
   File& one = files_[file];
   one.is_json = is_json_lines(open->path());
   one.is_compressed = is_compressed_name(open->path());
-  if (one.is_compressed) one.text = read_inflated(open->path(), open->bytes());
+  if (one.is_compressed) one.text = read_inflated(open_.address(file), open->bytes());
   if (one.is_json) return add_lines(file);
   const int64_t bytes = one.is_compressed ? static_cast<int64_t>(one.text.size()) : open->bytes();
   if (bytes > 0) places_.push_back({file, 0, bytes, 0});

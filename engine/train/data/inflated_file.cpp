@@ -2,6 +2,7 @@
 #include "engine/train/data/inflated_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -13,7 +14,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/url.h"
 #include "engine/train/data/inflation.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 
@@ -75,8 +78,39 @@ struct InflatedFile::Zstd {
   bool is_inside = false;  ///< a frame has begun and has not ended
 };
 
-InflatedFile::InflatedFile(const std::string& path) : name_(path == "-" ? "stdin" : path) {
-  const int fd = path == "-" ? dup(0) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+namespace {
+
+/// A file in memory with the bytes of an object of a store, because zlib and zstd read files.
+int open_object(const std::string& url) {
+  const InputFile object(url);
+  const int fd = memfd_create("object", MFD_CLOEXEC);
+  std::vector<uint8_t> part;
+  constexpr int64_t kAtOnce = int64_t{8} << 20;
+  for (int64_t at = 0; fd >= 0 && at < object.bytes(); at += kAtOnce) {
+    part.resize(static_cast<size_t>(std::min(kAtOnce, object.bytes() - at)));
+    object.read(at, part);
+    for (size_t done = 0; done < part.size();) {
+      const ssize_t put = pwrite(fd, part.data() + done, part.size() - done, at + static_cast<int64_t>(done));
+      if (put < 0 && errno != EINTR)
+        throw EnvError(object.path() + ": cannot be kept in memory: " + std::strerror(errno));
+      done += put > 0 ? static_cast<size_t>(put) : 0;
+    }
+  }
+  return fd;
+}
+
+int open_packed(const std::string& path) {
+  if (path == "-") return dup(0);
+  return is_url(path) ? open_object(path) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+}  // namespace
+
+InflatedFile::InflatedFile(const std::string& path)
+    : name_(path == "-"    ? "stdin"
+            : is_url(path) ? shown_url(path)
+                           : path) {
+  const int fd = open_packed(path);
   if (fd < 0) throw EnvError(name_ + ": cannot be read: " + std::strerror(errno));
   if (path.ends_with(".zst"))
     zstd_ = std::make_unique<Zstd>(fd);

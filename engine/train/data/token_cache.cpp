@@ -335,6 +335,11 @@ void TokenKey::add(std::string_view setting) { settings_.append(setting).append(
 void TokenKey::add_file(const std::string& path) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;
   const InputFile file(path);
+  if (!file.identity().empty()) {  // reading an object would fetch it
+    add("object " + file.path() + " " + file.identity());
+    add(std::to_string(file.bytes()));
+    return;
+  }
   Digest digest;
   std::vector<uint8_t> buffer(static_cast<size_t>(std::min(kAtOnce, file.bytes())));
   for (int64_t at = 0; at < file.bytes(); at += kAtOnce) {

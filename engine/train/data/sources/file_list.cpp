@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/file_patterns.h"
 #include "engine/train/data/tables/table_file.h"
 
@@ -39,6 +40,9 @@ constexpr ForeignFormat kForeign[] = {
 };
 
 [[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
+  if (is_url(pattern))
+    throw SpecError({}, field, fmt::format("no object matches '{}'", shown_url(pattern)),
+                    "in a key, * matches no '/', and ** matches any folders");
   std::error_code ignored;
   if (const size_t open = pattern.find('{'), close = pattern.find('}', open); close != std::string::npos)
     throw SpecError(
@@ -59,7 +63,12 @@ constexpr ForeignFormat kForeign[] = {
 
 /// The files of one pattern; with `tables`, also those of a folder of tables.
 std::vector<std::string> files_of_pattern(const std::string& pattern, const std::string& field, bool tables) {
-  std::vector<std::string> found = files_matching(pattern);
+  std::vector<std::string> found;
+  try {
+    found = files_matching(pattern);
+  } catch (const EnvError& error) {  // a store
+    throw SpecError({}, field, error.what());
+  }
   std::error_code ignored;
   if (found.empty() && tables && fs::is_directory(pattern, ignored)) {
     try {
@@ -83,8 +92,12 @@ std::vector<std::string> list_all(const std::vector<std::string>& patterns, cons
   std::unordered_set<std::string> known;
   for (size_t i = 0; i < patterns.size(); ++i) {
     const std::string place = patterns.size() > 1 ? fmt::format("{}[{}]", field, i) : field;
-    for (const std::string& file : files_of_pattern(patterns[i], place, tables))
+    for (const std::string& file : files_of_pattern(patterns[i], place, tables)) {
+      if (is_url(file) && is_table_file(file) && file.find(".jsonl") == std::string::npos)
+        throw SpecError({}, place, fmt::format("'{}' cannot be read from an object store", shown_url(file)),
+                        "download the file, or write JSON Lines, tar shards, csv or tokens, which can");
       if (known.insert(file).second) files.push_back(file);
+    }
   }
   return files;
 }
@@ -105,7 +118,8 @@ std::vector<std::string> list_table_files(const std::vector<std::string>& patter
 void refuse_foreign_format(const std::string& path, const std::string& field) {
   for (const ForeignFormat& format : kForeign)
     if (path.ends_with(format.suffix))
-      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not support", path, format.name),
+      throw SpecError({}, field,
+                      fmt::format("'{}' is {}, which trainctl does not support", shown_url(path), format.name),
                       format.instead);
 }
 
