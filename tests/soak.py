@@ -26,6 +26,7 @@ def campaigns(build, seed):
     binaries = build / "bin"
     trainctl = ["--trainctl", binaries / "trainctl"]
     python = lambda script, *words: [sys.executable, ROOT / "tests" / script, *words]
+    yield "files alone", python("build/compile_alone.py", ROOT, build / "alone")
     yield "injured runs", python("campaign/campaign.py", *trainctl, "--injuries", 200, "--ranks", "4,8", "--seed", seed)
     yield "injured servers", python("campaign/servers.py", *trainctl, "--injuries", 100, "--seed", seed)
     yield "injured saves", python("campaign/resumes.py", *trainctl, "--shim", build / "tests/libdisk_faults.so", "--kills", 200, "--power", 200,
