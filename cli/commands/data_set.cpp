@@ -19,6 +19,8 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/planning/mixture.h"
+#include "engine/planning/run_length.h"
 #include "engine/runtime/comm/event.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/check_source.h"
@@ -59,12 +61,14 @@ CheckedSets sets_to_check(const JobArguments& job) {
   }
   const JobSpec whole = job.load();
   const DatasetSpec& spec = whole.dataset;
-  if (whole.has_command() || !(spec.has_source() || spec.has_documents() || spec.has_class_texts() || spec.type == "mnist"))
-    throw SpecError(whole.position("dataset.type"), "dataset.type",
-                    "a data set of type " + spec.type + " has no sample files to check",
-                    "supported types: image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, mnist, chat, "
-                    "and text with a "
-                    "tokenizer; for token files, use trainctl data info");
+  if (whole.has_command() ||
+      !(spec.has_source() || spec.has_documents() || spec.has_class_texts() || spec.type == "mnist"))
+    throw SpecError(
+        whole.position("dataset.type"), "dataset.type",
+        "a data set of type " + spec.type + " has no sample files to check",
+        "supported types: image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, mnist, chat, "
+        "and text with a "
+        "tokenizer; for token files, use trainctl data info");
   CheckedSets sets{whole, without_shares(spec)};
   if (whole.validation && !(whole.validation->dataset.paths.empty() && whole.validation->dataset.split.empty()))
     sets.validation = without_shares(whole.validation_set());
@@ -246,7 +250,7 @@ int show_samples(const ShowOptions& options) {
                     options.field.empty() ? "the samples have no picture field" : options.field + " is not a picture",
                     "fields: " + join(all) + "; a picture has shape [h, w, 1 or 3] or [1 or 3, h, w]");
   }
-  SampleOrder order(spec, set->size(), job.seed);
+  SampleOrder order(spec, *set, job.seed);
   const int64_t count = std::min(options.count, set->size());
   ContactSheet sheet(picture->shape, count);
   std::vector<std::vector<std::byte>> bytes;
@@ -271,6 +275,60 @@ int show_samples(const ShowOptions& options) {
   write_png(options.output, sheet.image());
   std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", printable(options.output), count,
                            printable(picture->name), to_string(picture->shape), sheet.columns());
+  return kExitDone;
+}
+
+struct MixOptions {
+  JobArguments job;
+  int64_t first = 1, count = 10, every = 1;
+  bool samples = false;
+};
+
+void print_rows(const Dataset& set, SampleOrder& order, int64_t step) {
+  const std::span<const int64_t> batch = order.batch(step / order.steps_per_epoch(), step % order.steps_per_epoch());
+  for (size_t row = 0; row < batch.size(); ++row)
+    std::cout << fmt::format("step {} row {}: sample {} in pass {}, {}\n", step + 1, row, batch[row],
+                             order.passes()[row] + 1, printable(set.where(batch[row])));
+}
+
+int show_mixture(const MixOptions& options) {
+  const JobSpec job = options.job.load();
+  if (job.has_command() || !job.dataset.has_mixture())
+    throw SpecError(job.position("dataset.type"), "dataset.type", "the job has no mixture",
+                    "dataset: {type: mix, sources: {…}, mix: {…}} draws from several data sets");
+  const auto watch = watch_files(job.launch.timeout_seconds);
+  try {
+    const DataHeader header = read_data_header(job.dataset, job.seed);
+    require_epoch(job.dataset, header.samples);
+    Mixture mixture(job.dataset, header.sources);
+    std::unique_ptr<Dataset> set;
+    std::optional<SampleOrder> order;
+    if (options.samples) {
+      set = open_dataset(job.dataset, job.seed);
+      order.emplace(job.dataset, *set, job.seed);
+    }
+    std::vector<std::string> head = {">step"};
+    for (const SourceHeader& source : mixture.sources()) head.push_back(">" + source.name);
+    Table table(head);
+    for (int64_t i = 0; i < options.count; ++i) {
+      const int64_t step = options.first - 1 + i * options.every;
+      const std::vector<int64_t> before(mixture.drawn_before(step).begin(), mixture.drawn_before(step).end());
+      const std::span<const int64_t> counts = mixture.counts(step);
+      std::vector<std::string> cells = {with_commas(step + 1)};
+      for (size_t s = 0; s < counts.size(); ++s)
+        cells.push_back(fmt::format("{} ({:.3f})", counts[s],
+                                    static_cast<double>(before[s] + counts[s]) /
+                                        static_cast<double>(std::max<int64_t>(1, mixture.sources()[s].samples))));
+      table.add(std::move(cells));
+      if (order) print_rows(*set, *order, step);
+    }
+    for (const SourceHeader& source : mixture.sources())
+      std::cout << fmt::format("{}: {} samples{}\n", printable(source.name), with_commas(source.samples),
+                               source.tokens > 0 ? fmt::format(" of {:.1f} tokens on average", source.tokens) : "");
+    std::cout << table.str();
+  } catch (const SpecError& error) {
+    throw with_positions(error, job);
+  }
   return kExitDone;
 }
 
@@ -318,6 +376,26 @@ Examples:
   trainctl data show job.yaml -n 16 -o samples.png
   trainctl data show talks.yaml --tokens -n 2)");
   show->callback([&chosen, shown] { chosen = [shown] { return show_samples(*shown); }; });
+
+  auto mixed = std::make_shared<MixOptions>();
+  auto* mix = data.add_subcommand("mix", "Print how many samples of each source of a mixture each step draws");
+  mixed->job.add_to(*mix);
+  mix->add_option("--from", mixed->first, "First step, counted from 1")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  mix->add_option("-n,--steps", mixed->count, "Number of steps")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  mix->add_option("--every", mixed->every, "Print every n-th step")->check(CLI::PositiveNumber)->capture_default_str();
+  mix->add_flag("--samples", mixed->samples, "Also print the sample in each row of each batch");
+  mix->footer(
+      R"(For a job with dataset: {type: mix}. Each line is a step: the samples of its batch by source and, in parentheses, the
+passes over the source after the step. The same steps draw the same samples on any number of ranks, and after a resume.
+
+Examples:
+  trainctl data mix job.yaml
+  trainctl data mix job.yaml --from 1000 -n 5 --samples)");
+  mix->callback([&chosen, mixed] { chosen = [mixed] { return show_mixture(*mixed); }; });
 
   auto shards = std::make_shared<std::vector<std::string>>();
   auto* index = data.add_subcommand("index", "Write NAME.tar.idx next to tar shards, so that jobs open them quickly");

@@ -71,7 +71,7 @@ size_t used_positions(const TokenRow& row, bool packs) {
 }  // namespace
 
 void report_documents(const DatasetSpec& spec, const std::string& title) {
-  const DocumentSet::Summary found = DocumentSet(spec).summarize();
+  const DocumentSet::Summary found = DocumentSet(spec, 0).summarize();
   const auto share = [](int64_t part, int64_t of) {
     return fmt::format("{:.1f} %", of > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(of) : 0.0);
   };
@@ -113,9 +113,9 @@ void report_class_texts(const DatasetSpec& spec, const std::string& title) {
 }
 
 void show_tokens(const DatasetSpec& spec, uint64_t seed, int64_t rows) {
-  const DocumentSet set(spec);
+  const DocumentSet set(spec, seed);
   const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
-  SampleOrder order(spec, set.size(), seed);
+  SampleOrder order(spec, set, seed);
   for (int64_t i = 0; i < std::min(rows, set.size()); ++i) {
     const int64_t sample = order.batch(0, i / order.batch_size())[static_cast<size_t>(i % order.batch_size())];
     const TokenRow row = read_row(set, sample);

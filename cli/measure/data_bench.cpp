@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 /// The samples of one epoch in order, again and again.
 class Samples {
  public:
-  Samples(const DatasetSpec& spec, int64_t size, uint64_t seed) : order_(spec, size, seed) {}
+  Samples(const DatasetSpec& spec, const Dataset& set, uint64_t seed) : order_(spec, set, seed) {}
 
   std::pair<int64_t, uint64_t> next() {
     const std::lock_guard lock(mutex_);
@@ -131,7 +131,7 @@ DataBench bench_data(const JobSpec& job, int most_workers, double seconds) {
                                  : job.launch.device == Device::cuda && may_load_bytes(field) ? "u8"
                                                                                               : "f32"));
   bench.fields = join(fields);
-  Samples samples(spec, set->size(), job.seed);
+  Samples samples(spec, *set, job.seed);
   for (int workers = 1;; workers = std::min(2 * workers, most_workers)) {
     bench.rows.push_back(bench_workers(*set, samples, job, workers, seconds));
     if (workers == most_workers) return bench;

@@ -48,6 +48,8 @@ struct EntryType {
   std::vector<AddedLayer> (*added)(const Attrs& attrs) = nullptr;
   // Optimizers.
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
+  bool averages = false;                         ///< it averages the weights itself
+  bool needs_whole_parameters = false;           ///< the update of a parameter depends on all of its elements
   // Losses.
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
   // Metrics.

@@ -45,10 +45,14 @@ enum class FieldKind : uint8_t {
   metric_names,   ///< [loss, accuracy, top_5]
   modules,
   layers,
-  values,        ///< {name: number, text or flag}: vars, the arguments of a module
-  groups,        ///< groups of parameters
-  stage_map,     ///< {pattern: stage}
-  strategy_map,  ///< {pattern: cuts}
+  values,         ///< {name: number, text or flag}: vars, the arguments of a module
+  groups,         ///< groups of parameters
+  stage_map,      ///< {pattern: stage}
+  strategy_map,   ///< {pattern: cuts}
+  sources,        ///< {name: data set}: the sources of a mixture
+  shares,         ///< {name: number}: the share of each source
+  share_changes,  ///< [{step: 1000, mix: {name: number}, ramp: 200}]
+  named_paths,    ///< {name: path or list of paths}
 };
 
 /// A job has either a network or a command; some fields belong to one of the two.

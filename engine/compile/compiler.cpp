@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/base/error.h"
+#include "engine/compile/parameter_optimizer.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -13,6 +14,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_ran
     : graph(g),
       trained(of != nullptr ? of->trained : g),
       keeps_training_state(of == nullptr || of->beside_training),
+      exchanges_averages(of != nullptr && of->exchanges_averages),
       plan(p),
       cost(c),
       rank(of_rank),
@@ -25,7 +27,11 @@ Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_ran
   check(rank >= 0 && rank < plan.processes() && plan.ranks == plan.num_stages * plan.mesh.size(),
         "the rank must belong to the plan");
   for (int group = -1; group < static_cast<int>(p.numerics.optimizer.groups.size()); ++group)
-    optimizers.emplace_back(p.numerics.optimizer.type, p.numerics.optimizer.settings_of(group));
+    optimizers.push_back(trainctl::optimizer_of(p.numerics.optimizer, group, false));
+  for (int group = -1; get_optimizer(p.numerics.optimizer.type).companion != nullptr &&
+                       group < static_cast<int>(p.numerics.optimizer.groups.size());
+       ++group)
+    companions.push_back(trainctl::optimizer_of(p.numerics.optimizer, group, true));
   program.rank = rank;
   program.server = server;
   program.stage = is_server() ? 0 : stage;

@@ -2,6 +2,7 @@
 // are bytes from the start of their buffer; place_buffers makes them arena offsets.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,7 +31,8 @@ constexpr bool is_persistent(BufferKind kind) { return kind < BufferKind::activa
 struct VirtualBuffer {
   BufferKind kind = BufferKind::activation;
   int64_t bytes = 0;
-  int64_t offset = -1;  ///< in the arena; -1: not placed yet
+  int64_t offset = -1;        ///< in the arena; -1: not placed yet
+  bool is_offloaded = false;  ///< in the memory of the host; persistent ones alone
 };
 
 /// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written, even where a
@@ -76,9 +78,11 @@ struct RankBucket {
   BufferId gradients = -1;          ///< the range that the update reads
   BufferId sums = -1;  ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
+  BufferId average = -1;  ///< one of `optimizer` if the update computes it
   /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
 
+  bool computes_average() const { return std::find(optimizer.begin(), optimizer.end(), average) != optimizer.end(); }
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }
   DType gathered_type() const { return rounded_by_gathers ? DType::bf16 : read_type(); }
@@ -94,9 +98,11 @@ struct Compiler {
   const Graph& graph;
   const Graph& trained;             ///< its updates determine the layout of variables: `graph`, unless in an evaluation
   const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
+  const bool exchanges_averages;    ///< EvaluationOf
   const Plan& plan;
   const CostModel& cost;
   std::vector<Optimizer> optimizers;  ///< for parameters without a group, then for each group
+  std::vector<Optimizer> companions;  ///< the same for OptimizerDef::companion; empty: there is none
   const int rank;
   const int server;                ///< index among the servers; -1: a worker
   const int stage, rank_in_stage;  ///< a server is in no stage: -1
@@ -123,12 +129,13 @@ struct Compiler {
   }
   bool trains() const { return graph.trains(); }
   const Optimizer& optimizer_of(const BucketPlan& bucket) const {
-    return optimizers.at(static_cast<size_t>(bucket.group + 1));
+    return (bucket.uses_companion ? companions : optimizers).at(static_cast<size_t>(bucket.group + 1));
   }
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
-    return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.needs_norm() &&
-           plan.numerics.optimizer.clip_value == 0 && plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
+    return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.average &&
+           !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
+           plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
   /// True if the step reports whether its update was skipped, after the metrics.
   bool reports_skips() const { return graph.trains() && plan.numerics.optimizer.skips_not_finite; }

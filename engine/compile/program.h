@@ -3,12 +3,16 @@
 //
 //   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
 //
+// With parallel.offload the optimizer's states are not in the arena of a GPU but in pinned memory of its host, which
+// kernels access over the bus: offsets from kHostOffset on are offsets in that memory.
+//
 // Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap: instructions of
 // one stream run in list order; across streams only `waits` orders them. send does not block: its buffer belongs to the
 // channel until an instruction that lists the send in its `waits` starts. recv and collectives complete before the next
 // instruction of their stream.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,6 +25,9 @@
 #include "engine/ops/kernel_def.h"
 
 namespace trainctl {
+
+inline constexpr int64_t kHostOffset = int64_t{1} << 46;
+constexpr bool is_host_offset(int64_t offset) { return offset >= kHostOffset; }
 
 enum class Opcode : uint8_t {
   kernel,      ///< run kernel `op` on inputs, outputs; in the comm stream if its purpose is weights, which it rounds
@@ -174,7 +181,12 @@ struct Bucket {
   bool updated_by_parts = false;
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
   std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
+  int64_t average_offset = -1;  ///< f32, whole or shard: the weights' average (kAverageSlot), if there is one
 
+  /// The update itself computes the average, which is one of its states.
+  bool computes_average() const {
+    return std::find(optimizer_offsets.begin(), optimizer_offsets.end(), average_offset) != optimizer_offsets.end();
+  }
   bool is_summed_twice() const { return level > 0 && reduce_group != shard_group; }
   bool has_compute_copy() const { return compute_offset >= 0; }
   /// At level 3, and in bf16 from level 1 on, where other ranks read the compute copy.
@@ -204,6 +216,7 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
+  int64_t host = 0;         ///< optimizer state in the memory of the host, beside all that follows
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.
@@ -254,6 +267,8 @@ struct EvaluationOf {
   /// The arena is that of the training program: variables have the same offsets in both, and nothing that outlives a
   /// step is overwritten. Else there are only the weights that kernels read.
   bool beside_training = true;
+  /// The program only exchanges the weights with their average (optimizer.average): before a validation, and after it.
+  bool exchanges_averages = false;
 };
 
 /// One line per instruction: `trainctl show program`.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/compile/verify/verify.h"
+#include "engine/graph/counted_rows.h"
 
 namespace trainctl {
 namespace {
@@ -95,6 +96,17 @@ Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) 
   const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs, adds(now));
   // One launch starts all of its kernels.
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
+}
+
+/// A PCIe 5.0 x16 link, in each direction at once.
+constexpr BytesPerSecond kBusRate{50e9};
+
+/// Time of the operands that are in the memory of the host: updated states are read and written at the same time.
+Seconds seconds_of_bus(const Instruction& kernel) {
+  double bytes = 0;
+  for (const Operand& operand : kernel.outputs)
+    if (is_host_offset(operand.offset)) bytes += static_cast<double>(operand.bytes());
+  return Bytes{bytes} / kBusRate;
 }
 
 class Simulator {
@@ -304,12 +316,13 @@ class Simulator {
   Seconds price(At at) const {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
-    const Bytes bytes{static_cast<double>(now.bytes())};
+    const Bytes bytes{static_cast<double>(now.bytes()) * now.attrs.number(kExpectedShare, 1.0)};
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        return in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
-                                  !shares_launch(program, i));
+        return std::max(in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
+                                           !shares_launch(program, i)),
+                        seconds_of_bus(now));
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 #include "engine/spec/adapters.h"
 
@@ -28,7 +29,7 @@ std::vector<std::string> parameter_names(const Graph& graph) {
 }
 
 bool matches_name(const std::string& pattern, const std::string& name) {
-  return name == pattern || glob_match(pattern, name);
+  return name == pattern || name_matches(pattern, name);
 }
 
 }  // namespace

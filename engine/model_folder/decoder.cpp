@@ -153,12 +153,14 @@ std::string experts_of(const Decoder& d) {
   LayerLine line("moe", "moe");
   line.with("experts", d.experts.count).with("top_k", d.experts.top_k).with("hidden", "${expert_hidden}");
   std::vector<std::string> router;
+  if (d.experts.has_sigmoids) router.emplace_back("score: sigmoid");
   if (!d.experts.normalizes) router.emplace_back("normalize: false");
   if (d.experts.scale != 1) router.push_back("scale: " + to_string(Value(d.experts.scale)));
   if (d.experts.groups > 1) {
     router.push_back("groups: " + std::to_string(d.experts.groups));
     router.push_back("top_groups: " + std::to_string(d.experts.top_groups));
   }
+  if (d.experts.has_balance_bias) router.emplace_back("balance: bias");
   if (!router.empty()) line.with("router", "{" + join(router) + "}");
   return line.text();
 }

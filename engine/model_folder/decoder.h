@@ -14,8 +14,10 @@ namespace trainctl {
 /// The experts of the blocks. `count` 0: each block has a gated MLP.
 struct Experts {
   int64_t count = 0, top_k = 0, hidden = 0;
-  bool normalizes = true;  ///< the weights of a token's experts are divided by their sum
-  double scale = 1;        ///< factor of these weights
+  bool normalizes = true;         ///< the weights of a token's experts are divided by their sum
+  double scale = 1;               ///< factor of these weights
+  bool has_sigmoids = false;      ///< scores are sigmoids
+  bool has_balance_bias = false;  ///< a bias counts when experts are chosen
   int64_t groups = 1, top_groups = 1;
   int64_t shared_hidden = 0;  ///< hidden features of the shared expert; 0: none
   int64_t dense_blocks = 0;   ///< number of blocks, the first ones, that have a gated MLP instead

@@ -172,6 +172,30 @@ ModelJob deepseek_v2_job(const ModelConfig& config, const Finetune& tuning) {
   return decoder_job(d, tuning);
 }
 
+ModelJob deepseek_v3_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = read_decoder(config);
+  d.title = "DeepSeek-V3";
+  d.map = "deepseek";
+  d.qkv_bias = d.proj_bias = config.flag("attention_bias", false);
+  read_latent_attention(config, d);
+  read_experts(config, d);
+  d.experts.hidden = config.integer("moe_intermediate_size");
+  d.experts.has_sigmoids = d.experts.has_balance_bias = true;
+  d.experts.normalizes = config.flag("norm_topk_prob", true);
+  d.experts.scale = config.number("routed_scaling_factor", 1);
+  d.experts.groups = config.integer("n_group", 1);
+  d.experts.top_groups = config.integer("topk_group", d.experts.groups);
+  d.experts.shared_hidden = config.integer("n_shared_experts", 0) * d.experts.hidden;
+  d.experts.dense_blocks = std::min(config.integer("first_k_dense_replace", 0), d.layers);
+  if (config.text("topk_method", "noaux_tc") != "noaux_tc") config.refuse("topk_method");
+  if (config.integer("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq");
+  if (config.text("scoring_func", "sigmoid") != "sigmoid") config.refuse("scoring_func");
+  if (!config.flag("rope_interleave", true)) config.refuse("rope_interleave");
+  // Layers that predict further tokens are additional ones, which transformers does not read either.
+  config.ignore({"num_nextn_predict_layers", "ep_size", "auto_map", "aux_loss_alpha", "seq_aux"});
+  return decoder_job(d, tuning);
+}
+
 ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = gemma(config);
   d.title = "Gemma 2";

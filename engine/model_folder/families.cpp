@@ -19,6 +19,7 @@ const std::vector<ModelFamily>& model_families() {
       {"mixtral", "mixtral", mixtral_job},
       {"qwen3_moe", "qwen3_moe", qwen3_moe_job},
       {"deepseek_v2", "deepseek", deepseek_v2_job},
+      {"deepseek_v3", "deepseek", deepseek_v3_job},
       {"olmoe", "qwen3_moe", olmoe_job},
       {"bert", "bert", bert_job},
       {"vit", "vit", vit_job},

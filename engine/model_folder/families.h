@@ -28,6 +28,7 @@ ModelJob mixtral_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob qwen3_moe_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob olmoe_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob deepseek_v2_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob deepseek_v3_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob gemma3_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob phi3_job(const ModelConfig& config, const Finetune& tuning);

@@ -46,6 +46,8 @@ EntryType entry_of(const LossDef& def) {
 EntryType entry_of(const OptimizerDef& def) {
   EntryType type{def.name, "", def.fields, def.faults};
   type.same_in_groups = def.same_in_groups;
+  type.averages = def.averages_by_rate;
+  type.needs_whole_parameters = def.needs_whole_parameters != nullptr;
   return type;
 }
 

@@ -13,6 +13,10 @@
 
 namespace trainctl {
 
+/// The state whose values validations and exports use in place of the weights: that of optimizer.average, or of an
+/// optimizer that computes the average itself (schedule_free_adamw).
+inline constexpr std::string_view kAverageSlot = "average";
+
 /// `settings` are the values of `fields`, with defaults filled in.
 struct OptimizerDef {
   const char* name;  ///< the `type` of a job file
@@ -35,6 +39,23 @@ struct OptimizerDef {
   /// take the step itself (EpilogueStep::descend). Null: never.
   bool (*is_plain_step)(const Attrs& settings) = nullptr;
 
+  /// The update of a parameter depends on all of its elements. Its kernel has the attr `parameters`: for each shard of
+  /// the bucket a list of first element, rows and columns of each parameter in it, and no parameter is in two shards.
+  bool (*needs_whole_parameters)(const Attrs& settings) = nullptr;
+  /// The optimizer of parameters that this one does not suit, which reads its own fields in the same settings. Null:
+  /// all parameters suit.
+  const OptimizerDef* companion = nullptr;
+  /// True if a parameter of this shape, which is read by kernels of products alone (`is_product`), is updated by this
+  /// optimizer, not by its companion.
+  bool (*suits)(const Attrs& settings, const Shape& shape, bool is_product) = nullptr;
+
+  /// It averages the weights itself (a state kAverageSlot): StepScalars::average_rate is the square of the highest
+  /// learning rate so far divided by the sum of those squares over all updates.
+  bool averages_by_rate = false;
+  /// Memory that the update of a shard uses only while it runs, in elements of 4 bytes; an i32 output after the states.
+  /// `parameters`: as in the attr of that name. Null: none.
+  int64_t (*work_elements)(const std::vector<Ints>& parameters) = nullptr;
+
   /// Fills in the StepScalars that the kernel reads besides the learning rate; `update` counts from 1. Null: none.
   void (*fill_scalars)(const Attrs& settings, int64_t update, StepScalars& scalars) = nullptr;
 };
@@ -48,14 +69,15 @@ const OptimizerDef& get_optimizer(std::string_view name);
 
 /// An optimizer with the settings of a job.
 struct Optimizer {
-  Optimizer(std::string_view type, const Attrs& given)
-      : def(get_optimizer(type)), settings(with_defaults(given, def.fields)) {}
+  Optimizer(std::string_view type, const Attrs& given) : Optimizer(get_optimizer(type), given) {}
+  Optimizer(const OptimizerDef& of, const Attrs& given) : def(of), settings(with_defaults(given, of.fields)) {}
 
   const OptimizerDef& def;
   const Attrs settings;
 
   Attrs kernel_attrs() const { return def.kernel_attrs(settings); }
   std::vector<std::string> states() const { return def.states(settings); }
+  bool needs_whole_parameters() const { return def.needs_whole_parameters && def.needs_whole_parameters(settings); }
   bool is_plain_step() const { return def.is_plain_step && def.is_plain_step(settings); }
   void fill_scalars(int64_t update, StepScalars& scalars) const {
     if (def.fill_scalars) def.fill_scalars(settings, update, scalars);
@@ -67,6 +89,18 @@ struct Optimizer {
 /// squared norm of all gradients, then an input, is not finite.
 inline Attrs optimizer_options() {
   return {{"learning_rate_scale", 0.5}, {"clip_value", 1.0}, {"skip_not_finite", true}};
+}
+
+/// The same for a kernel that needs whole parameters and has the field adapt.
+inline Attrs layerwise_options() {
+  Attrs options = optimizer_options();
+  options.set("adapt", true);
+  return options;
+}
+
+inline Field adapt_field() {
+  return flag("adapt", true,
+              "Adapt the rate to the norms of the parameter. Usually false for a group of biases and norms.");
 }
 
 /// Shared by all optimizers.

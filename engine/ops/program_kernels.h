@@ -19,6 +19,13 @@ extern const KernelDef zero_kernel;
 extern const KernelDef sum_squares_kernel;
 /// out[1] = 0 if in[1] is finite, else 1.
 extern const KernelDef count_not_finite_kernel;
+/// out: gradients; clips that of each parameter by its own norm, in place. in: weights, which only tell the shard.
+/// attrs norm, parameters (OptimizerDef::needs_whole_parameters).
+extern const KernelDef clip_parameters_kernel;
+/// out += rate (in - out), with the StepScalars' average_rate.
+extern const KernelDef average_weights_kernel;
+/// out: weights, their average, (bf16 copy of the weights). Exchanges the first two and writes the copy.
+extern const KernelDef exchange_average_kernel;
 /// A chain of element-wise ops in one pass; attr expression: elementwise/expression.h.
 extern const KernelDef elementwise_kernel;
 /// A loss and its gradient in one pass. in: prediction, label; out: loss [1] f32 (can accumulate), gradient like

@@ -10,6 +10,7 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/moe/expert_load.h"
+#include "engine/plan/token_exchange.h"
 
 namespace trainctl {
 namespace {
@@ -21,7 +22,7 @@ ExpertShare share_of(const Graph& graph, const Plan& plan, LayerId layer, int fa
 }
 
 /// "8 of 64 experts per rank; of a micro-batch they receive 512 (token, expert) rows if loads are equal, …"
-std::string expert_note(const Graph& graph, const Plan& plan, LayerId layer, int factor) {
+std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& cost, LayerId layer, int factor) {
   const Layer& of_layer = graph.layers[static_cast<size_t>(layer)];
   const std::vector<Axes>& axes = plan.layers[static_cast<size_t>(layer)].factor_axes;
   const auto [held, experts] = share_of(graph, plan, layer, factor);
@@ -31,13 +32,31 @@ std::string expert_note(const Graph& graph, const Plan& plan, LayerId layer, int
   for (const DimRule& dim : node.rule.inputs[2])
     if (const int cut = cut_factor(dim, of_layer.factors); cut >= 0)
       pairs /= plan.mesh.ways(axes[static_cast<size_t>(cut)]);
+  const Axes exchange = token_exchange_axes(graph, plan, node);
+  const int64_t ranks = plan.mesh.ways(exchange);  // of 1 / ranks of the tokens the rank has the pairs
+  pairs *= ranks;
   const int64_t mean = pairs * held / experts;
   const auto most = static_cast<int64_t>(static_cast<double>(mean) * call.capacity);
   const std::string bytes_of_row = fmt::format("each with {} bytes that are kept", with_commas(call.bytes_of_row));
-  return fmt::format(
+  std::string text = fmt::format(
       "{} of {} experts per rank; of each micro-batch they receive {} rows of tokens if all loads are "
       "equal, and at most {}, {}",
       held, experts, with_commas(mean), with_commas(std::min(pairs, most)), bytes_of_row);
+  if (exchange.empty()) return text;
+  const Tensor &ids = graph.tensors[static_cast<size_t>(node.inputs[2])],
+               &x = graph.tensors[static_cast<size_t>(node.inputs[0])];
+  const TokenBlocks blocks = token_blocks({.tokens = pairs / ranks / ids.shape.back(),
+                                           .top_k = ids.shape.back(),
+                                           .ranks = ranks,
+                                           .capacity = call.capacity,
+                                           .counted = counts_tokens(cost.machine())});
+  // Without the block that a rank keeps.
+  const int64_t maximum = blocks.rows * (ranks - 1) * x.shape.back() * byte_size(x.dtype);
+  const auto expected = static_cast<int64_t>(static_cast<double>(maximum) * blocks.expected_share);
+  text += fmt::format("; a token is sent to the ranks of its experts: a rank sends {} at most, expected {}",
+                      format_bytes(maximum), format_bytes(expected));
+  if (!counts_tokens(cost.machine())) text += " (devices send whole blocks)";
+  return text;
 }
 
 }  // namespace
@@ -54,13 +73,13 @@ std::vector<ExpertShare> expert_shares(const Graph& graph, const Plan& plan) {
   return shares;
 }
 
-void note_experts(const Graph& graph, Plan& plan) {
+void note_experts(const Graph& graph, const CostModel& cost, Plan& plan) {
   if (plan.hybrid()) return;
   std::vector<std::pair<std::string, std::vector<std::string>>> notes;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
     const int factor = expert_factor(graph, l);
     if (factor < 0) continue;
-    const std::string note = expert_note(graph, plan, l, factor);
+    const std::string note = expert_note(graph, plan, cost, l, factor);
     auto found = std::find_if(notes.begin(), notes.end(), [&](const auto& known) { return known.first == note; });
     if (found == notes.end()) found = notes.insert(notes.end(), {note, {}});
     found->second.push_back(graph.layers[static_cast<size_t>(l)].name);

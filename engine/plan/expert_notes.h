@@ -13,10 +13,11 @@ struct ExpertShare {
   int64_t held = 0, all = 0;  ///< experts that a rank has, and experts of the layer
   friend bool operator==(const ExpertShare&, const ExpertShare&) = default;
 };
-/// Returns the shares of all layers with experts, each once, in order; empty without such layers, and in hybrid_parallel.
+/// Returns the shares of all layers with experts, each once, in order; empty without such layers, and in
+/// hybrid_parallel.
 std::vector<ExpertShare> expert_shares(const Graph& graph, const Plan& plan);
 
 /// One note for all layers whose experts are distributed in the same way.
-void note_experts(const Graph& graph, Plan& plan);
+void note_experts(const Graph& graph, const CostModel& cost, Plan& plan);
 
 }  // namespace trainctl

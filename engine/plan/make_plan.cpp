@@ -52,6 +52,13 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   plan.schedule = parallel.schedule;
   plan.optimizer_shard_level = plan.servers > 0 ? 0 : parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
+  if (parallel.offload.optimizer == StatePlace::host) {
+    plan.offloads_optimizer = cost.machine().kind == DeviceKind::cuda;
+    plan.notes.push_back(
+        plan.offloads_optimizer
+            ? "parallel.offload: the optimizer's state is in the memory of the host, and updates access it over the bus"
+            : "parallel.offload has no effect: the memory of ranks on CPUs is that of their host");
+  }
   if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   check(plan.mode != ParallelMode::auto_parallel, "find_plan must choose the settings that auto_parallel omits");
@@ -277,8 +284,12 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
     const LayerPlan& layer = plan.layers[l];
     if (!layer.advice.empty()) add_once(layer.advice);
     if (!strategies[l] || strategies[l]->spec == nullptr || plan.hybrid()) continue;
-    int ways = 1;
-    for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
+    Axes cutting;
+    for (const Axes& axes : layer.factor_axes) {
+      const Axes fresh = without(axes, cutting);
+      cutting.insert(cutting.end(), fresh.begin(), fresh.end());
+    }
+    const int ways = plan.mesh.ways(cutting);
     if (ways == plan.mesh.size()) continue;
     add_once(fmt::format("strategy of {}: {} on {} ranks, so groups of {} ranks do the same work",
                          strategies[l]->spec->pattern, cut_text(ways), plan.mesh.size(), plan.mesh.size() / ways));
@@ -287,9 +298,9 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
 
 /// The job with strategies in place of parallel.expert.
 JobSpec with_expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                               const Mesh& mesh, std::vector<Diagnostic>& errors) {
+                               const CostModel& cost, Plan& plan, std::vector<Diagnostic>& errors) {
   JobSpec expanded = spec;
-  for (StrategySpec& strategy : expert_strategies(graph, facts, spec, mesh, errors))
+  for (StrategySpec& strategy : expert_strategies(graph, facts, spec, plan.mesh, cost, plan.notes, errors))
     expanded.parallel.strategies.push_back(std::move(strategy));
   return expanded;
 }
@@ -301,7 +312,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;
   std::optional<JobSpec> expanded;
-  if (job.parallel.expert > 1) expanded = with_expert_strategies(graph, facts, job, plan.mesh, errors);
+  if (job.parallel.expert > 1) expanded = with_expert_strategies(graph, facts, job, cost, plan, errors);
   const JobSpec& spec = expanded ? *expanded : job;
 
   std::vector<int> stages(graph.layers.size(), 0);
@@ -341,7 +352,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   note_own_statistics(graph, plan);
-  note_experts(graph, plan);
+  note_experts(graph, cost, plan);
   if (plan.hybrid()) {
     const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
     for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));
@@ -358,7 +369,7 @@ Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
           .optimizer = std::move(optimizer),
-          .keeps_gradients = spec.train.histograms > 0,
+          .keeps_gradients = spec.train.histograms > 0 || spec.train.fingerprints > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 #include "engine/ops/matmul/fp8_factors.h"
 #include "engine/ops/op_def.h"
@@ -21,7 +22,7 @@ LayerId head_of(const Graph& graph, const JobSpec& spec) {
 
 bool is_chosen(const std::string& layer, bool is_head, const Fp8Spec& fp8) {
   return std::any_of(fp8.layers.begin(), fp8.layers.end(), [&](const std::string& pattern) {
-    return pattern == layer || (!is_head && glob_match(pattern, layer));
+    return pattern == layer || (!is_head && name_matches(pattern, layer));
   });
 }
 

@@ -49,6 +49,9 @@ Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, c
     const int factor = cut_factor(dim, factors);
     layout.dims.push_back(factor < 0 ? Axes{} : factor_axes[factor]);
   }
+  for (size_t d = layout.dims.size(); d-- > 1;)
+    for (size_t earlier = 0; earlier < d && !layout.dims[d].empty(); ++earlier)
+      if (!layout.dims[earlier].empty()) layout.dims[earlier] = without(layout.dims[earlier], layout.dims[d]);
   return layout;
 }
 
@@ -57,7 +60,11 @@ Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_
   for (int f = 0; f < static_cast<int>(factor_axes.size()); ++f)
     if (!factor_axes[f].empty() && is_contracted(rule, output, f))
       axes.insert(axes.end(), factor_axes[f].begin(), factor_axes[f].end());
+  if (axes.empty()) return axes;
+  for (const DimRule& dim : rule.outputs[static_cast<size_t>(output)])
+    for (const int f : dim) axes = without(axes, factor_axes[static_cast<size_t>(f)]);
   std::sort(axes.begin(), axes.end());
+  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   return axes;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/one_per_stage.h"
 #include "engine/compile/verify/verify_programs.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/planning/device_memory.h"
 
 namespace trainctl {
@@ -33,6 +34,25 @@ Program compile_validation(const PlannedJob& job, int rank, bool beside_training
 
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
+  RankClasses classes = compile_classes(job.validation->graph, job.plan, job.cost, &of);
+  for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
+  return classes;
+}
+
+bool validates_averages(const PlannedJob& job) {
+  const OptimizerSpec& spec = job.spec.optimizer;
+  if (!job.validation || job.graph.updates.empty()) return false;
+  const std::vector<std::string> states = Optimizer(spec.type, spec.attrs).states();
+  return spec.average || std::find(states.begin(), states.end(), kAverageSlot) != states.end();
+}
+
+Program compile_exchange(const PlannedJob& job, int rank) {
+  const EvaluationOf of{.trained = job.graph, .exchanges_averages = true};
+  return with_evaluation_memory(job, compile_process(job, job.validation->graph, rank, &of));
+}
+
+RankClasses compile_exchange_classes(const PlannedJob& job) {
+  const EvaluationOf of{.trained = job.graph, .exchanges_averages = true};
   RankClasses classes = compile_classes(job.validation->graph, job.plan, job.cost, &of);
   for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
   return classes;
@@ -82,6 +102,15 @@ int64_t most_memory(const RankClasses& classes) {
   int64_t most = 0;
   for (const Program& program : classes.programs) most = std::max(most, program.memory.total());
   return most;
+}
+
+int64_t memory_limit(const PlannedJob& job) {
+  if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
+  const Machine& machine = job.cost.machine();
+  const bool may_send = job.spec.launch.ranks > 1;
+  return machine.kind == DeviceKind::cuda
+             ? static_cast<int64_t>((machine.memory - machine.reserved_memory(may_send, may_send)).value)
+             : 0;
 }
 
 }  // namespace trainctl

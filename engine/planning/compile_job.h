@@ -17,9 +17,19 @@ RankClasses compile_one_per_stage(const PlannedJob& job);
 /// The most memory that one of the programs needs.
 int64_t most_memory(const RankClasses& classes);
 
+/// Memory limit of a rank, whatever its plan; 0: no limit is known.
+int64_t memory_limit(const PlannedJob& job);
+
 /// The program that evaluates the job's validation set. `beside_training`: its arena is that of the training program.
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training = true);
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training = true);
+
+/// True if validations use an average of the weights.
+bool validates_averages(const PlannedJob& job);
+/// The program that exchanges weights and averages before a validation, and again after it. Its arena is that of the
+/// training program.
+Program compile_exchange(const PlannedJob& job, int rank);
+RankClasses compile_exchange_classes(const PlannedJob& job);
 
 /// Memory::validation of a training program, beside which this validation runs in the same arena.
 int64_t room_for(const Memory& validation, const Memory& training);

@@ -46,7 +46,7 @@ JobSpec network_of(JobSpec spec, const GenerationSize& size) {
   spec.metrics.clear();
   spec.validation.reset();
   spec.print = {};
-  spec.train.histograms = 0;
+  spec.train.histograms = spec.train.fingerprints = 0;
   // Tokens are generated one by one: the ranks that share rows in training share the batch.
   spec.parallel.data = 0;
   spec.parallel.context = 1;

@@ -1,11 +1,15 @@
 #include "engine/planning/plan_graph.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/compile/parameter_optimizer.h"
 #include "engine/plan/outdated.h"
+#include "engine/planning/context_memory.h"
 #include "engine/planning/head_pieces.h"
+#include "engine/planning/repeated_collectives.h"
 
 namespace trainctl {
 namespace {
@@ -20,14 +24,36 @@ void check_saves(const PlannedJob& job) {
                       "set parallel.sync: true, or remove checkpoint");
 }
 
+/// Throws SpecError for a parameter that the plan cuts, but whose update needs all of it.
+void require_whole_parameters(const PlannedJob& job) {
+  const OptimizerSpec& spec = job.spec.optimizer;
+  if (job.graph.loss < 0) return;
+  for (const Update& update : job.graph.updates) {
+    if (update.gradients.empty()) continue;
+    const bool companion = uses_companion(job.graph, spec, update.parameter, update.group);
+    const bool clips = spec.clip_parameter_norm > 0;
+    if (!clips && !optimizer_of(spec, update.group, companion).needs_whole_parameters()) continue;
+    const Layout& layout = job.plan.variable(update.parameter).layout;
+    if (std::all_of(layout.dims.begin(), layout.dims.end(), [](const Axes& axes) { return axes.empty(); })) continue;
+    const std::string field = clips ? "optimizer.clip_parameter_norm" : "optimizer.type";
+    throw SpecError(job.spec.position(field), field,
+                    (clips ? "clip_parameter_norm" : spec.type) + " needs whole parameters, but the plan cuts " +
+                        job.graph.tensors[static_cast<size_t>(update.parameter)].name,
+                    "cut the batch alone (parallel.mode: data_parallel), or choose adamw");
+  }
+}
+
 }  // namespace
 
 void plan_graph(PlannedJob& job, PlanMemo& memo) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost, memo);
+  require_whole_parameters(job);
+  fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
+  repeat_collectives_to_fit(job);
   choose_head_pieces(job);
 }
 

@@ -9,6 +9,7 @@
 #include "engine/model/evaluation.h"
 #include "engine/model/model.h"
 #include "engine/plan/outdated.h"
+#include "engine/planning/compile_job.h"
 #include "engine/planning/plan_graph.h"
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
@@ -60,16 +61,6 @@ PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
   return evaluation;
 }
 
-/// Memory limit of a rank, whatever its plan; 0: no limit is known.
-int64_t memory_limit(const PlannedJob& job) {
-  if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
-  const Machine& machine = job.cost.machine();
-  const bool may_send = job.spec.launch.ranks > 1;
-  return machine.kind == DeviceKind::cuda
-             ? static_cast<int64_t>((machine.memory - machine.reserved_memory(may_send, may_send)).value)
-             : 0;
-}
-
 /// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
 Trials::KnownGraph search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
@@ -80,6 +71,21 @@ Trials::KnownGraph search_plan(PlannedJob& job) {
   // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   job.search = find_plan(job.spec, job.data.shapes, job.cost, memory, try_plan);
+  const bool may_offload = job.cost.machine().kind == DeviceKind::cuda &&
+                           parallel.offload.optimizer == StatePlace::device && job.spec.servers() == 0;
+  if (memory > 0 && may_offload && !job.search->tried.front().trial.fits(memory)) {
+    JobSpec offloaded = job.spec;
+    offloaded.parallel.offload.optimizer = StatePlace::host;
+    Trials of_offloaded(job);
+    FoundPlan other = find_plan(offloaded, job.data.shapes, job.cost, memory, [&](JobSpec spec, TriedRanks ranks) {
+      return of_offloaded.run(std::move(spec), ranks);
+    });
+    if (other.tried.front().trial.fits(memory)) {
+      job.search = std::move(other);
+      job.spec = with_choice(std::move(offloaded), job.search->best().choice);
+      return of_offloaded.take(job.spec);
+    }
+  }
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
   return trials.take(job.spec);
 }
@@ -108,6 +114,7 @@ PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
   try {
     require_epoch(job.spec.dataset, job.data.samples);
     require_countable_steps(job.spec, job.data.samples);
+    require_enough_samples(job.spec, job.data);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "engine/planning/data_header.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -19,6 +20,10 @@ void require_epoch(const DatasetSpec& spec, int64_t samples);
 
 /// Throws SpecError if the run has more steps than its counters can hold.
 void require_countable_steps(const JobSpec& spec, int64_t samples);
+
+/// Throws SpecError if the sources of a mixture have reached their max_epochs before the run ends, or if its shares are
+/// by tokens and a source has none.
+void require_enough_samples(const JobSpec& spec, const DataHeader& data);
 
 /// Steps that the device is asked to keep in flight.
 int steps_in_flight(const TrainSpec& spec);

@@ -9,6 +9,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 #include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/optimizer_def.h"
@@ -54,15 +55,15 @@ class TablePlanner {
     std::vector<std::string> names;
     for (const LayerSpec& layer : spec_.network) {
       if (can_be_table(layer)) names.push_back(layer.name);
-      if (!glob_match(pattern, layer.name)) continue;
+      if (!name_matches(pattern, layer.name)) continue;
       found = true;
       if (can_be_table(layer))
         layers_.push_back(&layer);
-      else if (!is_glob(pattern))
+      else if (!is_name_pattern(pattern))
         error(path, fmt::format("layer {} is of type {}, which has no table of rows", layer.name, layer.type),
               "only layers such as embedding can be tables");
     }
-    if (!found || (is_glob(pattern) && layers_.empty()))
+    if (!found || (is_name_pattern(pattern) && layers_.empty()))
       error(path, fmt::format("there is no layer '{}' that can be a table", pattern),
             names.empty() ? "the network has no embedding" : did_you_mean(pattern, names));
   }

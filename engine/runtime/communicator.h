@@ -19,6 +19,17 @@ struct CommError : EnvError {
   std::vector<int> missing;  ///< global ranks
 };
 
+/// Rows of the blocks of an all_to_all that are needed. All members have the same counts.
+struct CountedRows {
+  int64_t row = 1;                  ///< elements of a row; divides those of a block
+  const int32_t* counts = nullptr;  ///< [p, p]: rows that member i sends to member j; with `reversed`, j to i
+  bool reversed = false;
+
+  int64_t elements(int64_t p, int64_t from, int64_t to) const {
+    return row * (reversed ? counts[to * p + from] : counts[from * p + to]);
+  }
+};
+
 /// The activity of a rank, visible to its peers and to the launcher while it runs.
 struct RankPosition {
   uint32_t step = 0;
@@ -49,6 +60,13 @@ class Communicator {
   virtual void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   /// in[p * count], out[p * count]: out block j = member j's block i. `in` and `out` are disjoint.
   virtual void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
+  /// An all_to_all of which only the first rows of each block are needed; the rest of `out` is undefined.
+  /// Implementations may move all of it.
+  virtual void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                               const CountedRows& rows) {
+    (void)rows;
+    all_to_all(group, in, out, count, dtype);
+  }
   virtual void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) = 0;
   virtual void barrier(int group) = 0;
 

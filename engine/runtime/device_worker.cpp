@@ -33,6 +33,10 @@ class Workers final : public Communicator {
   void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) override {
     comm_.all_to_all(group, in, out, count, dtype);
   }
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override {
+    comm_.all_to_all_rows(group, in, out, count, dtype, rows);
+  }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     comm_.broadcast(group, in, out, count, dtype, root);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 namespace {
@@ -100,6 +101,8 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
         .add(bucket.compute_offset, bucket.level == 3);
     for (size_t i = 0; i < bucket.optimizer_offsets.size(); ++i)
       Slot(v, bucket, {.slot = bucket.optimizer_states[i]}, ranges).add(bucket.optimizer_offsets[i], bucket.level > 0);
+    if (!bucket.computes_average())
+      Slot(v, bucket, {.slot = kAverageSlot}, ranges).add(bucket.average_offset, bucket.level > 0);
   }
   return ranges;
 }

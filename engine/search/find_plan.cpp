@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -17,9 +18,11 @@
 #include "engine/base/text.h"
 #include "engine/plan/plan.h"
 #include "engine/search/choices/open_choices.h"
+#include "engine/search/choices/some_blocks.h"
 #include "engine/search/choices/weighed_choices.h"
 #include "engine/search/networks.h"
 #include "engine/search/trials/exhaustive.h"
+#include "engine/search/trials/recompute_mixes.h"
 #include "engine/search/trials/small_jobs.h"
 #include "engine/search/trials/tried_plans.h"
 
@@ -33,6 +36,10 @@ constexpr double kKnownDoubt = 3;
 constexpr size_t kKnownSavers = 2;
 /// Sizes of buckets are tried if less waiting for them may save this part of the step.
 constexpr double kBucketsMatter = 0.02;
+/// Recomputing in some blocks is tried for this many plans, with this many numbers of blocks of each, if it is expected
+/// to save more than this part of the step.
+constexpr int kMostMixes = 6, kMostCounts = 4;
+constexpr double kMixMatters = 0.001;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -114,6 +121,7 @@ class PlanSearch {
       try_many_cuts();
       improve();
     }
+    try_some_blocks();
     try_bucket_sizes();
     return finish();
   }
@@ -129,7 +137,7 @@ class PlanSearch {
             .bucket_bytes = one.bucket_bytes,
             .stage_config = job_.parallel.stage_config,
             .strategies = {},
-            .recompute = open_.recompute_ways()[one.recompute]};
+            .recompute = one.some ? *one.some : open_.recompute_ways()[one.recompute]};
   }
 
   void add_cuts(const Considered& one, PlanChoice& choice) const {
@@ -325,6 +333,44 @@ class PlanSearch {
       if (tried_.fastest() == from) change_cuts(*from);
       if (tried_.fastest() == from) return;
     }
+  }
+
+  /// Where memory is short: what fits if all blocks recompute may fit if some do.
+  void try_some_blocks() {
+    const int blocks = num_blocks(networks_.repeats());
+    if (blocks < 2 || !tried_.is_short_of_memory()) return;
+    const int64_t most = work_ + limits_.most_work;
+    int mixes = 0;
+    for (const RecomputeMix& mix : recompute_mixes(tried_, sources_, weighed_.all(), memory_scale(), memory_, blocks)) {
+      const double seconds = mix.seconds_with(mix.count_for(memory_));
+      const std::optional<size_t> best = tried_.fastest();
+      if (best && seconds >= (1 - kMixMatters) * tried_[*best].trial.seconds) break;
+      if (++mixes > kMostMixes || !try_mix(mix, most)) break;
+    }
+  }
+
+  /// Tries numbers of blocks until one fits and one less does not. Returns false if it would be more work than `most`.
+  bool try_mix(const RecomputeMix& mix, int64_t most) {
+    const std::vector<Recompute>& ways = open_.recompute_ways();
+    int too_few = 0, enough = mix.blocks, count = mix.count_for(memory_);
+    for (int round = 0; round < kMostCounts && too_few < count && count < enough; ++round) {
+      Considered one = mix.plan;
+      one.some = std::make_shared<Recompute>(recompute_of_some(job_.network, networks_.repeats(), ways[mix.less.way],
+                                                               ways[mix.more.way], count, one.stages > 1));
+      PlanChoice choice = header_of(one);
+      const SmallJobs::Sizes sizes = small_.sizes_of_all_blocks(choice);
+      if (work_ + sizes.work > most) return false;
+      add_cuts(one, choice);
+      if (tried_.is_known(choice)) return true;
+      work_ += sizes.work;
+      const Trial trial = small_.sum_of(choice, sizes, try_plan_);
+      add(one, std::move(choice), trial);
+      if (!trial.fault.empty()) return true;
+      (trial.fits(memory_) ? enough : too_few) = count;
+      const double missing = static_cast<double>(trial.memory - memory_) / mix.memory_per_block();
+      count = std::clamp(count + static_cast<int>(std::ceil(missing)), too_few + 1, std::max(too_few + 1, enough - 1));
+    }
+    return true;
   }
 
   /// By pattern: the part of the step that its layers take, with their share of the buckets that all wait for.

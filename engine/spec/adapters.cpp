@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -15,7 +16,7 @@ constexpr std::string_view kLoraDropout = ".lora_dropout", kLoraA = ".lora_a", k
                            kDora = ".dora", kLoraRest = ".lora_rest", kLoraChosen = ".lora_chosen";
 
 bool pattern_matches(const std::string& pattern, const std::string& name) {
-  return name == pattern || glob_match(pattern, name);
+  return name == pattern || name_matches(pattern, name);
 }
 
 bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {

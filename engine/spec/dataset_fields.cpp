@@ -1,6 +1,7 @@
 // The field table of `dataset`. Defaults are the initialisers of job_spec.h.
 #include "engine/spec/dataset_fields.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "engine/base/entry_types.h"
@@ -20,7 +21,7 @@ std::string label_types() {
 
 /// Appends to `others` the types that read files of samples, one image or row at a time.
 std::vector<std::string> with_sources(std::vector<std::string> others = {}) {
-  for (const char* type : {"image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100"})
+  for (const char* type : {"image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10", "cifar100"})
     others.emplace_back(type);
   return others;
 }
@@ -36,13 +37,16 @@ const Section& dataset_section() {
           field<&D::type>(
               "type",
               "mnist: IDX files (also .gz). image_folder: JPEG and PNG files, one folder per class. tar: shards in "
-              "which files with a common name form a sample (WebDataset). csv: rows of text. npy, npz, safetensors: "
+              "which files with a common name form a sample (WebDataset). csv: rows of text. table: rows of JSON "
+              "Lines, Parquet, "
+              "Arrow, TFRecord, MDS, LMDB or a Hugging Face folder. npy, npz, safetensors: "
               "arrays. cifar10, cifar100: their binary files. tokens: token files of nanoGPT or llm.c. text: the "
-              "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines. preference: "
+              "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines. "
+              "preference: "
               "chosen and rejected answers in JSON Lines, for the loss dpo. random, constant and clicks generate "
-              "samples.")
-              .one_of({"mnist", "image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100",
-                       "tokens", "text", "chat", "preference", "random", "constant", "clicks"})
+              "samples. mix: draws from several data sets.")
+              .one_of({"mnist", "image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10",
+                       "cifar100", "tokens", "text", "chat", "preference", "random", "constant", "clicks", "mix"})
               .required(),
           list_field<&D::paths>("path", FieldKind::paths,
                                 "mnist, cifar10, cifar100: the folder of the files. image_folder: the folder that "
@@ -56,26 +60,28 @@ const Section& dataset_section() {
               .one_of({"train", "test"})
               .is(FieldKind::split)
               .for_type(with_sources({"mnist"})),
-          make_field("fields", FieldKind::sample_fields,
-                     "The fields of a sample and where they come from: columns (csv), file extensions (tar), files "
-                     "(npy) or arrays (npz, safetensors). If omitted, tar uses {image: [jpg, jpeg, png], label: "
-                     "cls}; npz and safetensors use {data: data, label: label}.")
-              .for_type({"tar", "csv", "npy", "npz", "safetensors"}),
+          make_field(
+              "fields", FieldKind::sample_fields,
+              "The fields of a sample and where they come from: columns (csv, table), file extensions (tar), files "
+              "(npy) or arrays (npz, safetensors). If omitted, tar uses {image: [jpg, jpeg, png], label: "
+              "cls}; npz and safetensors use {data: data, label: label}.")
+              .for_type({"tar", "csv", "table", "npy", "npz", "safetensors"}),
           field<&D::weights>("weights", "One weight per path: samples are drawn from the paths in these proportions.")
               .above(0)
-              .for_type({"image_folder", "tar", "csv", "npy", "npz", "safetensors"}),
+              .for_type({"image_folder", "tar", "csv", "table", "npy", "npz", "safetensors"}),
           field<&D::channels>("channels", "Channels of the decoded image: 3 (red, green, blue) or 1 (grey).")
               .at_least(1)
               .at_most(3)
-              .for_type({"image_folder", "tar"}),
+              .for_type({"image_folder", "tar", "table"}),
           field<&D::label_set>("label_set", "Which labels to use: fine (100 classes) or coarse (20 superclasses).")
               .one_of({"fine", "coarse"})
               .for_type({"cifar100"}),
           field<&D::delimiter>("delimiter", "The column separator: one character, or tab.").for_type({"csv"}),
           field<&D::header>("header", "The first line contains the column names. false: columns are numbered from 1.")
               .for_type({"csv"}),
-          field<&D::length>("length", "Tokens per sample; the label of each token is the next token. preference: of both "
-                             "answers together, each with its prompt.")
+          field<&D::length>("length",
+                            "Tokens per sample; the label of each token is the next token. preference: of both "
+                            "answers together, each with its prompt.")
               .for_type({"tokens", "text", "chat", "preference"})
               .at_least(1)
               .at_most(kMaxSize)
@@ -105,6 +111,75 @@ const Section& dataset_section() {
                           "Put several documents into a row. The field `documents` has, at each position, the first "
                           "position of its document, for attention and rotary.")
               .for_type({"text", "chat"}),
+          field<&D::packing>("packing",
+                             "How documents share rows, with `pack`. best_fit: the longest first, each into the row "
+                             "with the least room. in_order: each into the row before it while there is room. "
+                             "concatenate: one after another without padding; documents are cut at the ends of rows.")
+              .one_of({"best_fit", "in_order", "concatenate"})
+              .for_type({"text", "chat"}),
+          field<&D::filter>("filter",
+                            "An expression such as tokens >= 64 and language == 'en'. Documents for which it is false "
+                            "are left out. It knows tokens, bytes, and the scalar fields of the JSON line.")
+              .for_type({"text", "chat"}),
+          field<&D::deduplicate>("deduplicate", "Of documents with the same tokens, use only the first.")
+              .for_type({"text", "chat"}),
+          field<&D::fim>("fim",
+                         "Fraction of the documents that are rearranged for fill-in-the-middle: prefix, suffix, "
+                         "middle.")
+              .at_least(0)
+              .at_most(1)
+              .for_type({"text"}),
+          field<&D::fim_spm>("fim_spm", "Fraction of the rearranged documents whose suffix comes before the prefix.")
+              .at_least(0)
+              .at_most(1)
+              .for_type({"text"}),
+          list_field<&D::fim_tokens>("fim_tokens", FieldKind::metric_names,
+                                     "The tokens before the prefix, the suffix and the middle; if omitted, those that "
+                                     "the tokenizer has, for example <fim_prefix>, <fim_suffix> and <fim_middle>.")
+              .for_type({"text"}),
+          field<&D::curriculum>("curriculum",
+                                "length: in the first `curriculum_epochs` passes, rows with short documents come "
+                                "before rows with long ones.")
+              .one_of({"none", "length"})
+              .for_type({"text", "chat"}),
+          field<&D::curriculum_epochs>("curriculum_epochs", "Passes over the set that a curriculum orders.")
+              .at_least(1)
+              .for_type({"text", "chat"}),
+          field<&D::curriculum_noise>("curriculum_noise",
+                                      "How far a row moves at random from its place by length, as a fraction of the "
+                                      "set.")
+              .at_least(0)
+              .at_most(1)
+              .for_type({"text", "chat"}),
+          field<&D::store_cache>("store_cache",
+                                 "Limit of the local disk cache for blocks of objects that are read from s3://, gs:// "
+                                 "and https:// paths; 0: 16 GiB, or a quarter of the free disk if that is less.")
+              .is(FieldKind::bytes)
+              .at_least(0)
+              .for_type({"tar", "csv", "npy", "npz", "safetensors", "tokens", "text", "chat", "preference"}),
+          make_field("sources", FieldKind::sources,
+                     "The data sets to draw from, by name. Each has the fields of `dataset` for its own type, except "
+                     "those of batches and loading, and may have `max_epochs`, the passes over it in the whole run.")
+              .for_type({"mix"})
+              .required(),
+          make_field("mix", FieldKind::shares,
+                     "The share of each source, relative to the others; a source that is not named has none. If "
+                     "omitted, shares are the sizes of the sources.")
+              .for_type({"mix"}),
+          field<&D::mix_by>("mix_by",
+                            "The unit of the shares. tokens: a source with shorter documents gives more samples.")
+              .one_of({"samples", "tokens"})
+              .for_type({"mix"}),
+          field<&D::temperature>("temperature",
+                                 "Each share is raised to the power of 1 / temperature: above 1 they become more "
+                                 "equal, below 1 less.")
+              .above(0)
+              .at_most(1000)
+              .for_type({"mix"}),
+          make_field("mix_schedule", FieldKind::share_changes,
+                     "Other shares from a step on, e.g. [{step: 1000, mix: {code: 1}, ramp: 200}]: they change "
+                     "linearly over `ramp` steps, or at once.")
+              .for_type({"mix"}),
           make_field("transforms", FieldKind::transforms,
                      "Transforms of each sample, in order: a list for the first field, or a list per field.")
               .for_type(with_sources({"mnist"})),
@@ -160,8 +235,9 @@ const Section& dataset_section() {
               .for_type({"random", "constant"})
               .at_least(1)
               .at_most(kMaxSize),
-          field<&D::samples>("samples", "Number of samples; 0: one batch.")
-              .for_type({"random", "constant", "clicks"})
+          field<&D::samples>("samples",
+                             "Number of samples; 0: one batch. mix: samples per epoch; 0: as many as all sources have.")
+              .for_type({"random", "constant", "clicks", "mix"})
               .at_least(0),
           field<&D::classes>("classes", "Random integers are drawn from 0 to classes - 1.")
               .for_type({"random"})
@@ -188,6 +264,26 @@ const Section& dataset_section() {
   return section;
 }
 
+const Section& source_section() {
+  using D = DatasetSpec;
+  static const Section section = [] {
+    Section source{"a source", "One data set of a mixture.", {}};
+    const std::vector<std::string> of_the_mix = {"batch",    "drop_last", "repeat",      "workers",
+                                                 "prefetch", "autotune",  "max_memory",  "sources",
+                                                 "mix",      "mix_by",    "temperature", "mix_schedule"};
+    for (const Field& field : dataset_section().fields)
+      if (std::find(of_the_mix.begin(), of_the_mix.end(), field.name) == of_the_mix.end())
+        source.fields.push_back(field);
+    std::erase(source.fields.front().choices, "mix");
+    for (Field& field : source.fields) std::erase(field.only, "mix");
+    source.fields.push_back(unless_zero_number<&D::max_epochs>(
+                                "max_epochs", "Passes over the source in the whole run; no limit if omitted.")
+                                .above(0));
+    return source;
+  }();
+  return section;
+}
+
 const Section& validation_dataset_section() {
   using D = DatasetSpec;
   static const Section section{
@@ -199,6 +295,8 @@ const Section& validation_dataset_section() {
                            "For mnist, cifar10 and cifar100: which files of the folder to use; as in `dataset` if "
                            "omitted.")
               .one_of({"train", "test"}),
+          make_field("sources", FieldKind::named_paths,
+                     "For mix: the held-out files of sources, by name. Sources that are not named are not evaluated."),
           field<&D::labels>("labels", "false: the files have no labels; as in `dataset`."),
           unless_zero<&D::samples>("samples",
                                    "For random, constant and clicks: number of samples; as in `dataset` if omitted.")

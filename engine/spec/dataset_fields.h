@@ -6,6 +6,8 @@
 namespace trainctl {
 
 const Section& dataset_section();
+/// dataset.sources: each of them.
+const Section& source_section();
 /// validation.dataset
 const Section& validation_dataset_section();
 

@@ -449,6 +449,10 @@ Constant expand_text(std::string_view text, const Names& names) {
   return whole ? *whole : Constant(std::move(expanded));
 }
 
+Constant evaluate(std::string_view expression, const Names& names) { return Parser(expression, 0, &names).parse(); }
+
+void check_expression(std::string_view expression) { Parser(expression, 0, nullptr).parse(); }
+
 void check_syntax(std::string_view text) {
   for_each_part(
       text, [](std::string_view) {},

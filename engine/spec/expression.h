@@ -51,6 +51,10 @@ bool has_expression(std::string_view text);
 /// The text with its expressions replaced; the value itself if the text is just one expression. Throws
 /// ExpressionError.
 Constant expand_text(std::string_view text, const Names& names);
+/// The value of an expression without "${" and "}": tokens >= 64 and language == 'en'. Throws ExpressionError.
+Constant evaluate(std::string_view expression, const Names& names);
+/// Throws ExpressionError unless the expression, without "${" and "}", can be read. Names are not looked up.
+void check_expression(std::string_view expression);
 /// Throws ExpressionError unless all its expressions can be read. Names are not looked up.
 void check_syntax(std::string_view text);
 

@@ -97,6 +97,18 @@ Field unless_zero(std::string name, std::string doc) {
   return f;
 }
 
+/// The same for a number.
+template <auto Member>
+Field unless_zero_number(std::string name, std::string doc) {
+  using C = typename MemberOf<decltype(Member)>::Class;
+  Field f = field<Member>(std::move(name), std::move(doc));
+  f.get = [](const void* object) -> Value {
+    const double number = static_cast<const C*>(object)->*Member;
+    return number == 0 ? Value(std::string()) : Value(number);
+  };
+  return f;
+}
+
 /// paths or metric_names, which is any list of names.
 template <auto Member>
 Field list_field(std::string name, FieldKind kind, std::string doc) {

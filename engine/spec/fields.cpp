@@ -11,15 +11,17 @@ namespace {
 const void* default_object(const Section* section) {
   static JobSpec job;
   static const CheckpointSpec checkpoint;
+  static const AverageSpec average;
   static const StopSpec stop;
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
   static const LoraSpec lora;
   static const GenerateSpec generate;
   if (section == nullptr || section->name.empty()) return &job;
-  if (section->name == "dataset") return &job.dataset;
+  if (section->name == "dataset" || section->name == "a source") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
+  if (section->name == "optimizer.average") return &average;
   if (section->name == "train") return &job.train;
   if (section->name == "train.checkpoint") return &checkpoint;
   if (section->name == "train.stop_when") return &stop;
@@ -98,6 +100,14 @@ std::string kind_name(const Field& field) {
       return "mapping of name or glob to stage";
     case FieldKind::strategy_map:
       return "mapping of name or glob to cuts";
+    case FieldKind::sources:
+      return "mapping of name to a data set";
+    case FieldKind::shares:
+      return "mapping of source to number";
+    case FieldKind::share_changes:
+      return "list of mappings with step, mix and ramp";
+    case FieldKind::named_paths:
+      return "mapping of source to path or list of paths";
   }
   return "";
 }

@@ -56,6 +56,28 @@ std::string_view to_string(ContextMethod method) {
   return {};
 }
 
+std::string_view to_string(ExpertMethod method) {
+  switch (method) {
+    case ExpertMethod::automatic:
+      return "auto";
+    case ExpertMethod::gather:
+      return "gather";
+    case ExpertMethod::all_to_all:
+      return "all_to_all";
+  }
+  return {};
+}
+
+std::string_view to_string(StatePlace place) {
+  switch (place) {
+    case StatePlace::device:
+      return "device";
+    case StatePlace::host:
+      return "host";
+  }
+  return {};
+}
+
 std::string_view to_string(SearchAlgorithm algorithm) {
   switch (algorithm) {
     case SearchAlgorithm::recursive_programming:
@@ -210,14 +232,24 @@ bool is_better(const std::string& metric, double value, double than) {
 }
 
 bool DatasetSpec::has_source() const {
-  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "npy",
-                                                 "npz",          "safetensors", "cifar10", "cifar100"};
+  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "table",    "npy",
+                                                 "npz",          "safetensors", "cifar10", "cifar100", "audio_folder"};
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
 std::vector<std::string> DatasetSpec::field_names() const {
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};
+  if (type == "audio_folder") return {"audio", "label"};
+  if (is_mix()) {
+    if (sources.empty()) return {"data", "label"};
+    std::vector<std::string> names = sources.front().field_names();
+    const auto has_documents_field = [](const DatasetSpec& source) { return source.pack; };
+    // Rows of tokens without this field are one document (engine/train/data/mixed_set.h).
+    if (!sources.front().pack && std::any_of(sources.begin(), sources.end(), has_documents_field))
+      names.emplace_back("documents");
+    return names;
+  }
   if (type == "clicks") return {"data", "ids", "label"};
   if (type == "preference") return {"data", "label", "targets", "documents"};
   if (has_class_texts()) return {"data", "label", "mask"};
@@ -247,7 +279,35 @@ static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> tran
   return transforms;
 }
 
-static bool type_has_named_classes(const std::string& type) { return type == "image_folder" || type == "csv"; }
+/// The held-out samples of each source that has some.
+static std::vector<DatasetSpec> held_out_sources(const std::vector<DatasetSpec>& sources, const DatasetSpec& differs) {
+  std::vector<DatasetSpec> held_out;
+  for (DatasetSpec source : sources) {
+    source.shuffle = false;
+    source.shuffle_block = 0;
+    source.weights.clear();
+    source.fim = 0;
+    source.max_epochs = 0;
+    source.curriculum = "none";
+    source.transforms = without_chance(std::move(source.transforms));
+    const auto named = std::find_if(differs.source_paths.begin(), differs.source_paths.end(),
+                                    [&](const auto& one) { return one.first == source.name; });
+    if (named != differs.source_paths.end()) {
+      source.paths = named->second;
+      source.train_share = source.validation_share = 0;
+    } else if (differs.source_paths.empty() && source.validation_share > 0) {
+      source.takes_validation_share = true;
+    } else {
+      continue;
+    }
+    held_out.push_back(std::move(source));
+  }
+  return held_out;
+}
+
+static bool type_has_named_classes(const std::string& type) {
+  return type == "image_folder" || type == "csv" || type == "table" || type == "audio_folder";
+}
 
 DatasetSpec JobSpec::validation_set() const {
   DatasetSpec set = dataset;
@@ -256,6 +316,14 @@ DatasetSpec JobSpec::validation_set() const {
   set.drop_last = false;
   set.repeat = 1;
   set.transforms = without_chance(std::move(set.transforms));
+  set.fim = 0;
+  set.curriculum = "none";
+  if (set.is_mix()) {
+    set.concatenates = true;
+    set.samples = 0;
+    if (validation) set.sources = held_out_sources(dataset.sources, validation->dataset);
+    return set;
+  }
   if (!validation) return set;
   const DatasetSpec& differs = validation->dataset;
   if (differs.paths.empty()) {

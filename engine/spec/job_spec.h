@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/attrs.h"
@@ -51,8 +52,21 @@ struct SampleFieldSpec {
   std::vector<std::string> parts;
 };
 
+/// The share of a source in a mixture, relative to the others.
+struct SourceShare {
+  std::string source;
+  double share = 0;
+};
+
+/// From `step` on a mixture has other shares. They change linearly over `ramp` steps; 0: at once.
+struct ShareChange {
+  int64_t step = 0, ramp = 0;
+  std::vector<SourceShare> shares;
+  std::string path;  ///< "dataset.mix_schedule[0]"
+};
+
 struct DatasetSpec {
-  std::string type;  ///< mnist | image_folder | tar | csv | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
+  std::string type;  ///< mnist | image_folder | tar | csv | table | npy | npz | safetensors | tokens | text | …
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
@@ -85,11 +99,36 @@ struct DatasetSpec {
   int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length
   std::string token_dtype = "uint16";  ///< uint16 | int32: type in files without a header
   // chat, and text with a tokenizer: rows of documents
-  std::string tokenizer;         ///< folder or file, made absolute
-  std::string json_field;        ///< field of JSON Lines; empty: messages (chat) or text
-  std::string label_field;       ///< text: field of JSON Lines with the class; empty: the labels are tokens
-  std::string train_on = "all";  ///< all | assistant: tokens whose labels count
-  bool pack = false;             ///< several documents share a row
+  std::string tokenizer;                ///< folder or file, made absolute
+  std::string json_field;               ///< field of JSON Lines; empty: messages (chat) or text
+  std::string label_field;              ///< text: field of JSON Lines with the class; empty: the labels are tokens
+  std::string train_on = "all";         ///< all | assistant: tokens whose labels count
+  bool pack = false;                    ///< several documents share a row
+  std::string packing = "best_fit";     ///< best_fit | in_order | concatenate: how documents share rows
+  std::string filter;                   ///< an expression over a document; documents for which it is false are left out
+  bool deduplicate = false;             ///< of documents with the same tokens only the first is used
+  double fim = 0;                       ///< fraction of the documents that are rearranged for fill-in-the-middle
+  double fim_spm = 0.5;                 ///< fraction of those whose suffix comes before their prefix
+  std::vector<std::string> fim_tokens;  ///< prefix, suffix and middle token; empty: those that the tokenizer has
+  std::string curriculum = "none";      ///< none | length: short samples come first …
+  int64_t curriculum_epochs = 1;        ///< … in this many passes over the set
+  double curriculum_noise = 0.05;       ///< how far a sample moves from its place by length, as a fraction of the set
+  // mix: several sets, each declared in full (engine/planning/mixture.h)
+  std::vector<DatasetSpec> sources;
+  std::string name;                       ///< of a source
+  double max_epochs = 0;                  ///< of a source: passes over it in the whole run; 0: no limit
+  std::vector<SourceShare> mix;           ///< empty: by the sizes of the sources
+  std::string mix_by = "samples";         ///< samples | tokens: the unit of the shares
+  double temperature = 1;                 ///< shares to the power of 1 / temperature
+  std::vector<ShareChange> mix_schedule;  ///< ascending steps
+  std::vector<std::pair<std::string, std::vector<std::string>>> source_paths;  ///< only in a validation: by source
+  bool concatenates = false;  ///< only in a validation: each sample of each source comes once
+  int64_t store_cache = 0;  ///< bytes on the local disk for blocks of object stores; 0: chosen by the size of the disk
+  // audio_folder
+  std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
+  int64_t sample_rate = 16'000;     ///< of every file; other rates are errors
+  int64_t mel_bins = 80;            ///< mel: values per frame
+  int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< type of data: f32 | i32
@@ -105,12 +144,18 @@ struct DatasetSpec {
 
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
+  bool is_mix() const { return type == "mix"; }
+  /// True if batches are drawn from several sources by their shares.
+  bool has_mixture() const { return is_mix() && !concatenates; }
   /// True if its samples are rows of documents (engine/train/data/document_set.h).
   bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
-  /// True if its samples are tokens and the tokens that follow them.
-  bool has_tokens() const { return type == "tokens" || (type == "text" && !has_class_texts()) || type == "chat"; }
+  /// True if its samples are tokens and the tokens that follow them; a mixture has samples as its first source.
+  bool has_tokens() const {
+    if (is_mix()) return !sources.empty() && sources.front().has_tokens();
+    return type == "tokens" || (type == "text" && !has_class_texts()) || type == "chat";
+  }
   /// True if it is read through a Source (engine/train/data/source.h).
   bool has_source() const;
   /// True if its files say which samples are for training and which for tests.
@@ -206,6 +251,16 @@ struct ScheduleSpec {
   int64_t end(int64_t run_steps) const;
 };
 
+/// optimizer.average: an average of the weights of all steps, which validations, `trainctl evaluate` and exports use in
+/// place of the weights (average.h).
+struct AverageSpec {
+  std::string type = "ema";  ///< ema | swa
+  double decay = 0.999;      ///< ema
+  bool warmup = false;       ///< ema: the decay of update t is at most (1 + t) / (10 + t)
+  int64_t start = 0;         ///< updates before the first that counts
+  int64_t every = 1;         ///< updates between two that count
+};
+
 /// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
 struct ParameterGroup {
   std::vector<std::string> patterns;  ///< over names of parameters: "h.0.ln1.weight"
@@ -217,9 +272,11 @@ struct ParameterGroup {
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  Attrs attrs;            ///< the type's own fields; those that are absent have their defaults
-  double clip_norm = 0;   ///< by global norm; 0: off
-  double clip_value = 0;  ///< by the absolute value of each element; 0: off
+  Attrs attrs;                     ///< the type's own fields; those that are absent have their defaults
+  double clip_norm = 0;            ///< by global norm; 0: off
+  double clip_value = 0;           ///< by the absolute value of each element; 0: off
+  double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
+  std::optional<AverageSpec> average;
   /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
   bool skips_not_finite = false;
   std::vector<ParameterGroup> groups;
@@ -338,6 +395,19 @@ std::string_view to_string(Effort effort);
 enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
 std::string_view to_string(ContextMethod method);
 
+/// parallel.expert_method: how tokens reach the ranks of their experts.
+enum class ExpertMethod : uint8_t { automatic, gather, all_to_all };
+std::string_view to_string(ExpertMethod method);
+
+/// The memory that holds a part of a rank's state.
+enum class StatePlace : uint8_t { device, host };
+std::string_view to_string(StatePlace place);
+
+/// parallel.offload: state that ranks on GPUs keep in the memory of their host.
+struct OffloadSpec {
+  StatePlace optimizer = StatePlace::device;
+};
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -357,8 +427,10 @@ struct ParallelSpec {
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
   int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
+  ExpertMethod expert_method = ExpertMethod::automatic;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
+  OffloadSpec offload;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;      ///< 0: as many as max_memory requires

@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/base/url.h"
 #include "engine/spec/overrides.h"
 #include "engine/spec/read_job.h"
 #include "engine/spec/validate.h"
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 /// The job may be saved elsewhere (a run's folder) and ranks may run elsewhere: only an absolute path means the
 /// same everywhere.
 void resolve(const fs::path& folder, std::string& path) {
+  if (is_url(path)) return;
   std::error_code error;
   const fs::path absolute = fs::absolute(folder / (path.empty() ? "." : path), error);
   if (error) return;
@@ -26,10 +28,15 @@ void resolve(const fs::path& folder, std::string& path) {
 }
 
 void resolve_paths(JobSpec& job, const fs::path& folder) {
-  for (std::string& path : job.dataset.paths) resolve(folder, path);
-  if (!job.dataset.tokenizer.empty()) resolve(folder, job.dataset.tokenizer);
-  if (job.validation)
-    for (std::string& path : job.validation->dataset.paths) resolve(folder, path);
+  const auto of_set = [&](DatasetSpec& set) {
+    for (std::string& path : set.paths) resolve(folder, path);
+    if (!set.tokenizer.empty()) resolve(folder, set.tokenizer);
+    for (auto& [source, paths] : set.source_paths)
+      for (std::string& path : paths) resolve(folder, path);
+  };
+  of_set(job.dataset);
+  for (DatasetSpec& source : job.dataset.sources) of_set(source);
+  if (job.validation) of_set(job.validation->dataset);
   if (job.validation && job.validation->generate) resolve(folder, job.validation->generate->prompts);
   if (job.weights) resolve(folder, job.weights->from);
   if (job.weights && job.weights->map_is_file()) resolve(folder, job.weights->map);

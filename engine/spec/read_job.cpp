@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/added_layers.h"
+#include "engine/spec/dataset_fields.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/foreign_names.h"
 #include "engine/spec/network.h"
@@ -176,9 +178,18 @@ class JobReader {
         field.list(object) = read_texts(node, path, "a name", problems_);
         return;
       case FieldKind::transforms:
-        return transforms(node, path);
+        return transforms(node, *static_cast<DatasetSpec*>(object), path);
       case FieldKind::sample_fields:
-        return sample_fields(node, path);
+        return sample_fields(node, *static_cast<DatasetSpec*>(object), path);
+      case FieldKind::sources:
+        return sources(node, *static_cast<DatasetSpec*>(object), path);
+      case FieldKind::shares:
+        static_cast<DatasetSpec*>(object)->mix = shares(node, path);
+        return;
+      case FieldKind::share_changes:
+        return share_changes(node, *static_cast<DatasetSpec*>(object), path);
+      case FieldKind::named_paths:
+        return named_paths(node, *static_cast<DatasetSpec*>(object), path);
       case FieldKind::split:
         return split(node, field, object, path);
       case FieldKind::metrics:
@@ -245,7 +256,7 @@ class JobReader {
   void demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
     if (!network_.complete || problems_.full() || (pattern == "loss" && job_.loss) || matches(pattern)) return;
     if (problems_.touch("network") || problems_.touch("modules")) return;
-    if (is_glob(pattern)) {
+    if (is_name_pattern(pattern)) {
       problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
     } else if (const std::string layer = layer_of_output(pattern); !layer.empty()) {
       problems_.add(pos, path, "'" + pattern + "' is an output of layer '" + layer + "'",
@@ -266,8 +277,8 @@ class JobReader {
         for (const LayerSpec& adapter : adapter_layers(job_, layer)) layer_names_.insert(adapter.name);
       }
     }
-    if (!is_glob(pattern)) return layer_names_.contains(pattern);
-    return std::ranges::any_of(layer_names_, [&](const std::string& name) { return glob_match(pattern, name); });
+    if (!is_name_pattern(pattern)) return layer_names_.contains(pattern);
+    return std::ranges::any_of(layer_names_, [&](const std::string& name) { return name_matches(pattern, name); });
   }
 
   /// The layer that has this as one of several outputs; "" if none has.
@@ -472,8 +483,76 @@ class JobReader {
     job_.metrics.push_back({type->name, read_attrs(fields, type->fields, type->name, path, problems_), path});
   }
 
+  /// `{code: {type: text, …}, web: {…}}`.
+  void sources(const YamlNode& node, DatasetSpec& mix, const std::string& path) {
+    if (!demand_map(node, path, "e.g. {code: {type: text, path: 'code/*.txt', length: 256}}")) return;
+    if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one source");
+    for (const YamlNode::Entry& entry : node.entries) {
+      const std::string where = at_key(path, entry.key);
+      if (!is_sample_field_name(entry.key))
+        problems_.add(entry.key_pos, where, "'" + entry.key + "' is not a valid name for a source",
+                      "use letters, digits, '_' and '-', but not input, loss or grad");
+      DatasetSpec source;
+      source.name = entry.key;
+      section(entry.value, source_section(), &source, where);
+      mix.sources.push_back(std::move(source));
+    }
+  }
+
+  /// `{code: 0.3, web: 0.7}`.
+  std::vector<SourceShare> shares(const YamlNode& node, const std::string& path) {
+    std::vector<SourceShare> all;
+    if (!demand_map(node, path, "e.g. {code: 0.3, web: 0.7}")) return all;
+    if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one source");
+    static const Field share = number("share", "").required().at_least(0);
+    for (const YamlNode::Entry& entry : node.entries)
+      if (const std::optional<Value> value = read_value(entry.value, share, at_key(path, entry.key), problems_))
+        all.push_back({entry.key, std::get<double>(*value)});
+    return all;
+  }
+
+  /// `[{step: 1000, mix: {code: 0.6, web: 0.4}, ramp: 200}]`.
+  void share_changes(const YamlNode& node, DatasetSpec& mix, const std::string& path) {
+    if (!node.is_list()) {
+      problems_.add(node.pos, path, "must be a list, not " + describe(node), "e.g. [{step: 1000, mix: {code: 1}}]");
+      return;
+    }
+    static const Field count = integer("step", "").at_least(0).at_most(kMaxSteps);
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      const YamlNode& item = node.items[i];
+      const std::string where = at_index(path, i);
+      if (!demand_map(item, where, "e.g. {step: 1000, mix: {code: 1}}")) continue;
+      refuse_unknown_keys(item, {"step", "mix", "ramp"}, "mix_schedule", where, problems_);
+      ShareChange change;
+      change.path = where;
+      const auto read = [&](const char* name, int64_t& to) {
+        const YamlNode* value = item.find(name);
+        if (value == nullptr || value->is_null()) return false;
+        if (const std::optional<Value> v = read_value(*value, count, at_key(where, name), problems_))
+          to = std::get<int64_t>(*v);
+        return true;
+      };
+      const YamlNode* of = item.find("mix");
+      if (!read("step", change.step) || of == nullptr)
+        problems_.add(item.pos, where, "needs 'step' and 'mix'", "e.g. {step: 1000, mix: {code: 1}}");
+      read("ramp", change.ramp);
+      if (of != nullptr) change.shares = shares(*of, at_key(where, "mix"));
+      mix.mix_schedule.push_back(std::move(change));
+    }
+  }
+
+  /// `{code: code/held_out.jsonl}`.
+  void named_paths(const YamlNode& node, DatasetSpec& set, const std::string& path) {
+    if (!demand_map(node, path, "e.g. {code: code/held_out.jsonl}")) return;
+    for (const YamlNode::Entry& entry : node.entries) {
+      std::vector<std::string> list;
+      paths(entry.value, at_key(path, entry.key), list);
+      set.source_paths.emplace_back(entry.key, std::move(list));
+    }
+  }
+
   /// `{image: jpg, features: [a, b]}`.
-  void sample_fields(const YamlNode& node, const std::string& path) {
+  void sample_fields(const YamlNode& node, DatasetSpec& set, const std::string& path) {
     if (!demand_map(node, path, "e.g. {features: [age, height], label: species}")) return;
     if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one field");
     for (const YamlNode::Entry& entry : node.entries) {
@@ -483,7 +562,7 @@ class JobReader {
                       "use letters, digits, '_' and '-', but not input, loss or grad");
       std::vector<std::string> parts = read_texts(entry.value, where, "a text", problems_);
       if (parts.empty() && entry.value.is_list()) problems_.add(entry.value.pos, where, "must not be an empty list");
-      job_.dataset.fields.push_back({entry.key, std::move(parts)});
+      set.fields.push_back({entry.key, std::move(parts)});
     }
   }
 
@@ -505,38 +584,39 @@ class JobReader {
       if (const std::optional<Value> read = read_value(*value, one, at_key(path, name), problems_))
         to = std::get<double>(*read);
     };
-    share("train", job_.dataset.train_share);
-    share("validation", job_.dataset.validation_share);
-    if (job_.dataset.train_share + job_.dataset.validation_share > 1 + 1e-9)
+    auto& set = *static_cast<DatasetSpec*>(object);
+    share("train", set.train_share);
+    share("validation", set.validation_share);
+    if (set.train_share + set.validation_share > 1 + 1e-9)
       problems_.add(node.pos, path, "the sum of train and validation is greater than 1");
   }
 
   /// A list for the first field of the samples, or a list for each of several fields.
-  void transforms(const YamlNode& node, const std::string& path) {
+  void transforms(const YamlNode& node, DatasetSpec& set, const std::string& path) {
     if (node.is_map() && !node.entries.empty()) {
-      const std::vector<std::string> known = job_.dataset.field_names();
+      const std::vector<std::string> known = set.field_names();
       for (const YamlNode::Entry& entry : node.entries) {
         const std::string where = at_key(path, entry.key);
         if (std::find(known.begin(), known.end(), entry.key) == known.end())
           problems_.add(entry.key_pos, where, "the samples have no field '" + entry.key + "'",
                         "fields: " + join(known));
-        transforms_of(entry.value, where, entry.key);
+        transforms_of(entry.value, set, where, entry.key);
       }
       return;
     }
-    transforms_of(node, path, "");
+    transforms_of(node, set, path, "");
   }
 
-  void transforms_of(const YamlNode& node, const std::string& path, const std::string& field) {
+  void transforms_of(const YamlNode& node, DatasetSpec& set, const std::string& path, const std::string& field) {
     if (!node.is_list()) {
       problems_.add(node.pos, path, "must be a list, not " + describe(node), "e.g. [{resize: [28, 28]}, hwc2chw]");
       return;
     }
-    for (size_t i = 0; i < node.items.size(); ++i) transform(node.items[i], at_index(path, i), field);
+    for (size_t i = 0; i < node.items.size(); ++i) transform(node.items[i], set, at_index(path, i), field);
   }
 
   /// `hwc2chw`, `{resize: [28, 28]}` or `{rescale: {scale: 2}}`.
-  void transform(const YamlNode& node, const std::string& path, const std::string& field) {
+  void transform(const YamlNode& node, DatasetSpec& set, const std::string& path, const std::string& field) {
     const bool one_key = node.is_map() && node.entries.size() == 1;
     if (!one_key && !node.is_scalar()) {
       problems_.add(node.pos, path, "must be one transform, not " + describe(node),
@@ -572,7 +652,7 @@ class JobReader {
       problems_.add(value.pos, path, name + " must be a mapping, not " + describe(value),
                     type->fields.empty() ? "write only " + name : "fields: " + join(names_of(type->fields)));
     }
-    job_.dataset.transforms.push_back(std::move(spec));
+    set.transforms.push_back(std::move(spec));
   }
 
   JobSpec& job_;

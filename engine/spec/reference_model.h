@@ -1,5 +1,5 @@
-// The reference model of a loss such as dpo: the layers of the network once more, with the parameters of the start of the
-// run. Layer "h.0.qkv" has the copy "reference.h.0.qkv", to which the settings of its original apply.
+// The reference model of a loss such as dpo: the layers of the network once more, with the parameters of the start of
+// the run. Layer "h.0.qkv" has the copy "reference.h.0.qkv", to which the settings of its original apply.
 #pragma once
 
 #include <string>

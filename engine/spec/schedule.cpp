@@ -114,6 +114,16 @@ std::string rate_curve(const ScheduleSpec& schedule, int64_t run_steps, int colu
   return curve;
 }
 
+float average_rate(const std::optional<AverageSpec>& average, int64_t update) {
+  if (!average || update <= average->start + 1) return 1;
+  const int64_t later = update - 1 - average->start;  // updates after the first that counts
+  if (later % average->every != 0) return 0;
+  const auto counted = static_cast<double>(later / average->every);
+  if (average->type == "swa") return static_cast<float>(1.0 / (counted + 1));
+  const double decay = average->warmup ? std::min(average->decay, (1 + counted) / (10 + counted)) : average->decay;
+  return static_cast<float>(1 - decay);
+}
+
 std::string outlived_schedule(const ScheduleSpec& schedule, int64_t run_steps) {
   const int64_t end = schedule.end(run_steps);
   if (end == 0 || run_steps <= end) return "";

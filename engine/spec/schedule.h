@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "engine/spec/job_spec.h"
@@ -30,6 +31,13 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
 
 /// The rates of a run as `columns` characters of eight heights; "" for a constant rate.
 std::string rate_curve(const ScheduleSpec& schedule, int64_t run_steps, int columns);
+
+/// The weight of the new weights in their average after update number `update`, from 1: the average becomes average +
+/// rate (weights - average). 1 up to the first update that counts; 0 after one that does not. Without an average: 1.
+///
+///   ema   1 - decay, as AveragedModel in PyTorch; with warmup at least 1 - (1 + t) / (10 + t), t = updates after start
+///   swa   1 / n for the n-th that counts: the mean of them all
+float average_rate(const std::optional<AverageSpec>& average, int64_t update);
 
 /// "the learning rate stays at 0.001 after step 100 (optimizer.learning_rate.total_steps), but the run has 200 steps";
 /// "" if the schedule does not end before the run.

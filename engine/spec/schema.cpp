@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/spec/dataset_fields.h"
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/foreign_names.h"
@@ -157,6 +158,14 @@ std::vector<std::string> with_synonyms(const Field& field) {
   return words;
 }
 
+Json section_schema(const Section& section);
+
+Json shares_schema() {
+  return {{"type", "object"},
+          {"minProperties", 1},
+          {"additionalProperties", or_expression({{"type", "number"}, {"minimum", 0}})}};
+}
+
 Json plain_schema(const Field& field) {
   switch (field.kind) {
     case FieldKind::flag:
@@ -255,6 +264,25 @@ Json plain_schema(const Field& field) {
       Json cuts = list_of(numbers_list(integer_schema(cuts_field())));
       cuts["minItems"] = 1;
       return {{"type", "object"}, {"additionalProperties", cuts}};
+    }
+    case FieldKind::sources:
+      return {{"type", "object"},
+              {"minProperties", 1},
+              {"propertyNames", {{"pattern", sample_field_pattern()}}},
+              {"additionalProperties", section_schema(source_section())}};
+    case FieldKind::shares:
+      return shares_schema();
+    case FieldKind::share_changes: {
+      const Json step = or_expression({{"type", "integer"}, {"minimum", 0}});
+      return list_of({{"type", "object"},
+                      {"properties", {{"step", step}, {"ramp", step}, {"mix", shares_schema()}}},
+                      {"required", {"step", "mix"}},
+                      {"additionalProperties", false}});
+    }
+    case FieldKind::named_paths: {
+      Json list = list_of(text_schema());
+      list["minItems"] = 1;
+      return {{"type", "object"}, {"additionalProperties", {{"anyOf", {text_schema(), list}}}}};
     }
   }
   return Json::object();

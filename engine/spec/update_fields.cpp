@@ -162,6 +162,41 @@ const Section& loss_section() {
   return section;
 }
 
+const Section& average_section() {
+  using A = AverageSpec;
+  static const Section section{
+      "optimizer.average",
+      "An average of the weights over the steps. Validations, evaluations, generated texts and exports use it in place "
+      "of the weights.",
+      {
+          field<&A::type>("type",
+                          "ema: exponential moving average, decay * average + (1 - decay) * weights; swa: the mean of "
+                          "the weights (stochastic weight averaging).")
+              .one_of({"ema", "swa"}),
+          field<&A::decay>("decay", "Weight of the old average.").for_type({"ema"}).at_least(0).below(1),
+          field<&A::warmup>("warmup", "The decay of the n-th average is at most (1 + n) / (10 + n).").for_type({"ema"}),
+          field<&A::start>("start", "Steps before the average begins; until then it is a copy of the weights.")
+              .at_least(0),
+          field<&A::every>("every", "Steps between two weights that count.").at_least(1),
+      }};
+  return section;
+}
+
+Field average_field() {
+  Field f =
+      make_field("average", FieldKind::section,
+                 "An average of the weights over the steps, which validations, evaluations and exports use. Takes "
+                 "4 bytes per parameter, sharded as the optimizer state is.");
+  f.section = &average_section();
+  f.stands_for = "type";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& average = static_cast<OptimizerSpec*>(enclosing)->average;
+    if (make && !average) average.emplace();
+    return average ? &*average : nullptr;
+  };
+  return f;
+}
+
 const Section& optimizer_section() {
   using O = OptimizerSpec;
   static const Section section{
@@ -179,6 +214,10 @@ const Section& optimizer_section() {
               field<&O::clip_value>("clip_value",
                                     "Maximum absolute value of each element of the gradients; 0: no clipping.")
                   .at_least(0),
+              field<&O::clip_parameter_norm>("clip_parameter_norm",
+                                             "Maximum norm of the gradient of each parameter; 0: no clipping.")
+                  .at_least(0),
+              average_field(),
               make_field("groups", FieldKind::groups,
                          "Parameter groups with their own settings: fields of the optimizer and learning_rate_scale. "
                          "A parameter belongs to the first group with a matching pattern."),

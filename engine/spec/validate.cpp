@@ -9,8 +9,10 @@
 #include <string>
 
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/batch_transforms.h"
+#include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/hosts.h"
 #include "engine/spec/read_value.h"
@@ -21,15 +23,21 @@ namespace {
 struct Rules {
   const JobSpec& job;
   Problems& problems;
+  std::string source = {};  ///< `job` has this source of the mixture as its data set: "dataset.sources.code"
 
   void wrong(const std::string& path, const std::string& message, const std::string& hint = {}) {
-    problems.add(job.position(path), path, message, hint);
+    problems.add(job.position(in_job(path)), in_job(path), message, hint);
   }
 
   bool fine(std::initializer_list<const char*> paths) const {
     for (const char* path : paths)
-      if (problems.touch(path)) return false;
+      if (problems.touch(in_job(path))) return false;
     return true;
+  }
+
+  std::string in_job(const std::string& path) const {
+    const bool is_of_set = path == "dataset" || path.starts_with("dataset.");
+    return !source.empty() && is_of_set ? source + path.substr(std::string("dataset").size()) : path;
   }
 
   int ranks_per_stage() const { return job.launch.ranks / job.parallel.stages; }
@@ -135,6 +143,18 @@ void gradients_in_bf16_are_of_bf16(Rules& r) {
           "set precision: bf16, or remove gradient_precision");
 }
 
+void audits_replay_on_cores(Rules& r) {
+  if (!r.fine({"train.audit_every"}) || r.job.train.audit_every == 0) return;
+  if (r.fine({"launch.device"}) && r.job.launch.device != Device::cpu)
+    r.wrong(
+        "train.audit_every",
+        "audits replay steps on other CPU cores, and launch.device is " + std::string(to_string(r.job.launch.device)),
+        "set launch.device: cpu, or audit_every: 0");
+  if (r.fine({"parallel.mode"}) && r.job.servers() > 0)
+    r.wrong("train.audit_every", "audits replay steps of ranks, and parameter servers run outside of steps",
+            "set audit_every: 0, or another parallel.mode");
+}
+
 /// parallel.sync: false.
 void workers_are_on_their_own(Rules& r) {
   if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
@@ -147,6 +167,9 @@ void workers_are_on_their_own(Rules& r) {
   if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
     r.wrong("train.histograms", "histograms need steps that all workers share, and asynchronous workers have none",
             "set histograms: 0, or parallel.sync: true");
+  if (r.fine({"train.fingerprints"}) && r.job.train.fingerprints > 0)
+    r.wrong("train.fingerprints", "fingerprints need steps that all workers share, and asynchronous workers have none",
+            "set fingerprints: 0, or parallel.sync: true");
 }
 
 /// parallel.sync: true, with tables.
@@ -173,6 +196,10 @@ void servers_hold_the_weights(Rules& r) {
             "parameter_server stores the optimizer state on the servers, so the "
             "workers have nothing to shard",
             "set level: 0, or parallel.mode: data_parallel");
+  if (r.fine({"parallel.offload.optimizer"}) && parallel.offload.optimizer == StatePlace::host)
+    r.wrong("parallel.offload.optimizer",
+            "parameter_server stores the optimizer state on the servers, so the workers have nothing to offload",
+            "remove offload, or set parallel.mode: data_parallel");
   if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
       r.job.precision == Precision::bf16)
     r.wrong("precision", "servers run on CPU cores and update in fp32, so workers on GPUs cannot use bf16",
@@ -384,6 +411,12 @@ void micro_batches_divide_the_batch(Rules& r) {
 }
 
 void experts_have_strategies(Rules& r) {
+  if (r.fine({"parallel.mode", "parallel.expert", "parallel.expert_method"}) && r.job.parallel.expert == 1 &&
+      r.job.parallel.expert_method != ExpertMethod::automatic)
+    r.wrong("parallel.expert_method",
+            "expert_method " + std::string(to_string(r.job.parallel.expert_method)) +
+                " has no effect, because parallel.expert is 1",
+            "set parallel.expert, or remove expert_method");
   if (!r.fine({"parallel.mode", "parallel.expert"}) || r.job.parallel.expert <= 1) return;
   const ParallelMode mode = r.job.parallel.mode;
   if (mode == ParallelMode::semi_auto_parallel) return;
@@ -528,6 +561,60 @@ void documents_suit_the_job(Rules& r) {
             "add `documents` to the inputs of attention layers, or remove pack");
 }
 
+/// A filter can be read; names are known only when documents are.
+void filters_are_expressions(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (set.filter.empty() || !r.fine({"dataset"})) return;
+  try {
+    check_expression(set.filter);
+  } catch (const ExpressionError& error) {
+    r.wrong("dataset.filter", error.message,
+            error.hint.empty() ? "e.g. tokens >= 64 and language == 'en'" : error.hint);
+  }
+}
+
+/// Fields that need a set of documents, and those that need each other.
+void document_fields_agree(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (!r.fine({"dataset"})) return;
+  const auto has = [&](const char* field) {
+    return r.job.positions.contains(r.in_job(std::string("dataset.") + field));
+  };
+  if (!set.pack && set.packing != "best_fit")
+    r.wrong("dataset.packing", "has no effect, because dataset.pack is false", "set pack: true");
+  const bool uses_documents = !set.filter.empty() || set.deduplicate || set.fim > 0 || set.curriculum != "none";
+  if (uses_documents && !set.has_documents()) {
+    const char* field = !set.filter.empty() ? "dataset.filter"
+                        : set.deduplicate   ? "dataset.deduplicate"
+                        : set.fim > 0       ? "dataset.fim"
+                                            : "dataset.curriculum";
+    r.wrong(field,
+            set.has_class_texts() ? "cannot be used for texts with a class"
+                                  : "needs a tokenizer, because without one the bytes of the files are tokens",
+            set.has_class_texts() ? "remove it" : "add tokenizer: FOLDER");
+  }
+  if (set.fim == 0 && (set.fim_spm != 0.5 || !set.fim_tokens.empty()))
+    r.wrong(set.fim_tokens.empty() ? "dataset.fim_spm" : "dataset.fim_tokens",
+            "has no effect, because dataset.fim is 0", "set fim: 0.5");
+  if (!set.fim_tokens.empty() && set.fim_tokens.size() != 3)
+    r.wrong("dataset.fim_tokens", "needs the tokens before the prefix, the suffix and the middle",
+            "e.g. [<fim_prefix>, <fim_suffix>, <fim_middle>]");
+  if (set.fim > 0 && set.length < 8)
+    r.wrong("dataset.fim", "needs rows of at least 8 tokens, of which three mark the parts", "increase dataset.length");
+  if (set.fim > 0 && set.packing == "concatenate")
+    r.wrong("dataset.fim", "needs whole documents or pieces of them in a row, which packing: concatenate cuts",
+            "use packing: best_fit or in_order");
+  if (set.curriculum == "none") {
+    for (const char* field : {"curriculum_epochs", "curriculum_noise"})
+      if ((field == std::string("curriculum_epochs") ? set.curriculum_epochs != 1 : set.curriculum_noise != 0.05) &&
+          has(field))
+        r.wrong(std::string("dataset.") + field, "has no effect, because there is no curriculum",
+                "set curriculum: length");
+  } else if (!set.shuffle || set.shuffle_block > 0) {
+    r.wrong("dataset.curriculum", "is an order of its own", "remove shuffle and shuffle_block");
+  }
+}
+
 void metrics_have_classes(Rules& r) {
   if (r.job.metrics.empty() || !r.fine({"metrics", "loss"})) return;
   const MetricSpec& first = r.job.metrics.front();
@@ -546,10 +633,46 @@ void metrics_have_classes(Rules& r) {
         r.wrong(r.job.metrics[i].path, "is the same metric as " + r.job.metrics[j].path);
 }
 
+bool has_source_called(const DatasetSpec& mix, const std::string& name) {
+  return std::any_of(mix.sources.begin(), mix.sources.end(), [&](const DatasetSpec& s) { return s.name == name; });
+}
+
+std::vector<std::string> source_names(const DatasetSpec& mix) {
+  std::vector<std::string> names;
+  for (const DatasetSpec& source : mix.sources) names.push_back(source.name);
+  return names;
+}
+
+void validation_names_sources(Rules& r) {
+  const DatasetSpec& set = r.job.validation->dataset;
+  if (!r.job.dataset.is_mix()) {
+    if (!set.source_paths.empty())
+      r.wrong("validation.dataset.sources", "is for a mixture, but dataset.type is " + r.job.dataset.type,
+              "set validation.dataset.path");
+    return;
+  }
+  if (!set.paths.empty())
+    r.wrong("validation.dataset.path", "a mixture has several sources",
+            "validation: {dataset: {sources: {" + r.job.dataset.sources.front().name + ": PATH}}}");
+  for (const auto& [name, paths] : set.source_paths)
+    if (!has_source_called(r.job.dataset, name))
+      r.wrong("validation.dataset.sources." + name, "there is no source '" + name + "'",
+              did_you_mean(name, source_names(r.job.dataset)));
+}
+
 void validation_fits(Rules& r) {
   if (!r.job.validation || !r.fine({"validation", "dataset.type"})) return;
   const ValidationSpec& validation = *r.job.validation;
   const DatasetSpec& set = validation.dataset;
+  if (r.fine({"dataset"})) validation_names_sources(r);
+  if (r.job.dataset.is_mix()) {
+    if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
+    for (const char* field : {"split", "samples"})
+      if (r.job.positions.contains(std::string("validation.dataset.") + field))
+        r.wrong(std::string("validation.dataset.") + field, "cannot be used for a mixture",
+                "set it in dataset.sources, or name files in validation.dataset.sources");
+    return;
+  }
   const std::string& type = r.job.dataset.type;
   const bool has_files = type != "random" && type != "constant" && type != "clicks";
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
@@ -590,6 +713,14 @@ void validation_has_samples_of_its_own(Rules& r) {
   if (!r.job.validation || !r.fine({"validation", "dataset.type", "dataset.split"})) return;
   const DatasetSpec& training = r.job.dataset;
   const DatasetSpec& set = r.job.validation->dataset;
+  if (training.is_mix()) {
+    const bool has_shares = std::any_of(training.sources.begin(), training.sources.end(),
+                                        [](const DatasetSpec& source) { return source.validation_share > 0; });
+    if (set.source_paths.empty() && !has_shares)
+      r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
+              "name held-out files of the sources in validation.dataset.sources");
+    return;
+  }
   const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
   if (!training.labels || is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
   r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
@@ -636,6 +767,69 @@ void one_folder_of_files(Rules& r) {
                                 number(static_cast<int64_t>(r.job.dataset.paths.size())));
 }
 
+/// Shares of known sources, of which at least one is above 0.
+void shares_name_sources(Rules& r, const std::string& path, const std::vector<SourceShare>& shares) {
+  double sum = 0;
+  for (const SourceShare& share : shares) {
+    sum += share.share;
+    if (!has_source_called(r.job.dataset, share.source))
+      r.wrong(path + "." + share.source, "there is no source '" + share.source + "'",
+              did_you_mean(share.source, source_names(r.job.dataset)));
+  }
+  if (!shares.empty() && !(sum > 0)) r.wrong(path, "has no share above 0");
+}
+
+void mixtures_fit(Rules& r) {
+  const DatasetSpec& mix = r.job.dataset;
+  if (!mix.is_mix() || !r.fine({"dataset"})) return;
+  const auto not_of_a_mix = [&](const char* field, bool is_set, const char* hint) {
+    if (is_set) r.wrong(std::string("dataset.") + field, "cannot be used for a mixture", hint);
+  };
+  not_of_a_mix("shuffle", !mix.shuffle, "set it in dataset.sources");
+  not_of_a_mix("shuffle_block", mix.shuffle_block > 0, "set it in dataset.sources");
+  not_of_a_mix("repeat", mix.repeat != 1, "remove it: sources are repeated by their shares");
+  not_of_a_mix("drop_last", !mix.drop_last, "remove it: every batch of a mixture is full");
+  if (r.job.is_asynchronous())
+    r.wrong("dataset.type", "a mixture cannot be used with asynchronous servers", "set another parallel.mode");
+  shares_name_sources(r, "dataset.mix", mix.mix);
+  for (size_t i = 0; i < mix.mix_schedule.size(); ++i) {
+    const ShareChange& change = mix.mix_schedule[i];
+    shares_name_sources(r, change.path + ".mix", change.shares);
+    if (i > 0 && change.step < mix.mix_schedule[i - 1].step + mix.mix_schedule[i - 1].ramp)
+      r.wrong(change.path + ".step", "step " + number(change.step) + " is before the end of the previous change",
+              "steps ascend, and a ramp ends before the next one begins");
+  }
+  std::set<std::string> names;
+  for (const DatasetSpec& source : mix.sources) {
+    if (!names.insert(source.name).second)
+      r.wrong("dataset.sources." + source.name, "there are two sources '" + source.name + "'");
+    for (const TransformSpec& transform : source.transforms)
+      if (is_of_batch(transform))
+        r.wrong(transform.path, transform.name + " mixes rows of a batch, which cannot be used in a mixture",
+                "remove it");
+  }
+}
+
+void stores_suit_the_type(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (!r.fine({"dataset.type", "dataset.path"})) return;
+  const std::vector<std::string> types = {"tar",    "csv",  "npy",  "npz",       "safetensors",
+                                          "tokens", "text", "chat", "preference"};
+  const bool reads_stores = std::find(types.begin(), types.end(), set.type) != types.end();
+  for (size_t i = 0; i < set.paths.size(); ++i) {
+    const std::string field =
+        set.paths.size() > 1 ? "dataset.path[" + number(static_cast<int64_t>(i)) + "]" : "dataset.path";
+    if (is_url(set.paths[i]) && !reads_stores)
+      r.wrong(field, "a data set of type " + set.type + " cannot be read from an object store",
+              set.type == "image_folder" ? "write the images into tar shards, which can" : "download its files");
+    const std::string_view rest = std::string_view(set.paths[i]).substr(0, set.paths[i].find_first_of("?#"));
+    if (is_url(set.paths[i]) && rest.find('@') != std::string_view::npos && set.paths[i].starts_with("http"))
+      r.wrong(field, "must not contain a user name or password", "jobs are saved; use a signed address or a store");
+  }
+  if (is_url(set.tokenizer))
+    r.wrong("dataset.tokenizer", "cannot be read from an object store", "download the tokenizer");
+}
+
 void samples_have_their_fields(Rules& r) {
   if (!r.fine({"dataset"}) || !r.job.dataset.has_source()) return;
   const DatasetSpec& d = r.job.dataset;
@@ -646,12 +840,12 @@ void samples_have_their_fields(Rules& r) {
   if (!by_file && r.job.positions.contains("dataset.split") && !d.has_shares())
     r.wrong("dataset.split", "split: " + d.split + " is only for the types mnist, cifar10 and cifar100",
             "e.g. {train: 0.9, validation: 0.1}");
-  if (d.fields.empty() && (d.type == "csv" || d.type == "npy"))
+  if (d.fields.empty() && (d.type == "csv" || d.type == "table" || d.type == "npy"))
     r.wrong("dataset", "a " + d.type + " data set needs 'fields'",
-            d.type == "csv" ? "e.g. fields: {features: [age, height], label: species}"
+            d.type != "npy" ? "e.g. fields: {features: [age, height], label: species}"
                             : "e.g. fields: {data: images.npy, label: labels.npy}");
   for (const SampleFieldSpec& field : d.fields)
-    if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
+    if (field.parts.size() > 1 && d.type != "csv" && d.type != "table" && d.type != "tar")
       r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " data set comes from one array, not " +
                                                   number(static_cast<int64_t>(field.parts.size())));
   if (d.fields.size() > kMaxSampleFields)
@@ -737,6 +931,43 @@ void schedules_fit(Rules& r) {
 void one_way_of_clipping(Rules& r) {
   if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
     r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
+  if (r.fine({"optimizer"}) && r.job.optimizer.clip_parameter_norm > 0 &&
+      (r.job.optimizer.clip_norm > 0 || r.job.optimizer.clip_value > 0))
+    r.wrong("optimizer.clip_parameter_norm", "gradients are clipped already (clip_norm or clip_value)",
+            "remove one of both");
+}
+
+void averages_need_one_update(Rules& r) {
+  if (!r.fine({"optimizer", "parallel.mode"})) return;
+  const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
+  if (type == nullptr) return;
+  if (type->averages && r.job.optimizer.average)
+    r.wrong("optimizer.average", type->name + " averages the weights itself", "remove it");
+  if (r.job.parallel.mode != ParallelMode::parameter_server) return;
+  if (r.job.optimizer.average || type->averages)
+    r.wrong(type->averages ? "optimizer.type" : "optimizer.average",
+            "parameter servers keep no averages of the weights", "use another parallel.mode, e.g. data_parallel");
+}
+
+/// A rank must hold each parameter whole where it is updated.
+void whole_parameters_are_not_cut(Rules& r) {
+  if (!r.fine({"optimizer", "parallel", "gradient_precision"})) return;
+  const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
+  const bool clips = r.job.optimizer.clip_parameter_norm > 0;
+  if (type == nullptr || (!clips && !type->needs_whole_parameters)) return;
+  const std::string field = clips ? "optimizer.clip_parameter_norm" : "optimizer.type";
+  const std::string what = clips ? "clip_parameter_norm" : type->name;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (parallel.mode == ParallelMode::parameter_server || parallel.mode == ParallelMode::hybrid_parallel)
+    return r.wrong(
+        field,
+        what + " needs whole parameters, which " + std::string(to_string(parallel.mode)) + " does not keep on a rank",
+        "use another parallel.mode, e.g. data_parallel");
+  if (parallel.optimizer_shard.level > 2)
+    r.wrong(field, what + " needs whole parameters, of which optimizer_shard.level 3 keeps parts",
+            "set parallel.optimizer_shard.level: 2");
+  if (clips && r.job.gradient_precision == Precision::bf16)
+    r.wrong(field, "clip_parameter_norm needs gradients in fp32", "remove gradient_precision: bf16");
 }
 
 void sums_need_all_labels(Rules& r) {
@@ -774,6 +1005,36 @@ void fields_agree(Rules& r) {
 
 }  // namespace
 
+namespace {
+
+/// Rules for one data set: the job's, or each source of a mixture.
+void validate_set(Rules& r) {
+  blocks_are_shuffled(r);
+  labels_suit_the_loss(r);
+  documents_suit_the_job(r);
+  document_fields_agree(r);
+  filters_are_expressions(r);
+  pairs_suit_the_job(r);
+  stores_suit_the_type(r);
+  one_folder_of_files(r);
+  samples_have_their_fields(r);
+  random_integers_have_classes(r);
+  constant_integers_are_whole(r);
+  batches_are_finite(r);
+}
+
+void validate_sources(const JobSpec& job, Problems& problems) {
+  JobSpec with_source = job;
+  for (const DatasetSpec& source : job.dataset.sources) {
+    with_source.dataset = source;
+    with_source.dataset.batch = job.dataset.batch;
+    Rules r{with_source, problems, "dataset.sources." + source.name};
+    validate_set(r);
+  }
+}
+
+}  // namespace
+
 void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   hosts_hold_the_ranks(r);
@@ -784,6 +1045,7 @@ void validate(const JobSpec& job, Problems& problems) {
   if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
+  audits_replay_on_cores(r);
   adapters_start_beside_a_base(r);
   frozen_weights_are_packed_beside_adapters(r);
   norms_start_as_those_of_weights(r);
@@ -793,26 +1055,25 @@ void validate(const JobSpec& job, Problems& problems) {
   stage_numbers_exist(r);
   chunks_are_interleaved(r);
   sizes_cover_the_ranks(r);
-  blocks_are_shuffled(r);
+  if (job.dataset.is_mix()) {
+    mixtures_fit(r);
+    validate_sources(job, problems);
+  } else {
+    validate_set(r);
+  }
   micro_batches_divide_the_batch(r);
   experts_have_strategies(r);
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);
-  labels_suit_the_loss(r);
-  documents_suit_the_job(r);
-  pairs_suit_the_job(r);
   metrics_have_classes(r);
   validation_fits(r);
   validation_generates(r);
   validation_has_samples_of_its_own(r);
   validation_has_metrics(r);
-  one_folder_of_files(r);
-  samples_have_their_fields(r);
-  random_integers_have_classes(r);
-  constant_integers_are_whole(r);
-  batches_are_finite(r);
   schedules_fit(r);
   one_way_of_clipping(r);
+  averages_need_one_update(r);
+  whole_parameters_are_not_cut(r);
   sums_need_all_labels(r);
   skipping_needs_one_update(r);
   fields_agree(r);

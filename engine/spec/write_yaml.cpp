@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "engine/spec/dataset_fields.h"
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
@@ -108,12 +109,20 @@ class Writer {
       case FieldKind::metric_names:
         return names(field, field.list(const_cast<void*>(object)));
       case FieldKind::transforms:
-        return transforms(field);
+        return transforms(field, set_of(object));
       case FieldKind::sample_fields:
-        return sample_fields(field);
+        return sample_fields(field, set_of(object));
+      case FieldKind::sources:
+        return sources(field, set_of(object));
+      case FieldKind::shares:
+        return shares_of_sources(field.name, set_of(object).mix);
+      case FieldKind::share_changes:
+        return share_changes(field, set_of(object));
+      case FieldKind::named_paths:
+        return named_paths(field, set_of(object));
       case FieldKind::split:
-        if (job_.dataset.has_shares()) return shares(field);
-        if (!job_.dataset.has_file_splits()) return;
+        if (set_of(object).has_shares()) return shares(field, set_of(object));
+        if (!set_of(object).has_file_splits()) return;
         break;
       case FieldKind::metrics:
         return metrics(field);
@@ -186,44 +195,95 @@ class Writer {
     names(field, patterns);
   }
 
-  void sample_fields(const Field& field) {
-    if (job_.dataset.fields.empty()) return;
+  /// Only data sets have fields of these kinds.
+  static const DatasetSpec& set_of(const void* object) { return *static_cast<const DatasetSpec*>(object); }
+
+  void sources(const Field& field, const DatasetSpec& mix) {
     key(field.name);
     out_ << YAML::BeginMap;
-    for (const SampleFieldSpec& one : job_.dataset.fields) {
+    for (const DatasetSpec& source : mix.sources) {
+      key(source.name);
+      section(source_section(), &source);
+    }
+    out_ << YAML::EndMap;
+  }
+
+  void shares_of_sources(const std::string& name, const std::vector<SourceShare>& shares) {
+    if (shares.empty()) return;
+    key(name);
+    out_ << YAML::Flow << YAML::BeginMap;
+    for (const SourceShare& share : shares) {
+      key(share.source);
+      put(share.share);
+    }
+    out_ << YAML::EndMap;
+  }
+
+  void share_changes(const Field& field, const DatasetSpec& mix) {
+    if (mix.mix_schedule.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const ShareChange& change : mix.mix_schedule) {
+      out_ << YAML::Flow << YAML::BeginMap;
+      key("step");
+      put(change.step);
+      shares_of_sources("mix", change.shares);
+      key("ramp");
+      put(change.ramp);
+      out_ << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
+  }
+
+  void named_paths(const Field& field, const DatasetSpec& set) {
+    if (set.source_paths.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginMap;
+    for (const auto& [source, paths] : set.source_paths) {
+      key(source);
+      put(paths);
+    }
+    out_ << YAML::EndMap;
+  }
+
+  void sample_fields(const Field& field, const DatasetSpec& set) {
+    if (set.fields.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginMap;
+    for (const SampleFieldSpec& one : set.fields) {
       key(one.name);
       put(one.parts);
     }
     out_ << YAML::EndMap;
   }
 
-  void shares(const Field& field) {
+  void shares(const Field& field, const DatasetSpec& set) {
     key(field.name);
     out_ << YAML::Flow << YAML::BeginMap;
     key("train");
-    put(job_.dataset.train_share);
+    put(set.train_share);
     key("validation");
-    put(job_.dataset.validation_share);
+    put(set.validation_share);
     out_ << YAML::EndMap;
   }
 
-  void transforms(const Field& field) {
-    const std::vector<TransformSpec>& all = job_.dataset.transforms;
+  void transforms(const Field& field, const DatasetSpec& set) {
+    const std::vector<TransformSpec>& all = set.transforms;
     if (all.empty()) return;
     key(field.name);
-    if (all.front().field.empty()) return transforms_of("");
+    if (all.front().field.empty()) return transforms_of(set, "");
     out_ << YAML::BeginMap;
-    for (const std::string& name : job_.dataset.field_names()) {
+    for (const std::string& name : set.field_names()) {
       if (std::none_of(all.begin(), all.end(), [&](const TransformSpec& t) { return t.field == name; })) continue;
       key(name);
-      transforms_of(name);
+      transforms_of(set, name);
     }
     out_ << YAML::EndMap;
   }
 
-  void transforms_of(const std::string& field) {
+  void transforms_of(const DatasetSpec& set, const std::string& field) {
     out_ << YAML::BeginSeq;
-    for (const TransformSpec& transform : job_.dataset.transforms) {
+    for (const TransformSpec& transform : set.transforms) {
       if (transform.field != field) continue;
       if (transform.attrs.empty()) {
         scalar(transform.name);

@@ -63,7 +63,7 @@ std::string text_of_class(const Program& p, const Mesh& mesh) {
         << b.name << " " << b.elements << " " << b.reduce_group << " " << b.shard_group << " " << b.shards << " "
         << b.pieces << " " << b.level << " " << b.weights_offset << " " << b.compute_offset << " " << b.gradients_offset
         << " " << static_cast<int>(b.gradient_type) << static_cast<int>(b.kept_type) << " " << b.sums_offset << " "
-        << b.updated_by_parts;
+        << b.updated_by_parts << " " << b.average_offset;
     for (int64_t offset : b.optimizer_offsets) out << " " << offset;
   }
   out << "\n";

@@ -43,6 +43,7 @@ void set_places(const Compiler& c, const std::vector<int64_t>& at, Program& p) {
     bucket.compute_offset = place(c.buckets[b].compute);
     bucket.gradients_offset = place(c.buckets[b].gradients);
     bucket.sums_offset = place(c.buckets[b].sums);
+    bucket.average_offset = place(c.buckets[b].average);
     bucket.optimizer_offsets.clear();
     for (BufferId state : c.buckets[b].optimizer) bucket.optimizer_offsets.push_back(place(state));
   }

@@ -220,6 +220,18 @@ def deepseek_v2(folder):
     decoder(transformers.DeepseekV2ForCausalLM, config, folder, strategies=LATENT_CUTS.replace("Q", "q_up"))
 
 
+def deepseek_v3(folder):
+    config = transformers.DeepseekV3Config(**{**SIZES, **LATENT}, **TOKENS, **MIXTURE, q_lora_rank=12, first_k_dense_replace=1, n_group=4,
+                                           topk_group=2, norm_topk_prob=True, rope_scaling=None)
+    model = transformers.DeepseekV3ForCausalLM(config)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.05)
+    case = Case(config.model_type, model, folder, "head")
+    case.tokens()
+    case.check(plans(LATENT_CUTS.replace("Q", "q_up")))
+
+
 def gemma2(folder):
     config = transformers.Gemma2Config(**SIZES, **TOKENS, head_dim=16, query_pre_attn_scalar=24, sliding_window=8)
     decoder(transformers.Gemma2ForCausalLM, config, folder, "logits")
@@ -295,7 +307,7 @@ def refused(folder):
 
 
 FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,
-                                              qwen3_moe, olmoe, deepseek_v2_lite, deepseek_v2, gemma2, gemma3, phi3,
+                                              qwen3_moe, olmoe, deepseek_v2_lite, deepseek_v2, deepseek_v3, gemma2, gemma3, phi3,
                                               longrope, bert_masked, bert_classifier, vit, refused)}
 
 

@@ -81,6 +81,7 @@ std::vector<double> in_double(const TensorArg& arg) {
 
 /// Results in the form in which they are compared.
 std::vector<double> result_of(const CaseOperand& operand, std::vector<double> values) {
+  if (operand.fill == CaseOperand::Fill::work) return {};
   return operand.fill == CaseOperand::Fill::e4m3 ? e4m3_numbers(values) : values;
 }
 

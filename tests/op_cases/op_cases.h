@@ -58,12 +58,13 @@ struct Reference {
 /// An operand of a KernelCase.
 struct CaseOperand {
   enum class Fill : uint8_t {
-    values,    ///< between -1 and 1, determined by the operand's index and the element
-    positive,  ///< between 0 and 1
-    number,    ///< every element is `number`
-    ids,       ///< i32 in [0, number)
-    e4m3,      ///< i32 words of four E4M3 numbers; results are compared as those numbers
-    unwritten  ///< NaN
+    values,     ///< between -1 and 1, determined by the operand's index and the element
+    positive,   ///< between 0 and 1
+    number,     ///< every element is `number`
+    ids,        ///< i32 in [0, number)
+    e4m3,       ///< i32 words of four E4M3 numbers; results are compared as those numbers
+    unwritten,  ///< NaN
+    work        ///< i32 that the kernel uses only while it runs: not compared
   };
   Shape shape;
   Fill fill = Fill::values;

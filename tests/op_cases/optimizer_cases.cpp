@@ -41,4 +41,16 @@ std::vector<OptimizerCall> optimizer_calls() {
   return calls;
 }
 
+std::vector<Ints> two_parameters(int64_t n) {
+  if (n < 3) return {{0, 1, n}};
+  const int64_t first = n / 3;
+  return {{0, 1, first, first, 1, n - first}};
+}
+
+void for_each_parameter(const Attrs& attrs, const std::function<void(size_t, size_t)>& each) {
+  const Ints list = attrs.int_lists("parameters").at(0);
+  for (size_t i = 0; i + 2 < list.size(); i += 3)
+    each(static_cast<size_t>(list[i]), static_cast<size_t>(list[i] + list[i + 1] * list[i + 2]));
+}
+
 }  // namespace trainctl

@@ -2,6 +2,8 @@
 // decay and without, and with the weights' bf16 copy.
 #pragma once
 
+#include <functional>
+
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -18,5 +20,11 @@ struct OptimizerCall {
 };
 
 std::vector<OptimizerCall> optimizer_calls();
+
+/// Attr `parameters` of a range of n elements with two parameters, if it has room for two.
+std::vector<Ints> two_parameters(int64_t n);
+
+/// Calls each(begin, end) for the elements of each parameter of the first shard.
+void for_each_parameter(const Attrs& attrs, const std::function<void(size_t, size_t)>& each);
 
 }  // namespace trainctl

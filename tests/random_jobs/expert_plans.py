@@ -4,7 +4,7 @@
     expert_plans.py --trainctl build/release/bin/trainctl --plans 40 --seed 1
 
 Draws plans for a small network like Mixtral and for one like DeepSeek-V3: ranks, stages, micro-batches, schedules, cuts of the experts,
-of their hidden features, of the batch and of the positions, optimizer sharding, recomputation. Each must have the losses of one rank with
+of their hidden features, of the batch and of the positions, exchanges of tokens, optimizer sharding, recomputation. Each must have the losses of one rank with
 the same number of micro-batches. Then all tokens choose the same experts: capacity decides whether the run ends with an error, drops
 tokens or continues. At last a run that is killed resumes with another number of experts per rank.
 """
@@ -70,18 +70,27 @@ def draw_plan(rng, experts):
     overrides = [f"launch.ranks={ranks}", f"parallel.stages={stages}"]
     if stages > 1:
         overrides.append(f"parallel.schedule={rng.choice(['gpipe', '1f1b', 'zero_bubble'])}")
-    kind = rng.choice(["data", "expert", "cuts", "cuts", "cuts"])
+    kind = rng.choice(["data", "expert", "cuts", "cuts", "exchange", "exchange"])
     over = [d for d in divisors(in_stage) if experts % d == 0 and batch % (in_stage // d) == 0]
     if kind == "data" and batch % in_stage == 0:
         overrides.append("parallel.mode=data_parallel")
     elif kind == "expert" and over:
         overrides += ["parallel.mode=semi_auto_parallel", f"parallel.expert={rng.choice(over)}"]
+        if "parallel.expert=1" not in overrides and batch * 8 % in_stage == 0:
+            overrides.append(f"parallel.expert_method={rng.choice(['auto', 'gather', 'all_to_all'])}")
     else:
         sizes = {"rows": batch, "positions": 8, "experts": experts, "hidden": 4}  # hidden: 4 blocks of 3
         cuts, left = dict.fromkeys(sizes, 1), in_stage
         for name in rng.sample(sorted(sizes), len(sizes)):
             cuts[name] = rng.choice([d for d in divisors(left) if sizes[name] % d == 0])
             left //= cuts[name]
+        if kind == "exchange":  # the experts over ranks that share the tokens
+            left = in_stage
+            for name in ("rows", "positions", "hidden"):
+                cuts[name] = rng.choice([d for d in divisors(left) if sizes[name] % d == 0])
+                left //= cuts[name]
+            tokens = cuts["rows"] * cuts["positions"]
+            cuts["experts"] = rng.choice([d for d in divisors(tokens) if experts % d == 0 and (d > 1 or tokens == 1)] or [1])
         x, up = [cuts["rows"], cuts["positions"], 1], [cuts["experts"], 1, cuts["hidden"], 1]
         down = [cuts["experts"], 1, cuts["hidden"]]
         overrides += ["parallel.mode=semi_auto_parallel", f"parallel.strategies={{'h.*.moe': [{x}, [1, 1], {up}, {down}]}}"]

@@ -74,6 +74,42 @@ TEST_CASE("any sequence of calls over any groups, from shared or own memory, is 
   }
 }
 
+TEST_CASE("an all_to_all of counted rows moves the rows that each rank sends to each other one") {
+  constexpr int64_t kRow = 5, kRowsOfBlock = 7, kBlock = kRow * kRowsOfBlock;
+  const std::vector<int> ranks = {2, 0, 3};
+  const auto size = static_cast<int64_t>(ranks.size());
+  std::vector<int32_t> counts = {1, 0, 7, 3, 2, 0, 5, 4, 6};
+  const auto number = [](int64_t from, int64_t to, int64_t i) {
+    return static_cast<float>(10000 * from + 1000 * to + i);
+  };
+  for (const TransportKind& kind : transports()) {
+    CAPTURE(kind.name);
+    const auto transport = kind.make(4, kPatience);
+    run_ranks(*transport, [&](Communicator& comm, int rank) {
+      auto* memory = reinterpret_cast<float*>(transport->arena(rank).data());
+      comm.register_arena(memory, kTestArena);
+      if (!contains(ranks, rank)) return;
+      const int64_t me = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+      const int group = comm.open_group(ranks);
+      for (const bool reversed : {false, true}) {
+        const CountedRows rows{kRow, counts.data(), reversed};
+        float *const in = memory, *const out = memory + size * kBlock;
+        for (int64_t to = 0; to < size; ++to)
+          for (int64_t i = 0; i < kBlock; ++i) in[to * kBlock + i] = number(me, to, i);
+        std::fill_n(out, size * kBlock, -1.0f);
+        comm.all_to_all_rows(group, in, out, kBlock, DType::f32, rows);
+        bool right = true;
+        for (int64_t from = 0; from < size; ++from)
+          for (int64_t i = 0; i < rows.elements(size, from, me); ++i)
+            right = right && out[from * kBlock + i] == number(from, me, i);
+        CHECK(right);
+      }
+      const std::vector<int32_t> none(static_cast<size_t>(size * size));
+      comm.all_to_all_rows(group, memory, memory + size * kBlock, kBlock, DType::f32, {kRow, none.data()});
+    });
+  }
+}
+
 TEST_CASE("groups without common ranks do not wait for each other") {
   for (const TransportKind& kind : transports()) {
     CAPTURE(kind.name);

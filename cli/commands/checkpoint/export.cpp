@@ -38,6 +38,7 @@ struct CheckpointExportArguments {
   std::string dtype = "f32";
   double shard_mb = 5000;
   bool partial = false;
+  bool latest_weights = false;
   bool force = false;
   bool adapters = false;
   std::string adapter;
@@ -184,7 +185,9 @@ int write_export(const CheckpointExportArguments& options) {
   const NameMap map = choose_map(map_name, "");
   require_adapter(options, job, job.adapters.lora && !map_name.empty() && !options.adapters);
   if (options.adapters) return write_adapters(options, manifest, path, job, map);
-  ExportOptions how{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .partial = options.partial};
+  ExportOptions how{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32,
+                    .latest_weights = options.latest_weights,
+                    .partial = options.partial};
   if (job.adapters.lora && !map_name.empty()) how.adapter_factor = adapter_factor(*job.adapters.lora);
   how.adapter = options.adapter;
   const std::optional<MappedWeights> base = open_base(manifest, path, job);
@@ -226,6 +229,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   command->add_flag("--partial", options->partial, "Omit tensors that the map does not name");
+  command->add_flag("--latest-weights", options->latest_weights,
+                    "Export the weights of the last step, not their average (optimizer.average)");
   command->add_flag("--adapters", options->adapters,
                     "Only the adapters, as a folder in PEFT's format; --map is auto by default");
   command->add_option("--adapter", options->adapter, "Which of adapters.names is merged into the weights");

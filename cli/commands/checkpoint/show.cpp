@@ -10,6 +10,8 @@
 #include "cli/commands/checkpoint/checkpoint_commands.h"
 #include "cli/commands/checkpoint/facts.h"
 #include "cli/commands/checkpoint/find_checkpoint.h"
+#include "cli/render/certificate_text.h"
+#include "cli/run/saves/certificates.h"
 #include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
@@ -54,6 +56,7 @@ std::string head_of(const std::string& path, const Manifest& m) {
     text += fmt::format("  without its base: {} frozen tensors are in {}, fingerprint {}\n",
                         with_commas(static_cast<int64_t>(m.base->tensors.size())), printable(m.base->from),
                         m.base->fingerprint);
+  if (const auto certificate = certificate_beside(path)) text += "  " + certificate_line(*certificate) + "\n";
   return text + "\n";
 }
 
@@ -84,6 +87,7 @@ std::string tensors_of(const Manifest& m, const CheckpointShowArguments& options
 Json json_of(const std::string& path, const Manifest& m, const CheckpointShowArguments& options) {
   Json json = {{"path", path}};
   put_facts(json, m);
+  if (const auto certificate = certificate_beside(path)) json["certificate"] = to_json(*certificate);
   json["files"] = Json::array();
   for (const StoredFile& file : m.files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}});

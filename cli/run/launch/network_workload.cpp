@@ -62,6 +62,7 @@ RankClasses classes_of(const PlannedJob& job, const WorkloadOptions& options) {
 std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadOptions& options) {
   if (options.generates()) return compile_prefill_classes(job);
   if (!job.validation || options.evaluate) return std::nullopt;
+  if (validates_averages(job)) compile_exchange_classes(job);  // proves it; its groups are those of the training
   return compile_validation_classes(job);
 }
 
@@ -90,7 +91,8 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (texts_) make_room_for(*texts_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
-  if ((job_.spec.train.histograms > 0 || reports_expert_loads(job_)) && !options.evaluate)
+  if ((job_.spec.train.histograms > 0 || job_.spec.train.fingerprints > 0 || reports_expert_loads(job_)) &&
+      !options.evaluate)
     memory_.routes = routes_of_histograms(classes_.num_ranks());
   if (options.generates()) memory_.routes = routes_of_generation(classes_.num_ranks());
   if (texts_) add_routes(routes_of_generation(classes_.num_ranks()));

@@ -46,8 +46,13 @@ JobSpec job_on_hosts(const JobSpec& spec) {
     for (std::string& path : paths)
       if (const auto copied = hosts::copied_path(job.launch.copy, path)) path = "../../" + *copied;
   };
-  place(job.dataset.paths);
-  if (job.validation) place(job.validation->dataset.paths);
+  const auto place_set = [&](DatasetSpec& set) {
+    place(set.paths);
+    for (auto& named : set.source_paths) place(named.second);
+  };
+  place_set(job.dataset);
+  for (DatasetSpec& source : job.dataset.sources) place_set(source);
+  if (job.validation) place_set(job.validation->dataset);
   return job;
 }
 

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "cli/run/saves/certificates.h"
 #include "cli/run/saves/start_weights.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -169,6 +170,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     CheckpointDirectory checkpoints(path, commit_for(path));
     const int number = claim(checkpoints, attempt, directory);
     if (attempt > 0) find_newest(checkpoints);
+    if (std::string notice = store_certificate(job_.spec, path); !notice.empty()) notices_.push_back(std::move(notice));
     close_images();
     const int tables = job_.tables.empty() ? 0 : job_.plan.servers;
     for (int image = 0; image < image_sets(job_) * (job_.spec.processes() + tables); ++image) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/graph/graph.h"
@@ -35,9 +36,14 @@ struct BucketPlan {
   std::vector<int> servers;
   bool is_table = false;  ///< Bucket::table
   int pieces = 1;         ///< Bucket::pieces
+  /// Each parameter is in one shard (OptimizerDef::needs_whole_parameters): shards have equal sizes, and padding.
+  bool keeps_parameters_whole = false;
+  bool uses_companion = false;  ///< OptimizerDef::companion updates its parameters
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;
+  /// Elements that belong to no parameter: [begin, end), ascending.
+  std::vector<std::pair<int64_t, int64_t>> padding() const;
   bool is_served() const { return !servers.empty(); }
   /// The index of the server's part of it; -1: it has none.
   int part_of_server(int server) const;

@@ -36,6 +36,38 @@ View sum_of_squares(Lowering& l) {
   return norm;
 }
 
+/// For each shard of the bucket: first element in the shard, rows and columns of each parameter in it. A parameter of
+/// more than two dims has the elements of its first dim as rows; one of one dim is a row.
+std::vector<Ints> parameters_of_shards(const Lowering& l, const BucketPlan& bucket) {
+  const int shards = bucket.level == 0 ? 1 : bucket.num_shards(l.c.plan.mesh);
+  const int64_t shard_elements = bucket.elements / shards;
+  std::vector<Ints> lists(static_cast<size_t>(shards));
+  for (const BucketParameter& p : bucket.parameters) {
+    const Shape shape = l.c.local_shape(p.tensor, p.gradient_layout);
+    const int64_t rows = shape.size() < 2 ? 1 : shape[0];
+    const int64_t shard = p.first_element / shard_elements;
+    Ints& list = lists[static_cast<size_t>(shard)];
+    for (const int64_t number : {p.first_element - shard * shard_elements, rows, p.elements / rows})
+      list.push_back(number);
+  }
+  return lists;
+}
+
+View work_space(Lowering& l, const BucketPlan& bucket, const Optimizer& optimizer) {
+  const int64_t elements = optimizer.def.work_elements(parameters_of_shards(l, bucket));
+  const BufferId buffer = l.c.new_buffer(BufferKind::scratch, elements * byte_size(DType::i32));
+  return l.c.flat(buffer, 0, elements, "work." + bucket.name, DType::i32);
+}
+
+/// Clips the gradient of each parameter by its own norm (optimizer.clip_parameter_norm), in place.
+void clip_parameters(Lowering& l, const BucketPlan& bucket, const std::string& name, const View& gradients,
+                     const View& weights) {
+  Instruction i = once_per_step(Opcode::kernel, "clip " + name, &clip_parameters_kernel);
+  i.attrs.set("parameters", parameters_of_shards(l, bucket));
+  i.attrs.set("norm", l.c.plan.numerics.optimizer.clip_parameter_norm);
+  l.c.emit(std::move(i), {weights}, {gradients});
+}
+
 Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, const std::string& name) {
   const Optimizer& optimizer = l.c.optimizer_of(bucket);
   Instruction i = once_per_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
@@ -45,6 +77,7 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
   if (l.c.plan.numerics.optimizer.skips_not_finite) i.attrs.set("skip_not_finite", true);
   if (const double scale = l.c.plan.numerics.optimizer.learning_rate_scale(bucket.group); scale != 1)
     i.attrs.set("learning_rate_scale", scale);
+  if (optimizer.needs_whole_parameters()) i.attrs.set("parameters", parameters_of_shards(l, bucket));
   return i;
 }
 
@@ -102,6 +135,18 @@ void finish_loss(Lowering& l) {
   all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
 }
 
+/// The weights of all shards, after this rank's own has changed.
+void gather_updated(Lowering& l, int b, const Bucket::Piece& piece) {
+  const Bucket& bucket = l.c.program.buckets[static_cast<size_t>(b)];
+  if ((bucket.level != 1 && bucket.level != 2) || l.c.buckets[static_cast<size_t>(b)].gathered_in_forward) return;
+  Instruction gather = once_per_step(Opcode::collective, "all_gather weights." + piece.name);
+  gather.collective = Collective::all_gather;
+  gather.group = bucket.shard_group;
+  gather.purpose = Purpose::weights;
+  const auto [shard, whole] = shard_and_whole(l, b, piece);
+  l.c.emit(std::move(gather), {shard}, {whole});
+}
+
 /// Updates a piece of a bucket: all of it, or this rank's shard followed by a gather of the weights. In bf16 the
 /// update also writes the copy that kernels read, and that copy is gathered.
 void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<View>& norm) {
@@ -114,20 +159,47 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   };
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
   if (norm) inputs.push_back(*norm);
+  const Optimizer& optimizer = l.c.optimizer_of(*buffers.plan);
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
-  const std::vector<std::string> states = l.c.optimizer_of(*buffers.plan).states();
+  const std::vector<std::string> states = optimizer.states();
   for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
+  if (optimizer.def.work_elements != nullptr) outputs.push_back(work_space(l, *buffers.plan, optimizer));
   if (copied) outputs.push_back(read);
+  const View weights = outputs[0];
+  if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)
+    clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
   l.c.emit(update_instruction(l, *buffers.plan, piece.name), std::move(inputs), std::move(outputs));
+  gather_updated(l, b, piece);
+  if (buffers.average < 0 || buffers.computes_average()) return;
+  l.c.emit(once_per_step(Opcode::kernel, "average " + piece.name, &average_weights_kernel), {weights},
+           {part(buffers.average, false, "average.")});
+}
 
-  if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
-  Instruction gather = once_per_step(Opcode::collective, "all_gather weights." + piece.name);
-  gather.collective = Collective::all_gather;
-  gather.group = bucket.shard_group;
-  gather.purpose = Purpose::weights;
-  const auto [shard, whole] = shard_and_whole(l, b, piece);
-  l.c.emit(std::move(gather), {shard}, {whole});
+void exchange_averages(Lowering& l) {
+  if (l.c.loss >= 0)
+    l.c.emit(once_per_step(Opcode::kernel, "zero loss", &zero_kernel), {},
+             {l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss")});
+  for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
+    const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
+    const Bucket& bucket = l.c.program.buckets[static_cast<size_t>(b)];
+    if (buffers.average < 0) continue;
+    for (int p = 0; p < bucket.pieces; ++p) {
+      const Bucket::Piece piece = bucket.piece(p);
+      const bool copied = buffers.compute >= 0;
+      const auto part = [&](BufferId buffer, bool whole, const std::string& name, DType dtype = DType::f32) {
+        if (whole) return own_shard(l, b, piece, buffer, name + piece.name, dtype);
+        return l.c.flat(buffer, piece.kept_first, piece.own_elements, name + piece.name, dtype);
+      };
+      const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
+      std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read,
+                                   part(buffers.average, false, "average.")};
+      if (copied) outputs.push_back(read);
+      l.c.emit(once_per_step(Opcode::kernel, "exchange " + piece.name, &exchange_average_kernel), {},
+               std::move(outputs));
+      gather_updated(l, b, piece);
+    }
+  }
 }
 
 bool counts_loss(const Lowering& l) { return counts_loss(l.c.graph, {l.c.plan, l.c.stage, l.c.rank_in_stage}); }

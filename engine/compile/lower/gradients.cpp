@@ -29,10 +29,6 @@ bool is_per_micro_batch(const Lowering& l, int bucket) { return plan_of(l, bucke
 /// The type of the range that contributions are written to.
 DType target_type(const BucketPlan& plan) { return plan.accumulates_separately ? DType::f32 : plan.type; }
 
-int64_t used_elements(const BucketPlan& plan) {
-  return plan.parameters.back().first_element + plan.parameters.back().elements;
-}
-
 void zero(Lowering& l, const std::string& name, const View& view) {
   l.emit_kernel("zero " + name, zero_kernel, {}, {}, {view});
 }
@@ -53,10 +49,8 @@ BufferId target_buffer(Lowering& l, int bucket) {
   const BucketPlan& plan = plan_of(l, bucket);
   const DType type = target_type(plan);
   range.buffer = l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(type));
-  const int64_t used = used_elements(plan);
-  if (used < plan.elements)
-    zero(l, "padding of grad." + plan.name,
-         l.c.flat(range.buffer, used, plan.elements - used, "grad." + plan.name, type));
+  for (const auto& [begin, end] : plan.padding())
+    zero(l, "padding of grad." + plan.name, l.c.flat(range.buffer, begin, end - begin, "grad." + plan.name, type));
   return range.buffer;
 }
 

@@ -98,8 +98,7 @@ void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
 /// the plan alone, so that evaluations have the same layout.
 bool gradients_share_memory(const Compiler& c, const BucketPlan& plan) {
   if (plan.is_table || plan.is_served() || c.plan.numerics.keeps_gradients) return false;
-  const BucketParameter& last = plan.parameters.back();
-  return plan.level >= 2 || last.first_element + last.elements == plan.elements;
+  return plan.level >= 2 || plan.padding().empty();
 }
 
 void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
@@ -117,11 +116,22 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (plan.accumulates_separately && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
     const std::vector<std::string> states =
         updates(c, plan) ? c.optimizer_of(plan).states() : std::vector<std::string>{};
-    for (size_t i = 0; i < states.size(); ++i)
+    for (const std::string& state : states) {
       kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole));
+      // Averages take the place of weights in evaluations, so they stay on the device.
+      c.buffers[static_cast<size_t>(kept.optimizer.back())].is_offloaded =
+          c.plan.offloads_optimizer && state != kAverageSlot;
+    }
+    const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
+    if (computed != states.end())
+      kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
+    else if (c.plan.numerics.optimizer.average && updates(c, plan))
+      kept.average = c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole);
     if (c.trains()) {  // an evaluation leaves them alone
       r = std::move(kept);
       bucket.optimizer_states = states;
+    } else if (c.exchanges_averages) {
+      r.average = kept.average;
     }
   }
   c.program.buckets.push_back(std::move(bucket));

@@ -73,6 +73,16 @@ struct ReceiverProgress {
   std::map<std::tuple<TaskKind, int, int>, size_t> received;
 };
 
+/// The tokens that ranks have sent to their experts in a forward pass (exchange_tokens.cpp).
+struct SentTokens {
+  int64_t rows_of_block = 0, pairs = 0;
+  double expected_share = 1;
+  View rows, places;     ///< of this rank's tokens
+  View counts;           ///< [ranks, ranks]: the rows that are used
+  View ids, weights, x;  ///< received
+  View dy;               ///< in the backward pass: received
+};
+
 struct Lowering {
   explicit Lowering(Compiler& compiler);
 
@@ -97,6 +107,10 @@ struct Lowering {
   /// By slot: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
   /// the backward pass even where a layer is recomputed.
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
+
+  std::set<NodeId> begun_exchanges;  ///< nodes of experts that have begun in this task and are not finished
+  /// By slot, and by the output of the experts that only their gradient reads.
+  std::map<std::pair<size_t, TensorId>, SentTokens> sent_tokens;
 
   std::vector<Transfer> transfers;                    ///< transfers between all stages
   std::multimap<TensorId, const Transfer*> outgoing;  ///< transfers from all chunks
@@ -166,6 +180,12 @@ View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inpu
 /// A node of attention whose ranks share the rows (plan/row_exchange.h): its kernels and the exchange of keys.
 void exchange_keys(Lowering& l, NodeId node);
 
+// exchange_tokens.cpp
+/// A node of experts whose ranks exchange tokens: its messages to other ranks begin, and nodes that need none of its
+/// results may follow before the rest. By output: whether it was added to its bucket.
+void begin_token_exchange(Lowering& l, NodeId node);
+std::vector<bool> finish_token_exchange(Lowering& l, NodeId node);
+
 // lower_node.cpp
 void lower_node(Lowering& l, NodeId node);
 
@@ -211,6 +231,8 @@ void average_states(Lowering& l);
 // finish_step.cpp
 bool counts_loss(const Lowering& l);
 void finish_step(Lowering& l);
+/// The whole program of EvaluationOf::exchanges_averages.
+void exchange_averages(Lowering& l);
 /// The loss and the metrics, summed over all ranks.
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/compile/lower/buckets.h"
+#include "engine/compile/parameter_optimizer.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/served.h"
 
@@ -15,7 +16,11 @@ namespace {
 
 /// Properties that all parameters of a bucket share. They belong to the same chunks: parameters of another chunk would
 /// delay the reduction.
-using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int>;
+using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int, bool>;
+
+/// The largest bucket whose shards keep their parameters whole, in ordinary ones: the more parameters, the more equal
+/// are its shards.
+constexpr int64_t kBucketsWithWholeParameters = 4;
 
 struct Candidate {
   BucketParameter parameter;
@@ -76,7 +81,7 @@ Axes shard_axes(const Plan& plan, const Axes& sum_axes) {
 }
 
 Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
-                    const std::vector<TensorId>& gradients, int group, LayerId first_reader) {
+                    const std::vector<TensorId>& gradients, int group, bool companion, LayerId first_reader) {
   Candidate c;
   BucketParameter& p = c.parameter;
   p.tensor = variable.tensor;
@@ -96,7 +101,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
 
   // A push or pull must not wait for other layers.
   const bool by_layer = level == 3 || serves_weights(plan) || of_table;
-  c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group};
+  c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group, companion};
   return c;
 }
 
@@ -110,10 +115,42 @@ bool takes(const BucketPlan& bucket, const BucketParameter& parameter, int64_t m
 
 int64_t line_elements(DType type) { return 64 / byte_size(type); }
 
+/// Gives each parameter to one shard: the largest first, each to the shard with the fewest elements so far.
+///
+///   [p0 p3 | p1 p2 . | p4 p5 p6 ..]     shards of the size of the largest, filled up with padding
+void lay_out_whole(BucketPlan& bucket, int shards, int64_t line) {
+  std::vector<size_t> by_size(bucket.parameters.size());
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](size_t a, size_t b) { return bucket.parameters[a].elements > bucket.parameters[b].elements; });
+  std::vector<std::vector<size_t>> held(static_cast<size_t>(shards));
+  std::vector<int64_t> used(static_cast<size_t>(shards));
+  for (const size_t p : by_size) {
+    const auto least = std::min_element(used.begin(), used.end()) - used.begin();
+    held[static_cast<size_t>(least)].push_back(p);
+    used[static_cast<size_t>(least)] += bucket.parameters[p].elements;
+  }
+  const int64_t capacity = round_up(*std::max_element(used.begin(), used.end()), line);
+  std::vector<BucketParameter> ordered;
+  for (size_t shard = 0; shard < held.size(); ++shard) {
+    std::stable_partition(held[shard].begin(), held[shard].end(),
+                          [&](size_t p) { return bucket.parameters[p].elements % line == 0; });
+    int64_t at = static_cast<int64_t>(shard) * capacity;
+    for (const size_t p : held[shard]) {
+      ordered.push_back(std::move(bucket.parameters[p]));
+      ordered.back().first_element = at;
+      at += ordered.back().elements;
+    }
+  }
+  bucket.parameters = std::move(ordered);
+  bucket.elements = capacity * shards;
+}
+
 /// Parameters whose size is a multiple of a cache line come first, so that each starts at one without padding; then
 /// the rest.
 void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   const int64_t line = line_elements(bucket.type);
+  if (bucket.keeps_parameters_whole && bucket.level > 0) return lay_out_whole(bucket, bucket.num_shards(mesh), line);
   std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
                         [line](const BucketParameter& p) { return p.elements % line == 0; });
   bucket.elements = 0;
@@ -141,10 +178,11 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
 /// Nothing hides the reduction of the step's last gradient. A large one is computed, reduced, updated and gathered
 /// in pieces, so that only the last piece is exposed.
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
-              const BucketKey& key) {
+              const BucketKey& key, bool keeps_whole) {
   constexpr int64_t kMostPieces = 8;
-  const auto& [virtual_stages, sum_axes, level, updated, layer, group] = key;
+  const auto& [virtual_stages, sum_axes, level, updated, layer, group, companion] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
+  if (keeps_whole) return 1;
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
   if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
   // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
@@ -198,6 +236,17 @@ void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
 }
 
 }  // namespace
+
+std::vector<std::pair<int64_t, int64_t>> BucketPlan::padding() const {
+  std::vector<std::pair<int64_t, int64_t>> gaps;
+  int64_t at = 0;
+  for (const BucketParameter& p : parameters) {
+    if (at < p.first_element) gaps.emplace_back(at, p.first_element);
+    at = p.first_element + p.elements;
+  }
+  if (at < elements) gaps.emplace_back(at, elements);
+  return gaps;
+}
 
 int BucketPlan::part_of_server(int server) const {
   const auto at = std::find(servers.begin(), servers.end(), server);
@@ -259,15 +308,21 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     const Tensor& tensor = graph.tensors[variable->tensor];
     if (tensor.kind != TensorKind::parameter || tensor.packing != Packing::none) continue;
     const auto of_group = groups.find(variable->tensor);
-    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor],
-                                      of_group == groups.end() ? -1 : of_group->second, readers[variable->tensor]);
-    int pieces = pieces_of(graph, plan, *variable, parameter, key);
+    const int group = of_group == groups.end() ? -1 : of_group->second;
+    const OptimizerSpec& spec = plan.numerics.optimizer;
+    const bool companion = of_group != groups.end() && uses_companion(graph, spec, variable->tensor, group);
+    auto [parameter, key] =
+        candidate(graph, plan, *variable, gradients[variable->tensor], group, companion, readers[variable->tensor]);
+    const bool keeps_whole = std::get<3>(key) && (spec.clip_parameter_norm > 0 ||
+                                                  optimizer_of(spec, group, companion).needs_whole_parameters());
+    int pieces = pieces_of(graph, plan, *variable, parameter, key, keeps_whole);
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);
     const bool fits =
         pieces == 1 && found != open.end() &&
-        (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter, plan.bucket_bytes));
+        (level == 3 || serves_weights(plan) ||
+         takes(buckets[found->second], parameter, plan.bucket_bytes * (keeps_whole ? kBucketsWithWholeParameters : 1)));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;
@@ -282,6 +337,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.type = plan.gradient_type;
       bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
       bucket.pieces = pieces;
+      bucket.keeps_parameters_whole = keeps_whole;
+      bucket.uses_companion = companion;
       buckets.push_back(std::move(bucket));
     }
     BucketPlan& bucket = buckets[open[key]];

@@ -11,7 +11,7 @@ std::vector<Access> accesses(const Instruction& instruction) {
     list.push_back({&instruction.inputs[i], true, kernel != nullptr && (kernel->updates_input >> i & 1u) != 0});
   }
   for (const Operand& output : instruction.outputs) {
-    const bool is_copy = updates && output.dtype == DType::bf16;
+    const bool is_copy = updates && output.dtype != DType::f32;  // or work space
     list.push_back({&output, (updates && !is_copy) || output.accumulate, true});
   }
   return list;

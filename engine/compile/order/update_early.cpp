@@ -36,7 +36,7 @@ std::vector<size_t> find_updates(const Compiler& c) {
   for (size_t i = 0; i + 1 < c.code.size(); ++i) {
     const Instruction& gather = c.code[i + 1].code;
     if (gather.opcode != Opcode::collective || gather.purpose != Purpose::weights || gather.micro_batch >= 0) continue;
-    if (gradients.contains(c.code[i].inputs[0])) updates.push_back(i);
+    if (!c.code[i].inputs.empty() && gradients.contains(c.code[i].inputs[0])) updates.push_back(i);
   }
   return updates;
 }

@@ -96,12 +96,14 @@ std::string gradients_text(const Bucket& b) {
 struct BucketPlaces {
   std::string weights, compute, gradients, sums;
   std::vector<std::string> optimizer;
+  std::string average = {};
 };
 
 BucketPlaces places_of(const Bucket& b) {
   const auto at = [](int64_t offset) { return offset < 0 ? "" : fmt::format("@{}", offset); };
   BucketPlaces places{at(b.weights_offset), at(b.compute_offset), at(b.gradients_offset), at(b.sums_offset), {}};
   for (int64_t offset : b.optimizer_offsets) places.optimizer.push_back(at(offset));
+  if (!b.computes_average()) places.average = at(b.average_offset);
   return places;
 }
 
@@ -109,6 +111,7 @@ BucketPlaces places_of(const RankBucket& b) {
   const auto at = [](BufferId buffer) { return buffer < 0 ? "" : buffer_name(buffer); };
   BucketPlaces places{at(b.weights), at(b.compute), at(b.gradients), at(b.sums), {}};
   for (BufferId buffer : b.optimizer) places.optimizer.push_back(at(buffer));
+  if (!b.computes_average()) places.average = at(b.average);
   return places;
 }
 
@@ -119,6 +122,7 @@ std::string bucket_text(const Program& program, const Bucket& b, const BucketPla
   if (!at.sums.empty()) text += ", sums " + at.sums;
   if (!at.gradients.empty()) text += fmt::format(", {} {}", gradients_text(b), at.gradients);
   for (const std::string& place : at.optimizer) text += ", optimizer " + place;
+  if (!at.average.empty()) text += ", average " + at.average;
   if (b.served && program.server < 0) text += ", on servers";
   if (b.table) text += ", rows of a table on servers";
   if (b.is_summed_twice()) text += ", summed over " + ranks_text(program.groups[b.shard_group]) + " first";

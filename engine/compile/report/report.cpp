@@ -14,6 +14,7 @@
 #include "engine/compile/report/parallel_sizes.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
+#include "engine/graph/counted_rows.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
 #include "engine/plan/expert_notes.h"
@@ -260,6 +261,7 @@ Json memory_json(const Memory& m) {
   if (m.workspace > 0) memory["workspace"] = m.workspace;
   if (m.validation > 0) memory["validation"] = m.validation;
   memory["total"] = m.total();
+  if (m.host > 0) memory["host"] = m.host;
   if (m.data_set > 0) memory["data_set"] = m.data_set;
   if (m.unsent > 0) memory["unsent"] = m.unsent;
   if (m.copy_engines > 0) memory["copy_engines"] = m.copy_engines;
@@ -282,8 +284,13 @@ Json memory_course_json(const std::vector<LiveBytes>& live) {
 
 /// The fields of a collective, send or recv that do not depend on its ranks.
 Json call_json(const Instruction& i) {
-  return object("kind", kind_of(i), "name", i.name, "purpose", to_string(i.purpose), "phase",
-                i.phase == Phase::forward ? "forward" : "backward", "micro_batch", i.micro_batch, "bytes", i.bytes());
+  Json row =
+      object("kind", kind_of(i), "name", i.name, "purpose", to_string(i.purpose), "phase",
+             i.phase == Phase::forward ? "forward" : "backward", "micro_batch", i.micro_batch, "bytes", i.bytes());
+  // A collective of rows that are counted: "bytes" are the most that it moves.
+  if (i.attrs.has(kExpectedShare))
+    row["expected_bytes"] = static_cast<int64_t>(static_cast<double>(i.bytes()) * i.attrs.number(kExpectedShare));
+  return row;
 }
 
 /// A class's collectives, sends and recvs in order.

@@ -72,21 +72,24 @@ class Contents {
 
   /// No instruction writes the padding of a bucket: it starts as zero and stays zero.
   void hold_gradient_padding() {
-    std::vector<int64_t> ends(p_.buckets.size());
-    for (const Variable& v : p_.variables) {
-      if (v.bucket < 0) continue;
-      int64_t& end = ends[static_cast<size_t>(v.bucket)];
-      end = std::max(end, v.bucket_element + num_elements(v.shape));
-    }
+    std::vector<std::vector<std::pair<int64_t, int64_t>>> used(p_.buckets.size());
+    for (const Variable& v : p_.variables)
+      if (v.bucket >= 0)
+        used[static_cast<size_t>(v.bucket)].emplace_back(v.bucket_element, v.bucket_element + num_elements(v.shape));
     for (size_t b = 0; b < p_.buckets.size(); ++b) {
       const Bucket& bucket = p_.buckets[b];
       if (bucket.gradients_offset < 0 || bucket.level >= 2 || bucket.gradients_share_memory) continue;
-      const int64_t used = ends[b];
-      const auto hold_padding = [&](int64_t offset, int64_t size) {
-        if (offset >= 0) hold(offset + used * size, offset + bucket.elements * size);
-      };
-      hold_padding(bucket.gradients_offset, byte_size(bucket.kept_type));
-      hold_padding(bucket.sums_offset, kContentFloat);
+      std::sort(used[b].begin(), used[b].end());
+      used[b].emplace_back(bucket.elements, bucket.elements);
+      int64_t at = 0;
+      for (const auto& [begin, end] : used[b]) {
+        const auto hold_padding = [&, begin = begin](int64_t offset, int64_t size) {
+          if (offset >= 0) hold(offset + at * size, offset + begin * size);
+        };
+        hold_padding(bucket.gradients_offset, byte_size(bucket.kept_type));
+        hold_padding(bucket.sums_offset, kContentFloat);
+        at = end;
+      }
     }
   }
 

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "engine/compile/verify/verify.h"
+#include "engine/graph/counted_rows.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -53,11 +54,17 @@ class Form {
             std::to_string(p_.arena_bytes));
     for (size_t r = 0; r < regions_.size(); ++r) {
       const Region& region = regions_[r];
-      if (region.begin < 0 || region.end > p_.arena_bytes)
+      if (!is_inside(region.begin, region.end))
         fault(region.name + " " + range_text(region.begin, region.end) + " is not in the arena of " +
               std::to_string(p_.arena_bytes) + " bytes");
       if (r > 0 && regions_[r - 1].end > region.begin) fault(region.name + " overlaps " + regions_[r - 1].name);
     }
+  }
+
+  /// In the arena, or in the memory of the host.
+  bool is_inside(int64_t begin, int64_t end) const {
+    if (is_host_offset(begin)) return end >= begin && end <= kHostOffset + p_.memory.host;
+    return begin >= 0 && begin <= end && end <= p_.arena_bytes;
   }
 
   /// Within a launch, later kernels read what earlier ones wrote as a whole, and written ranges overlap nothing
@@ -87,7 +94,7 @@ class Form {
   void place(const Instruction& i, const Operand& operand) {
     const int64_t begin = operand.offset, end = begin + operand.bytes();
     const auto what = [&] { return i.name + ": operand " + operand.tensor + " " + range_text(begin, end); };
-    if (begin < 0 || end > p_.arena_bytes || end < begin)
+    if (!is_inside(begin, end))
       return fault(what() + " is not in the arena of " + std::to_string(p_.arena_bytes) + " bytes");
     const Region* region = region_at(begin, end);
     if (region == nullptr) {
@@ -147,7 +154,10 @@ class Form {
     for (int r : ranks) {
       if (r < 0 || r >= num_ranks_) fault(i.name + ": there is no rank " + std::to_string(r));
     }
-    if (i.inputs.size() != 1 || i.outputs.size() != 1) return fault(i.name + " needs one input and one output");
+    const size_t operands = i.attrs.has(kRowElements) ? 2 : 1;
+    if (i.inputs.size() != operands || i.outputs.size() != 1)
+      return fault(i.name + " needs " + (operands == 1 ? "one input" : "two inputs") + " and one output");
+    if (operands == 2) counted(i, static_cast<int64_t>(ranks.size()));
     if (i.inputs[0].dtype != i.outputs[0].dtype)
       fault(i.name + " takes " + std::string(to_string(i.inputs[0].dtype)) + " and makes " +
             std::string(to_string(i.outputs[0].dtype)));
@@ -160,6 +170,17 @@ class Form {
       fault(i.name + ": " + std::to_string(i.inputs[0].bytes()) + " bytes in and " +
             std::to_string(i.outputs[0].bytes()) + " out do not fit " + std::string(to_string(i.collective)) +
             " over " + std::to_string(size) + " ranks");
+  }
+
+  /// Rows fill the blocks, and there is a count of rows for each pair of ranks.
+  void counted(const Instruction& i, int64_t ranks) {
+    const int64_t row = i.attrs.integer(kRowElements), elements = num_elements(i.inputs[0].shape);
+    if (i.collective != Collective::all_to_all) fault(i.name + ": only an all_to_all has counts of rows");
+    if (row < 1 || elements % (ranks * row) != 0)
+      fault(i.name + ": blocks of " + std::to_string(elements / ranks) + " elements do not consist of rows of " +
+            std::to_string(row));
+    if (i.inputs[1].dtype != DType::i32 || i.inputs[1].shape != Shape{ranks, ranks})
+      fault(i.name + ": the counts of rows are not i32 [" + std::to_string(ranks) + ", " + std::to_string(ranks) + "]");
   }
 
   void message(const Instruction& i) {
@@ -201,6 +222,7 @@ std::vector<Region> persistent_regions(const Program& program) {
       add("grad." + b.name, b.gradients_offset, gradient_bytes(b), false);
       add("sums of grad." + b.name, b.sums_offset, whole, false);
     }
+    if (!b.computes_average()) add("average." + b.name, b.average_offset, b.level >= 1 ? shard : whole, true);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {

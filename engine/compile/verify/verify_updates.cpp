@@ -60,7 +60,11 @@ class BucketUpdates {
       index_ = index;
       const Instruction& i = p_.instructions[index_];
       updates_ > 0 ? read_updated(i) : read_old(i);
-      if (is_update(i) && weights_.touches(i.outputs[0])) {
+      if (kernel_of(i) == &clip_parameters_kernel) {
+        clip(i);
+      } else if (kernel_of(i) == &exchange_average_kernel) {
+        exchange(i);
+      } else if (is_update(i) && weights_.touches(i.outputs[0])) {
         update(i);
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
         reduce(i);
@@ -188,8 +192,9 @@ class BucketUpdates {
   /// An instruction that reads weights after their update would compute with those of the next step.
   void read_updated(const Instruction& i) {
     const bool gathers = i.opcode == Opcode::collective && i.purpose == Purpose::weights;
+    const bool averages = kernel_of(i) == &average_weights_kernel && updated_.is(i.inputs[0]);
     for (const Operand& in : i.inputs) {
-      if (read_.touches(in) && !(gathers && i.micro_batch < 0))
+      if (read_.touches(in) && !(gathers && i.micro_batch < 0) && !averages)
         fault(i.name + " reads weights of " + b_.name + " after their update");
     }
   }
@@ -207,6 +212,23 @@ class BucketUpdates {
     });
   }
 
+  /// Clips what the update reads, once all is summed.
+  void clip(const Instruction& i) {
+    if (!summed().is(i.outputs[0])) fault(i.name + " does not clip exactly the local shard of " + gradient_name());
+    if ((b_.reduce_group >= 0 && reduces_ == 0) || updates_ > 0)
+      fault(i.name + " clips " + gradient_name() + " before it is reduced, or after its use");
+  }
+
+  /// The weights of this rank's shard become their average, and the other way round.
+  void exchange(const Instruction& i) {
+    if (++updates_ > 1) fault(i.name + ": the weights of " + b_.name + " are exchanged twice");
+    if (i.outputs.size() < 2 || !updated_.is(i.outputs[0]) ||
+        i.outputs[1].offset != kept(b_.average_offset, kUpdatedFloat).begin)
+      return fault(i.name + " does not exchange exactly the local shard of " + b_.name + " with its average");
+    if (b_.has_compute_copy() && !copied_.is(i.outputs.back()))
+      fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
+  }
+
   void update(const Instruction& i) {
     if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
@@ -219,7 +241,13 @@ class BucketUpdates {
       if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kUpdatedFloat).begin)
         fault(i.name + " does not use the optimizer state of " + b_.name);
     }
-    if (i.outputs.size() != 1 + states + (b_.has_compute_copy() ? 1 : 0))
+    const size_t works = std::any_of(i.outputs.begin(), i.outputs.end(),
+                                     [](const Operand& o) {
+                                       return o.dtype == DType::i32;  // OptimizerDef::work_elements
+                                     })
+                             ? 1
+                             : 0;
+    if (i.outputs.size() != 1 + states + works + (b_.has_compute_copy() ? 1 : 0))
       return fault(i.name + " has " + std::to_string(i.outputs.size()) + " outputs, which do not fit " + b_.name);
     if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != DType::bf16))
       fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);

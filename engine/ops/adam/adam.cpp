@@ -1,7 +1,6 @@
 // Adam and AdamW as in PyTorch; the formula is in adam_cpu.cpp. Both keep two moments m and v of each weight, with
 // amsgrad also the largest v. AdamW subtracts the weight decay from the weight itself (attr decoupled).
-#include <cmath>
-
+#include "engine/ops/adam/adam_scalars.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
@@ -41,12 +40,6 @@ Attrs adam_options() {
   Attrs options = optimizer_options();
   options.set("amsgrad", true);
   return options;
-}
-
-void fill_bias_corrections(const Attrs& settings, int64_t update, StepScalars& scalars) {
-  const std::vector<double>& betas = settings.numbers("betas");
-  scalars.adam_bias1 = static_cast<float>(1.0 - std::pow(betas[0], static_cast<double>(update)));
-  scalars.adam_bias2 = static_cast<float>(1.0 - std::pow(betas[1], static_cast<double>(update)));
 }
 
 }  // namespace

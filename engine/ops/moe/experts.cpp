@@ -16,6 +16,7 @@
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/moe/experts_size.h"
+#include "engine/ops/moe/token_exchange.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -39,8 +40,9 @@ Shape kept_shape(Infos in, const Attrs& attrs) {
 /// Two products for each pair of a token and an expert; a rank with a part of the experts has that part of the pairs.
 Cost experts_cost(Infos operands_in, Infos in, Infos out, const Attrs& attrs, double products) {
   const Shape &ids = in[2].shape, &up = in[3].shape;
-  const double pairs = static_cast<double>(num_elements(ids)) * static_cast<double>(up[0]) /
-                       static_cast<double>(attrs.integer("experts"));
+  const double pairs = attrs.has(kExpectedPairs) ? static_cast<double>(attrs.integer(kExpectedPairs))
+                                                 : static_cast<double>(num_elements(ids)) * static_cast<double>(up[0]) /
+                                                       static_cast<double>(attrs.integer("experts"));
   Cost cost = traffic_cost(operands_in, out, 0);
   cost.flops = products * 2 * pairs * static_cast<double>((up[1] + 1) * up[2] * up[3]);
   return cost;
@@ -115,6 +117,7 @@ extern const OpDef experts_op = {
                                                      {kExampleUp},
                                                      {kExampleDown}},
                                           .attrs = example_experts(),
+                                          .optional = {{kExpectedPairs, int64_t{1}}},
                                           .below = number_of_experts};
                    }},
 };
@@ -149,6 +152,7 @@ extern const OpDef experts_grad_op = {
                                               {kExampleDown},
                                               {{kExampleTokens, kExampleExperts, blocks, per_block}}},
                                    .attrs = example_experts(),
+                                   .optional = {{kExpectedPairs, int64_t{1}}},
                                    .below = number_of_experts,
                                    .expect = expect_experts_grad};
             }},

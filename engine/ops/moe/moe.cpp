@@ -8,6 +8,7 @@
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/moe/expert_load.h"
 #include "engine/ops/moe/experts_size.h"
+#include "engine/ops/moe/token_exchange.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/trace_batch.h"
 
@@ -299,6 +300,7 @@ int64_t experts_per_token(const Graph& graph, LayerId layer) {
 extern const OpFamily moe_family = {
     .ops = {&route_op, &route_grad_op, &experts_op, &experts_grad_op, &expert_load_op, &sequence_load_op,
             &count_load_op, &balance_bias_op, &balance_op, &balance_grad_op, &drop_pairs_op},
+    .kernels = {&place_tokens_kernel, &pack_tokens_kernel, &sum_tokens_kernel},
     .layers = {&moe_layer},
     .profile_part = "experts"};
 

@@ -219,7 +219,9 @@ Attrs by_sequence(Attrs attrs) {
 /// A load of 16 pairs of each expert and anything for the rest.
 CaseOperand case_load(Shape shape) { return {.shape = std::move(shape), .fill = CaseOperand::Fill::positive}; }
 
-std::vector<KernelCase> balance_kernels() {
+void add_token_exchanges(std::vector<KernelCase>& calls);
+
+std::vector<KernelCase> router_kernels() {
   std::vector<KernelCase> calls;
   for (const char* score : {"softmax", "sigmoid"}) {
     calls.push_back({.kernel = "balance_losses_grad",
@@ -238,7 +240,73 @@ std::vector<KernelCase> balance_kernels() {
                      .attrs = balance_attrs(11, score, 0, 1),
                      .tolerance = 1e-5});
   }
+  add_token_exchanges(calls);
   return calls;
+}
+
+/// ids [.., k] -> rows, places, counts
+Outputs place_tokens(const NaiveCall& call) {
+  const int64_t held = call.attrs.integer("held"), most = call.attrs.integer("rows");
+  Outputs out = call.before;
+  for (Tensor64* each : {&out[0], &out[1]}) std::fill(each->values.begin(), each->values.end(), -1.0);
+  std::fill(out[2].values.begin(), out[2].values.end(), 0.0);
+  const int64_t k = call.in[0].shape.back(), ranks = out[1].shape[0], tokens = out[1].shape[1];
+  for (int64_t r = 0; r < ranks; ++r)
+    for (int64_t t = 0; t < tokens; ++t) {
+      bool is_sent = false;
+      for (int64_t j = 0; j < k; ++j) is_sent |= static_cast<int64_t>(call.in[0].values[t * k + j]) / held == r;
+      if (!is_sent) continue;
+      out[1].values[r * tokens + t] = out[2].values[r];
+      out[0].values[r * most + static_cast<int64_t>(out[2].values[r]++)] = static_cast<double>(t);
+    }
+  return out;
+}
+
+Outputs pack_tokens(const NaiveCall& call) {
+  Outputs out = call.before;
+  const int64_t width = call.in[0].shape.back();
+  for (size_t i = 0; i < out[0].values.size(); ++i) {
+    const auto token = static_cast<int64_t>(call.in[1].values[static_cast<int64_t>(i) / width]);
+    out[0].values[i] = call.in[0].values[token * width + static_cast<int64_t>(i) % width];
+  }
+  return out;
+}
+
+Outputs sum_tokens(const NaiveCall& call) {
+  Outputs out = call.before;
+  const int64_t rows = call.in[0].shape[1], width = call.in[0].shape[2], tokens = call.in[1].shape[1];
+  std::fill(out[0].values.begin(), out[0].values.end(), 0.0);
+  for (int64_t i = 0; i < static_cast<int64_t>(call.in[1].values.size()); ++i)
+    for (int64_t c = 0; c < width; ++c)
+      out[0].values[i % tokens * width + c] +=
+          call.in[0].values[(i / tokens * rows + static_cast<int64_t>(call.in[1].values[i])) * width + c];
+  return out;
+}
+
+CaseOperand case_ids(Shape shape, double below) {
+  return {.shape = std::move(shape), .fill = CaseOperand::Fill::ids, .dtype = DType::i32, .number = below};
+}
+
+void add_token_exchanges(std::vector<KernelCase>& calls) {
+  for (const int64_t tokens : {int64_t{1}, int64_t{9}, int64_t{700}})
+    calls.push_back(
+        {.kernel = "place_tokens",
+         .in = {case_ids({tokens, 2}, 6)},
+         .out = {unwritten({3, tokens}, DType::i32), unwritten({3, tokens}, DType::i32), unwritten({3}, DType::i32)},
+         .attrs = {{"held", int64_t{2}}, {"ranks", int64_t{3}}, {"rows", tokens}}});
+  for (const int64_t width : {int64_t{3}, int64_t{6}, int64_t{16}}) {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      calls.push_back({.kernel = "pack_tokens",
+                       .in = {{.shape = {4, 5, width}, .dtype = dtype}, case_ids({3, 7}, 20)},
+                       .out = {unwritten({3, 7, width}, dtype)}});
+    calls.push_back({.kernel = "sum_tokens",
+                     .in = {{.shape = {3, 7, width}}, case_ids({3, 20}, 7)},
+                     .out = {unwritten({4, 5, width})},
+                     .tolerance = 1e-6});
+  }
+  calls.push_back({.kernel = "pack_tokens",
+                   .in = {case_ids({20, 3}, 50), case_ids({3, 7}, 20)},
+                   .out = {unwritten({3, 7, 3}, DType::i32)}});
 }
 
 /// The router's nodes behind the choice: weights, logits, ids. The bias is 0 and does not change what is computed.
@@ -421,8 +489,11 @@ extern const OpCases moe_cases = {
           "experts: the first weight is [4, 2, 8, 6], expected [experts, parts, hidden, 5]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},
           "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"}},
-    .kernels = balance_kernels(),
-    .kernel_references = {{"balance_losses_grad", balance_grad}},
+    .kernels = router_kernels(),
+    .kernel_references = {{"balance_losses_grad", balance_grad},
+                          {"place_tokens", place_tokens},
+                          {"pack_tokens", pack_tokens},
+                          {"sum_tokens", sum_tokens}},
     .layers = {{"moe", ", experts: 4, top_k: 2, hidden: 5", {8, 12}},
                {"moe",
                 ", experts: 6, top_k: 2, hidden: 8, activation: relu, router: {score: sigmoid, normalize: false, "

@@ -14,6 +14,9 @@ CpuKernel prepare_balance_bias(const KernelCall& call);   // balance_cpu.cpp
 CpuKernel prepare_balance(const KernelCall& call);        // balance_cpu.cpp
 CpuKernel prepare_balance_grad(const KernelCall& call);   // balance_cpu.cpp
 CpuKernel prepare_drop_pairs(const KernelCall& call);     // balance_cpu.cpp
+CpuKernel prepare_place_tokens(const KernelCall& call);   // token_exchange_cpu.cpp
+CpuKernel prepare_pack_tokens(const KernelCall& call);    // token_exchange_cpu.cpp
+CpuKernel prepare_sum_tokens(const KernelCall& call);     // token_exchange_cpu.cpp
 
 extern const CpuKernels moe_cpu = {{"route", prepare_route},
                                    {"route_grad", prepare_route_grad},
@@ -25,6 +28,9 @@ extern const CpuKernels moe_cpu = {{"route", prepare_route},
                                    {"balance_bias", prepare_balance_bias},
                                    {"balance_losses", prepare_balance},
                                    {"balance_losses_grad", prepare_balance_grad},
-                                   {"drop_pairs", prepare_drop_pairs}};
+                                   {"drop_pairs", prepare_drop_pairs},
+                                   {"place_tokens", prepare_place_tokens},
+                                   {"pack_tokens", prepare_pack_tokens},
+                                   {"sum_tokens", prepare_sum_tokens}};
 
 }  // namespace trainctl

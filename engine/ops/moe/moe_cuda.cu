@@ -14,6 +14,9 @@ CudaKernel prepare_balance_bias(const CudaKernelCall& call);   // balance_cuda.c
 CudaKernel prepare_balance(const CudaKernelCall& call);        // balance_cuda.cu
 CudaKernel prepare_balance_grad(const CudaKernelCall& call);   // balance_cuda.cu
 CudaKernel prepare_drop_pairs(const CudaKernelCall& call);     // balance_cuda.cu
+CudaKernel prepare_place_tokens(const CudaKernelCall& call);   // token_exchange_cuda.cu
+CudaKernel prepare_pack_tokens(const CudaKernelCall& call);    // token_exchange_cuda.cu
+CudaKernel prepare_sum_tokens(const CudaKernelCall& call);     // token_exchange_cuda.cu
 
 extern const CudaKernels moe_cuda = {{"route", prepare_route},
                                      {"route_grad", prepare_route_grad},
@@ -25,6 +28,9 @@ extern const CudaKernels moe_cuda = {{"route", prepare_route},
                                      {"balance_bias", prepare_balance_bias},
                                      {"balance_losses", prepare_balance},
                                      {"balance_losses_grad", prepare_balance_grad},
-                                     {"drop_pairs", prepare_drop_pairs}};
+                                     {"drop_pairs", prepare_drop_pairs},
+                                     {"place_tokens", prepare_place_tokens},
+                                     {"pack_tokens", prepare_pack_tokens},
+                                     {"sum_tokens", prepare_sum_tokens}};
 
 }  // namespace trainctl

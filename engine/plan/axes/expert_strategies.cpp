@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "engine/graph/rule.h"
 #include "engine/ops/moe/expert_load.h"
+#include "engine/plan/token_exchange.h"
 #include "engine/spec/reference_model.h"
 
 namespace trainctl {
@@ -15,26 +17,104 @@ namespace {
 
 constexpr const char* kExpertPath = "parallel.expert";
 
-/// Cuts of every input of the layer: experts `experts` ways, the batch `rows` ways.
-std::vector<Ints> cuts_of(const Graph& graph, const Layer& layer, int factor, int64_t experts, int64_t rows) {
+/// Cuts of every input of the layer: experts `experts` ways, and the dims of its tokens, `tokens` by dim of its input.
+std::vector<Ints> cuts_of(const Layer& layer, int factor, int64_t experts, const Ints& tokens) {
   std::vector<Ints> cuts;
   for (size_t i = 0; i < layer.inputs.size(); ++i) {
-    const BatchRows& batch = graph.tensors[static_cast<size_t>(layer.inputs[i])].batch;
     Ints of_input(layer.input_rules[i].size(), 1);
     for (size_t d = 0; d < of_input.size(); ++d) {
       const int cut = cut_factor(layer.input_rules[i][d], layer.factors);
       if (cut == factor) of_input[d] = experts;
-      if (static_cast<int>(d) == batch.dim) of_input[d] = rows;
+      if (i == 0) of_input[d] = tokens[d];
     }
     cuts.push_back(std::move(of_input));
   }
   return cuts;
 }
 
+/// By dim of the layer's input: the batch `ways` ways, or if that does not divide it, the positions of its sequences as
+/// well. nullopt: no such cut divides them.
+std::optional<Ints> token_cuts(const Graph& graph, const Layer& layer, const LayerFacts& facts, int64_t ways,
+                               bool batch_alone) {
+  const Tensor& x = graph.tensors[static_cast<size_t>(layer.inputs[0])];
+  Ints cuts(x.shape.size(), 1);
+  const int batch = x.batch.dim;
+  if (batch < 0) return std::nullopt;
+  if (batch_alone || x.shape[static_cast<size_t>(batch)] % ways == 0) {
+    cuts[static_cast<size_t>(batch)] = ways;
+    return cuts;
+  }
+  for (int64_t of_batch = ways; of_batch >= 1; --of_batch) {
+    if (ways % of_batch != 0 || x.shape[static_cast<size_t>(batch)] % of_batch != 0) continue;
+    for (size_t d = 0; d + 1 < x.shape.size(); ++d) {
+      const int factor = cut_factor(layer.input_rules[0][d], layer.factors);
+      if (static_cast<int>(d) == batch || factor < 0 || !facts.why_not[static_cast<size_t>(factor)].empty()) continue;
+      if (layer.factors[static_cast<size_t>(factor)].size % (ways / of_batch) != 0) continue;
+      cuts[static_cast<size_t>(batch)] = of_batch;
+      cuts[d] = ways / of_batch;
+      return cuts;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Estimated seconds of the exchanges of one layer and micro-batch, forward and backward.
+struct MethodSeconds {
+  double gather = 0, all_to_all = 0;
+};
+MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& mesh, int64_t ways,
+                               const CostModel& cost) {
+  const ExpertCall call = expert_call(graph, layer);
+  const Node& node = graph.nodes[static_cast<size_t>(call.node)];
+  const Tensor &x = graph.tensors[static_cast<size_t>(node.inputs[0])],
+               &ids = graph.tensors[static_cast<size_t>(node.inputs[2])];
+  Axes axes;  // the last ones, as LayerStrategy::with_exchange chooses
+  int64_t left = ways;
+  for (Axis a = mesh.num_axes() - 1; a >= 0 && left > 1; --a) {
+    if (left % mesh.axis_size(a) != 0) continue;
+    left /= mesh.axis_size(a);
+    axes.insert(axes.begin(), a);
+  }
+  const TokenBlocks blocks = token_blocks({.tokens = num_elements(ids.shape) / ids.shape.back() / mesh.size(),
+                                           .top_k = ids.shape.back(),
+                                           .ranks = ways,
+                                           .capacity = call.capacity,
+                                           .counted = counts_tokens(cost.machine())});
+  const int64_t row = x.shape.back() * byte_size(x.dtype), whole = blocks.tokens * ways * row,
+                sent = static_cast<int64_t>(static_cast<double>(blocks.rows * ways * row) * blocks.expected_share);
+  const int64_t few = ways * byte_size(DType::i32), of_ids = blocks.rows * ways * ids.shape.back() * few / ways;
+  MethodSeconds seconds;
+  seconds.gather = 2 * cost.collective_seconds(Collective::all_gather, whole, mesh, axes) +
+                   2 * cost.collective_seconds(Collective::reduce_scatter, whole, mesh, axes);
+  seconds.all_to_all = 4 * cost.collective_seconds(Collective::all_to_all, sent, mesh, axes) +
+                       3 * cost.collective_seconds(Collective::all_to_all, of_ids, mesh, axes) +
+                       cost.collective_seconds(Collective::all_gather, few, mesh, axes) +
+                       cost.copy_seconds(8 * blocks.rows * ways * row) + 6 * cost.machine().launch.value;
+  return seconds;
+}
+
+/// Chooses for all layers that parallel.expert distributes; notes why.
+ExpertMethod choose_method(const Graph& graph, const std::vector<LayerId>& layers, const JobSpec& spec,
+                           const Mesh& mesh, const CostModel& cost, std::vector<std::string>& notes) {
+  if (spec.parallel.expert_method != ExpertMethod::automatic) return spec.parallel.expert_method;
+  MethodSeconds all;
+  for (const LayerId layer : layers) {
+    const MethodSeconds one = exchange_seconds(graph, layer, mesh, spec.parallel.expert, cost);
+    all.gather += one.gather;
+    all.all_to_all += one.all_to_all;
+  }
+  const ExpertMethod chosen = all.all_to_all < all.gather ? ExpertMethod::all_to_all : ExpertMethod::gather;
+  notes.push_back(
+      fmt::format("experts over {} ranks: {} (estimated cost per micro-batch: gather {:.3g} ms, all_to_all {:.3g} ms)",
+                  spec.parallel.expert, to_string(chosen), all.gather * 1e3, all.all_to_all * 1e3));
+  return chosen;
+}
+
 }  // namespace
 
 std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
-                                            const JobSpec& spec, const Mesh& mesh, std::vector<Diagnostic>& errors) {
+                                            const JobSpec& spec, const Mesh& mesh, const CostModel& cost,
+                                            std::vector<std::string>& notes, std::vector<Diagnostic>& errors) {
   std::vector<StrategySpec> strategies;
   const int64_t ways = spec.parallel.expert;
   if (ways <= 1) return strategies;
@@ -47,28 +127,53 @@ std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vecto
          "use a divisor of the number of ranks per stage");
     return strategies;
   }
-  bool has_experts = false;
+  bool has_experts = false, can_exchange = true;
+  std::vector<LayerId> layers;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
     const Layer& layer = graph.layers[static_cast<size_t>(l)];
     const int factor = expert_factor(graph, l);
     if (factor < 0) continue;
     has_experts = true;
-    const std::string name = layer_in_job(layer.name);
-    if (rule_for(spec.parallel.strategies, name, facts[static_cast<size_t>(l)].is_loss) != nullptr) continue;
+    const LayerFacts& of_layer = facts[static_cast<size_t>(l)];
+    if (rule_for(spec.parallel.strategies, layer_in_job(layer.name), of_layer.is_loss) != nullptr) continue;
     const int64_t experts = layer.factors[static_cast<size_t>(factor)].size;
     if (experts % ways != 0) {
       fail(fmt::format("the {} experts of {} cannot be distributed evenly over {} ranks", experts, layer.name, ways),
            "use a divisor of the number of experts");
       return strategies;
     }
+    layers.push_back(l);
+    const bool divides = token_cuts(graph, layer, of_layer, mesh.size(), false).has_value();
+    if (!divides && can_exchange && spec.parallel.expert_method == ExpertMethod::all_to_all) {
+      errors.push_back({spec.position("parallel.expert_method"), "parallel.expert_method",
+                        fmt::format("all_to_all needs tokens that are cut over all ranks, but {} ranks do not divide "
+                                    "those of {}",
+                                    mesh.size(), layer.name),
+                        "use expert_method: gather, or another dataset.batch"});
+      return strategies;
+    }
+    can_exchange = can_exchange && divides;
+  }
+  if (!has_experts) fail("no layer has experts", "remove parallel.expert, or use layers of type moe");
+  if (layers.empty()) return strategies;
+  const ExpertMethod method =
+      can_exchange ? choose_method(graph, layers, spec, mesh, cost, notes) : ExpertMethod::gather;
+  for (const LayerId l : layers) {
+    const Layer& layer = graph.layers[static_cast<size_t>(l)];
+    const std::string name = layer_in_job(layer.name);
     if (std::any_of(strategies.begin(), strategies.end(), [&](const StrategySpec& s) { return s.pattern == name; }))
       continue;  // its reference model
+    const int factor = expert_factor(graph, l);
+    const bool exchanges = method == ExpertMethod::all_to_all;
+    const auto tokens = token_cuts(graph, layer, facts[static_cast<size_t>(l)],
+                                   exchanges ? mesh.size() : mesh.size() / ways, !exchanges);
+    if (!tokens) continue;
+    const int64_t experts = layer.factors[static_cast<size_t>(factor)].size;
     strategies.push_back({.pattern = name,
-                          .cuts = cuts_of(graph, layer, factor, ways, mesh.size() / ways),
+                          .cuts = cuts_of(layer, factor, ways, *tokens),
                           .path = kExpertPath,
                           .reason = fmt::format("{}: {}: {} experts per rank", kExpertPath, ways, experts / ways)});
   }
-  if (!has_experts) fail("no layer has experts", "remove parallel.expert, or use layers of type moe");
   return strategies;
 }
 

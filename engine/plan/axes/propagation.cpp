@@ -66,7 +66,8 @@ class Propagation {
     for (int u = 0; u < chosen_.num_units(); ++u) {
       const auto& strategy = chosen_.strategies[chosen_.units.all[u].layer];
       if (strategy && !chosen_.units.all[u].finishes())
-        take(u, strategy->axes.empty() ? first_assignment(strategy->factor_ways) : strategy->axes);
+        take(u, strategy->axes.empty() ? strategy->with_exchange(chosen_.mesh, first_assignment(strategy->own_ways()))
+                                       : strategy->axes);
       if (!strategy && start == Start::data_parallel) take(u, chosen_.data_parallel(u));
     }
     for (int u = 0; u < chosen_.num_units() && start == Start::following; ++u) {
@@ -200,9 +201,10 @@ class Propagation {
     };
     if (const LayerStrategy* given = chosen_.strategy(u)) {
       if (!given->axes.empty()) return {given->axes};
-      const std::vector<int64_t>& ways = given->factor_ways;
+      const std::vector<int64_t> ways = given->own_ways();
+      const auto add_given = [&](FactorAxes axes) { add(given->with_exchange(chosen_.mesh, std::move(axes))); };
       const auto add_nearest = [&](const FactorAxes& wish) {
-        for (FactorAxes& axes : nearest_assignment(chosen_.mesh, ways, wish)) add(std::move(axes));
+        for (FactorAxes& axes : nearest_assignment(chosen_.mesh, ways, wish)) add_given(std::move(axes));
       };
       for (const Link& link : chosen_.links.in[u]) {
         if (chosen_.is_chosen(link.from)) add_nearest(chosen_.after_producer(link).axes);
@@ -210,7 +212,7 @@ class Propagation {
       for (const Link& link : chosen_.links.out[u]) {
         if (chosen_.is_chosen(link.to)) add_nearest(chosen_.before_consumer(link).axes);
       }
-      for (FactorAxes& axes : assignments(chosen_.mesh, ways, kMaxAssignments)) add(std::move(axes));
+      for (FactorAxes& axes : assignments(chosen_.mesh, ways, kMaxAssignments)) add_given(std::move(axes));
       return choices;
     }
     bool just_follows = chosen_.links.passes_through[u];

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/layout.h"
@@ -38,7 +39,7 @@ const PatternRule* rule_for(const std::vector<PatternRule>& rules, std::string_v
   const PatternRule* found = nullptr;
   for (const PatternRule& rule : rules) {
     if (rule.pattern == layer) return &rule;
-    if (!by_name_only && glob_match(rule.pattern, layer)) found = &rule;
+    if (!by_name_only && name_matches(rule.pattern, layer)) found = &rule;
   }
   return found;
 }

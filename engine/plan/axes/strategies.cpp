@@ -7,6 +7,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/layer_errors.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/plan/layout.h"
 #include "engine/spec/reference_model.h"
 
@@ -29,9 +30,20 @@ class Reader {
         spec_(spec),
         mesh_(mesh),
         strategy_(strategy),
-        errors_(errors) {}
+        errors_(errors),
+        experts_(expert_factor(graph, layer)) {}
 
-  std::vector<int64_t> read() {
+  LayerStrategy read() {
+    LayerStrategy result{&strategy_, ways()};
+    if (is_exchange_) {
+      result.exchanged_experts = experts_;
+      result.token_factors = token_factors();
+    }
+    return result;
+  }
+
+ private:
+  std::vector<int64_t> ways() {
     if (strategy_.cuts.size() > layer_.inputs.size()) {
       fail({},
            fmt::format("{} entries, but {} has {} inputs: {}", strategy_.cuts.size(), subject(), layer_.inputs.size(),
@@ -48,7 +60,6 @@ class Reader {
     return ways;
   }
 
- private:
   struct Given {
     int64_t ways = 1;
     bool said = false;
@@ -165,12 +176,33 @@ class Reader {
       product = capped_product(product, given.ways);
       if (given.ways > 1) text += (text.empty() ? "" : " x ") + std::to_string(given.ways);
     }
-    if (mesh_.size() % product == 0) return;
+    if (mesh_.size() % product == 0 || exchanges_tokens()) return;
     if (product < kCapped) text += fmt::format(" = {}", product);
     fail({},
          fmt::format("{} is cut {} ways in total, but {} has {} ranks", subject(), text,
                      spec_.parallel.stages > 1 ? "a stage" : "the job", mesh_.size()),
          "the product of the cuts must divide the number of ranks per stage");
+  }
+
+  /// Factors of the layer's tokens, major first: the dims of its input but the features.
+  std::vector<int> token_factors() const {
+    std::vector<int> factors;
+    for (size_t d = 0; d + 1 < layer_.input_rules[0].size(); ++d)
+      if (const int f = cut_factor(layer_.input_rules[0][d], layer_.factors); f >= 0) factors.push_back(f);
+    return factors;
+  }
+
+  /// The ranks that share the experts are among those that share the tokens: each token is sent to its experts.
+  bool exchanges_tokens() {
+    if (experts_ < 0 || spec_.parallel.expert_method == ExpertMethod::gather ||
+        spec_.parallel.mode != ParallelMode::semi_auto_parallel)
+      return false;
+    int64_t others = 1, tokens = 1;
+    for (size_t f = 0; f < given_.size(); ++f)
+      if (static_cast<int>(f) != experts_) others = capped_product(others, given_[f].ways);
+    for (const int f : token_factors()) tokens *= given_[static_cast<size_t>(f)].ways;
+    is_exchange_ = mesh_.size() % others == 0 && tokens % given_[static_cast<size_t>(experts_)].ways == 0;
+    return is_exchange_;
   }
 
   std::string legal_cuts(int64_t size) const {
@@ -215,11 +247,35 @@ class Reader {
   const Mesh& mesh_;
   const StrategySpec& strategy_;
   LayerErrors& errors_;
+  const int experts_;         ///< the factor of the layer's experts; -1: it has none
+  bool is_exchange_ = false;  ///< LayerStrategy::exchanged_experts
   bool failed_ = false;
   std::vector<Given> given_;
 };
 
 }  // namespace
+
+std::vector<int64_t> LayerStrategy::own_ways() const {
+  std::vector<int64_t> ways = factor_ways;
+  if (exchanged_experts >= 0) ways[static_cast<size_t>(exchanged_experts)] = 1;
+  return ways;
+}
+
+std::vector<Axes> LayerStrategy::with_exchange(const Mesh& mesh, std::vector<Axes> given) const {
+  if (exchanged_experts < 0) return given;
+  Axes of_tokens;
+  for (const int f : token_factors)
+    of_tokens.insert(of_tokens.end(), given[static_cast<size_t>(f)].begin(), given[static_cast<size_t>(f)].end());
+  Axes& experts = given[static_cast<size_t>(exchanged_experts)];
+  int64_t left = factor_ways[static_cast<size_t>(exchanged_experts)];
+  for (size_t a = of_tokens.size(); a-- > 0 && left > 1;) {
+    if (left % mesh.axis_size(of_tokens[a]) != 0) continue;
+    left /= mesh.axis_size(of_tokens[a]);
+    experts.insert(experts.begin(), of_tokens[a]);
+  }
+  check(left == 1, "the ways to cut experts divide those to cut their tokens");
+  return given;
+}
 
 std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
                                                           const JobSpec& spec, const Mesh& mesh,
@@ -227,9 +283,10 @@ std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, co
   std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
   LayerErrors of_layers;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
-    const StrategySpec* strategy = rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
+    const StrategySpec* strategy =
+        rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
     if (strategy == nullptr) continue;
-    strategies[l] = LayerStrategy{strategy, Reader(graph, l, facts[l], spec, mesh, *strategy, of_layers).read()};
+    strategies[l] = Reader(graph, l, facts[l], spec, mesh, *strategy, of_layers).read();
   }
   for (Diagnostic& error : of_layers.take()) errors.push_back(std::move(error));
   return strategies;

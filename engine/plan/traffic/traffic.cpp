@@ -308,7 +308,7 @@ double Traffic::work_seconds(int unit) const {
   for (const NodeWork& work : work_[unit]) {
     double ways = 1;
     for (int f : work.factors) ways *= coded_[unit].ways[f];
-    seconds += work.seconds / ways + inner_sum_seconds(unit, work);
+    seconds += work.seconds / std::min<double>(ways, mesh_.size()) + inner_sum_seconds(unit, work);
   }
   return seconds;
 }
@@ -356,6 +356,10 @@ void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
   uint64_t partial = 0;  // a set: one bit per axis
   for (int f : use.summed) {
     for (Axis a : axes_lists_[codes[f]]) partial |= uint64_t{1} << a;
+  }
+  for (int f : use.dims) {
+    if (partial == 0 || f < 0) continue;
+    for (Axis a : axes_lists_[codes[f]]) partial &= ~(uint64_t{1} << a);
   }
   out.push_back(partial);
 }

@@ -56,14 +56,20 @@ WorkPlan plan_work(CollectiveOp op, int members, int64_t round, DType dtype, int
 }
 
 void do_chunk(const Segment& segment, const Group& group, std::span<const Member> members, uint32_t chunk,
-              std::span<const std::byte*> from, std::span<std::byte*> to) {
+              const CountedRows* rows, int64_t done, std::span<const std::byte*> from, std::span<std::byte*> to) {
   const auto op = static_cast<CollectiveOp>(members[0].op);
   const auto dtype = static_cast<DType>(members[0].dtype);
   const auto p = members.size();
   const auto ranges = static_cast<uint32_t>((group.round + group.chunk_elements - 1) / group.chunk_elements);
   const size_t unit = chunk / ranges;
   const int64_t begin = (chunk % ranges) * group.chunk_elements;
-  const int64_t n = std::min(group.chunk_elements, group.round - begin);
+  int64_t n = std::min(group.chunk_elements, group.round - begin);
+  if (rows != nullptr) {
+    const auto members_of_unit = static_cast<int64_t>(unit);
+    const auto size = static_cast<int64_t>(p);
+    n = std::min(n, rows->elements(size, members_of_unit / size, members_of_unit % size) - done - begin);
+    if (n <= 0) return;
+  }
   const auto in = [&](size_t member, size_t block) {
     const Member& m = members[member];
     return segment.at(m.in + (static_cast<int64_t>(block) * m.stride + begin) * byte_size(dtype));

@@ -14,13 +14,16 @@ namespace trainctl::comm {
 enum class CollectiveOp : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier };
 const char* to_string(CollectiveOp op);
 
-/// One rank's call. `in` has in_blocks blocks of `count` elements, `out` has out_blocks.
+/// One rank's call. `in` has in_blocks blocks of `count` elements, `out` has out_blocks; a block begins `stride`
+/// elements after the one before.
 struct CollectiveCall {
   CollectiveOp op;
   DType dtype = DType::f32;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int64_t count = 0;
+  int64_t stride = 0;                 ///< 0: count
+  const CountedRows* rows = nullptr;  ///< all_to_all: the part of each block that is moved; null: all of it
   int in_blocks = 1, out_blocks = 1;
   int root = 0;  ///< index in the group
 };
@@ -33,8 +36,9 @@ struct WorkPlan {
 };
 WorkPlan plan_work(CollectiveOp op, int members, int64_t round, DType dtype, int workers);
 
-/// Does one chunk of the group's open round. `from` and `to` are scratch with one pointer a member.
+/// Does one chunk of the group's open round, which begins `done` elements after the beginning of each block. `from` and
+/// `to` are scratch with one pointer a member.
 void do_chunk(const Segment& segment, const Group& group, std::span<const Member> members, uint32_t chunk,
-              std::span<const std::byte*> from, std::span<std::byte*> to);
+              const CountedRows* rows, int64_t done, std::span<const std::byte*> from, std::span<std::byte*> to);
 
 }  // namespace trainctl::comm

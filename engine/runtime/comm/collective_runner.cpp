@@ -60,7 +60,7 @@ void CollectiveRunner::run(int group_number, const CollectiveCall& call) {
   int64_t done = 0;
   do {
     const bool staged = post(group, call, done);
-    const int64_t round = meet(group, call);
+    const int64_t round = meet(group, call, done);
     if (staged) take_staged(group, call, done, round);
     done += round;
   } while (done < call.count);
@@ -68,18 +68,18 @@ void CollectiveRunner::run(int group_number, const CollectiveCall& call) {
 
 bool CollectiveRunner::post(OpenGroup& group, const CollectiveCall& call, int64_t done) {
   const int64_t element = byte_size(call.dtype);
-  const int64_t left = call.count - done;
+  const int64_t left = call.count - done, stride = call.stride > 0 ? call.stride : call.count;
   Member& me = group.members[static_cast<size_t>(group.index)];
   me.op = static_cast<uint8_t>(call.op);
   me.dtype = static_cast<uint8_t>(call.dtype);
   me.root = static_cast<uint16_t>(call.root);
   me.count = left;
-  me.in = brings_nothing(call, group.index) ? 0 : segment_.offset_of(call.in, call.in_blocks * call.count * element);
-  me.out = segment_.offset_of(call.out, call.out_blocks * call.count * element);
+  me.in = brings_nothing(call, group.index) ? 0 : segment_.offset_of(call.in, call.in_blocks * stride * element);
+  me.out = segment_.offset_of(call.out, call.out_blocks * stride * element);
   if (call.count == 0 || (me.in >= 0 && me.out >= 0)) {
     me.in += done * element;
     me.out += done * element;
-    me.stride = call.count;
+    me.stride = stride;
     me.limit = left;
     return false;
   }
@@ -90,7 +90,7 @@ bool CollectiveRunner::post(OpenGroup& group, const CollectiveCall& call, int64_
   me.out = me.in + call.in_blocks * me.stride * element;
   if (!brings_nothing(call, group.index)) {
     for (int64_t block = 0; block < call.in_blocks; ++block) {
-      std::memcpy(area.data() + block * me.stride * element, call.in + (block * call.count + done) * element,
+      std::memcpy(area.data() + block * me.stride * element, call.in + (block * stride + done) * element,
                   static_cast<size_t>(me.limit * element));
     }
   }
@@ -99,27 +99,28 @@ bool CollectiveRunner::post(OpenGroup& group, const CollectiveCall& call, int64_
 
 void CollectiveRunner::take_staged(const OpenGroup& group, const CollectiveCall& call, int64_t done, int64_t round) {
   const int64_t element = byte_size(call.dtype);
+  const int64_t stride = call.stride > 0 ? call.stride : call.count;
   const Member& me = group.members[static_cast<size_t>(group.index)];
   for (int64_t block = 0; block < call.out_blocks; ++block) {
-    std::memcpy(call.out + (block * call.count + done) * element, segment_.at(me.out + block * me.stride * element),
+    std::memcpy(call.out + (block * stride + done) * element, segment_.at(me.out + block * me.stride * element),
                 static_cast<size_t>(round * element));
   }
 }
 
-int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call) {
+int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
   Group& shared = group.shared;
   const uint32_t open = group.phase + 1, done = group.phase + 2;
   Member& me = group.members[static_cast<size_t>(group.index)];
   me.arrived.store(done, std::memory_order_relaxed);
   if (shared.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == shared.size) {
-    open_round(group);
+    open_round(group, call, moved);
   } else {
     wait(
         group, call, [&] { return reached(shared.phase.load(), open); },
         [&](const Member& member) { return member.arrived.load(std::memory_order_relaxed) != done; });
   }
   if (shared.phase.load() == open) {
-    work(group);
+    work(group, call, moved);
     wait(
         group, call, [&] { return reached(shared.phase.load(), done); },
         [](const Member& member) { return member.working.load(std::memory_order_relaxed) != 0; });
@@ -168,7 +169,7 @@ CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
   return error;
 }
 
-void CollectiveRunner::open_round(OpenGroup& group) {
+void CollectiveRunner::open_round(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
   Group& shared = group.shared;
   const Member& first = group.members[0];
   const auto op = static_cast<CollectiveOp>(first.op);
@@ -185,7 +186,7 @@ void CollectiveRunner::open_round(OpenGroup& group) {
   shared.chunks = plan.chunks;
   if (workers == 1 || plan.bytes <= (waiter_.spins() ? kAloneBytesSpinning : kAloneBytesSleeping)) {
     for (uint32_t chunk = 0; chunk < plan.chunks; ++chunk) {
-      do_chunk(segment_, shared, group.members, chunk, group.from, group.to);
+      do_chunk(segment_, shared, group.members, chunk, call.rows, moved, group.from, group.to);
     }
     shared.phase.publish(group.phase + 2);
     return;
@@ -196,7 +197,7 @@ void CollectiveRunner::open_round(OpenGroup& group) {
   shared.phase.publish(group.phase + 1, workers - 1);
 }
 
-void CollectiveRunner::work(OpenGroup& group) {
+void CollectiveRunner::work(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
   Group& shared = group.shared;
   Member& me = group.members[static_cast<size_t>(group.index)];
   while (true) {
@@ -205,7 +206,7 @@ void CollectiveRunner::work(OpenGroup& group) {
     // A rank that comes late, perhaps after the round, finds no chunk left and must not read the rest of the plan.
     // Reading `chunks` is safe: no round can open before this rank arrives there.
     if (chunk >= shared.chunks) break;
-    do_chunk(segment_, shared, group.members, chunk, group.from, group.to);
+    do_chunk(segment_, shared, group.members, chunk, call.rows, moved, group.from, group.to);
     if (shared.chunks_done.fetch_add(1, std::memory_order_acq_rel) + 1 == shared.chunks) {
       shared.phase.publish(group.phase + 2);
     }

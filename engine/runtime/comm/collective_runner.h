@@ -42,9 +42,9 @@ class CollectiveRunner {
   OpenGroup& opened(int group);
   bool post(OpenGroup& group, const CollectiveCall& call, int64_t done);
   void take_staged(const OpenGroup& group, const CollectiveCall& call, int64_t done, int64_t round);
-  int64_t meet(OpenGroup& group, const CollectiveCall& call);
-  void open_round(OpenGroup& group);
-  void work(OpenGroup& group);
+  int64_t meet(OpenGroup& group, const CollectiveCall& call, int64_t moved);
+  void open_round(OpenGroup& group, const CollectiveCall& call, int64_t moved);
+  void work(OpenGroup& group, const CollectiveCall& call, int64_t moved);
   bool same_call(const Member& a, const Member& b) const;
   CommError different_calls(const OpenGroup& group) const;
   template <typename Ready, typename IsMissing>

@@ -39,6 +39,14 @@ class CountedCommunicator : public Communicator {
     add(group, Collective::all_to_all, count, dtype);
     counted_->all_to_all(group, in, out, count, dtype);
   }
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override {
+    const int64_t p = members_.at(group);
+    for (int64_t from = 0; from < p; ++from)
+      for (int64_t to = 0; to < p; ++to)
+        if (from != to) bytes_ += rows.elements(p, from, to) * byte_size(dtype);
+    counted_->all_to_all_rows(group, in, out, count, dtype, rows);
+  }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     add(group, Collective::broadcast, count, dtype);
     counted_->broadcast(group, in, out, count, dtype, root);

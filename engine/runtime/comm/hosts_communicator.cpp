@@ -39,6 +39,8 @@ class HostsCommunicator : public Communicator {
   void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) override;
   void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) override;
   void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) override;
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override;
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override;
   void barrier(int group) override;
 
@@ -150,6 +152,14 @@ void HostsCommunicator::reduce_scatter(int number, const void* in, void* out, in
 }
 
 /// The leader sends to each host what its members have for that host's members.
+/// Over several hosts whole blocks are moved.
+void HostsCommunicator::all_to_all_rows(int number, const void* in, void* out, int64_t count, DType dtype,
+                                        const CountedRows& rows) {
+  const HostsGroup& g = group(number);
+  if (g.one_host()) return within_->all_to_all_rows(g.within, in, out, count, dtype, rows);
+  all_to_all(number, in, out, count, dtype);
+}
+
 void HostsCommunicator::all_to_all(int number, const void* in, void* out, int64_t count, DType dtype) {
   const HostsGroup& g = group(number);
   if (g.one_host()) return within_->all_to_all(g.within, in, out, count, dtype);

@@ -48,6 +48,24 @@ class SharedMemoryCommunicator : public Communicator {
   void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) override {
     run(group, CollectiveOp::all_to_all, in, collectives_.size(group), out, collectives_.size(group), count, dtype);
   }
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override {
+    check(count >= 0, "a count is not negative");
+    const int size = collectives_.size(group);
+    int64_t most = 0;
+    for (int from = 0; from < size; ++from)
+      for (int to = 0; to < size; ++to) most = std::max(most, rows.elements(size, from, to));
+    check(most <= count, "the rows of a block are inside it");
+    collectives_.run(group, CollectiveCall{.op = CollectiveOp::all_to_all,
+                                           .dtype = dtype,
+                                           .in = static_cast<const std::byte*>(in),
+                                           .out = static_cast<std::byte*>(out),
+                                           .count = most,
+                                           .stride = count,
+                                           .rows = &rows,
+                                           .in_blocks = size,
+                                           .out_blocks = size});
+  }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     check(root >= 0 && root < collectives_.size(group), "the root is in the group");
     run(group, CollectiveOp::broadcast, in, 1, out, 1, count, dtype, root);

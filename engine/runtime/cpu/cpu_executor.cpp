@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/graph/counted_rows.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cpu/bf16_operands.h"
 #include "engine/runtime/cpu/state_copier.h"
@@ -53,6 +54,7 @@ struct Bound : BoundMove {
   std::vector<int> sends;  ///< indices of the sends that must have been received before this starts
   int64_t sequence = 0;    ///< send: its number on the channel in this step; 0: not in flight
   int64_t input = -1;      ///< load: offset of its data in the block of inputs
+  CountedRows rows;        ///< all_to_all: if it has counts
 };
 
 class CpuExecutor final : public Executor {
@@ -153,6 +155,10 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
   }
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, arena_.data());
   if (instruction.opcode == Opcode::collective) bound.group = groups_.at(instruction.group);
+  if (instruction.attrs.has(kRowElements))
+    bound.rows = {instruction.attrs.integer(kRowElements),
+                  reinterpret_cast<const int32_t*>(address_of(instruction.inputs.at(1), program_, arena_.data())),
+                  instruction.attrs.flag(kReversed)};
   return bound;
 }
 
@@ -253,6 +259,7 @@ void CpuExecutor::run_collective(const Bound& b) {
     case Collective::reduce_scatter:
       return comm_.reduce_scatter(b.group, b.in, b.out, b.count, b.dtype);
     case Collective::all_to_all:
+      if (b.rows.counts != nullptr) return comm_.all_to_all_rows(b.group, b.in, b.out, b.count, b.dtype, b.rows);
       return comm_.all_to_all(b.group, b.in, b.out, b.count, b.dtype);
     case Collective::broadcast:
       return comm_.broadcast(b.group, b.in, b.out, b.count, b.dtype, b.instruction->root);

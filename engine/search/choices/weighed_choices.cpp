@@ -23,7 +23,7 @@ constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 int differences(const Considered& a, const Considered& b) {
   return (a.stages != b.stages) + (a.chunks != b.chunks || a.schedule != b.schedule) +
          (a.micro_batches != b.micro_batches) + (a.shard != b.shard) + (a.bucket_bytes != b.bucket_bytes) +
-         (a.recompute != b.recompute) + (a.stages == b.stages && a.cuts->name != b.cuts->name);
+         !recomputes_alike(a, b) + (a.stages == b.stages && a.cuts->name != b.cuts->name);
 }
 
 WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost,
@@ -92,8 +92,7 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
     exact_ = exact_ && cuts->cuts.exact;
     const std::vector<LayerLoad> loads = this->loads(*cuts);
     if (recomputed_.empty())
-      for (const Recompute& way : open_.recompute_ways())
-        recomputed_.push_back(recomputed(way, *cuts->network, loads));
+      for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, *cuts->network, loads));
     StepSum step(loads, bytes_, cost_.machine());
     const size_t from = all_.size();
     for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
@@ -109,7 +108,8 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
                          .recompute = way,
                          .cuts = cuts,
                          .expected = {},
-                         .saves_in_vain = false};
+                         .saves_in_vain = false,
+                         .some = {}};
           one.expected =
               step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, bucket_bytes, {}, {}, {}});
           ++weighed_;

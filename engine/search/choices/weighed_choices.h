@@ -25,7 +25,13 @@ struct Considered {
   std::shared_ptr<const CutChoice> cuts;
   Expected expected;
   bool saves_in_vain = false;  ///< it recomputes, or shards more, than one that fits for sure and takes no longer
+  std::shared_ptr<const Recompute> some = {};  ///< not null: what it recomputes in some of the blocks
 };
+
+/// True if both recompute the same.
+inline bool recomputes_alike(const Considered& a, const Considered& b) {
+  return a.recompute == b.recompute && a.some == b.some;
+}
 
 /// In how many ways two choices differ.
 int differences(const Considered& a, const Considered& b);

@@ -73,22 +73,27 @@ std::vector<SmallJobs::Folding> SmallJobs::folded_stages(const PlanChoice& choic
   return saves ? std::move(few) : std::vector<Folding>{};
 }
 
-SmallJobs::Sizes SmallJobs::sizes_of(const PlanChoice& choice) {
+void SmallJobs::add(const JobSpec& job, double weight, const PlanChoice& choice, Sizes& sizes) const {
   const bool is_large = this->is_large(choice.micro_batches);
   const std::vector<Count> counts = is_large ? micro_batches_of(choice) : std::vector<Count>{{choice.micro_batches, 1}};
-  Sizes sizes;
-  const auto add = [&](const JobSpec& job, double weight) {
-    for (const Count& count : counts) {
-      sizes.all.push_back({&job, count.count, weight * count.weight});
-      sizes.work += layers_of(job) * count.count;
-    }
-  };
+  for (const Count& count : counts) {
+    sizes.all.push_back({&job, count.count, weight * count.weight});
+    sizes.work += layers_of(job) * count.count;
+  }
+}
+
+SmallJobs::Sizes SmallJobs::sizes_of(const PlanChoice& choice) {
   const auto [known, fresh] = foldings_.try_emplace(choice.stages * choice.chunks);
   if (fresh) known->second = known->first == 1 ? folded_runs() : folded_stages(choice);
-  if (known->second.empty() || !is_large)
-    add(whole_, 1);
-  else
-    for (const Folding& folding : known->second) add(folding.job, folding.weight);
+  if (known->second.empty() || !is_large(choice.micro_batches)) return sizes_of_all_blocks(choice);
+  Sizes sizes;
+  for (const Folding& folding : known->second) add(folding.job, folding.weight, choice, sizes);
+  return sizes;
+}
+
+SmallJobs::Sizes SmallJobs::sizes_of_all_blocks(const PlanChoice& choice) const {
+  Sizes sizes;
+  add(whole_, 1, choice, sizes);
   return sizes;
 }
 

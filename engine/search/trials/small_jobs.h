@@ -33,6 +33,8 @@ class SmallJobs {
   /// Each stage leaves out the same number of blocks; micro-batches are left out once the pipeline is full. Valid as
   /// long as this object is.
   Sizes sizes_of(const PlanChoice& choice);
+  /// The same with all blocks: only micro-batches are left out.
+  Sizes sizes_of_all_blocks(const PlanChoice& choice) const;
 
   /// Sum of the trials of all sizes, tried one by one. The first fault is that of the sum.
   Trial sum_of(const PlanChoice& choice, const Sizes& sizes, const TryPlan& try_plan) const;
@@ -44,6 +46,7 @@ class SmallJobs {
     double weight = 1;
   };
   bool is_large(int micro_batches) const;
+  void add(const JobSpec& job, double weight, const PlanChoice& choice, Sizes& sizes) const;
   std::vector<Folding> folded_runs() const;
   std::vector<Folding> folded_stages(const PlanChoice& choice) const;
 

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/adapter_modules.h"
@@ -117,7 +118,8 @@ class AdapterFile {
 
   std::vector<float> read(const std::string& name, const Shape& shape) {
     std::vector<float> values(static_cast<size_t>(num_elements(shape)));
-    reader_.read(name, kWeightSlot, whole_box(shape), DType::f32, values.data());
+    const bool averaged = reader_.manifest().find(name, kAverageSlot) != nullptr;
+    reader_.read(name, averaged ? kAverageSlot : kWeightSlot, whole_box(shape), DType::f32, values.data());
     return values;
   }
 

@@ -15,6 +15,7 @@
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/moe/expert_load.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/blocks.h"
@@ -127,9 +128,16 @@ class Exporter {
   /// Whether it is an adapter's, which is part of the weight beside it in the files.
   bool is_merged(const std::string& name) const { return options_.adapter_factor != 0 && is_adapter_parameter(name); }
 
+  /// Weights are exported as their average, where the checkpoint has one.
+  std::string_view slot_of(const StoredTensor& tensor) const {
+    const bool averaged =
+        !options_.latest_weights && tensor.slot == kWeightSlot && manifest_.find(tensor.name, kAverageSlot) != nullptr;
+    return averaged ? kAverageSlot : std::string_view(tensor.slot);
+  }
+
   std::vector<float> read_whole(const StoredTensor& tensor) {
     std::vector<float> values(static_cast<size_t>(num_elements(tensor.shape)));
-    reader_.read(tensor.name, kWeightSlot, whole_box(tensor.shape), DType::f32, values.data());
+    reader_.read(tensor.name, slot_of(tensor), whole_box(tensor.shape), DType::f32, values.data());
     return values;
   }
 
@@ -137,7 +145,7 @@ class Exporter {
     if (tensor.pieces.empty())
       options_.base->read(tensor.name, box, dtype, to);
     else
-      reader_.read(tensor.name, tensor.slot, box, dtype, to);
+      reader_.read(tensor.name, slot_of(tensor), box, dtype, to);
   }
 
   /// Reads a box of a tensor, with the product of its adapter.

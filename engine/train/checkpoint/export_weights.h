@@ -14,8 +14,9 @@
 namespace trainctl {
 
 struct ExportOptions {
-  DType dtype = DType::f32;  ///< type in the file: f32 or bf16, rounded to nearest even
-  bool partial = false;      ///< leave out what the map does not name, instead of failing
+  DType dtype = DType::f32;     ///< type in the file: f32 or bf16, rounded to nearest even
+  bool latest_weights = false;  ///< weights themselves, also where the checkpoint has their average
+  bool partial = false;         ///< leave out what the map does not name, instead of failing
   /// Adapters of the checkpoint are merged: their product times this is added to the weight beside them. 0: there are
   /// none.
   double adapter_factor = 0;

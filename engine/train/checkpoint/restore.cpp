@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/compile/parameter_optimizer.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/moe/expert_load.h"
 #include "engine/ops/optimizer_def.h"
@@ -56,17 +57,20 @@ std::string list_of(const std::string& head, const std::vector<std::string>& nam
 /// Elements of a rank's part in pieces, so that no buffer is as large as a tensor.
 constexpr int64_t kMostElements = int64_t{4} << 20;
 
-void restore_range(const StoredRange& range, PieceReader& reader, Executor& executor) {
+/// `slot`: of the checkpoint.
+void restore_range(const StoredRange& range, std::string_view slot, PieceReader& reader, Executor& executor,
+                   const std::function<void()>& on_progress) {
   std::vector<std::byte> buffer;
   for (int64_t at = 0; at < range.count; at += kMostElements) {
     const int64_t count = std::min(kMostElements, range.count - at);
     buffer.resize(static_cast<size_t>(count * byte_size(range.dtype)));
     std::byte* to = buffer.data();
     for (const Box& box : boxes_of(*range.variable, range.first + at, count)) {
-      reader.read(range.variable->name, range.slot, box, range.dtype, to);
+      reader.read(range.variable->name, slot, box, range.dtype, to);
       to += num_elements(box.shape) * byte_size(range.dtype);
     }
     executor.write(range.offset + at * byte_size(range.dtype), buffer.data(), static_cast<int64_t>(buffer.size()));
+    if (on_progress) on_progress();
   }
 }
 
@@ -117,8 +121,10 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
     const auto group = groups.find(v.tensor);
     if (!is_parameter || group == groups.end()) continue;
     const OptimizerSpec& spec = job.spec.optimizer;
-    const Optimizer optimizer(spec.type, spec.settings_of(group->second));
+    const Optimizer optimizer =
+        optimizer_of(spec, group->second, uses_companion(job.graph, spec, v.tensor, group->second));
     for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
+    if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
   }
   return state;
 }
@@ -229,13 +235,19 @@ void require_same_shares(const PlannedJob& job, const Manifest& manifest, const 
 /// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
 /// same order.
 void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  if (manifest.step == 0 || manifest.epoch_step == 0) return;
   const DatasetSpec& set = job.spec.dataset;
-  const std::string order = order_text(set, job.data.samples, job.spec.seed);
+  if (manifest.step == 0 || (manifest.epoch_step == 0 && !set.has_mixture())) return;
+  const std::string order = order_text(set, job.data, job.spec.seed, manifest.step);
   // Checkpoints of earlier versions have the seed alone.
   const bool is_same =
       manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;
+  if (set.has_mixture())
+    throw EnvError(
+        fmt::format("{} ends after step {} of {}, but by then the job has {}: sources would train on some samples "
+                    "twice and on others not at all; to change a mixture, keep dataset.mix and add a change from step "
+                    "{} on to dataset.mix_schedule",
+                    checkpoint, manifest.step, manifest.order, order, manifest.step));
   const std::string before =
       manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
   throw EnvError(
@@ -289,15 +301,31 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
   return from;
 }
 
-void restore(const Program& program, PieceReader& reader, Executor& executor) {
+namespace {
+
+/// The slot of the checkpoint that a range is restored from.
+std::string_view slot_of(const Manifest& manifest, const StoredRange& range, WeightsRead read) {
+  const std::string& name = range.variable->name;
+  if (range.slot == kWeightSlot && read == WeightsRead::averages && manifest.find(name, kAverageSlot) != nullptr)
+    return kAverageSlot;
+  // An average that begins with this run begins with the weights.
+  if (range.slot == kAverageSlot && manifest.find(name, kAverageSlot) == nullptr) return kWeightSlot;
+  return range.slot;
+}
+
+}  // namespace
+
+void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read,
+             const std::function<void()>& on_progress) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.count == 0) continue;
-    const StoredTensor* tensor = reader.manifest().find(range.variable->name, range.slot);
+    const std::string_view slot = slot_of(reader.manifest(), range, read);
+    const StoredTensor* tensor = reader.manifest().find(range.variable->name, slot);
     if (tensor == nullptr) {  // a table's rows, or nothing: require_same_state allowed it
       for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))
         restore_rows(range, *ids, reader, executor);
     } else if (tensor->shape == range.variable->global_shape) {
-      restore_range(range, reader, executor);
+      restore_range(range, slot, reader, executor, on_progress);
     }
   }
 }

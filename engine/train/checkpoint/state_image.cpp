@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/manifest.h"
 #include "engine/train/files/safetensors.h"
@@ -22,7 +23,9 @@ std::vector<Stored> stored_boxes(const Program& program, StateShare share) {
   for (const StoredRange& range : stored_ranges(program)) {
     const bool is_local = share == StateShare::local;
     if (is_local && !range.is_fresh) continue;
-    if (share == StateShare::weights && range.slot != kWeightSlot && range.slot != kStateSlot) continue;
+    if (share == StateShare::weights && range.slot != kWeightSlot && range.slot != kStateSlot &&
+        range.slot != kAverageSlot)
+      continue;
     const int64_t first = is_local ? range.first : range.own_first, count = is_local ? range.count : range.own_count;
     int64_t at = is_local ? range.offset : range.own_offset();
     for (const Box& box : boxes_of(*range.variable, first, count)) {

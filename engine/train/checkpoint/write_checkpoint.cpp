@@ -154,7 +154,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.epoch_step = facts.step % per_epoch;
   m.samples = facts.step * job.spec.dataset.batch;
   m.seed = job.spec.seed;
-  m.order = order_text(job.spec.dataset, job.data.samples, job.spec.seed);
+  m.order = order_text(job.spec.dataset, job.data, job.spec.seed, facts.step);
   m.classes = job.data.classes;
   m.train_share = job.spec.dataset.train_share;
   m.written = utc_now();

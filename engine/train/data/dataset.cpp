@@ -16,6 +16,7 @@
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/made_sets.h"
+#include "engine/train/data/mixed_set.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
@@ -23,6 +24,7 @@
 #include "engine/train/data/sample_transforms.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
+#include "engine/train/files/store/remote_file.h"
 
 namespace trainctl {
 namespace {
@@ -40,6 +42,7 @@ class Tokens final : public Dataset {
   }
   void expect(int64_t sample) const override { set_.expect(sample); }
   std::string where(int64_t sample) const override { return set_.where(sample); }
+  double tokens_per_sample() const override { return static_cast<double>(fields_.front().elements()); }
 
  private:
   TokenSet set_;
@@ -118,11 +121,27 @@ DataHeader header_of_lines(const DatasetSpec& spec) {
   return {Set::shapes_of(spec), set.size(), set.memory_bytes()};
 }
 
+/// For rows of documents.
+DataHeader header_of_documents(const DatasetSpec& spec, uint64_t seed) {
+  const DocumentSet set(spec, seed);
+  DataHeader header{DocumentSet::shapes_of(spec), set.size(), set.memory_bytes()};
+  header.tokens = set.tokens_per_sample();
+  header.notes = set.notes();
+  header.is_random = spec.fim > 0;
+  return header;
+}
+
 DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
+  if (spec.is_mix()) return mixed_header(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) return header_of_lines<ClassTextSet>(spec);
-  if (spec.has_documents()) return header_of_lines<DocumentSet>(spec);
+  if (spec.has_documents()) return header_of_documents(spec, seed);
   if (spec.type == "preference") return header_of_lines<PreferenceSet>(spec);
-  if (spec.has_tokens()) return without_files(token_shapes(spec), read_token_index(spec).samples);
+  if (spec.has_tokens()) {
+    DataHeader header = without_files(token_shapes(spec), read_token_index(spec).samples);
+    header.tokens = static_cast<double>(spec.length);
+    return header;
+  }
   if (spec.type == "mnist" && spec.labels) return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
   if (!spec.has_source() && spec.type != "mnist") return without_files(made_shapes(spec), made_size(spec));
@@ -189,21 +208,24 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
+  if (spec.is_mix()) return open_mixed_set(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) {
     auto set = std::make_unique<ClassTextSet>(spec);
     if (cached_bytes(*set) > most_cached_bytes()) return set;
     return keep_samples(std::move(set), CachePlace::memory, shared_cache);
   }
   // The system keeps the pages of tokens: a cache of samples would save nothing.
-  if (spec.has_documents()) return std::make_unique<DocumentSet>(spec);
+  if (spec.has_documents()) return std::make_unique<DocumentSet>(spec, seed);
   if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
   if (spec.has_tokens()) return std::make_unique<Tokens>(spec);
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
-    throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
-                    "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, chat, "
-                    "preference, random, constant, clicks");
+    throw SpecError(
+        {}, "dataset.type", "unknown data set '" + spec.type + "'",
+        "mnist, image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, tokens, text, chat, "
+        "preference, random, constant, clicks, mix");
   std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
   if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
   return set;
@@ -211,9 +233,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
 
 DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed) {
   DataHeader header = read_files_header(spec, seed);
-  header.is_random = has_random_transforms(spec.transforms);
+  header.is_random = header.is_random || has_random_transforms(spec.transforms);
   const int64_t listed =
-      spec.shuffle && spec.shuffle_block == 0 && header.samples <= kMostListedSamples ? header.samples : 0;
+      spec.shuffle && !spec.is_mix() && spec.shuffle_block == 0 && header.samples <= kMostListedSamples ? header.samples
+                                                                                                        : 0;
   header.bytes = capped_sum(header.bytes, capped_product(spec.batch + listed, int64_t{sizeof(int64_t)}));
   return header;
 }
@@ -222,6 +245,14 @@ DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed) { return rea
 int64_t read_data_size(const DatasetSpec& spec, uint64_t seed) { return read_data_header(spec, seed).samples; }
 
 void check_files(const DatasetSpec& spec) {
+  for (const DatasetSpec& source : spec.sources) {
+    try {
+      check_files(source);
+    } catch (const SpecError& error) {
+      throw of_source(error, source.name);
+    }
+  }
+  if (spec.is_mix()) return;
   if (spec.type == "mnist" && spec.labels) check_mnist_files(spec.paths.front(), spec.split);
   try {
     check_source_files(spec);

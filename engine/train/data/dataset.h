@@ -25,7 +25,7 @@ struct SampleField {
   std::string name;
   ElementType type = ElementType::f32;
   Shape shape;
-  bool is_integer = false;                  ///< devices load i32; else f32 or bf16
+  bool is_integer = false;  ///< devices load i32; else f32 or bf16
   /// Only for u8: converts a sample's bytes to floats; null: they are the values.
   std::shared_ptr<const ByteMap> map = {};
 
@@ -63,6 +63,12 @@ class Dataset {
   virtual void expect(int64_t) const {}
   /// Describes the origin of a sample, for errors.
   virtual std::string where(int64_t sample) const { return "sample " + std::to_string(sample); }
+  /// The sets of a mixture, in its order; empty: it is one set.
+  virtual std::vector<const Dataset*> sources() const { return {}; }
+  /// The length of each sample, by which a curriculum orders them; empty: samples have no length.
+  virtual std::vector<int32_t> lengths() const { return {}; }
+  /// Tokens per sample on average; 0: samples have none.
+  virtual double tokens_per_sample() const { return 0; }
   /// Broken samples whose place another one took (dataset.on_error: skip), and the error of the first.
   virtual SkippedSamples skipped() const { return {}; }
 
@@ -84,8 +90,8 @@ DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed);
 DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed);
 int64_t read_data_size(const DatasetSpec& spec, uint64_t seed);
 
-/// Reads files that have checksums to their end: gzip files and the arrays of npz files. SpecError (dataset.path) if one
-/// is damaged.
+/// Reads files that have checksums to their end: gzip files and the arrays of npz files. SpecError (dataset.path) if
+/// one is damaged.
 void check_files(const DatasetSpec& spec);
 
 }  // namespace trainctl

@@ -4,19 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/ops/random.h"
+#include "engine/spec/expression.h"
 #include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
 #include "engine/train/data/documents.h"
 #include "engine/train/data/sources/file_list.h"
+#include "engine/train/files/digest.h"
 
 namespace trainctl {
 namespace {
@@ -65,7 +71,47 @@ MarkedTokens DocumentTokenizer::tokenize(const std::string& document, bool is_js
   return result;
 }
 
-std::vector<std::string> document_files(const DatasetSpec& spec) { return list_files(spec.paths, "dataset.path"); }
+std::vector<std::string> document_files(const DatasetSpec& spec) {
+  return list_table_files(spec.paths, "dataset.path");
+}
+
+/// The scalar fields of an object, those of objects in it as outer_inner.
+void add_fields(const nlohmann::json& object, const std::string& prefix, Names& names) {
+  for (const auto& [key, value] : object.items()) {
+    const std::string name = prefix + key;
+    if (value.is_object()) add_fields(value, name + "_", names);
+    if (!is_var_name(name)) continue;
+    if (value.is_boolean()) names.insert_or_assign(name, value.get<bool>());
+    if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)
+      names.insert_or_assign(name, value.get<double>());
+    else if (value.is_number_integer())
+      names.insert_or_assign(name, value.get<int64_t>());
+    if (value.is_number_float()) names.insert_or_assign(name, value.get<double>());
+    if (value.is_string()) names.insert_or_assign(name, value.get<std::string>());
+  }
+}
+
+/// Whether dataset.filter is true for a document. SpecError (dataset.filter), which names the document.
+bool passes(const std::string& filter, const std::string& document, bool is_json, int64_t tokens,
+            const std::string& where) {
+  Names names;
+  if (is_json)
+    if (const auto json = nlohmann::json::parse(document, nullptr, false); json.is_object())
+      add_fields(json, "", names);
+  names.insert_or_assign("tokens", tokens);
+  names.insert_or_assign("bytes", static_cast<int64_t>(document.size()));
+  try {
+    const Constant value = evaluate(filter, names);
+    if (const bool* decided = std::get_if<bool>(&value)) return *decided;
+    throw SpecError({}, "dataset.filter", where + ": the filter gives " + kind_of(value) + ", not true or false",
+                    "e.g. tokens >= 64");
+  } catch (const ExpressionError& error) {
+    std::vector<std::string> known;
+    for (const auto& [name, value] : names) known.push_back(name);
+    throw SpecError({}, "dataset.filter", where + ": " + error.message,
+                    error.unknown.empty() ? error.hint : "the document has " + join(known));
+  }
+}
 
 /// The tokenizer is opened only if the cache does not have the tokens.
 TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& index) {
@@ -73,6 +119,7 @@ TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& ind
   const std::string key = of_the_document_job("dataset.tokenizer", [&] {
     TokenKey parts(document_files(spec), spec.tokenizer);
     for (const std::string& setting : {spec.type, spec.json_field, spec.train_on}) parts.add(setting);
+    if (!spec.filter.empty()) parts.add("filter " + spec.filter);
     return parts.text();
   });
   std::once_flag opened;
@@ -81,7 +128,13 @@ TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& ind
     return TokenCache(key, index.size(), [&](int64_t document, WordCache& cache) {
       std::call_once(opened, [&] { tokenizer.emplace(spec); });
       try {
-        return tokenizer->tokenize(index.read(document), index.is_json(document), cache);
+        const std::string text = index.read(document);
+        const bool is_json = index.is_json(document);
+        MarkedTokens tokens = tokenizer->tokenize(text, is_json, cache);
+        if (!spec.filter.empty() &&
+            !passes(spec.filter, text, is_json, static_cast<int64_t>(tokens.tokens.size()), index.where(document)))
+          tokens = {};
+        return tokens;
       } catch (const EnvError& error) {
         throw EnvError(index.where(document) + ": " + error.what());
       }
@@ -94,11 +147,12 @@ TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& ind
 std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, int64_t length) {
   std::vector<size_t> order(parts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return parts[a].count > parts[b].count; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return parts[a].positions() > parts[b].positions(); });
   std::multimap<int64_t, size_t> by_room;  // rows by their room
   std::vector<std::vector<size_t>> rows;
   for (const size_t i : order) {
-    auto found = by_room.lower_bound(parts[i].count);
+    auto found = by_room.lower_bound(parts[i].positions());
     size_t row = rows.size();
     int64_t room = length;
     if (found == by_room.end()) {
@@ -108,7 +162,7 @@ std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, i
       by_room.erase(found);
     }
     rows[row].push_back(i);
-    if (room > parts[i].count) by_room.emplace(room - parts[i].count, row);
+    if (room > parts[i].positions()) by_room.emplace(room - parts[i].positions(), row);
   }
   for (auto& row : rows) std::sort(row.begin(), row.end());
   std::sort(rows.begin(), rows.end());
@@ -118,33 +172,251 @@ std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, i
   return result;
 }
 
+std::vector<std::vector<RowPart>> pack_in_order(const std::vector<RowPart>& parts, int64_t length) {
+  std::vector<std::vector<RowPart>> rows;
+  int64_t room = 0;
+  for (const RowPart& part : parts) {
+    if (rows.empty() || part.positions() > room) {
+      rows.emplace_back();
+      room = length;
+    }
+    rows.back().push_back(part);
+    room -= part.positions();
+  }
+  return rows;
+}
+
+std::vector<std::vector<RowPart>> concatenate(const std::vector<RowPart>& parts, int64_t length) {
+  std::vector<std::vector<RowPart>> rows;
+  int64_t room = 0;
+  for (RowPart part : parts) {
+    check(part.added == 0, "a part that is cut has only tokens of its document");
+    while (part.count > 0) {
+      if (room == 0) {
+        rows.emplace_back();
+        room = length;
+      }
+      RowPart piece = part;
+      piece.count = static_cast<int32_t>(std::min<int64_t>(room, part.count));
+      rows.back().push_back(piece);
+      room -= piece.count;
+      part.begin += piece.count;
+      part.count -= piece.count;
+    }
+  }
+  return rows;
+}
+
+std::vector<int32_t> rearranged(std::span<const int32_t> tokens, const FimTokens& marks, const FimCuts& cuts) {
+  const std::span<const int32_t> text =
+      tokens.subspan(static_cast<size_t>(marks.front),
+                     tokens.size() - static_cast<size_t>(marks.front) - static_cast<size_t>(marks.back));
+  const auto first = static_cast<size_t>(cuts.first), second = static_cast<size_t>(cuts.second);
+  const std::span<const int32_t> prefix = text.first(first), middle = text.subspan(first, second - first),
+                                 suffix = text.subspan(second);
+  std::vector<int32_t> result;
+  result.reserve(tokens.size() + 3);
+  const auto add = [&](std::span<const int32_t> part) { result.insert(result.end(), part.begin(), part.end()); };
+  add(tokens.first(static_cast<size_t>(marks.front)));
+  result.push_back(marks.prefix);
+  if (!cuts.suffix_first) add(prefix);
+  result.push_back(marks.suffix);
+  add(suffix);
+  result.push_back(marks.middle);
+  if (cuts.suffix_first) add(prefix);
+  add(middle);
+  add(tokens.last(static_cast<size_t>(marks.back)));
+  return result;
+}
+
+namespace {
+
+constexpr int32_t kFimMarks = 3;
+
+/// The names that models use for the tokens before the prefix, the suffix and the middle.
+const std::vector<std::array<const char*, 3>> kKnownFimTokens = {
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},       {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}, {"<PRE>", "<SUF>", "<MID>"},
+    {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"},
+};
+
+FimTokens fim_tokens_of(const DatasetSpec& spec) {
+  const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
+  std::vector<std::array<std::string, 3>> candidates;
+  if (spec.fim_tokens.size() == 3)
+    candidates.push_back({spec.fim_tokens[0], spec.fim_tokens[1], spec.fim_tokens[2]});
+  else
+    for (const auto& known : kKnownFimTokens) candidates.push_back({known[0], known[1], known[2]});
+  FimTokens tokens;
+  bool is_found = false;
+  for (const auto& names : candidates) {
+    const auto prefix = tokenizer->find(names[0]), suffix = tokenizer->find(names[1]),
+               middle = tokenizer->find(names[2]);
+    if (!prefix || !suffix || !middle) continue;
+    tokens = {*prefix, *suffix, *middle};
+    is_found = true;
+    break;
+  }
+  if (!is_found && !spec.fim_tokens.empty())
+    throw SpecError({}, "dataset.fim_tokens",
+                    fmt::format("the tokenizer does not have all of {}", fmt::join(spec.fim_tokens, ", ")),
+                    "name three tokens of its vocabulary");
+  if (!is_found)
+    throw SpecError({}, "dataset.fim", "the tokenizer has no tokens for fill-in-the-middle that are known",
+                    "name three tokens of its vocabulary: fim_tokens: [<fim_prefix>, <fim_suffix>, <fim_middle>]");
+  const std::vector<int32_t> plain = tokenizer->encode("a", false), whole = tokenizer->encode("a", true);
+  const auto at = std::search(whole.begin(), whole.end(), plain.begin(), plain.end());
+  if (at != whole.end()) {
+    tokens.front = static_cast<int32_t>(at - whole.begin());
+    tokens.back = static_cast<int32_t>(whole.size() - plain.size()) - tokens.front;
+  }
+  return tokens;
+}
+
+}  // namespace
+
 DataShapes DocumentSet::shapes_of(const DatasetSpec& spec) {
   DataShapes shapes = data_and_label({spec.length}, {spec.length}, true, true);
   if (spec.pack) shapes.fields.push_back({"documents", {spec.length}, true});
   return shapes;
 }
 
-DocumentSet::DocumentSet(const DatasetSpec& spec)
+DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
     : length_(spec.length),
       packs_(spec.pack),
       splits_(spec.type == "text"),
       index_(of_the_document_job("dataset.path", [&] { return DocumentIndex(document_files(spec)); })),
       tokens_(tokens_of_documents(spec, index_)),
-      fields_(as_loaded(shapes_of(spec))) {
-  if (!packs_ && !splits_) return;
-  std::vector<RowPart> parts;
+      fields_(as_loaded(shapes_of(spec))),
+      packing_(spec.packing),
+      filter_(spec.filter),
+      deduplicates_(spec.deduplicate),
+      fim_(spec.fim),
+      fim_spm_(spec.fim_spm),
+      fim_key_(stream_key(seed, stable_hash("dataset.fim"))) {
+  const std::vector<bool> used = find_used(spec);
+  if (fim_ > 0) fim_tokens_ = fim_tokens_of(spec);
+  if (!packs_ && !splits_ && used.empty()) return;
+  const std::vector<RowPart> parts = make_parts(used);
+  if (parts.empty())
+    throw SpecError({}, filter_.empty() ? "dataset.path" : "dataset.filter",
+                    filter_.empty() ? "no document has two tokens"
+                                    : "no document with two tokens passes the filter, so there are no samples");
+  if (packs_)
+    rows_ = packing_ == "in_order"      ? pack_in_order(parts, length_)
+            : packing_ == "concatenate" ? concatenate(parts, length_)
+                                        : pack_rows(parts, length_);
+  else
+    for (const RowPart& part : parts) rows_.push_back({part});
+}
+
+/// The documents that are neither filtered nor duplicates; empty: all are.
+std::vector<bool> DocumentSet::find_used(const DatasetSpec& spec) {
+  if (spec.filter.empty() && !spec.deduplicate) return {};
+  std::vector<bool> used(static_cast<size_t>(tokens_.size()), true);
+  std::unordered_set<std::string> known;
   for (int64_t d = 0; d < tokens_.size(); ++d) {
+    const std::span<const uint32_t> words = tokens_.document(d).words();
+    const auto at = static_cast<size_t>(d);
+    if (!spec.filter.empty() && words.empty()) {
+      used[at] = false;
+      ++filtered_;
+    } else if (spec.deduplicate) {
+      Digest digest;
+      digest.add({reinterpret_cast<const uint8_t*>(words.data()), words.size_bytes()});
+      used[at] = known.insert(digest.digits()).second;
+      if (!used[at]) ++duplicates_;
+    }
+  }
+  return used;
+}
+
+std::vector<RowPart> DocumentSet::make_parts(const std::vector<bool>& used) const {
+  std::vector<RowPart> parts;
+  const bool cuts_rows = packs_ && packing_ == "concatenate";
+  for (int64_t d = 0; d < tokens_.size(); ++d) {
+    if (!used.empty() && !used[static_cast<size_t>(d)]) continue;
     const auto pairs = static_cast<int32_t>(tokens_.document(d).size() - 1);
-    for (int32_t begin = 0; begin < pairs; begin += static_cast<int32_t>(length_)) {
-      parts.push_back({d, begin, std::min(pairs - begin, static_cast<int32_t>(length_))});
+    const int32_t added = is_rearranged(d) ? kFimMarks : 0;
+    const auto most = static_cast<int32_t>(cuts_rows ? std::max<int64_t>(pairs, 1) : length_ - added);
+    for (int32_t begin = 0; begin < pairs; begin += most) {
+      parts.push_back({d, begin, std::min(pairs - begin, most), added});
       if (!splits_) break;
     }
   }
-  if (parts.empty()) throw SpecError({}, "dataset.path", "no document has two tokens");
-  if (packs_)
-    rows_ = pack_rows(parts, length_);
-  else
-    for (const RowPart& part : parts) rows_.push_back({part});
+  return parts;
+}
+
+/// Documents of fewer tokens than there are parts stay as they are.
+bool DocumentSet::is_rearranged(int64_t document) const {
+  if (fim_ <= 0 || tokens_.document(document).size() < fim_tokens_.front + fim_tokens_.back + kFimMarks) return false;
+  const auto number = static_cast<uint64_t>(document);
+  return static_cast<double>(philox(fim_key_, number >> 2, 0).v[number & 3]) * 0x1p-32 < fim_;
+}
+
+void DocumentSet::read_rearranged(const RowPart& part, ReadState& state, int32_t* data, int32_t* label) const {
+  const DocumentTokens tokens = tokens_.document(part.document);
+  std::vector<int32_t> own(static_cast<size_t>(part.count) + 1);
+  for (size_t i = 0; i < own.size(); ++i) own[i] = tokens.token(part.begin + static_cast<int64_t>(i));
+  FimTokens marks = fim_tokens_;
+  if (part.begin > 0) marks.front = 0;
+  if (part.begin + part.count + 1 < tokens.size()) marks.back = 0;
+  const int64_t size = std::max<int64_t>(0, static_cast<int64_t>(own.size()) - marks.front - marks.back);
+  if (static_cast<int64_t>(own.size()) < marks.front + marks.back) marks.front = marks.back = 0;
+  FimCuts cuts;
+  const int64_t a = state.rng.integer(size + 1), b = state.rng.integer(size + 1);
+  cuts.first = std::min(a, b);
+  cuts.second = std::max(a, b);
+  cuts.suffix_first = state.rng.uniform() < fim_spm_;
+  const std::vector<int32_t> all = rearranged(own, marks, cuts);
+  for (size_t i = 0; i + 1 < all.size(); ++i) {
+    if (data != nullptr) data[i] = all[i];
+    if (label != nullptr) label[i] = all[i + 1];
+  }
+}
+
+std::vector<int32_t> DocumentSet::lengths() const {
+  std::vector<int32_t> lengths;
+  lengths.reserve(static_cast<size_t>(size()));
+  for (int64_t row = 0; row < size(); ++row) {
+    const std::vector<RowPart> parts = parts_of_row(row);
+    int64_t positions = 0;
+    for (const RowPart& part : parts)
+      positions += std::min<int64_t>(part.positions(), tokens_.document(part.document).size() - 1 + part.added);
+    lengths.push_back(static_cast<int32_t>(positions / static_cast<int64_t>(parts.size())));
+  }
+  return lengths;
+}
+
+double DocumentSet::tokens_per_sample() const {
+  double positions = 0;
+  for (int64_t row = 0; row < size(); ++row)
+    for (const RowPart& part : parts_of_row(row))
+      positions += static_cast<double>(std::max<int64_t>(
+          0, std::min<int64_t>(part.positions(), tokens_.document(part.document).size() - 1 + part.added)));
+  return positions / static_cast<double>(std::max<int64_t>(1, size()));
+}
+
+std::vector<std::string> DocumentSet::notes() const {
+  std::vector<std::string> notes;
+  const auto left_out = [&](int64_t count, const char* why) {
+    notes.push_back(fmt::format("{} of {} documents {} left out by {}", with_commas(count), with_commas(index_.size()),
+                                count == 1 ? "is" : "are", why));
+  };
+  if (!filter_.empty()) left_out(filtered_, "dataset.filter");
+  if (deduplicates_) left_out(duplicates_, "dataset.deduplicate");
+  if (packs_ && packing_ != "best_fit")
+    notes.push_back(fmt::format("packing {}: {:.1f} % of the positions of {} rows are used", packing_,
+                                100 * tokens_per_sample() / static_cast<double>(length_), with_commas(size())));
+  if (fim_ > 0) {
+    int64_t count = 0;
+    for (int64_t d = 0; d < tokens_.size(); ++d) count += is_rearranged(d) ? 1 : 0;
+    notes.push_back(
+        fmt::format("{} of {} documents are rearranged for fill-in-the-middle, {:g} % of them with the "
+                    "suffix first",
+                    with_commas(count), with_commas(index_.size()), 100 * fim_spm_));
+  }
+  return notes;
 }
 
 int64_t DocumentSet::memory_bytes() const {
@@ -169,6 +441,12 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   for (const RowPart& part : parts_of_row(sample)) {
     const DocumentTokens tokens = tokens_.document(part.document);
     const auto start = static_cast<int32_t>(at);
+    if (part.added > 0) {
+      read_rearranged(part, state, data == nullptr ? nullptr : data + at, label == nullptr ? nullptr : label + at);
+      for (int64_t i = 0; i < part.positions(); ++i, ++at)
+        if (starts != nullptr) starts[at] = start;
+      continue;
+    }
     const int64_t end = std::min<int64_t>(part.begin + part.count, tokens.size() - 1);
     for (int64_t i = part.begin; i < end; ++i, ++at) {
       if (data != nullptr) data[at] = tokens.token(i);
@@ -195,7 +473,8 @@ DocumentSet::Summary DocumentSet::summarize() const {
   for (int64_t row = 0; row < size(); ++row) {
     int64_t trained = 0;  // the label of position i is token i + 1
     for (const RowPart& part : parts_of_row(row))
-      trained += tokens_.document(part.document).count_trained(part.begin + 1, part.begin + part.count + 1);
+      trained +=
+          tokens_.document(part.document).count_trained(part.begin + 1, part.begin + part.count + 1) + part.added;
     summary.trained += trained;
     summary.untrained_rows += trained == 0 ? 1 : 0;
   }

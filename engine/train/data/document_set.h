@@ -6,11 +6,16 @@
 //   pack: false     a document per row; the rest of the row is filled with token 0, whose labels are not trained
 //   pack: true      documents of any lengths share a row; `documents` has, at each position, the position in the row
 //                   at which its document begins, as attention and rotary read it
+//   fim             a document becomes <prefix> t0 <suffix> t3 <middle> t1 t2, or <prefix> <suffix> t3 <middle> t0 t1
+//   t2,
+//                   cut anew in each pass. Which documents do depends on the seed alone.
 //
-// A conversation that is longer than a row is truncated; a longer text is continued in further rows.
+// A conversation that is longer than a row is truncated; a longer text is continued in further rows. A document for
+// which dataset.filter is false has no tokens in the cache, and is in no row.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,22 +33,51 @@ inline constexpr int32_t kNoTrainedLabel = -100;
 struct RowPart {
   int64_t document = 0;
   int32_t begin = 0, count = 0;
+  int32_t added = 0;  ///< tokens that mark the parts of a document for fill-in-the-middle
+
+  int64_t positions() const { return count + added; }
 };
 
 /// Packs parts into rows of `length` positions: the longest first, each into the row with the least room that has
 /// enough. Rows, and the parts of a row, are in the order of the documents.
 std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, int64_t length);
+/// Puts each part into the row of the part before it, or into a new row if there is too little room.
+std::vector<std::vector<RowPart>> pack_in_order(const std::vector<RowPart>& parts, int64_t length);
+/// Puts parts one after another, and cuts those that cross the end of a row. Only the last row has room left.
+std::vector<std::vector<RowPart>> concatenate(const std::vector<RowPart>& parts, int64_t length);
+
+/// The tokens of fill-in-the-middle.
+struct FimTokens {
+  int32_t prefix = 0, suffix = 0, middle = 0;
+  int32_t front = 0, back = 0;  ///< tokens that the tokenizer puts around each text, which stay where they are
+};
+
+/// The cuts of one document: tokens [0, first) are the prefix, [first, second) the middle.
+struct FimCuts {
+  int64_t first = 0, second = 0;
+  bool suffix_first = false;
+};
+
+/// Rearranges the tokens. `front` and `back` of them at its ends stay there; the cuts count from `front`.
+std::vector<int32_t> rearranged(std::span<const int32_t> tokens, const FimTokens& marks, const FimCuts& cuts);
 
 class DocumentSet final : public Dataset {
  public:
   /// SpecError if a file, a document or the tokenizer cannot be read. Tokenizes all documents, unless the host's cache
   /// has their tokens.
-  explicit DocumentSet(const DatasetSpec& spec);
+  /// `seed` chooses the documents that are rearranged for fill-in-the-middle.
+  explicit DocumentSet(const DatasetSpec& spec, uint64_t seed = 0);
 
   int64_t size() const override;
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
   std::string where(int64_t sample) const override;
+  /// The mean length of the documents of each row.
+  std::vector<int32_t> lengths() const override;
+  double tokens_per_sample() const override;
+  /// What the fields of the job do to the documents: "2 of 10 documents are left out by dataset.filter". Empty if it
+  /// uses none of them.
+  std::vector<std::string> notes() const;
 
   /// Memory of the index and of tokens that could not be written to the cache.
   int64_t memory_bytes() const;
@@ -63,6 +97,11 @@ class DocumentSet final : public Dataset {
 
  private:
   std::vector<RowPart> parts_of_row(int64_t row) const;
+  std::vector<bool> find_used(const DatasetSpec& spec);
+  std::vector<RowPart> make_parts(const std::vector<bool>& used) const;
+  bool is_rearranged(int64_t document) const;
+  /// Reads positions of a rearranged part.
+  void read_rearranged(const RowPart& part, ReadState& state, int32_t* data, int32_t* label) const;
 
   int64_t length_;
   bool packs_, splits_;  ///< splits_: long documents continue in other rows
@@ -70,6 +109,12 @@ class DocumentSet final : public Dataset {
   TokenCache tokens_;
   std::vector<std::vector<RowPart>> rows_;  ///< empty: row i has document i
   std::vector<SampleField> fields_;
+  std::string packing_, filter_;
+  bool deduplicates_ = false;
+  int64_t filtered_ = 0, duplicates_ = 0;
+  double fim_ = 0, fim_spm_ = 0;
+  uint64_t fim_key_ = 0;
+  FimTokens fim_tokens_;
 };
 
 }  // namespace trainctl

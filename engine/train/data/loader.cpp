@@ -70,7 +70,7 @@ std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)),
-      order_(spec, set_->size(), seed),
+      order_(spec, *set_, seed),
       mixing_(BatchMixing::of(spec, set_->fields())),
       options_(options),
       seed_(seed),

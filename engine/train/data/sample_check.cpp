@@ -4,15 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "engine/base/text.h"
 #include "engine/model/index_uses.h"
+#include "engine/planning/mixture.h"
+#include "engine/planning/run_length.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/class_text_set.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/elements.h"
+#include "engine/train/data/mixed_set.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/preference_set.h"
@@ -267,18 +271,56 @@ std::string note_on_pairs(const DatasetSpec& spec) {
 /// A validation reads other samples, but made sets draw them from the same range.
 bool has_own_samples(const PlannedJob& job) {
   if (!job.validation) return false;
+  if (job.validation->set.is_mix()) return true;
   return job.validation->set.has_tokens() || is_of_files(job.validation->set);
+}
+
+}  // namespace
+
+namespace {
+
+/// What each source of a mixture gives to the run.
+void add_mixture_notes(const PlannedJob& job, std::vector<std::string>& notes) {
+  const DatasetSpec& spec = job.spec.dataset;
+  constexpr int64_t kMostSteps = 20'000'000;
+  const int64_t steps = std::min(kMostSteps, total_steps(job.spec.train, steps_per_epoch(spec, job.data.samples)));
+  Mixture mixture(spec, job.data.sources);
+  const std::vector<double> first = mixture.shares(0), last = mixture.shares(std::max<int64_t>(0, steps - 1));
+  const std::span<const int64_t> drawn = mixture.drawn_before(steps);
+  for (size_t i = 0; i < mixture.size(); ++i) {
+    const SourceHeader& source = mixture.sources()[i];
+    std::string share = fmt::format("{:.1f} %", 100 * first[i]);
+    if (std::abs(first[i] - last[i]) > 5e-4) share += fmt::format(" to {:.1f} %", 100 * last[i]);
+    notes.push_back(fmt::format("mixture: {} gives {} of the samples: {} in {} steps, {:.2f} epochs of its {}",
+                                source.name, share, with_commas(drawn[i]), with_commas(steps),
+                                static_cast<double>(drawn[i]) / static_cast<double>(source.samples),
+                                with_commas(source.samples)));
+  }
+}
+
+/// The set itself, or the sources of a mixture.
+std::vector<CheckedSet> checked_sets(const DatasetSpec& spec, uint64_t seed, const std::string& section) {
+  if (!spec.is_mix()) return {{spec, seed, section}};
+  std::vector<CheckedSet> sets;
+  for (const DatasetSpec& source : spec.sources)
+    sets.push_back({source, source_seed(seed, source.name), section + ".sources." + source.name});
+  return sets;
 }
 
 }  // namespace
 
 std::vector<std::string> notes_on_samples(const PlannedJob& job) {
   std::vector<std::string> notes;
-  const auto look = [&](const DatasetSpec& spec, const char* section) {
+  if (job.spec.dataset.has_mixture()) add_mixture_notes(job, notes);
+  for (const std::string& note : job.data.notes) notes.push_back("dataset: " + note);
+  const auto look_at = [&](const DatasetSpec& spec, const std::string& section) {
     std::string note;
     if (spec.has_documents()) note = note_on_documents(spec);
     if (spec.type == "preference") note = note_on_pairs(spec);
-    if (!note.empty()) notes.push_back(std::string(section) + ": " + note);
+    if (!note.empty()) notes.push_back(section + ": " + note);
+  };
+  const auto look = [&](const DatasetSpec& spec, const char* section) {
+    for (const CheckedSet& set : checked_sets(spec, job.spec.seed, section)) look_at(set.spec, set.section);
   };
   look(job.spec.dataset, "dataset");
   if (has_own_samples(job)) look(job.validation->set, "validation.dataset");
@@ -299,8 +341,11 @@ void require_intact_files(const PlannedJob& job) {
 }
 
 void require_sound_samples(const PlannedJob& job) {
-  std::vector<CheckedSet> sets = {{job.spec.dataset, job.spec.seed, "dataset"}};
-  if (has_own_samples(job)) sets.push_back({job.validation->set, job.spec.seed, "validation.dataset"});
+  std::vector<CheckedSet> sets = checked_sets(job.spec.dataset, job.spec.seed, "dataset");
+  const size_t training_sets = sets.size();
+  if (has_own_samples(job))
+    for (CheckedSet& set : checked_sets(job.validation->set, job.spec.seed, "validation.dataset"))
+      sets.push_back(std::move(set));
   std::vector<IndexUse> uses = index_uses(job.graph);
   for (IndexUse& use : uses)
     for (const ServedTable& table : job.tables)
@@ -312,9 +357,14 @@ void require_sound_samples(const PlannedJob& job) {
   try {
     for (const CheckedSet& set : sets)
       for (const IndexUse& use : uses)
-        if (std::optional<Diagnostic> one = fault(set, use)) faults.push_back(std::move(*one));
-    if (faults.empty() && sets.size() > 1 && is_of_files(sets[1].spec))
-      if (std::optional<Diagnostic> one = first_unreadable(sets[1], uses)) faults.push_back(std::move(*one));
+        if (std::optional<Diagnostic> one = fault(set, use)) {
+          if (one->path.starts_with("dataset.") && set.section.starts_with("dataset.sources."))
+            one->path = set.section + one->path.substr(one->path.rfind('.'));
+          faults.push_back(std::move(*one));
+        }
+    for (size_t i = training_sets; i < sets.size() && faults.empty(); ++i)
+      if (is_of_files(sets[i].spec))
+        if (std::optional<Diagnostic> one = first_unreadable(sets[i], uses)) faults.push_back(std::move(*one));
     if (!faults.empty()) throw SpecError(std::move(faults));
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);

@@ -33,6 +33,14 @@ class SampleRng {
     return other;
   }
 
+  /// Random numbers of a sample of a source of a mixture, in the same pass: they depend on the source's name and the
+  /// number of the sample in it, not on the other sources.
+  SampleRng of_source(uint64_t source, int64_t sample) const {
+    SampleRng other = of(sample);
+    other.key_ = stream_key(key_, source);
+    return other;
+  }
+
   uint32_t next() { return philox(key_, at_ >> 2, sample_).v[at_++ & 3]; }
   /// In [0, 1), of 24 bits.
   double uniform() { return static_cast<double>(next() >> 8) * 0x1p-24; }

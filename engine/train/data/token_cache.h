@@ -30,6 +30,7 @@ class DocumentTokens {
 
   explicit DocumentTokens(std::span<const uint32_t> words) : words_(words) {}
   int64_t size() const { return static_cast<int64_t>(words_.size()); }
+  std::span<const uint32_t> words() const { return words_; }
   int32_t token(int64_t i) const { return static_cast<int32_t>(words_[static_cast<size_t>(i)] & ~kTrained); }
   bool is_trained(int64_t i) const { return (words_[static_cast<size_t>(i)] & kTrained) != 0; }
   /// The trained tokens among [begin, end), of which end may be behind the last token.

@@ -1,6 +1,8 @@
 // See the header.
 #include "engine/train/trainer/learning_rate.h"
 
+#include <algorithm>
+
 namespace trainctl {
 
 StepScalars step_scalars(const ScheduleSpec& schedule, const Optimizer& optimizer, int64_t step, int64_t epoch,
@@ -11,6 +13,15 @@ StepScalars step_scalars(const ScheduleSpec& schedule, const Optimizer& optimize
   scalars.epoch = static_cast<uint32_t>(epoch);
   optimizer.fill_scalars(step + 1, scalars);
   return scalars;
+}
+
+float AverageByRate::at(const ScheduleSpec& schedule, int64_t step, int64_t run_steps) {
+  for (; next_ <= step; ++next_) {
+    highest_ = std::max(highest_, learning_rate(schedule, next_, run_steps));
+    weight_ = highest_ * highest_;
+    sum_ += weight_;
+  }
+  return sum_ > 0 ? static_cast<float>(weight_ / sum_) : 1.0f;
 }
 
 }  // namespace trainctl

@@ -13,4 +13,15 @@ namespace trainctl {
 StepScalars step_scalars(const ScheduleSpec& schedule, const Optimizer& optimizer, int64_t step, int64_t epoch,
                          int64_t run_steps);
 
+/// StepScalars::average_rate of optimizers with OptimizerDef::averages_by_rate.
+class AverageByRate {
+ public:
+  /// Steps must not descend.
+  float at(const ScheduleSpec& schedule, int64_t step, int64_t run_steps);
+
+ private:
+  int64_t next_ = 0;
+  double highest_ = 0, weight_ = 0, sum_ = 0;
+};
+
 }  // namespace trainctl

@@ -10,9 +10,11 @@
 #include "engine/plan/served.h"
 #include "engine/runtime/device_worker.h"
 #include "engine/spec/error_positions.h"
+#include "engine/spec/schedule.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
 #include "engine/train/trainer/learning_rate.h"
+#include "engine/train/trainer/step_audit.h"
 
 namespace trainctl {
 namespace {
@@ -112,7 +114,9 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     executor_options.tables = tables_to_keep(*set, program);
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
+  if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_));
   if (options.validation != nullptr) make_evaluator(executor_options, options);
+  if (options.averages != nullptr) make_exchange(executor_options, *options.averages);
   if (options.restore) {
     options.restore(*executor_);
     start_up_.ended("checkpoint");
@@ -147,6 +151,28 @@ void Trainer::make_evaluator(const ExecutorOptions& training, const TrainOptions
   evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *options.validation, std::move(set),
                                            executor_->beside(*options.validation, beside), options.on_hang);
   start_up_.ended("kernels");
+}
+
+/// `training`: the options of the executor that trains, in whose arena the exchange runs.
+void Trainer::make_exchange(const ExecutorOptions& training, const Program& program) {
+  require_same_places(program_, program);
+  ExecutorOptions beside;
+  beside.seed = training.seed;
+  beside.threads = training.threads;
+  beside.in_flight = 1;
+  beside.on_prepared = training.on_prepared;
+  beside.least_arena_bytes = training.least_arena_bytes;
+  averages_ = executor_->beside(program, beside);
+  exchange_inputs_ = averages_->allocate_inputs(averages_->inputs().bytes);
+}
+
+/// No step of the training may be unfinished.
+void Trainer::exchange_averages() {
+  if (!averages_ || started_ == 0) return;  // there is no average before the first update
+  StepScalars scalars;
+  scalars.step = static_cast<uint32_t>(started_);
+  averages_->start_step(exchange_inputs_.get(), scalars);
+  averages_->finish_step();
 }
 
 void Trainer::start_steps() {
@@ -186,12 +212,14 @@ void Trainer::validate() {
   std::function<void(std::byte*)> before_batch;
   if (exchange_ != nullptr)
     before_batch = [this](std::byte* inputs) { exchange_->before_validation_batch(started_, inputs); };
+  exchange_averages();
   std::vector<ValidationText> texts;
   if (generate_texts_) {
     progress(0, evaluator_->batches());
     texts = generate_texts_(started_, *executor_);
   }
   ValidationReport report = evaluator_->run(started_, progress, before_batch);
+  exchange_averages();
   report.texts = std::move(texts);
   validated_ = started_;
   report.epoch = (started_ - 1) / steps_per_epoch() + 1;
@@ -221,6 +249,10 @@ void Trainer::start_step() {
   const int64_t epoch = started_ / steps_per_epoch();
   StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
   const std::byte* batch = loader_->next_step();
+  if (const auto& average = job_.spec.optimizer.average; average)
+    scalars.average_rate = average_rate(average, started_ + 1);
+  if (optimizer_.def.averages_by_rate)
+    scalars.average_rate = average_by_rate_.at(job_.spec.optimizer.learning_rate, started_, run_steps_);
   scalars.label_weight = loader_->label_weight();
   if (started_ == first_step_) start_up_.ended("data");
   if (exchange_ != nullptr)  // the block is this rank's until it is released

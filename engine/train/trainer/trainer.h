@@ -20,9 +20,12 @@
 #include "engine/train/data/loader.h"
 #include "engine/train/files/metrics.h"
 #include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/learning_rate.h"
 #include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
+
+class StepAudit;
 
 /// The loss is nan or infinite, and train.on_nan is stop. All ranks throw it after the same step.
 class LossNotFinite : public std::runtime_error {
@@ -46,8 +49,10 @@ struct TrainOptions {
   StartUpClock start_up{};              ///< started by the phases before this one
   TrainPosition from{};                 ///< where to start
   const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
+  const Program* averages = nullptr;    ///< compile_exchange; if validations use averages of the weights
   /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
   std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
+  StepAudit* audit = nullptr;         ///< train.audit_every, on CPUs; its communicator is the trainer's
   BatchExchange* exchange = nullptr;  ///< for tables on parameter servers; must outlive the training
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
@@ -103,6 +108,8 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void make_exchange(const ExecutorOptions& training, const Program& program);
+  void exchange_averages();
   void make_evaluator(const ExecutorOptions& training, const TrainOptions& options);
   void start_steps();
   bool must_validate() const;
@@ -120,6 +127,7 @@ class Trainer {
 
   const PlannedJob& job_;
   const Optimizer optimizer_;
+  AverageByRate average_by_rate_;
   const Program& program_;
   const TrainObservers observers_;
   BatchExchange* const exchange_;  ///< null: there is none
@@ -143,6 +151,8 @@ class Trainer {
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
+  HostBlock exchange_inputs_;
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 

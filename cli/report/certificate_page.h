@@ -1,0 +1,12 @@
+// A certificate of `trainctl verify` as one HTML file without references to others.
+#pragma once
+
+#include <string>
+
+#include "engine/train/verification/certificate.h"
+
+namespace trainctl {
+
+std::string certificate_page(const Certificate& certificate);
+
+}  // namespace trainctl

@@ -1,0 +1,29 @@
+// Addresses of objects in stores: s3://bucket/key, gs://bucket/key, https://host/path.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace trainctl {
+
+/// Whether a path is an address in a store rather than a file.
+inline bool is_url(std::string_view path) {
+  for (const std::string_view scheme : {"s3://", "gs://", "https://", "http://"})
+    if (path.starts_with(scheme)) return true;
+  return false;
+}
+
+/// The address as messages show it: without a user name, a password and a query, which may have a signature.
+inline std::string shown_url(std::string_view url) {
+  const size_t scheme = url.find("://");
+  if (scheme == std::string_view::npos) return std::string(url);
+  std::string_view rest = url.substr(scheme + 3);
+  if (const size_t query = rest.find_first_of("?#"); query != std::string_view::npos) rest = rest.substr(0, query);
+  const size_t host_end = std::min(rest.find('/'), rest.size());
+  if (const size_t user = rest.substr(0, host_end).rfind('@'); user != std::string_view::npos)
+    rest = rest.substr(user + 1);
+  return std::string(url.substr(0, scheme + 3)) + std::string(rest);
+}
+
+}  // namespace trainctl

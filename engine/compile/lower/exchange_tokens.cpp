@@ -1,0 +1,198 @@
+// Experts whose ranks share the tokens too (plan/token_exchange.h): each token is sent to the ranks of its experts, and
+// their results are sent back. Of p ranks, each with t tokens:
+//
+//   ids [t, k]      -> place_tokens -> rows, places; counts [p] -> all_gather -> [p, p]
+//   ids, weights, x -> pack_tokens  -> [p, rows, ..] -> all_to_all -> [p, rows, ..]
+//   experts of these p * rows tokens, of which only those with an expert here are computed
+//   y [p, rows, d]  -> all_to_all -> [p, rows, d] -> sum_tokens -> y [t, d]
+//
+// The gradient sends dy in the same way, and dx and the gradient of the weights come back. A token's results are added
+// in the order of ranks, so each plan has the sums of one that gathers tokens.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/compile/lower/lowering.h"
+#include "engine/graph/counted_rows.h"
+#include "engine/ops/moe/token_exchange.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/token_exchange.h"
+
+namespace trainctl {
+namespace {
+
+View exchange_buffer(Lowering& l, BufferKind kind, Shape shape, DType dtype, std::string name) {
+  Operand operand;
+  operand.dtype = dtype;
+  operand.global_offset.assign(shape.size(), 0);
+  operand.global_shape = operand.shape = std::move(shape);
+  operand.tensor = std::move(name);
+  return {l.c.new_buffer(kind, operand.bytes()), std::move(operand)};
+}
+
+class TokenExchange {
+ public:
+  TokenExchange(Lowering& l, NodeId id)
+      : l_(l), id_(id), node_(l.c.graph.nodes[static_cast<size_t>(id)]), at_(*expert_operands(node_)) {
+    const Axes axes = token_exchange_axes(l.c.graph, l.c.plan, node_);
+    ranks_ = l.c.plan.mesh.ways(axes);
+    std::vector<int> group = l.c.plan.mesh.group(l.c.rank_in_stage, axes);
+    for (int& rank : group) rank = l.c.global_rank(l.c.stage, rank);
+    group_ = l.c.group_of(group);
+    counted_ = counts_tokens(l.c.cost.machine());
+    name_ = node_.name.substr(0, node_.name.rfind('.'));
+  }
+
+  /// Sends the tokens, or dy.
+  void begin() {
+    SentTokens& sent = l_.sent_tokens[key()];
+    if (at_.is_grad()) {
+      sent.dy = send(own(0), "dy", sent, true);
+      return;
+    }
+    sent = {};
+    const View ids = own(at_.ids());
+    const int64_t k = ids.operand.shape.back(), tokens = num_elements(ids.operand.shape) / k;
+    const TokenBlocks blocks = token_blocks({.tokens = tokens,
+                                             .top_k = k,
+                                             .ranks = ranks_,
+                                             .capacity = node_.attrs.number("capacity"),
+                                             .counted = counted_});
+    sent.rows_of_block = blocks.rows;
+    sent.expected_share = blocks.expected_share;
+    sent.pairs = tokens * k;
+    place(ids, tokens, sent);
+    sent.ids = send(ids, "ids", sent, false);
+    sent.weights = send(own(at_.weights()), "weights", sent, true);
+    sent.x = send(own(at_.x()), "x", sent, true);
+  }
+
+  /// Computes the experts, and sends the results back. By output: whether it was added to its bucket.
+  std::vector<bool> finish() {
+    at_.is_grad() ? backward() : forward();
+    return direct_;
+  }
+
+ private:
+  View own(size_t input) { return bring(l_, node_.inputs[input], l_.node_inputs[static_cast<size_t>(id_)][input]); }
+  LayoutId made(size_t output) const { return l_.node_outputs[static_cast<size_t>(id_)][output]; }
+  void keep(size_t output, View view) { l_.have(node_.outputs[output]).push_back({made(output), std::move(view)}); }
+
+  /// Of the layer in this micro-batch.
+  std::pair<size_t, TensorId> key() const {
+    return {l_.slot(), at_.is_grad() ? node_.inputs[at_.kept()] : node_.outputs[1]};
+  }
+
+  void forward() {
+    const SentTokens sent = l_.sent_tokens.at(key());
+    View y = blocks_like(own(at_.x()), "y", sent);
+    View kept = l_.new_tensor(node_.outputs[1], made(1));
+    l_.emit_kernel(node_.name, kernel(), attrs(sent), {sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down())},
+                   {y, kept});
+    keep(0, returned(y, l_.new_tensor(node_.outputs[0], made(0)), sent));
+    keep(1, std::move(kept));
+    direct_.assign(2, false);
+  }
+
+  void backward() {
+    const View kept = own(at_.kept());
+    const SentTokens sent = l_.sent_tokens.at(key());
+    View dx = blocks_like(sent.x, "dx", sent), dweights = blocks_like(sent.weights, "dweights", sent);
+    std::vector<View> outputs = {dx, dweights};
+    direct_.assign(2, false);
+    for (size_t o = 2; o < node_.outputs.size(); ++o) {
+      const auto gradient = gradient_target(l_, id_, static_cast<int>(o));
+      direct_.push_back(gradient.has_value());
+      outputs.push_back(gradient ? *gradient : l_.new_tensor(node_.outputs[o], made(o)));
+    }
+    l_.emit_kernel(node_.name, kernel(), attrs(sent),
+                   {sent.dy, sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down()), kept}, outputs);
+    keep(0, returned(dx, l_.new_tensor(node_.outputs[0], made(0)), sent));
+    keep(1, returned(dweights, l_.new_tensor(node_.outputs[1], made(1)), sent));
+    for (size_t o = 2; o < outputs.size(); ++o)
+      if (!direct_[o]) keep(o, std::move(outputs[o]));
+  }
+
+  const KernelDef& kernel() const { return get_op(node_.op).kernel; }
+  Attrs attrs(const SentTokens& sent) const {
+    Attrs attrs = node_.attrs;
+    attrs.set(kExpectedPairs, sent.pairs);
+    return attrs;
+  }
+
+  /// The row of each token in the blocks for other ranks, and how many rows are used.
+  void place(const View& ids, int64_t tokens, SentTokens& sent) {
+    sent.rows = exchange_buffer(l_, BufferKind::activation, {ranks_, sent.rows_of_block}, DType::i32, name_ + ".rows");
+    sent.places = exchange_buffer(l_, BufferKind::activation, {ranks_, tokens}, DType::i32, name_ + ".places");
+    const View counts = exchange_buffer(l_, BufferKind::scratch, {ranks_}, DType::i32, name_ + ".counts");
+    const int64_t held = node_.attrs.integer("experts") / ranks_;
+    l_.emit_kernel(name_ + ".place_tokens", place_tokens_kernel,
+                   {{"held", held}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
+                   {sent.rows, sent.places, counts}, Purpose::redistribute);
+    if (!counted_) return;
+    sent.counts =
+        exchange_buffer(l_, BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");
+    l_.emit_collective("all_gather " + name_ + ".counts", Collective::all_gather, group_, counts, sent.counts,
+                       Purpose::redistribute);
+  }
+
+  View blocks_like(const View& rows, const char* of, const SentTokens& sent) {
+    return exchange_buffer(l_, BufferKind::activation, {ranks_, sent.rows_of_block, rows.operand.shape.back()},
+                           rows.operand.dtype, name_ + "." + of + " by rank");
+  }
+
+  /// The rows of this rank's tokens in blocks, at the ranks that they are for. Ids are sent with the padding that marks
+  /// rows as not used.
+  View send(const View& tokens, const char* of, const SentTokens& sent, bool only_used) {
+    const View packed = blocks_like(tokens, of, sent);
+    l_.emit_kernel("pack " + name_ + "." + of, pack_tokens_kernel, {}, {tokens, sent.rows}, {packed},
+                   Purpose::redistribute);
+    View received = blocks_like(tokens, of, sent);
+    exchange(of, packed, received, sent, only_used, false);
+    return received;
+  }
+
+  View returned(const View& blocks, const View& tokens, const SentTokens& sent) {
+    const View received = blocks_like(blocks, "returned", sent);
+    exchange(tokens.operand.tensor, blocks, received, sent, true, true);
+    l_.emit_kernel("sum " + tokens.operand.tensor, sum_tokens_kernel, {}, {received, sent.places}, {tokens},
+                   Purpose::redistribute);
+    return tokens;
+  }
+
+  void exchange(const std::string& of, const View& from, const View& to, const SentTokens& sent, bool only_used,
+                bool is_reversed) {
+    Instruction i;
+    i.opcode = Opcode::collective;
+    i.name = "all_to_all " + (is_reversed ? of : name_ + "." + of);
+    i.collective = Collective::all_to_all;
+    i.group = group_;
+    i.purpose = Purpose::redistribute;
+    std::vector<View> inputs = {from};
+    if (counted_ && only_used) {
+      i.attrs.set(kRowElements, from.operand.shape.back());
+      i.attrs.set(kExpectedShare, sent.expected_share);
+      if (is_reversed) i.attrs.set(kReversed, true);
+      inputs.push_back(sent.counts);
+    }
+    l_.emit(std::move(i), std::move(inputs), {to});
+  }
+
+  Lowering& l_;
+  const NodeId id_;
+  const Node& node_;
+  const ExpertOperands at_;
+  int64_t ranks_ = 1;
+  int group_ = -1;
+  bool counted_ = false;  ///< ranks move only the rows that are used
+  std::string name_;      ///< of the layer
+  std::vector<bool> direct_;
+};
+
+}  // namespace
+
+void begin_token_exchange(Lowering& l, NodeId node) { TokenExchange(l, node).begin(); }
+
+std::vector<bool> finish_token_exchange(Lowering& l, NodeId node) { return TokenExchange(l, node).finish(); }
+
+}  // namespace trainctl

@@ -1,0 +1,15 @@
+// Which optimizer updates a parameter: that of the job, or its companion (OptimizerDef::companion).
+#pragma once
+
+#include "engine/graph/graph.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// `group`: Update::group.
+bool uses_companion(const Graph& graph, const OptimizerSpec& spec, TensorId parameter, int group);
+/// The optimizer with the settings of the group.
+Optimizer optimizer_of(const OptimizerSpec& spec, int group, bool companion);
+
+}  // namespace trainctl

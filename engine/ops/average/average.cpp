@@ -1,0 +1,36 @@
+// The average of the weights over steps (optimizer.average): average += rate (weights - average), with the rate of the
+// step (StepScalars::average_rate). A validation exchanges the two before its first batch and after its last.
+#include "engine/ops/examples.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+
+extern const KernelDef average_weights_kernel = {
+    .name = "average_weights",
+    .updates_outputs = true,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "average += rate (weights - average)", .inputs = {f32(kFlat)}, .outputs = like_first};
+        },
+};
+
+extern const KernelDef exchange_average_kernel = {
+    .name = "exchange_average",
+    .updates_outputs = true,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "exchanges weights and their average; a third output is a bf16 copy of the weights",
+              .inputs = {f32(kFlat)},
+              .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 1, dtype); },
+              .reads_inputs = false};
+        },
+};
+
+extern const OpFamily average_family = {.ops = {}, .kernels = {&average_weights_kernel, &exchange_average_kernel}};
+
+}  // namespace trainctl

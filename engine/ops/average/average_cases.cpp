@@ -1,0 +1,38 @@
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<KernelCase> average_kernels() {
+  std::vector<KernelCase> calls;
+  for (const int64_t n : {1, 7, 4096, 70001}) {
+    for (const float rate : {1.0f, 0.25f, 0.0f})
+      calls.push_back({"average_weights", {{{n}}}, {{{n}}}, {}, 2e-6, {.average_rate = rate}});
+    calls.push_back({"exchange_average", {}, {{{n}}, {{n}}}, {}, 0});
+    calls.push_back({"exchange_average", {}, {{{n}}, {{n}}, unwritten({n}, DType::bf16)}, {}, 0});
+  }
+  return calls;
+}
+
+naive::Outputs average_weights(const NaiveCall& call) {
+  naive::Outputs out = call.before;
+  const double rate = call.scalars.average_rate;
+  for (size_t i = 0; i < out[0].values.size(); ++i)
+    out[0].values[i] += rate * (call.in[0].values[i] - out[0].values[i]);
+  return out;
+}
+
+naive::Outputs exchange_average(const NaiveCall& call) {
+  naive::Outputs out = call.before;
+  std::swap(out[0].values, out[1].values);
+  if (out.size() > 2) out[2].values = out[0].values;
+  return out;
+}
+
+}  // namespace
+
+extern const OpCases average_cases = {
+    .kernels = average_kernels(),
+    .kernel_references = {{"average_weights", average_weights}, {"exchange_average", exchange_average}}};
+
+}  // namespace trainctl

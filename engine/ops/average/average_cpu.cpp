@@ -1,0 +1,30 @@
+// average_weights: in weights; out average. exchange_average: out weights, average, (bf16 copy of the weights).
+#include <utility>
+
+#include "engine/ops/cpu/bf16_copy_cpu.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+namespace {
+
+CpuKernel prepare_average_weights(const KernelCall& call) {
+  return [w = call.in[0].as<const float>(), average = call.out[0].as<float>(), n = call.out[0].size(),
+          scalars = call.scalars] {
+    const float rate = scalars->average_rate;
+    for (int64_t i = 0; i < n; ++i) average[i] = rate == 1.0f ? w[i] : average[i] + rate * (w[i] - average[i]);
+  };
+}
+
+CpuKernel prepare_exchange_average(const KernelCall& call) {
+  return cpu::with_bf16_copy(call,
+                             [w = call.out[0].as<float>(), average = call.out[1].as<float>(), n = call.out[0].size()] {
+                               for (int64_t i = 0; i < n; ++i) std::swap(w[i], average[i]);
+                             });
+}
+
+}  // namespace
+
+extern const CpuKernels average_cpu = {{"average_weights", prepare_average_weights},
+                                       {"exchange_average", prepare_exchange_average}};
+
+}  // namespace trainctl

@@ -1,0 +1,27 @@
+// in: weights, which only tell the shard; out: gradients.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/whole_parameters.h"
+
+namespace trainctl {
+namespace {
+
+CpuKernel prepare_clip_parameters(const KernelCall& call) {
+  return [g = call.out[0].as<float>(), most = static_cast<float>(call.attrs.number("norm")),
+          parameters = whole_parameters(call)] {
+    for (const WholeParameter& p : parameters) {
+      float* const of = g + p.first;
+      const double squares = cpu::sum(p.size(), [of](int64_t i) { return double{of[i]} * of[i]; });
+      const float scale = std::min(1.0f, most / (static_cast<float>(std::sqrt(squares)) + 1e-6f));
+      for (int64_t i = 0; i < p.size(); ++i) of[i] *= scale;
+    }
+  };
+}
+
+}  // namespace
+
+extern const CpuKernels clip_parameters_cpu = {{"clip_parameters", prepare_clip_parameters}};
+
+}  // namespace trainctl

@@ -1,0 +1,87 @@
+// See the header.
+#include "engine/search/trials/recompute_mixes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+/// True if the plans differ in what they recompute alone.
+bool differ_in_recompute(const Considered& a, const Considered& b) {
+  return differences(a, b) == (recomputes_alike(a, b) ? 0 : 1);
+}
+
+/// The ways to recompute with the same choices otherwise. Those that were not tried are judged by the search's own sum
+/// and by one that was.
+class WaysOfPlan {
+ public:
+  WaysOfPlan(const TriedPlans& tried, const std::vector<Considered>& sources, size_t plan) : plan_(sources[plan]) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Trial& trial = tried[i].trial;
+      if (sources[i].some || !trial.fault.empty() || !differ_in_recompute(sources[i], plan_)) continue;
+      first_ = std::min(first_.value_or(i), i);
+      ends_[sources[i].recompute] = {sources[i].recompute, static_cast<double>(trial.memory), trial.seconds};
+    }
+  }
+
+  /// True if `plan` is the first tried plan of these.
+  bool begins_at(size_t plan) const { return first_ == plan; }
+
+  void add_expected(const std::vector<Considered>& weighed, double memory_scale) {
+    const RecomputeMix::End known = ends_.begin()->second;
+    const auto of_known = std::find_if(weighed.begin(), weighed.end(), [&](const Considered& one) {
+      return one.recompute == known.way && differ_in_recompute(one, plan_);
+    });
+    if (of_known == weighed.end()) return;
+    for (const Considered& one : weighed) {
+      if (ends_.contains(one.recompute) || !differ_in_recompute(one, plan_)) continue;
+      const double memory = one.expected.memory - of_known->expected.memory,
+                   seconds = one.expected.seconds - of_known->expected.seconds;
+      ends_[one.recompute] = {one.recompute, known.memory + memory_scale * memory, known.seconds + seconds};
+    }
+  }
+
+  const std::map<size_t, RecomputeMix::End>& ends() const { return ends_; }
+
+ private:
+  const Considered& plan_;
+  std::optional<size_t> first_;
+  std::map<size_t, RecomputeMix::End> ends_;
+};
+
+}  // namespace
+
+int RecomputeMix::count_for(int64_t memory) const {
+  const double count = std::ceil((less.memory - static_cast<double>(memory)) / memory_per_block());
+  return static_cast<int>(std::clamp(count, 1.0, static_cast<double>(blocks)));
+}
+
+std::vector<RecomputeMix> recompute_mixes(const TriedPlans& tried, const std::vector<Considered>& sources,
+                                          const std::vector<Considered>& weighed, double memory_scale, int64_t memory,
+                                          int blocks) {
+  std::vector<RecomputeMix> mixes;
+  const auto limit = static_cast<double>(memory);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].some) continue;
+    WaysOfPlan ways(tried, sources, i);
+    if (!ways.begins_at(i)) continue;
+    ways.add_expected(weighed, memory_scale);
+    for (const auto& [way, less] : ways.ends())
+      for (const auto& [other, more] : ways.ends()) {
+        if (other <= way || less.memory <= limit || more.memory > limit || more.seconds <= less.seconds) continue;
+        RecomputeMix mix{.plan = sources[i], .less = less, .more = more, .blocks = blocks};
+        mix.plan.recompute = other;
+        mixes.push_back(std::move(mix));
+      }
+  }
+  std::stable_sort(mixes.begin(), mixes.end(), [&](const RecomputeMix& a, const RecomputeMix& b) {
+    return a.seconds_with(a.count_for(memory)) < b.seconds_with(b.count_for(memory));
+  });
+  return mixes;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,232 @@
+// See the header.
+#include "engine/train/verification/thread_run.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/runtime/initial_weights.h"
+#include "engine/runtime/parts.h"
+#include "engine/runtime/routes.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/train/trainer/trainer.h"
+
+namespace trainctl {
+namespace {
+
+/// Memory behind each arena that no kernel may change.
+constexpr int64_t kGuardBytes = 4096;
+constexpr std::byte kGuard{0x5a};
+
+/// The parts of a tensor that the ranks have, put together.
+struct GatheredTensor {
+  std::vector<float> values;
+  std::vector<bool> known;
+  int64_t differing = -1;  ///< first element at which replicas differ
+};
+using GatheredTensors = std::map<std::string, GatheredTensor>;
+
+struct TimesOfRank {
+  GatheredTensors* start = nullptr;
+  GatheredTensors* gradients = nullptr;
+  GatheredTensors* end = nullptr;
+};
+
+std::vector<float> read_floats(Executor& executor, int64_t offset, int64_t count, DType dtype) {
+  std::vector<float> values(static_cast<size_t>(count));
+  if (dtype == DType::bf16) {
+    std::vector<uint16_t> halves(values.size());
+    executor.read(offset, halves.data(), count * byte_size(dtype));
+    std::transform(halves.begin(), halves.end(), values.begin(), from_bf16);
+  } else {
+    executor.read(offset, values.data(), count * byte_size(dtype));
+  }
+  return values;
+}
+
+/// Adds elements [first, first + values.size()) of a rank's part.
+void add_part(const Variable& variable, int64_t first, const std::vector<float>& values, GatheredTensor& whole) {
+  const auto size = static_cast<size_t>(num_elements(variable.global_shape));
+  whole.values.resize(size);
+  whole.known.resize(size);
+  size_t next = 0;
+  for (const Box& box : boxes_of(variable, first, static_cast<int64_t>(values.size()))) {
+    for_each_run(variable.global_shape, box.offset, box.shape, [&](int64_t, int64_t in_whole, int64_t length) {
+      for (int64_t i = in_whole; i < in_whole + length; ++i) {
+        const auto at = static_cast<size_t>(i);
+        const float value = values[next++];
+        if (whole.known[at] && whole.differing < 0 && std::memcmp(&whole.values[at], &value, sizeof value) != 0)
+          whole.differing = i;
+        whole.values[at] = value;
+        whole.known[at] = true;
+      }
+    });
+  }
+}
+
+bool is_floating(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+/// All that this rank has of weights, optimizer states and running statistics.
+void add_state(const Program& program, Executor& executor, bool weights_alone, GatheredTensors& tensors) {
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (range.is_copy || !range.is_fresh || range.count == 0 || !is_floating(range.dtype)) continue;
+    if (has_blocks(range.variable->packing)) continue;
+    const bool is_weight = has_initial_values(range);
+    if (weights_alone && !is_weight) continue;
+    std::string name = range.variable->name;
+    if (!is_weight) name += ":" + std::string(range.slot);
+    add_part(*range.variable, range.first, read_floats(executor, range.offset, range.count, range.dtype),
+             tensors[name]);
+  }
+}
+
+void add_gradients(const Program& program, Executor& executor, GatheredTensors& tensors) {
+  for (const StoredRange& range : gradient_ranges(program))
+    if (range.own_count > 0 && is_floating(range.dtype))
+      add_part(*range.variable, range.own_first,
+               read_floats(executor, range.own_offset(), range.own_count, range.dtype), tensors[range.variable->name]);
+}
+
+TensorValues values_of(GatheredTensors tensors, const std::string& when, std::vector<std::string>& faults) {
+  TensorValues values;
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.differing >= 0)
+      faults.push_back("replicas of " + name + " differ " + when + ", first at element " +
+                       std::to_string(tensor.differing));
+    if (const auto missing = std::find(tensor.known.begin(), tensor.known.end(), false); missing != tensor.known.end())
+      faults.push_back("no rank has element " + std::to_string(missing - tensor.known.begin()) + " of " + name + " " +
+                       when);
+    values.emplace(name, std::move(tensor.values));
+  }
+  return values;
+}
+
+/// Reads the state of a rank between its steps. One at a time, because all ranks add to the same tensors.
+class StateReader final : public StateObserver {
+ public:
+  StateReader(const Program& program, const ThreadRunOptions& options, const TimesOfRank& times, std::mutex& mutex)
+      : program_(program), options_(options), times_(times), mutex_(mutex) {}
+
+  void before_step(int64_t step, Executor& executor) override { look(step, executor); }
+  void at_end(int64_t step, Executor& executor) override {
+    look(step, executor);
+    const std::lock_guard lock(mutex_);
+    add_state(program_, executor, false, *times_.end);
+  }
+
+ private:
+  void look(int64_t step, Executor& executor) {
+    if (options_.at_step) options_.at_step(program_, step, executor);
+    const std::lock_guard lock(mutex_);
+    if (step == options_.from.step) add_state(program_, executor, true, *times_.start);
+    if (step == options_.from.step + 1) add_gradients(program_, executor, *times_.gradients);
+  }
+
+  const Program& program_;
+  const ThreadRunOptions& options_;
+  const TimesOfRank times_;
+  std::mutex& mutex_;
+};
+
+void throw_own_error(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr waited;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const CommError&) {
+      if (!waited) waited = error;
+    }
+  }
+  if (waited) std::rethrow_exception(waited);
+}
+
+bool is_guard_intact(std::span<const std::byte> guard) {
+  return std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; });
+}
+
+}  // namespace
+
+ThreadRun run_on_threads(const PlannedJob& job, const std::vector<Program>& programs, const ThreadRunOptions& options) {
+  const size_t ranks = programs.size();
+  std::vector<int64_t> arena_bytes;
+  for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes + kGuardBytes);
+  const auto memory = SharedMemory::create(arena_bytes, routes_of(programs));
+  ThreadRun run;
+  run.calls.resize(ranks);
+  run.arena_bytes.resize(ranks);
+  std::vector<uint8_t> repeats(ranks, 1);  // not bool: ranks write side by side
+  std::vector<std::vector<float>> losses(ranks);
+  std::vector<std::exception_ptr> errors(ranks);
+  GatheredTensors start, gradients, end;
+  std::mutex mutex;
+  // All executors live until every rank has ended, since ranks read each other's arenas.
+  std::vector<std::vector<RecordedCall>> recorded(ranks);
+  std::vector<std::unique_ptr<Communicator>> comms(ranks);
+  std::vector<std::unique_ptr<StateReader>> readers(ranks);
+  std::vector<std::unique_ptr<Trainer>> trainers(ranks);
+  const auto body = [&](size_t r) {
+    std::vector<RecordedCall>& calls = recorded[r];
+    comms[r] = make_recorded_communicator(
+        make_shared_memory_communicator(memory, static_cast<int>(r), options.timeout_seconds), calls,
+        run.arena_bytes[r]);
+    readers[r] = std::make_unique<StateReader>(programs[r], options, TimesOfRank{&start, &gradients, &end}, mutex);
+    TrainObservers observers;
+    observers.add(*readers[r]);
+    const std::span<std::byte> whole = memory->arena(static_cast<int>(r));
+    const auto bytes = static_cast<size_t>(programs[r].arena_bytes);
+    std::fill(whole.begin() + static_cast<ptrdiff_t>(bytes), whole.end(), kGuard);
+    TrainOptions training{.arena = whole.first(bytes)};
+    training.executor.threads = options.threads;
+    training.from = options.from;
+    if (options.restore) training.restore = [&, r](Executor& executor) { options.restore(programs[r], executor); };
+    trainers[r] = std::make_unique<Trainer>(job, programs[r], *comms[r], observers, training);
+    calls.clear();
+    while (const std::optional<StepReport> report = trainers[r]->run_step()) {
+      losses[r].push_back(report->loss);
+      if (losses[r].size() == 1)
+        run.calls[r] = calls;
+      else if (calls != run.calls[r])
+        repeats[r] = 0;
+      calls.clear();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        body(r);
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  throw_own_error(errors);
+  run.losses = losses[0];
+  run.calls_repeat.assign(repeats.begin(), repeats.end());
+  for (size_t r = 0; r < ranks; ++r) {
+    if (losses[r].size() != losses[0].size() ||
+        std::memcmp(losses[r].data(), losses[0].data(), losses[0].size() * sizeof(float)) != 0)
+      run.faults.push_back("rank " + std::to_string(r) + " has other losses than rank 0");
+    const std::span<const std::byte> whole = memory->arena(static_cast<int>(r));
+    if (!is_guard_intact(whole.subspan(static_cast<size_t>(programs[r].arena_bytes)).first(kGuardBytes)))
+      run.faults.push_back("rank " + std::to_string(r) + " wrote past the end of its arena");
+  }
+  run.start = values_of(std::move(start), "before the first step", run.faults);
+  run.first_gradients = values_of(std::move(gradients), "after the first step", run.faults);
+  run.end = values_of(std::move(end), "after the last step", run.faults);
+  return run;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,73 @@
+// Programs of ranks that exchange tokens for their experts.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "engine/compile/compile.h"
+#include "engine/graph/counted_rows.h"
+#include "tests/compile/jobs.h"
+
+using namespace trainctl;
+
+namespace {
+
+struct Exchanges {
+  int all = 0, counted = 0, reversed = 0;
+};
+
+Exchanges exchanges_of(const Program& program) {
+  Exchanges n;
+  for (const Instruction& i : program.instructions) {
+    if (i.opcode != Opcode::collective || i.collective != Collective::all_to_all) continue;
+    ++n.all;
+    n.counted += i.attrs.has(kRowElements) ? 1 : 0;
+    n.reversed += i.attrs.flag(kReversed) ? 1 : 0;
+  }
+  return n;
+}
+
+Job exchanging(std::vector<std::string> overrides = {}) {
+  for (const char* more :
+       {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.expert=4", "parallel.expert_method=all_to_all"})
+    overrides.emplace_back(more);
+  return job("moe", std::move(overrides));
+}
+
+}  // namespace
+
+TEST_CASE("tokens, their gradients and the results are exchanged, and only the rows that are used") {
+  const Job j = exchanging();  // 2 layers
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel())) {
+    const Exchanges n = exchanges_of(p);
+    // ids, weights, x and y; then dy, dx and the gradient of the weights. Ids have padding and are sent as a whole.
+    CHECK(n.all == 2 * (4 + 3));
+    CHECK(n.counted == 2 * (3 + 3));
+    CHECK(n.reversed == 2 * (1 + 2));
+  }
+}
+
+TEST_CASE("a shared expert runs between the messages and the experts, in both directions") {
+  const Job j = exchanging();
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel())) {
+    const auto place = [&](const std::string& name, Phase phase) {
+      for (size_t i = 0; i < p.instructions.size(); ++i)
+        if (p.instructions[i].phase == phase && p.instructions[i].name.starts_with(name)) return static_cast<int>(i);
+      return -1;
+    };
+    const int sent = place("all_to_all moe_b.x", Phase::forward), shared = place("shared_b.gate", Phase::forward),
+              experts = place("moe_b.experts", Phase::forward);
+    CHECK(sent >= 0);
+    CHECK(sent < shared);
+    CHECK(shared < experts);
+    const int dy = place("all_to_all moe_b.dy", Phase::backward), of_shared = place("shared_b.down", Phase::backward),
+              gradient = place("moe_b.experts", Phase::backward);
+    CHECK(dy >= 0);
+    CHECK(dy < of_shared);
+    CHECK(of_shared < gradient);
+  }
+}
+
+TEST_CASE("a layer that is recomputed sends its tokens again") {
+  const Job j = exchanging({"parallel.recompute=['moe_?']"});
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel())) CHECK(exchanges_of(p).all >= 2 * (4 + 3 + 3));
+}
