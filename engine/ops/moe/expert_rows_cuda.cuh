@@ -7,16 +7,16 @@
 
 namespace trainctl {
 
-constexpr int kSortThreads = 256;
-constexpr int kPairsOfChunk = kSortThreads;  ///< a block sorts this many pairs, one by each thread
+constexpr int kSortThreads = kPairsOfChunk;  ///< a thread for each pair
 
 /// In scratch memory.
 struct ExpertRowsRef {
-  int* counts;   ///< [experts, chunks]: pairs of each expert in a chunk, then of the chunks before it
-  int* totals;   ///< [experts]
-  int* starts;   ///< [experts + 1]: the first row of each expert
-  int* pair_of;  ///< [rows]: token * top_k + slot
-  int* row_of;   ///< [pairs]; -1: another rank's expert
+  int* counts;    ///< [experts, chunks]: pairs of each expert in a chunk, then of the chunks before it
+  int* totals;    ///< [experts]
+  int* starts;    ///< [experts + 1]: the first row of each expert
+  int* pair_of;   ///< [rows]: token * top_k + slot
+  int* token_of;  ///< [rows]
+  int* row_of;    ///< [pairs]; -1: another rank's expert
 
   static int chunks(const ExpertsSize& n) {
     return static_cast<int>((n.tokens * n.top_k + kPairsOfChunk - 1) / kPairsOfChunk);
@@ -27,7 +27,8 @@ struct ExpertRowsRef {
     rows.totals = rows.counts + n.experts * chunks(n);
     rows.starts = rows.totals + n.experts;
     rows.pair_of = rows.starts + n.experts + 1;
-    rows.row_of = rows.pair_of + n.rows;
+    rows.token_of = rows.pair_of + n.rows;
+    rows.row_of = rows.token_of + n.rows;
     return rows;
   }
 };
@@ -35,7 +36,7 @@ struct ExpertRowsRef {
 /// Counts the pairs of each expert in a chunk, and how many of the same expert precede each pair in it, in row_of.
 __global__ void __launch_bounds__(kSortThreads)
     count_pairs_kernel(const int32_t* ids, int64_t pairs, int first, int experts, ExpertRowsRef rows) {
-  __shared__ int of_chunk[kPairsOfChunk];
+  __shared__ int of_chunk[kSortThreads];
   wait_for_kernel_before();
   let_next_kernel_start();
   const int chunks = static_cast<int>(gridDim.x), chunk = static_cast<int>(blockIdx.x);
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(kSortThreads)
   __syncthreads();
   if (own < 0) return;
   int before = 0, all = 0;
-  for (int i = 0; i < kPairsOfChunk; ++i) {
+#pragma unroll 16
+  for (int i = 0; i < kSortThreads; ++i) {
     const int same = of_chunk[i] == own;
     all += same;
     before += i < static_cast<int>(threadIdx.x) ? same : 0;
@@ -83,41 +85,44 @@ __global__ void __launch_bounds__(kSortThreads) sum_counts_kernel(int experts, i
   if (threadIdx.x % 32 == 0) rows.totals[e] = before;
 }
 
-/// A block gives the pairs of a chunk their rows: by expert, and then in the order of the tokens. Marks the pairs of
-/// other ranks. `chunks`: may be 0, with one block.
-__global__ void __launch_bounds__(kSortThreads) place_pairs_kernel(const int32_t* ids, int64_t pairs, int first,
-                                                                   int experts, int chunks, int64_t most_rows,
-                                                                   ExpertRowsRef rows) {
-  extern __shared__ int starts[];  // [experts]
+/// One warp finds the first row of each expert.
+__global__ void __launch_bounds__(32) find_starts_kernel(int experts, int64_t most_rows, ExpertRowsRef rows) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (threadIdx.x < 32) {
-    int before = 0;
-    for (int begin = 0; begin < experts; begin += 32) {
-      const int e = begin + static_cast<int>(threadIdx.x), total = e < experts ? rows.totals[e] : 0;
-      const int up_to = before + sum_up_to_lane(total);
-      if (e < experts) starts[e] = up_to - total;
-      before = __shfl_sync(0xffffffffu, up_to, 31);
-      if (blockIdx.x == 0 && e < experts) rows.starts[e] = up_to - total;
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-      rows.starts[experts] = before;
-      if (before > most_rows)
-        data_is_wrong(
-            "moe: this rank's experts receive more rows than its memory has room for; increase the layer's capacity");
-    }
+  int before = 0;
+  for (int first = 0; first < experts; first += 32) {
+    const int e = first + static_cast<int>(threadIdx.x), total = e < experts ? rows.totals[e] : 0;
+    const int up_to = before + sum_up_to_lane(total);
+    if (e < experts) rows.starts[e] = up_to - total;
+    before = __shfl_sync(0xffffffffu, up_to, 31);
   }
-  __syncthreads();
-  const int64_t p = static_cast<int64_t>(blockIdx.x) * kPairsOfChunk + threadIdx.x;
+  if (threadIdx.x != 0) return;
+  rows.starts[experts] = before;
+  if (before > most_rows)
+    data_is_wrong(
+        "moe: this rank's experts receive more rows than its memory has room for; increase the layer's capacity");
+}
+
+/// A block gives the pairs of a chunk their rows: by expert, and then in the order of the tokens. Marks the pairs of
+/// other ranks.
+__global__ void __launch_bounds__(kSortThreads)
+    place_pairs_kernel(const int32_t* ids, int64_t pairs, int top_k, int first, int experts, int64_t most_rows,
+                       ExpertRowsRef rows) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int chunks = static_cast<int>(gridDim.x), chunk = static_cast<int>(blockIdx.x);
+  const int64_t p = static_cast<int64_t>(chunk) * kPairsOfChunk + threadIdx.x;
   if (p >= pairs) return;
   const int id = ids[p] - first;
   if (id < 0 || id >= experts) {
     rows.row_of[p] = -1;
     return;
   }
-  const int row = starts[id] + rows.counts[id * chunks + static_cast<int>(blockIdx.x)] + rows.row_of[p];
+  const int row = rows.starts[id] + rows.counts[id * chunks + chunk] + rows.row_of[p];
   rows.row_of[p] = row;
-  if (row < most_rows) rows.pair_of[row] = static_cast<int>(p);
+  if (row >= most_rows) return;
+  rows.pair_of[row] = static_cast<int>(p);
+  rows.token_of[row] = static_cast<int>(p) / top_k;
 }
 
 }  // namespace trainctl

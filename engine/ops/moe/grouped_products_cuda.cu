@@ -7,10 +7,9 @@
 //                 lines of a tile, so that it is the smaller one to gather; the result may be transposed
 //
 // Operands by token are gathered by the loading warps, 16 bytes at a time; the copy engine loads the others.
-#include "engine/ops/moe/grouped_products_cuda.h"
-
 #include "engine/ops/cuda/driver_function_cuda.h"
 #include "engine/ops/moe/expert_activation_cuda.cuh"
+#include "engine/ops/moe/grouped_products_cuda.h"
 #include "engine/ops/moe/grouped_tiles_cuda.cuh"
 
 namespace trainctl::grouped {
@@ -20,10 +19,10 @@ enum class Epilogue : uint8_t { plain, weighted, activated };
 
 /// The operands of rows_kernel.
 struct RowsProduct {
-  CUtensorMap a;     ///< [rows, terms], unless by token
-  CUtensorMap b;     ///< by lines: [experts, parts, columns, terms]; by terms: [experts, terms, columns]
-  CUtensorMap c;     ///< [rows, parts, columns]
-  CUtensorMap act;   ///< [rows, 1, columns]
+  CUtensorMap a;    ///< [rows, terms], unless by token
+  CUtensorMap b;    ///< by lines: [experts, parts, columns, terms]; by terms: [experts, terms, columns]
+  CUtensorMap c;    ///< [rows, parts, columns]
+  CUtensorMap act;  ///< [rows, 1, columns]
   const int *starts, *token_of, *pair_of;
   int experts, rows;
   int terms, columns, parts;  ///< columns of each part
@@ -251,9 +250,7 @@ __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
         if (panel >= panels) break;
         out.panel(
             panel, [&](unsigned char* slot) { out.round(slot, d + 32 * panel, weights); },
-            [&](const unsigned char* slot) {
-              activations.write(out, slot, 0, column + 64 * panel, first, rows);
-            });
+            [&](const unsigned char* slot) { activations.write(out, slot, 0, column + 64 * panel, first, rows); });
       }
     }
   }
@@ -366,7 +363,8 @@ __device__ void load_sums(const SumOverRows& x, Shared& shared) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int panel = 2 * place + half;
-        copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here, true);
+        copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
+                   true);
       }
     }
     unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
@@ -445,7 +443,8 @@ struct SumsResults {
   __device__ void add_memory(float (&d)[128]) const {
 #pragma unroll
     for (int i = 0; i < 128; ++i) {
-      const int its_line = line + out.line() + 8 * (i / 2 % 2), column = tile.column + 8 * (i / 4) + out.column() + i % 2;
+      const int its_line = line + out.line() + 8 * (i / 2 % 2),
+                column = tile.column + 8 * (i / 4) + out.column() + i % 2;
       if (its_line >= x.lines || column >= x.columns) continue;
       const int64_t in_expert = Transposed ? static_cast<int64_t>(column) * x.lines + its_line
                                            : static_cast<int64_t>(its_line) * x.columns + column;
@@ -500,13 +499,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
 // Launchers
 
-auto encode_function() { return driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled"); }
-
 /// The copy engine's description of a matrix of up to four dims, the innermost first, in boxes whose lines have 128
 /// bytes.
 template <size_t N>
 bool describe(CUtensorMap& to, const void* data, bool f32, const int64_t (&sizes)[N], const int (&box)[N]) {
-  const auto encode = encode_function();
+  const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   cuuint64_t counts[N], steps[N];
   cuuint32_t boxes[N], every[N];
@@ -551,22 +548,22 @@ RowsProduct rows_product(const Rows& rows, const Operand& a, int64_t columns, in
 }
 
 /// Pairs of tiles of all experts, at most.
-int64_t pairs_of(const RowsProduct& x) {
-  return ceil_div(int64_t{x.rows} / kLines + x.experts, 2) * x.column_tiles;
-}
+int64_t pairs_of(const RowsProduct& x) { return ceil_div(int64_t{x.rows} / kLines + x.experts, 2) * x.column_tiles; }
 
 }  // namespace
 
-bool applies(const ExpertsSize& n) {
+bool applies(const ExpertsSize& n, const void* x) {
   constexpr int64_t kMost = int64_t{1} << 30;
   if (n.features % 8 != 0 || n.hidden % 8 != 0 || n.experts > kMostExperts || !is_hopper()) return false;
   if (n.rows < 1 || n.tokens * n.top_k >= kMost || n.tokens * (n.features / 8) >= kMost) return false;
   const int64_t tiles = n.rows / kLines + n.experts;
-  if (tiles * ceil_div(std::max(n.features, n.inner()), kColumns) >= kMost || encode_function() == nullptr) return false;
+  if (tiles * ceil_div(std::max(n.features, n.inner()), kColumns) >= kMost) return false;
+  CUtensorMap map;  // the emulated GPU of the tests does not take three dims
+  if (!describe(map, x, false, {n.features, n.tokens, 1}, {64, 1, 1})) return false;
   const auto allow = [](auto* kernel) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(Shared::bytes())),
-               "experts");
+    cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Shared::bytes())),
+        "experts");
   };
   allow(rows_kernel<true, false, Epilogue::activated>);
   allow(rows_kernel<false, false, Epilogue::weighted>);

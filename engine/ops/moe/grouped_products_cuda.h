@@ -1,5 +1,5 @@
-// Products of bf16 of all experts in one launch, by the tensor cores of Hopper. Rows are pairs of a token and an expert,
-// ordered by expert; their numbers are known only on the device. Sums are in f32 and have a fixed order.
+// Products of bf16 of all experts in one launch, by the tensor cores of Hopper. Rows are pairs of a token and an
+// expert, ordered by expert; their numbers are known only on the device. Sums are in f32 and have a fixed order.
 #pragma once
 
 #include "engine/ops/cuda/cuda_kernel.h"
@@ -22,8 +22,9 @@ struct Operand {
   bool by_token = false;
 };
 
-/// Whether the kernels apply to experts of this size: a Hopper GPU, whose copy engine can read rows of this width.
-bool applies(const ExpertsSize& n);
+/// Whether the kernels apply to experts of this size and tokens `x`: a Hopper GPU, whose copy engine can read rows of
+/// this width. All operands begin at multiples of 16 bytes.
+bool applies(const ExpertsSize& n, const void* x);
 
 /// u[row] = up[expert] x[token] and a = act(u), with up [experts, parts, hidden, features].
 void up_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, ExpertActivation activation, const void* x,
@@ -33,8 +34,8 @@ void down_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, con
                   const void* weights, bool weights_are_bf16, void* y);
 /// y[row, columns] = x[row] matrix[expert], with matrix [experts, width of x, columns].
 void product(CudaStream stream, const Rows& rows, const Operand& x, const void* matrix, int64_t columns, void* y);
-/// y[expert] (+)= sum over the expert's rows of left[row]' right[row]; one of both is by token. y is f32 or bf16. Of the
-/// other, the kRowsRead rows behind the last one are read too, and must be finite.
+/// y[expert] (+)= sum over the expert's rows of left[row]' right[row]; one of both is by token. y is f32 or bf16. Of
+/// the other, the kRowsRead rows behind the last one are read too, and must be finite.
 void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, const Operand& right, void* y,
                    bool y_is_bf16, bool adds);
 

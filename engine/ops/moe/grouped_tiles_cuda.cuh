@@ -1,9 +1,9 @@
-// Tiles of grouped products by the tensor cores of Hopper (grouped_products_cuda.cu): memory, copies and products of one
-// block of threads, which computes tiles of 128 x 256 results, 64 terms at a time.
+// Tiles of grouped products by the tensor cores of Hopper (grouped_products_cuda.cu): memory, copies and products of
+// one block of threads, which computes tiles of 128 x 256 results, 64 terms at a time.
 //
 // A block has three groups of four warps: one loads terms into kStages places, two compute 64 x 256 results each. Two
-// blocks form a cluster, a pair: their tiles are neighbours and usually need the same columns of B. Then each loads half
-// of them, and the copy engine writes it to both.
+// blocks form a cluster, a pair: their tiles are neighbours and usually need the same columns of B. Then each loads
+// half of them, and the copy engine writes it to both.
 //
 // An operand is stored in shared memory in one of two ways (warp_group_products_cuda.cuh):
 //   by lines   [lines][64 terms]
@@ -62,8 +62,8 @@ __device__ inline void meet_pair() {
           : "memory");
 #endif
 }
-/// An arrival at the barrier of one of the blocks, after this thread's reads. A release for the cluster would wait for all
-/// of its accesses, which takes as long as a product.
+/// An arrival at the barrier of one of the blocks, after this thread's reads. A release for the cluster would wait for
+/// all of its accesses, which takes as long as a product.
 __device__ inline void note_in_block(float* barrier, int block) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(
@@ -153,10 +153,10 @@ template <bool Adds>
 __device__ void box_to_memory(const CUtensorMap& map, int x, int y, int z, const unsigned char* from) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   if constexpr (Adds) {
-    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
-                     &map),
-                 "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
-                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+        "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
+        : "memory");
   } else {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                  "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
@@ -194,9 +194,7 @@ __device__ void add_terms(float (&d)[128], uint64_t a, uint64_t b) {
 }
 
 /// The group of this warp, 0 for the loading one. The compiler knows that it is the same for all threads of a warp.
-__device__ inline int group_of_warp() {
-  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
-}
+__device__ inline int group_of_warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
 
 /// Reads the places one after another, as a group of computing warps. AByTerms, BByTerms: as in add_terms();
 /// Blocks: how many blocks fill a place; Gathered: the tensor cores do not see gathered packs before a fence.
@@ -313,7 +311,8 @@ struct ResultsWriter {
       const float* const v = d + 8 * block;
       asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                        shared_address(slot + pack_at(to_line, pack))),
-                   "r"(pair_of(v[0], v[1])), "r"(pair_of(v[2], v[3])), "r"(pair_of(v[4], v[5])), "r"(pair_of(v[6], v[7]))
+                   "r"(pair_of(v[0], v[1])), "r"(pair_of(v[2], v[3])), "r"(pair_of(v[4], v[5])),
+                   "r"(pair_of(v[6], v[7]))
                    : "memory");
     }
 #endif
