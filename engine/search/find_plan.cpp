@@ -340,7 +340,13 @@ class PlanSearch {
     const int blocks = num_blocks(networks_.repeats());
     if (blocks < 2 || !tried_.is_short_of_memory()) return;
     const int64_t most = work_ + limits_.most_work;
-    int mixes = 0;
+    int mixes = 0, ways = 0;
+    for (const Considered& one : untried_ways(tried_, sources_, weighed_.all(), memory_scale(), memory_)) {
+      const std::optional<size_t> best = tried_.fastest();
+      if (best && one.expected.seconds >= tried_[*best].trial.seconds) break;
+      if (++ways > kMostMixes || work_ > most) break;
+      try_one(one, true);
+    }
     for (const RecomputeMix& mix : recompute_mixes(tried_, sources_, weighed_.all(), memory_scale(), memory_, blocks)) {
       const double seconds = mix.seconds_with(mix.count_for(memory_));
       const std::optional<size_t> best = tried_.fastest();
