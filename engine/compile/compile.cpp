@@ -37,6 +37,8 @@ constexpr std::array kPasses = {
     Pass{"fuse_norm_grads", "a norm's gradients of input and parameters become one kernel", optional, fuse_norm_grads},
     Pass{"fuse_elementwise", "chains of element-wise kernels become one", optional, fuse_elementwise},
     Pass{"order_gradients", "gradients that ranks reduce are computed early", optional, order_gradients},
+    Pass{"overlap_statistics", "statistics of the backward pass are exchanged while a product runs", optional,
+         overlap_statistics},
     Pass{"make_in_pieces", "gradients that are reduced in pieces are computed in pieces", optional, make_in_pieces},
     Pass{"update_early", "updates, and the gathers that follow, start during the backward pass", optional,
          update_early},

@@ -42,6 +42,8 @@ void fuse_elementwise(Compiler& c);
 /// Gradients that are reduced are computed before those of their layers' inputs, unless other ranks wait for the
 /// latter.
 void order_gradients(Compiler& c);
+/// Exchanges of statistics in the backward pass overlap with products that do not need them.
+void overlap_statistics(Compiler& c);
 /// Gradients that are reduced in pieces are computed in pieces, each right before its reduction.
 void make_in_pieces(Compiler& c);
 /// Levels 1 and 2: updates, and the gathers of weights that follow them, overlap with the rest of the backward

@@ -66,6 +66,20 @@ TEST_CASE("the mean and variance are one kernel; where ranks share the batch, th
   }
 }
 
+TEST_CASE("the exchange of a gradient's sums runs beside the weight's gradient of the layer behind") {
+  const std::string layers = kNorm + "  - {name: b, type: dense, units: 16}\n";
+  for (const Program& p : batch_norm_programs(layers, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
+    const auto at = [&](auto is) {
+      return std::find_if(p.instructions.begin(), p.instructions.end(), is) - p.instructions.begin();
+    };
+    const auto sums = at([](const Instruction& i) { return i.op == "batch_norm_grad_stats"; });
+    const auto product = at([](const Instruction& i) { return i.name.find("b.matmul.grad_weight") == 0; });
+    const auto reader = at([](const Instruction& i) { return i.op == "batch_norm_grad"; });
+    CHECK(sums + 1 < product);  // the exchange is between them
+    CHECK(product < reader);
+  }
+}
+
 TEST_CASE("statistics that cannot be beside each other in memory are exchanged one by one") {
   const std::string odd = "  - {name: a, type: dense, units: 10}\n  - {name: n, type: batch_norm}\n";
   for (const Program& p : batch_norm_programs(odd, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
