@@ -46,6 +46,7 @@
 #include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
+#include "engine/train/trainer/step_audit.h"
 #include "engine/train/trainer/tensor_fingerprints.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
@@ -406,9 +407,26 @@ class Worker {
     return options;
   }
 
+  AuditOptions options_of_audits(const TrainOptions& training) const {
+    AuditOptions audits{.every = job_->spec.train.audit_every};
+    audits.executor.seed = job_->spec.seed;
+    audits.executor.threads = training.executor.threads;
+    audits.save = [this](const AuditMismatch& mismatch, const AuditedValues& first, const AuditedValues& replayed) {
+      return save_audit(directory_.path(), options_.rank, mismatch, first, replayed);
+    };
+    if (const auto fault = Fault::of_environment(options_.rank)) audits.corrupt = fault->corruption(*program_);
+    return audits;
+  }
+
   /// Trains, and saves what the job saves. Savers observe a step before it is reported.
   void train_with(TrainOptions& options, RankOutput& output, RankProfileFile& profile, Rendezvous& rendezvous) {
     TrainObservers observers;
+    std::optional<StepAudit> audit;
+    if (job_->spec.train.audit_every > 0) {
+      // First, so that a run that ends with a fault does not save what it has computed.
+      observers.add(audit.emplace(*program_, rendezvous.communicator(), options_of_audits(options)));
+      options.audit = &*audit;
+    }
     std::optional<Saver> saver;
     if (options_.image_fd >= 0 && !job_->plan.is_asynchronous())
       observers.add(saver.emplace(*job_, *program_, *memory_, options_.image_fd, options.from, options_.failures));
@@ -441,7 +459,8 @@ class Worker {
     if (serves_tables_alone(job_->plan))
       options.exchange =
           &tables.emplace(*job_, *program_, options.validation, options.arena, rendezvous.communicator());
-    const TrainResult result = train(*job_, *program_, rendezvous.communicator(), observers, options);
+    const TrainResult result =
+        train(*job_, *program_, audit ? audit->communicator() : rendezvous.communicator(), observers, options);
     if (tables) tables->leave();
     if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
     output.ended(result);

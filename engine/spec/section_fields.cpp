@@ -227,6 +227,12 @@ const Section& train_section() {
               "Such a step waits until its values have been read.")
               .at_least(0)
               .at_most(kMaxSteps),
+          field<&T::audit_every>("audit_every",
+                                 "Steps between two audits, in which each rank replays its last step on another core "
+                                 "and compares bits; 0: "
+                                 "none. Needs launch.device: cpu.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",
                             "If the loss is NaN or infinite: stop ends the run with exit code 5; warn prints one "
                             "warning and continues; skip continues too, and a step whose gradients contain NaN or "

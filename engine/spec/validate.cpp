@@ -143,6 +143,18 @@ void gradients_in_bf16_are_of_bf16(Rules& r) {
           "set precision: bf16, or remove gradient_precision");
 }
 
+void audits_replay_on_cores(Rules& r) {
+  if (!r.fine({"train.audit_every"}) || r.job.train.audit_every == 0) return;
+  if (r.fine({"launch.device"}) && r.job.launch.device != Device::cpu)
+    r.wrong(
+        "train.audit_every",
+        "audits replay steps on other CPU cores, and launch.device is " + std::string(to_string(r.job.launch.device)),
+        "set launch.device: cpu, or audit_every: 0");
+  if (r.fine({"parallel.mode"}) && r.job.servers() > 0)
+    r.wrong("train.audit_every", "audits replay steps of ranks, and parameter servers run outside of steps",
+            "set audit_every: 0, or another parallel.mode");
+}
+
 /// parallel.sync: false.
 void workers_are_on_their_own(Rules& r) {
   if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
@@ -1033,6 +1045,7 @@ void validate(const JobSpec& job, Problems& problems) {
   if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
+  audits_replay_on_cores(r);
   adapters_start_beside_a_base(r);
   frozen_weights_are_packed_beside_adapters(r);
   norms_start_as_those_of_weights(r);

@@ -136,4 +136,16 @@ std::string read_inflated(const std::string& path, int64_t packed_bytes) {
   return text;
 }
 
+std::vector<uint8_t> inflated_zstd(std::span<const uint8_t> packed, int64_t bytes, const std::string& name) {
+  if (bytes < 0 || !may_inflate(static_cast<int64_t>(packed.size()), bytes))
+    throw EnvError(name + ": would inflate to more than 100 times its size; if it is correct, decompress it");
+  std::vector<uint8_t> out(static_cast<size_t>(bytes));
+  const size_t got = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
+  if (ZSTD_isError(got) != 0 || got != out.size())
+    throw EnvError(name + ": the zstd data are damaged: " +
+                   (ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "they have another size than expected") +
+                   "; get the file again");
+  return out;
+}
+
 }  // namespace trainctl

@@ -42,52 +42,6 @@ struct OpenTable {
   int64_t first = 0;  ///< sample of the set
 };
 
-/// One element as a double. Integers beyond 2^53 lose digits, which only joined columns of f32 or i32 can meet.
-double element_as_double(StoredElement element, const uint8_t* at) {
-  const auto load = [&]<class T>(T value) {
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  };
-  switch (element) {
-    case StoredElement::i64:
-      return static_cast<double>(load(int64_t{}));
-    case StoredElement::f64:
-      return load(double{});
-    case StoredElement::f32:
-      return load(float{});
-    case StoredElement::i32:
-      return load(int32_t{});
-    default:
-      break;
-  }
-  FieldBytes wide;
-  convert(element, {at, static_cast<size_t>(byte_size(element))}, wide);
-  const auto read = [&]<class T>(T value) {
-    std::memcpy(&value, wide.data(), sizeof value);
-    return static_cast<double>(value);
-  };
-  switch (element_type(element)) {
-    case ElementType::u8:
-      return read(uint8_t{});
-    case ElementType::u16:
-      return read(uint16_t{});
-    case ElementType::i32:
-      return read(int32_t{});
-    case ElementType::i64:
-      return read(int64_t{});
-    case ElementType::f32:
-      return read(float{});
-    case ElementType::bf16: {
-      uint32_t bits = 0;
-      std::memcpy(reinterpret_cast<uint8_t*>(&bits) + 2, wide.data(), 2);
-      float value = 0;
-      std::memcpy(&value, &bits, sizeof value);
-      return value;
-    }
-  }
-  return 0;
-}
-
 /// Appends a number as f32 or i32. Returns what is wrong with it, or an empty text.
 std::string append_number(double value, bool integer, FieldBytes& out) {
   const size_t at = out.size();
@@ -390,7 +344,7 @@ class TableSet final : public Source {
       const int64_t expected = field.places.size() > 1 ? 1 : num_elements(to.shape);
       if (num_elements(value.shape) != expected) return wrong_shape(name, value.shape, to.shape);
       for (int64_t n = 0; n < expected; ++n) {
-        const double number = element_as_double(element, value.bytes.data() + n * byte_size(element));
+        const double number = stored_as_double(element, value.bytes.data() + n * byte_size(element));
         if (const std::string wrong = append_number(number, to.type == ElementType::i32, out); !wrong.empty())
           return fmt::format("'{}': {}", name, wrong);
       }

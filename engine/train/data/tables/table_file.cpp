@@ -5,25 +5,31 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/train/data/tables/arrow_file.h"
 #include "engine/train/data/tables/formats.h"
+#include "engine/train/data/tables/hugging_face.h"
+#include "engine/train/data/tables/mds.h"
 
 namespace trainctl {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct TableFormat {
   const char* suffix;
   std::unique_ptr<TableFile> (*open)(const std::string& path);
 };
 constexpr TableFormat kTableFormats[] = {
-    {".jsonl", open_json_lines},
-    {".jsonl.gz", open_json_lines},
-    {".jsonl.zst", open_json_lines},
-    {".ndjson", open_json_lines},
+    {".jsonl", open_json_lines},     {".jsonl.gz", open_json_lines},   {".jsonl.zst", open_json_lines},
+    {".ndjson", open_json_lines},    {".parquet", open_arrow_file},    {".arrow", open_arrow_file},
+    {".feather", open_arrow_file},   {".tfrecord", open_tfrecord},     {".tfrecords", open_tfrecord},
+    {".tfrecord.gz", open_tfrecord}, {".tfrecords.gz", open_tfrecord}, {".mdb", open_lmdb},
 };
 
 const TableFormat* format_of_name(const std::string& path) {
@@ -31,6 +37,8 @@ const TableFormat* format_of_name(const std::string& path) {
                                    [&](const TableFormat& format) { return path.ends_with(format.suffix); });
   return found == std::end(kTableFormats) ? nullptr : found;
 }
+
+bool is_mds_index(const std::string& path) { return fs::path(path).filename() == kMdsIndexName; }
 
 /// One element as a JSON number.
 nlohmann::ordered_json number_at(StoredElement element, const uint8_t* at) {
@@ -139,9 +147,10 @@ std::string TableFile::json(int64_t row, const std::vector<std::string>& names) 
   }
 }
 
-bool is_table_file(const std::string& path) { return format_of_name(path) != nullptr; }
+bool is_table_file(const std::string& path) { return format_of_name(path) != nullptr || is_mds_index(path); }
 
 std::unique_ptr<TableFile> open_table_file(const std::string& path) {
+  if (is_mds_index(path)) return open_mds(path);
   const TableFormat* format = format_of_name(path);
   check(format != nullptr, "only tables are opened as such");
   return format->open(path);
@@ -149,6 +158,13 @@ std::unique_ptr<TableFile> open_table_file(const std::string& path) {
 
 std::vector<std::string> table_file_parts(const std::string& path) { return {path}; }
 
-std::vector<std::string> table_files_of_folder(const std::string&) { return {}; }
+std::vector<std::string> table_files_of_folder(const std::string& folder) {
+  const fs::path at(folder);
+  std::error_code ignored;
+  if (is_hugging_face_folder(folder)) return hugging_face_files(folder);
+  for (const char* name : {kMdsIndexName, "data.mdb"})
+    if (fs::exists(at / name, ignored)) return {(at / name).string()};
+  return parquet_files_of(folder);
+}
 
 }  // namespace trainctl
