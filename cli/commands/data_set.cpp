@@ -139,7 +139,6 @@ void print_report(const Source& source, const SourceReport& report, const std::s
 }
 
 /// Whether all samples of the set can be read and are finite. `title` is printed before the report.
-/// Whether all samples of the set can be read and are finite. `title` is printed before the report.
 bool is_sound(const DatasetSpec& spec, const std::string& title);
 
 /// All sources of a mixture.
