@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-constexpr std::array<std::string_view, 6> kKinds = {"spec", "env", "comm", "bug", "loss", "program"};
+constexpr std::array<std::string_view, 7> kKinds = {"spec", "env", "comm", "bug", "loss", "program", "audit"};
 
 std::optional<ErrorKind> parse_kind(std::string_view word) {
   for (size_t i = 0; i < kKinds.size(); ++i) {

@@ -13,8 +13,9 @@
 namespace trainctl {
 
 /// loss: the loss is nan or infinite, which all ranks report.
+/// audit: a replay of a step had other bits (train.audit_every), so a core of the rank's host computes incorrectly.
 /// program: raised by the user's program (launcher/torch_error.h).
-enum class ErrorKind { spec, env, comm, bug, loss, program };
+enum class ErrorKind { spec, env, comm, bug, loss, program, audit };
 std::string_view to_string(ErrorKind kind);
 
 struct RankError {

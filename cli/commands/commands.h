@@ -23,6 +23,7 @@ void add_generate_command(CLI::App& app, Action& chosen);
 void add_check_command(CLI::App& app, Action& chosen);
 void add_show_command(CLI::App& app, Action& chosen);
 void add_verify_command(CLI::App& app, Action& chosen);
+void add_diff_command(CLI::App& app, Action& chosen);
 void add_schema_command(CLI::App& app, Action& chosen);
 void add_translate_command(CLI::App& app, Action& chosen);
 void add_init_command(CLI::App& app, Action& chosen);
@@ -49,12 +50,12 @@ void add_dial_command(CLI::App& app,
 void add_worker_command(CLI::App& app, Action& chosen);  ///< hidden: `run` starts it once per rank
 
 inline constexpr std::array kCommands = {
-    add_run_command,       add_evaluate_command,  add_predict_command, add_generate_command,   add_plan_command,
-    add_check_command,     add_verify_command,    add_show_command,    add_hosts_command,      add_render_command,
-    add_ps_command,        add_logs_command,      add_metrics_command, add_report_command,     add_sweep_command,
-    add_top_command,       add_attach_command,    add_stop_command,    add_checkpoint_command, add_init_command,
-    add_schema_command,    add_translate_command, add_data_command,    add_completion_command, add_bench_command,
-    add_calibrate_command, add_help_command,      add_man_command,     add_agent_command,      add_dial_command,
-    add_worker_command};
+    add_run_command,    add_evaluate_command,  add_predict_command,   add_generate_command, add_plan_command,
+    add_check_command,  add_verify_command,    add_diff_command,      add_show_command,     add_hosts_command,
+    add_render_command, add_ps_command,        add_logs_command,      add_metrics_command,  add_report_command,
+    add_sweep_command,  add_top_command,       add_attach_command,    add_stop_command,     add_checkpoint_command,
+    add_init_command,   add_schema_command,    add_translate_command, add_data_command,     add_completion_command,
+    add_bench_command,  add_calibrate_command, add_help_command,      add_man_command,      add_agent_command,
+    add_dial_command,   add_worker_command};
 
 }  // namespace trainctl

@@ -45,7 +45,7 @@ void add_resize(DatasetSpec& set, const Ints& size) {
 /// The number of the word of a column is known from the training set alone, as is the shape of the label of arrays.
 bool needs_training_set(const DatasetSpec& set) {
   const bool has_arrays = set.type == "npy" || set.type == "npz" || set.type == "safetensors";
-  return has_arrays || (set.type == "csv" && reads_words(set));
+  return has_arrays || ((set.type == "csv" || set.type == "table") && reads_words(set));
 }
 
 void require_sample_files(const JobSpec& spec) {

@@ -26,6 +26,7 @@
 #include "cli/sweep/tpe.h"
 #include "engine/base/error.h"
 #include "engine/base/output_file.h"
+#include "engine/base/text.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/spec/parse.h"
 #include "launcher/topology.h"
@@ -41,8 +42,10 @@ constexpr size_t kReported = 10;
 struct SweepArguments {
   std::string job;
   std::vector<std::string> fields;
-  int64_t random = 0;  ///< trials; 0: a grid
-  int64_t tpe = 0;     ///< trials that are chosen from the results of earlier ones; 0: none
+  int64_t random = 0;       ///< trials; 0: a grid
+  int64_t tpe = 0;          ///< trials that are chosen from the results of earlier ones; 0: none
+  int64_t asha = 0;         ///< steps of the first rung of successive halving; 0: all trials run to their end
+  int64_t asha_factor = 4;  ///< between two rungs
   uint64_t seed = 1;
   int jobs = 0;  ///< at once; 0: as many as fit
   std::string folder;
@@ -85,6 +88,7 @@ Json request_of(const SweepArguments& options) {
   Json request = {{"job", fs::absolute(options.job).lexically_normal().string()}, {"fields", options.fields}};
   if (options.random > 0 || options.tpe > 0) request["seed"] = options.seed;
   if (options.tpe > 0) request["search"] = "tpe";
+  if (options.asha > 0) request["asha"] = {options.asha, options.asha_factor};
   request["yaml"] = to_yaml(load_job(options.job));
   return request;
 }
@@ -102,6 +106,21 @@ void claim_folder(const Sweep& sweep, const Json& request) {
   write_output(path, request.dump(2) + "\n", FileReaders::owner);  // it contains the values of env
 }
 
+/// The metric by which --asha compares trials while they run. SpecError if the job does not report it.
+std::string halved_by(const SweepArguments& options, const JobSpec& spec) {
+  std::vector<std::string> names;
+  for (const std::string& name : spec.reported_metrics()) names.push_back("validation " + name);
+  for (const std::string& name : spec.reported_metrics()) names.push_back("best validation " + name);
+  if (spec.loss) names.emplace_back("loss");
+  for (const std::string& name : spec.metric_names()) names.push_back(name);
+  if (names.empty())
+    throw SpecError({}, "--asha", "the job reports no loss and no metric to compare trials by", "remove --asha");
+  if (options.by.empty()) return names.front();
+  if (std::find(names.begin(), names.end(), options.by) == names.end())
+    throw SpecError({}, "--by", "the job reports no '" + options.by + "' while it runs", "available: " + join(names));
+  return options.by;
+}
+
 Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, const JobSpec& spec) {
   Sweep sweep{.job = options.job, .trials = std::move(trials), .ranks = spec.processes(), .gpus = gpus_for(spec)};
   sweep.folder = fs::absolute(options.folder.empty() ? "sweep_output/" + spec.name : options.folder).lexically_normal();
@@ -111,6 +130,7 @@ Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, c
                     fmt::format("{} trials of {} ranks need {} GPUs, but this host has {}", options.jobs, sweep.ranks,
                                 options.jobs * sweep.ranks, gpus),
                     fmt::format("--jobs {}", most));
+  if (options.asha > 0) sweep.halving = Halving{options.asha, options.asha_factor, halved_by(options, spec)};
   sweep.at_once = options.jobs > 0 ? options.jobs : std::min<int>(most, static_cast<int>(sweep.trials.size()));
   return sweep;
 }
@@ -245,6 +265,15 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(1, 10'000))
       ->option_text("N")
       ->excludes("--random");
+  command
+      ->add_option("--asha", options->asha,
+                   "End trials that are not among the best 1/F at STEPS, F*STEPS, F*F*STEPS, ... steps (successive "
+                   "halving)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
+      ->option_text("STEPS");
+  command->add_option("--asha-factor", options->asha_factor, "The factor F of --asha")
+      ->check(CLI::Range(int64_t{2}, int64_t{100}))
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "Seed for --random and --tpe; the same seed draws the same values")
       ->capture_default_str();
   command
@@ -271,6 +300,7 @@ Examples:
   trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2
   trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' dataset.batch=32,64 --random 20 --seed 7
   trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' 'network.fc.units=16..256*' --tpe 40
+  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' --random 64 --asha 100
   trainctl sweep job.yaml --lr-range 1e-6..10
   trainctl sweep job.yaml seed=1..5+1 --by 'validation accuracy')");
   command->callback([&chosen, options] { chosen = [options] { return sweep(*options); }; });

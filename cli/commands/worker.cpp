@@ -46,6 +46,8 @@
 #include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/generator.h"
 #include "engine/train/trainer/prediction.h"
+#include "engine/train/trainer/step_audit.h"
+#include "engine/train/trainer/tensor_fingerprints.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
 #include "engine/train/trainer/validation_texts.h"
@@ -147,9 +149,11 @@ class Worker {
       reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
       output.starts_at(train_options.from.step);
-      train_options.restore = [&](Executor& executor) { load_checkpoint(*job_, *program_, *reader, executor); };
+      train_options.restore = [&](Executor& executor) {
+        load_checkpoint(*job_, *program_, *reader, executor, WeightsRead::latest, progress());
+      };
     } else if (job_->spec.weights) {
-      train_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor); };
+      train_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor, progress()); };
     }
     train_with(train_options, output, profile, rendezvous);
     profile.ended();
@@ -168,12 +172,14 @@ class Worker {
     if (!options_.resume.empty()) {
       reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       server_options.from = position_after(*job_, reader->manifest(), options_.resume);
-      server_options.restore = [&](Executor& executor) { load_checkpoint(*job_, *program_, *reader, executor); };
+      server_options.restore = [&](Executor& executor) {
+        load_checkpoint(*job_, *program_, *reader, executor, WeightsRead::latest, progress());
+      };
       server_options.restore_table = [&](servers::TableRows& rows) {
         servers::restore_rows(*reader, program_->server, job_->plan.servers, rows);
       };
     } else if (job_->spec.weights) {
-      server_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor); };
+      server_options.restore = [&](Executor& executor) { load_start(*job_, *program_, executor, progress()); };
     }
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
@@ -326,15 +332,20 @@ class Worker {
     return make_cuda_executor(program, comm, options, cuda);
   }
 
+  /// Shows the launcher that loading continues: launch.timeout limits the time without such a sign.
+  std::function<void()> progress() {
+    return [&status = memory_->status(options_.rank)] { status.looks.fetch_add(1, std::memory_order_relaxed); };
+  }
+
   /// Loads the weights of the checkpoint or those that the job starts from. Returns the steps after which they were
   /// saved.
   int64_t load_state(Executor& executor) {
     if (options_.resume.empty()) {
-      load_start(*job_, *program_, executor);
+      load_start(*job_, *program_, executor, progress());
       return 0;
     }
     PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
-    load_checkpoint(*job_, *program_, reader, executor, WeightsRead::averages);
+    load_checkpoint(*job_, *program_, reader, executor, WeightsRead::averages, progress());
     return reader.manifest().step;
   }
 
@@ -396,9 +407,26 @@ class Worker {
     return options;
   }
 
+  AuditOptions options_of_audits(const TrainOptions& training) const {
+    AuditOptions audits{.every = job_->spec.train.audit_every};
+    audits.executor.seed = job_->spec.seed;
+    audits.executor.threads = training.executor.threads;
+    audits.save = [this](const AuditMismatch& mismatch, const AuditedValues& first, const AuditedValues& replayed) {
+      return save_audit(directory_.path(), options_.rank, mismatch, first, replayed);
+    };
+    if (const auto fault = Fault::of_environment(options_.rank)) audits.corrupt = fault->corruption(*program_);
+    return audits;
+  }
+
   /// Trains, and saves what the job saves. Savers observe a step before it is reported.
   void train_with(TrainOptions& options, RankOutput& output, RankProfileFile& profile, Rendezvous& rendezvous) {
     TrainObservers observers;
+    std::optional<StepAudit> audit;
+    if (job_->spec.train.audit_every > 0) {
+      // First, so that a run that ends with a fault does not save what it has computed.
+      observers.add(audit.emplace(*program_, rendezvous.communicator(), options_of_audits(options)));
+      options.audit = &*audit;
+    }
     std::optional<Saver> saver;
     if (options_.image_fd >= 0 && !job_->plan.is_asynchronous())
       observers.add(saver.emplace(*job_, *program_, *memory_, options_.image_fd, options.from, options_.failures));
@@ -409,6 +437,11 @@ class Worker {
       observers.add(histograms.emplace(
           *program_, rendezvous.communicator(), job_->spec.train.histograms, options.from.step,
           [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); }));
+    std::optional<TensorFingerprints> fingerprints;
+    if (job_->spec.train.fingerprints > 0)
+      observers.add(fingerprints.emplace(
+          *program_, rendezvous.communicator(), job_->spec.train.fingerprints, options.from.step,
+          [&output](int64_t step, const Fingerprints& prints) { output.write_fingerprints(step, prints); }));
     std::optional<ExpertLoads> expert_loads;
     if (reports_expert_loads(*job_))
       observers.add(expert_loads.emplace(
@@ -426,7 +459,8 @@ class Worker {
     if (serves_tables_alone(job_->plan))
       options.exchange =
           &tables.emplace(*job_, *program_, options.validation, options.arena, rendezvous.communicator());
-    const TrainResult result = train(*job_, *program_, rendezvous.communicator(), observers, options);
+    const TrainResult result =
+        train(*job_, *program_, audit ? audit->communicator() : rendezvous.communicator(), observers, options);
     if (tables) tables->leave();
     if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
     output.ended(result);

@@ -73,12 +73,16 @@ std::string sizes_text(const Json& sizes) {
   return text + (sizes["sequence_parallel"].get<bool>() ? ", sequence-parallel" : "");
 }
 
-/// "2 of 8 experts per rank".
+/// "expert 4: 2 of 8 experts per rank": 4 ranks share the experts of a layer.
 std::string experts_text(const Json& shares) {
-  std::vector<std::string> texts;
-  for (const Json& share : shares)
-    texts.push_back(fmt::format("{} of {}", share["per_rank"].get<int64_t>(), share["all"].get<int64_t>()));
-  return join(texts) + " experts per rank";
+  std::vector<std::string> texts, sizes;
+  for (const Json& share : shares) {
+    const auto own = share["per_rank"].get<int64_t>(), all = share["all"].get<int64_t>();
+    texts.push_back(fmt::format("{} of {}", own, all));
+    sizes.push_back(std::to_string(own > 0 ? all / own : 1));
+  }
+  if (std::all_of(sizes.begin(), sizes.end(), [&](const auto& size) { return size == sizes[0]; })) sizes.resize(1);
+  return "expert " + join(sizes) + ": " + join(texts) + " experts per rank";
 }
 
 std::string rate_of(const Json& per_second, const char* unit) {

@@ -314,7 +314,7 @@ std::string ranks_of_row(std::vector<int> all, bool full) {
 std::vector<std::string> memory_kinds(const Json& classes) {
   std::vector<std::string> kinds;
   for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace",
-                           "validation", "total", "data_set", "copy_engines"}) {
+                           "validation", "total", "host", "data_set", "copy_engines"}) {
     if (std::any_of(classes.begin(), classes.end(), [&](const Json& c) { return c["memory"].contains(kind); }))
       kinds.emplace_back(kind);
   }

@@ -5,28 +5,12 @@
 
 #include <string_view>
 
+#include "cli/report/html_text.h"
 #include "cli/report/page.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
-
-std::string escaped(std::string_view text) {
-  std::string html;
-  for (const char c : text) {
-    if (c == '&')
-      html += "&amp;";
-    else if (c == '<')
-      html += "&lt;";
-    else if (c == '>')
-      html += "&gt;";
-    else if (c == '"')
-      html += "&quot;";
-    else
-      html += c;
-  }
-  return html;
-}
 
 std::string number_cell(const std::optional<double>& number) {
   return "<td class=num>" + (number ? fmt::format("{:.1e}", *number) : std::string()) + "</td>";
@@ -36,15 +20,16 @@ std::string check_row(const VerifiedCheck& check) {
   const char* color = check.status == CheckStatus::passed   ? "done"
                       : check.status == CheckStatus::failed ? "failed"
                                                             : "soft";
-  std::string details = escaped(check.summary);
-  for (const std::string& finding : check.findings) details += "<br><span class=failed>" + escaped(finding) + "</span>";
-  return fmt::format("<tr><td>{}</td><td class={}>{}</td><td>{}</td>{}{}<td>{}</td></tr>\n", escaped(check.name), color,
-                     to_string(check.status), escaped(check.rule), number_cell(check.largest),
+  std::string details = html_text(check.summary);
+  for (const std::string& finding : check.findings)
+    details += "<br><span class=failed>" + html_text(finding) + "</span>";
+  return fmt::format("<tr><td>{}</td><td class={}>{}</td><td>{}</td>{}{}<td>{}</td></tr>\n", html_text(check.name),
+                     color, to_string(check.status), html_text(check.rule), number_cell(check.largest),
                      number_cell(check.tolerance), details);
 }
 
 std::string fact(std::string_view what, const std::string& value) {
-  return fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", what, escaped(value));
+  return fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", what, html_text(value));
 }
 
 }  // namespace
@@ -57,7 +42,7 @@ std::string certificate_page(const Certificate& c) {
       "1rem; }}\n"
       "td {{ vertical-align: top; padding: .3rem .6rem .3rem 0; }}\n</style>\n<main>\n<h1>{0}: <span "
       "class={3}>{1}</span></h1>\n",
-      escaped(c.name), verdict, page_style(), c.passed() ? "done" : "failed");
+      html_text(c.name), verdict, page_style(), c.passed() ? "done" : "failed");
   page += "<table>\n" + fact("job", c.digest) + fact("trainctl", c.trainctl) + fact("written", c.written) +
           fact("ranks", std::to_string(c.ranks)) + fact("device", c.device) +
           fact("runs", fmt::format("{} steps each, in fp32", c.steps)) +

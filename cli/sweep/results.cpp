@@ -25,6 +25,8 @@ std::string_view word(TrialState state) {
       return "done";
     case TrialState::failed:
       return "failed";
+    case TrialState::ended_early:
+      return "ended early";
     case TrialState::open:
       break;
   }
@@ -97,7 +99,7 @@ std::vector<Observation> observations_of(const Sweep& sweep, const std::string& 
   const std::string measure = !by.empty() ? by : is_validated ? "validation loss" : "loss";
   std::vector<Observation> ended;
   for (const TrialResult& result : results) {
-    if (result.state != TrialState::done && result.state != TrialState::failed) continue;
+    if (result.state == TrialState::open || result.state == TrialState::running) continue;
     const double value = result.value(measure).value_or(NAN);
     const double badness = !std::isfinite(value) || result.state == TrialState::failed ? INFINITY
                            : measure.ends_with("loss")                                 ? value

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "cli/run/launch/run_end.h"
+#include "cli/sweep/halving.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/measures.h"
@@ -29,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr int kPausesPerLook = 10;  // between two looks at the metrics of the trials, for halving
 volatile sig_atomic_t interrupts = 0, first_interrupt = 0;
 
 void watch_interrupts() {
@@ -63,10 +65,11 @@ class Trials {
   }
 
   SweepEnd run() {
-    int told = 0;
+    int told = 0, pauses = 0;
     while (!running_.empty() || (!open_.empty() && interrupts == 0)) {
       while (interrupts == 0 && !free_.empty() && !open_.empty()) start();
       for (const ProcessEnd& end : runner_.reap()) ended(end);
+      if (sweep_.halving && interrupts == 0 && pauses++ % kPausesPerLook == 0) end_unpromising();
       for (const int all = interrupts; told < std::min(all, 2); ++told)
         for (const auto& [pid, of] : running_) runner_.signal_group(pid, told == 0 ? first_interrupt : SIGKILL);
       std::this_thread::sleep_for(kPause);
@@ -107,6 +110,23 @@ class Trials {
     report_(name_of(trial) + "  started");
   }
 
+  /// Ends the running trials that are not among the best at a rung, as the user's signal would.
+  void end_unpromising() {
+    values_.resize(sweep_.trials.size());
+    for (size_t trial = 0; trial < values_.size(); ++trial) {
+      const TrialState state = trainctl::state_of(sweep_, trial);
+      if (state == TrialState::open || (state != TrialState::running && !values_[trial].empty())) continue;
+      values_[trial] = read_step_values(sweep_, trial, sweep_.halving->by);
+    }
+    for (const auto& [pid, running] : running_) {
+      if (read_decision(sweep_, running.trial)) continue;
+      const std::optional<RungDecision> decision = rung_that_ends(values_, running.trial, *sweep_.halving);
+      if (!decision) continue;
+      write_decision(sweep_, running.trial, *decision);
+      runner_.signal_group(pid, SIGINT);
+    }
+  }
+
   /// Concurrent trials share the cores, or have separate GPUs.
   std::vector<std::pair<std::string, std::string>> environment(int slot) const {
     std::vector<std::pair<std::string, std::string>> variables;
@@ -137,6 +157,10 @@ class Trials {
     const auto run_end = runs.empty() ? std::nullopt : read_run_end({sweep_.log_dir(trial), runs.back()});
     const TrialState state = trainctl::state_of(sweep_, trial);
     if (state == TrialState::open && interrupts > 0) return report_(name_of(trial) + "  stopped");
+    if (const auto decision = read_decision(sweep_, trial); state == TrialState::ended_early)
+      return report_(name_of(trial) + fmt::format("  ended early: {} {} at step {}, {} or better continues",
+                                                  sweep_.halving->by, format_loss(decision->value), decision->rung,
+                                                  format_loss(decision->cutoff)));
     if (state != TrialState::done) ++failed_;
     std::string text = run_end ? run_end->ending + " after " + format_duration(run_end->seconds)
                                : "failed before it started; see " + sweep_.log_dir(trial) + "/output";
@@ -154,6 +178,7 @@ class Trials {
   std::vector<int> free_;     ///< slots, the next one last
   std::map<int, Running> running_;
   int failed_ = 0;
+  std::vector<std::vector<StepValue>> values_;  ///< of each trial, with halving
 };
 
 }  // namespace
@@ -172,7 +197,7 @@ TrialState state_of(const Sweep& sweep, size_t trial) {
     case RunState::lost:
       break;
   }
-  return TrialState::open;
+  return read_decision(sweep, trial) ? TrialState::ended_early : TrialState::open;
 }
 
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,

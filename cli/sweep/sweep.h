@@ -5,7 +5,9 @@
 //                      trial.<N>/      its launch.log_dir: runs 1, 2, …; output: output of trainctl run
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,13 @@
 
 namespace trainctl {
 
+/// Which trials end early (cli/sweep/halving.h).
+struct Halving {
+  int64_t first_step = 0;  ///< run step of the first rung
+  int64_t factor = 4;      ///< between two rungs; one trial in `factor` passes each
+  std::string by;  ///< "loss", "accuracy": of steps; "validation loss", "best validation accuracy": of validations
+};
+
 struct Sweep {
   std::string job;     ///< the file
   std::string folder;  ///< absolute
@@ -23,12 +32,13 @@ struct Sweep {
   int at_once = 1;
   int ranks = 1;               ///< number of ranks per trial
   std::vector<int> gpus = {};  ///< GPUs that the trials share, as the driver numbers them; empty: they run on CPUs
+  std::optional<Halving> halving = {};
 
   std::string log_dir(size_t trial) const { return folder + "/trial." + std::to_string(trial + 1); }
 };
 
-/// State of a trial: that of its last run, if it has one.
-enum class TrialState { open, running, done, failed };
+/// State of a trial: that of its last run, if it has one, unless the sweep ended it early.
+enum class TrialState { open, running, done, failed, ended_early };
 TrialState state_of(const Sweep& sweep, size_t trial);
 
 struct SweepEnd {

@@ -26,6 +26,8 @@ constexpr std::array kPasses = {
     Pass{"fuse_quantise", "an activation, its slope and a bias's gradient are fused into the rounding to 8 bits",
          optional, fuse_quantise},
     Pass{"fuse_statistics", "the mean and variance of batch_norm become one kernel", optional, fuse_statistics},
+    Pass{"join_statistics", "ranks that share a batch exchange the statistics of batch_norm in one call", optional,
+         join_statistics},
     Pass{"fuse_relu_grad", "batch_norm's gradient kernels include the gradient of the relu after it", optional,
          fuse_relu_grad},
     Pass{"head_in_pieces", "chunked loss: the last product and the loss run on chunks of rows", optional,
@@ -35,6 +37,8 @@ constexpr std::array kPasses = {
     Pass{"fuse_norm_grads", "a norm's gradients of input and parameters become one kernel", optional, fuse_norm_grads},
     Pass{"fuse_elementwise", "chains of element-wise kernels become one", optional, fuse_elementwise},
     Pass{"order_gradients", "gradients that ranks reduce are computed early", optional, order_gradients},
+    Pass{"overlap_statistics", "statistics of the backward pass are exchanged while a product runs", optional,
+         overlap_statistics},
     Pass{"make_in_pieces", "gradients that are reduced in pieces are computed in pieces", optional, make_in_pieces},
     Pass{"update_early", "updates, and the gathers that follow, start during the backward pass", optional,
          update_early},
@@ -62,8 +66,7 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
   }
 }
 
-Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
-                const EvaluationOf* of) {
+Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int rank, const EvaluationOf* of) {
   Compiler c(graph, plan, cost, rank, of);
   run_passes(passes(), c);
   return std::move(c.program);

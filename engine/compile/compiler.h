@@ -31,7 +31,8 @@ constexpr bool is_persistent(BufferKind kind) { return kind < BufferKind::activa
 struct VirtualBuffer {
   BufferKind kind = BufferKind::activation;
   int64_t bytes = 0;
-  int64_t offset = -1;  ///< in the arena; -1: not placed yet
+  int64_t offset = -1;        ///< in the arena; -1: not placed yet
+  bool is_offloaded = false;  ///< in the memory of the host; persistent ones alone
 };
 
 /// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written, even where a

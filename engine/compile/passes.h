@@ -26,6 +26,8 @@ void fuse_products(Compiler& c);
 void fuse_quantise(Compiler& c);
 /// The mean and variance of batch_norm become one kernel.
 void fuse_statistics(Compiler& c);
+/// Ranks that share a batch exchange the statistics of batch_norm in one call, and those of its gradient in another.
+void join_statistics(Compiler& c);
 /// The gradients of batch_norm take the gradient behind the relu that was fused into it.
 void fuse_relu_grad(Compiler& c);
 /// The last product, the loss and what reads their results run for some rows at a time.
@@ -40,6 +42,8 @@ void fuse_elementwise(Compiler& c);
 /// Gradients that are reduced are computed before those of their layers' inputs, unless other ranks wait for the
 /// latter.
 void order_gradients(Compiler& c);
+/// Exchanges of statistics in the backward pass overlap with products that do not need them.
+void overlap_statistics(Compiler& c);
 /// Gradients that are reduced in pieces are computed in pieces, each right before its reduction.
 void make_in_pieces(Compiler& c);
 /// Levels 1 and 2: updates, and the gathers of weights that follow them, overlap with the rest of the backward

@@ -3,6 +3,9 @@
 //
 //   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
 //
+// With parallel.offload the optimizer's states are not in the arena of a GPU but in pinned memory of its host, which
+// kernels access over the bus: offsets from kHostOffset on are offsets in that memory.
+//
 // Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap: instructions of
 // one stream run in list order; across streams only `waits` orders them. send does not block: its buffer belongs to the
 // channel until an instruction that lists the send in its `waits` starts. recv and collectives complete before the next
@@ -22,6 +25,9 @@
 #include "engine/ops/kernel_def.h"
 
 namespace trainctl {
+
+inline constexpr int64_t kHostOffset = int64_t{1} << 46;
+constexpr bool is_host_offset(int64_t offset) { return offset >= kHostOffset; }
 
 enum class Opcode : uint8_t {
   kernel,      ///< run kernel `op` on inputs, outputs; in the comm stream if its purpose is weights, which it rounds
@@ -210,6 +216,7 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
+  int64_t host = 0;         ///< optimizer state in the memory of the host, beside all that follows
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.

@@ -6,12 +6,18 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/parallel_for.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/one_per_stage.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/compile/verify/verify_programs.h"
 
 namespace trainctl {
+namespace {
+
+constexpr size_t kClassesOfThread = 2;  ///< that are worth starting a thread for
+
+}  // namespace
 
 bool RankClasses::has_stage_peer(const Program& program, const Instruction& message) const {
   const bool to_server = message.peer < num_ranks() && program_of(message.peer).server >= 0;
@@ -104,8 +110,9 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostM
     classes.ranks[static_cast<size_t>(entry->second)].push_back(rank);
     classes.class_of.push_back(entry->second);
   }
-  for (const std::vector<int>& ranks : classes.ranks)
-    classes.programs.push_back(compile(graph, plan, cost, ranks.front(), of));
+  classes.programs.resize(classes.ranks.size());
+  parallel_for(classes.ranks.size(), kClassesOfThread,
+               [&](size_t c) { classes.programs[c] = compile(graph, plan, cost, classes.ranks[c].front(), of); });
   number_groups(classes);
   return classes;
 }

@@ -98,6 +98,17 @@ Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) 
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
 
+/// A PCIe 5.0 x16 link, in each direction at once.
+constexpr BytesPerSecond kBusRate{50e9};
+
+/// Time of the operands that are in the memory of the host: updated states are read and written at the same time.
+Seconds seconds_of_bus(const Instruction& kernel) {
+  double bytes = 0;
+  for (const Operand& operand : kernel.outputs)
+    if (is_host_offset(operand.offset)) bytes += static_cast<double>(operand.bytes());
+  return Bytes{bytes} / kBusRate;
+}
+
 class Simulator {
  public:
   Simulator(const RankClasses& classes, const Machine& machine)
@@ -309,8 +320,9 @@ class Simulator {
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        return in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
-                                  !shares_launch(program, i));
+        return std::max(in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
+                                           !shares_launch(program, i)),
+                        seconds_of_bus(now));
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));

@@ -68,11 +68,15 @@ inline constexpr std::array<float, 16> kNf4Codes = {-1.0f,
                                                     0.7229568362236023f,
                                                     1.0f};
 
-/// The nearest code; between two codes the lower one.
+/// The number of the nearest code; between two codes the lower one. Branch-free: a binary search of four steps.
 inline uint32_t nf4_code(float value) {
-  uint32_t code = 0;
-  while (code < 15 && value > (kNf4Codes[code] + kNf4Codes[code + 1]) / 2) ++code;
-  return code;
+  const auto is_above = [&](uint32_t code) -> uint32_t {
+    return value > (kNf4Codes[code] + kNf4Codes[code + 1]) / 2 ? 1 : 0;
+  };
+  uint32_t code = is_above(7) * 8;
+  code += is_above(code + 3) * 4;
+  code += is_above(code + 1) * 2;
+  return code + is_above(code);
 }
 
 /// Packs blocks of 64 elements. `packing` has blocks.

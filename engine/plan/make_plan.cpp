@@ -52,6 +52,13 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   plan.schedule = parallel.schedule;
   plan.optimizer_shard_level = plan.servers > 0 ? 0 : parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
+  if (parallel.offload.optimizer == StatePlace::host) {
+    plan.offloads_optimizer = cost.machine().kind == DeviceKind::cuda;
+    plan.notes.push_back(
+        plan.offloads_optimizer
+            ? "parallel.offload: the optimizer's state is in the memory of the host, and updates access it over the bus"
+            : "parallel.offload has no effect: the memory of ranks on CPUs is that of their host");
+  }
   if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   check(plan.mode != ParallelMode::auto_parallel, "find_plan must choose the settings that auto_parallel omits");
@@ -362,7 +369,7 @@ Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
           .optimizer = std::move(optimizer),
-          .keeps_gradients = spec.train.histograms > 0,
+          .keeps_gradients = spec.train.histograms > 0 || spec.train.fingerprints > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }
 

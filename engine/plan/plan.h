@@ -108,6 +108,7 @@ struct Plan {
   /// optimizer_shard.within_host: the axes along which a stage's ranks are on one host. Shards are of these ranks
   /// alone; what each host has summed is then summed over hosts. Null: shards are of all ranks that sum a gradient.
   std::optional<Axes> shard_axes;
+  bool offloads_optimizer = false;      ///< its state is in the memory of the host (kHostOffset in compile/program.h)
   int64_t bucket_bytes = kBucketBytes;  ///< size limit of a bucket at levels 0 to 2
   DType gradient_type = DType::f32;     ///< type in which parameter gradients are summed over ranks: f32 or bf16
   /// Bytes, as f32, of each piece in which the step's last large gradient is made.

@@ -12,6 +12,7 @@
 #include "engine/planning/compile_job.h"
 #include "engine/planning/plan_job.h"
 #include "engine/search/choices/open_choices.h"
+#include "engine/search/choices/some_blocks.h"
 #include "engine/spec/fields.h"
 
 namespace trainctl {
@@ -79,8 +80,8 @@ class MemoryAdvice {
     Variant variant;
   };
 
-  bool offer(const std::string& text, const Change& change) {
-    const std::optional<Variant> variant = measure_with(job_, change);
+  bool offer(const std::string& text, const Change& change) { return offer(text, measure_with(job_, change)); }
+  bool offer(const std::string& text, const std::optional<Variant>& variant) {
     if (!variant || variant->bytes > limit_) return false;
     fitting_.push_back({text, *variant});
     return true;
@@ -101,18 +102,50 @@ class MemoryAdvice {
         return;
   }
 
-  /// The first way that fits, of those that take less and less memory.
+  std::optional<Variant> measure_recompute(const Recompute& rules) const {
+    return measure_with(job_, [&](JobSpec& s) { s.parallel.recompute = rules; });
+  }
+  bool offer_recompute(const Recompute& rules, const std::optional<Variant>& variant) {
+    return offer("parallel.recompute: " + patterns_text(rules), variant);
+  }
+
+  /// The first way that fits, of those that take less and less memory; if possible, in some of the blocks alone.
   void offer_recompute() {
     if (!job_.graph.trains()) return;
     Networks networks(job_.spec, job_.data.shapes, job_.cost);
-    for (const Recompute& way : recompute_ways(job_.spec, networks))
-      if (!way.empty() &&
-          offer("parallel.recompute: " + patterns_text(way), [&](JobSpec& s) { s.parallel.recompute = way; }))
+    const std::vector<Recompute> ways = recompute_ways(job_.spec, networks);
+    std::optional<Variant> before;
+    for (size_t w = 0; w < ways.size(); ++w) {
+      const std::optional<Variant> variant = measure_recompute(ways[w]);
+      if (w > 0 && variant && variant->bytes <= limit_) {
+        const bool in_some = before && before->bytes > variant->bytes &&
+                             offer_some_blocks(networks.repeats(), ways[w - 1], *before, ways[w], *variant);
+        if (!in_some) offer_recompute(ways[w], variant);
         return;
+      }
+      before = variant;
+    }
+  }
+
+  /// Memory falls linearly with the number of blocks that recompute `more`. Returns false if the number that should fit
+  /// does not.
+  bool offer_some_blocks(const Repeats& repeats, const Recompute& less, const Variant& of_less, const Recompute& more,
+                         const Variant& of_more) {
+    const int blocks = num_blocks(repeats);
+    const double share =
+        static_cast<double>(of_less.bytes - limit_) / static_cast<double>(of_less.bytes - of_more.bytes);
+    const int count = static_cast<int>(std::ceil(share * blocks));
+    if (count < 1 || count >= blocks) return false;
+    const Recompute some =
+        recompute_of_some(job_.spec.network, repeats, less, more, count, job_.spec.parallel.stages > 1);
+    return offer_recompute(some, measure_recompute(some));
   }
 
   void offer_others() {
     const JobSpec& spec = job_.spec;
+    if (job_.cost.machine().kind == DeviceKind::cuda && spec.parallel.offload.optimizer == StatePlace::device &&
+        job_.graph.trains() && spec.servers() == 0)
+      offer("parallel.offload: {optimizer: host}", [](JobSpec& s) { s.parallel.offload.optimizer = StatePlace::host; });
     if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
       offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
             [](JobSpec& s) { s.parallel.micro_batches *= 2; });

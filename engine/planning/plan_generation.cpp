@@ -46,11 +46,12 @@ JobSpec network_of(JobSpec spec, const GenerationSize& size) {
   spec.metrics.clear();
   spec.validation.reset();
   spec.print = {};
-  spec.train.histograms = 0;
+  spec.train.histograms = spec.train.fingerprints = 0;
   // Tokens are generated one by one: the ranks that share rows in training share the batch.
   spec.parallel.data = 0;
   spec.parallel.context = 1;
   spec.parallel.context_method = ContextMethod::automatic;
+  spec.parallel.expert_method = ExpertMethod::automatic;
   std::erase_if(spec.parallel.strategies, [](const StrategySpec& each) { return each.pattern == "loss"; });
   return spec;
 }

@@ -9,6 +9,7 @@
 #include "engine/plan/outdated.h"
 #include "engine/planning/context_memory.h"
 #include "engine/planning/head_pieces.h"
+#include "engine/planning/repeated_collectives.h"
 
 namespace trainctl {
 namespace {
@@ -52,6 +53,7 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
+  repeat_collectives_to_fit(job);
   choose_head_pieces(job);
 }
 

@@ -7,21 +7,23 @@
 
 namespace trainctl {
 
-std::byte* address_of(const Operand& operand, const Program& program, std::byte* arena) {
-  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program.arena_bytes,
-        "operands are inside the arena");
-  return arena + operand.offset;
+std::byte* address_of(const Operand& operand, const Program& program, const RankMemory& memory) {
+  const bool is_host = is_host_offset(operand.offset);
+  const int64_t end = is_host ? kHostOffset + program.memory.host : program.arena_bytes;
+  check(operand.offset >= 0 && operand.offset + operand.bytes() <= end, "operands are inside the arena");
+  check(!is_host || memory.host != nullptr, "an operand is in the memory of the host, of which this device has none");
+  return memory.at(operand.offset);
 }
 
-BoundMove bind_move(const Instruction& instruction, const Program& program, std::byte* arena) {
+BoundMove bind_move(const Instruction& instruction, const Program& program, const RankMemory& memory) {
   BoundMove move;
   if (!instruction.inputs.empty()) {
-    move.in = address_of(instruction.inputs[0], program, arena);
+    move.in = address_of(instruction.inputs[0], program, memory);
     move.dtype = instruction.inputs[0].dtype;
     move.count = num_elements(instruction.inputs[0].shape);
   }
   if (!instruction.outputs.empty()) {
-    move.out = address_of(instruction.outputs[0], program, arena);
+    move.out = address_of(instruction.outputs[0], program, memory);
     move.dtype = instruction.outputs[0].dtype;
     if (instruction.inputs.empty()) move.count = num_elements(instruction.outputs[0].shape);
   }
@@ -37,14 +39,14 @@ BoundMove bind_move(const Instruction& instruction, const Program& program, std:
   return move;
 }
 
-void bind_operands(const Instruction& instruction, const Program& program, std::byte* arena, KernelCall& call) {
+void bind_operands(const Instruction& instruction, const Program& program, const RankMemory& memory, KernelCall& call) {
   const auto arg = [&](const Operand& o) {
-    return TensorArg{address_of(o, program, arena), o.dtype, o.shape, o.global_shape, o.global_offset, o.accumulate};
+    return TensorArg{address_of(o, program, memory), o.dtype, o.shape, o.global_shape, o.global_offset, o.accumulate};
   };
   for (const Operand& operand : instruction.inputs) call.in.push_back(arg(operand));
   for (const Operand& operand : instruction.outputs) call.out.push_back(arg(operand));
   call.attrs = instruction.attrs;
-  call.scalars = reinterpret_cast<const StepScalars*>(arena + program.scalars_offset);
+  call.scalars = reinterpret_cast<const StepScalars*>(memory.at(program.scalars_offset));
   call.micro_batch = std::max(instruction.micro_batch, 0);
 }
 

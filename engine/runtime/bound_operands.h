@@ -8,7 +8,19 @@
 
 namespace trainctl {
 
-std::byte* address_of(const Operand& operand, const Program& program, std::byte* arena);
+/// The memory of a rank: its arena, and what it keeps in the memory of the host (kHostOffset).
+struct RankMemory {
+  std::byte* arena = nullptr;
+  std::byte* host = nullptr;
+
+  RankMemory() = default;
+  RankMemory(std::byte* of_arena, std::byte* of_host = nullptr) : arena(of_arena), host(of_host) {}
+  std::byte* at(int64_t offset) const {
+    return is_host_offset(offset) ? host + (offset - kHostOffset) : arena + offset;
+  }
+};
+
+std::byte* address_of(const Operand& operand, const Program& program, const RankMemory& memory);
 
 /// inputs[0] and outputs[0] of an instruction that is not a kernel.
 struct BoundMove {
@@ -17,9 +29,9 @@ struct BoundMove {
   int64_t count = 0;  ///< collective: elements, as the Communicator counts them; all others: bytes
   DType dtype = DType::f32;
 };
-BoundMove bind_move(const Instruction& instruction, const Program& program, std::byte* arena);
+BoundMove bind_move(const Instruction& instruction, const Program& program, const RankMemory& memory);
 
 /// Fills in operands, attributes, scalars and micro-batch of a kernel's call; the device adds the rest.
-void bind_operands(const Instruction& instruction, const Program& program, std::byte* arena, KernelCall& call);
+void bind_operands(const Instruction& instruction, const Program& program, const RankMemory& memory, KernelCall& call);
 
 }  // namespace trainctl

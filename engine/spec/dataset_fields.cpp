@@ -21,7 +21,7 @@ std::string label_types() {
 
 /// Appends to `others` the types that read files of samples, one image or row at a time.
 std::vector<std::string> with_sources(std::vector<std::string> others = {}) {
-  for (const char* type : {"image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100"})
+  for (const char* type : {"image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10", "cifar100"})
     others.emplace_back(type);
   return others;
 }
@@ -37,14 +37,16 @@ const Section& dataset_section() {
           field<&D::type>(
               "type",
               "mnist: IDX files (also .gz). image_folder: JPEG and PNG files, one folder per class. tar: shards in "
-              "which files with a common name form a sample (WebDataset). csv: rows of text. npy, npz, safetensors: "
+              "which files with a common name form a sample (WebDataset). csv: rows of text. table: rows of JSON "
+              "Lines, Parquet, "
+              "Arrow, TFRecord, MDS, LMDB or a Hugging Face folder. npy, npz, safetensors: "
               "arrays. cifar10, cifar100: their binary files. tokens: token files of nanoGPT or llm.c. text: the "
               "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines. "
               "preference: "
               "chosen and rejected answers in JSON Lines, for the loss dpo. random, constant and clicks generate "
               "samples. mix: draws from several data sets.")
-              .one_of({"mnist", "image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100",
-                       "tokens", "text", "chat", "preference", "random", "constant", "clicks", "mix"})
+              .one_of({"mnist", "image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10",
+                       "cifar100", "tokens", "text", "chat", "preference", "random", "constant", "clicks", "mix"})
               .required(),
           list_field<&D::paths>("path", FieldKind::paths,
                                 "mnist, cifar10, cifar100: the folder of the files. image_folder: the folder that "
@@ -58,18 +60,19 @@ const Section& dataset_section() {
               .one_of({"train", "test"})
               .is(FieldKind::split)
               .for_type(with_sources({"mnist"})),
-          make_field("fields", FieldKind::sample_fields,
-                     "The fields of a sample and where they come from: columns (csv), file extensions (tar), files "
-                     "(npy) or arrays (npz, safetensors). If omitted, tar uses {image: [jpg, jpeg, png], label: "
-                     "cls}; npz and safetensors use {data: data, label: label}.")
-              .for_type({"tar", "csv", "npy", "npz", "safetensors"}),
+          make_field(
+              "fields", FieldKind::sample_fields,
+              "The fields of a sample and where they come from: columns (csv, table), file extensions (tar), files "
+              "(npy) or arrays (npz, safetensors). If omitted, tar uses {image: [jpg, jpeg, png], label: "
+              "cls}; npz and safetensors use {data: data, label: label}.")
+              .for_type({"tar", "csv", "table", "npy", "npz", "safetensors"}),
           field<&D::weights>("weights", "One weight per path: samples are drawn from the paths in these proportions.")
               .above(0)
-              .for_type({"image_folder", "tar", "csv", "npy", "npz", "safetensors"}),
+              .for_type({"image_folder", "tar", "csv", "table", "npy", "npz", "safetensors"}),
           field<&D::channels>("channels", "Channels of the decoded image: 3 (red, green, blue) or 1 (grey).")
               .at_least(1)
               .at_most(3)
-              .for_type({"image_folder", "tar"}),
+              .for_type({"image_folder", "tar", "table"}),
           field<&D::label_set>("label_set", "Which labels to use: fine (100 classes) or coarse (20 superclasses).")
               .one_of({"fine", "coarse"})
               .for_type({"cifar100"}),
@@ -153,7 +156,7 @@ const Section& dataset_section() {
                                  "and https:// paths; 0: 16 GiB, or a quarter of the free disk if that is less.")
               .is(FieldKind::bytes)
               .at_least(0)
-              .for_type({"tar", "csv", "npy", "npz", "safetensors", "tokens", "text", "chat", "preference"}),
+              .for_type({"tar", "csv", "npy", "npz", "safetensors", "tokens", "text", "chat", "preference", "table"}),
           make_field("sources", FieldKind::sources,
                      "The data sets to draw from, by name. Each has the fields of `dataset` for its own type, except "
                      "those of batches and loading, and may have `max_epochs`, the passes over it in the whole run.")

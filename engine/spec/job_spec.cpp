@@ -68,6 +68,16 @@ std::string_view to_string(ExpertMethod method) {
   return {};
 }
 
+std::string_view to_string(StatePlace place) {
+  switch (place) {
+    case StatePlace::device:
+      return "device";
+    case StatePlace::host:
+      return "host";
+  }
+  return {};
+}
+
 std::string_view to_string(SearchAlgorithm algorithm) {
   switch (algorithm) {
     case SearchAlgorithm::recursive_programming:
@@ -222,14 +232,15 @@ bool is_better(const std::string& metric, double value, double than) {
 }
 
 bool DatasetSpec::has_source() const {
-  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "npy",
-                                                 "npz",          "safetensors", "cifar10", "cifar100"};
+  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "table",    "npy",
+                                                 "npz",          "safetensors", "cifar10", "cifar100", "audio_folder"};
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
 std::vector<std::string> DatasetSpec::field_names() const {
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};
+  if (type == "audio_folder") return {"audio", "label"};
   if (is_mix()) {
     if (sources.empty()) return {"data", "label"};
     std::vector<std::string> names = sources.front().field_names();
@@ -294,7 +305,9 @@ static std::vector<DatasetSpec> held_out_sources(const std::vector<DatasetSpec>&
   return held_out;
 }
 
-static bool type_has_named_classes(const std::string& type) { return type == "image_folder" || type == "csv"; }
+static bool type_has_named_classes(const std::string& type) {
+  return type == "image_folder" || type == "csv" || type == "table" || type == "audio_folder";
+}
 
 DatasetSpec JobSpec::validation_set() const {
   DatasetSpec set = dataset;

@@ -66,7 +66,7 @@ struct ShareChange {
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | image_folder | tar | csv | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
+  std::string type;  ///< mnist | image_folder | tar | csv | table | npy | npz | safetensors | tokens | text | …
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
@@ -124,6 +124,11 @@ struct DatasetSpec {
   std::vector<std::pair<std::string, std::vector<std::string>>> source_paths;  ///< only in a validation: by source
   bool concatenates = false;  ///< only in a validation: each sample of each source comes once
   int64_t store_cache = 0;  ///< bytes on the local disk for blocks of object stores; 0: chosen by the size of the disk
+  // audio_folder
+  std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
+  int64_t sample_rate = 16'000;     ///< of every file; other rates are errors
+  int64_t mel_bins = 80;            ///< mel: values per frame
+  int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< type of data: f32 | i32
@@ -394,6 +399,15 @@ std::string_view to_string(ContextMethod method);
 enum class ExpertMethod : uint8_t { automatic, gather, all_to_all };
 std::string_view to_string(ExpertMethod method);
 
+/// The memory that holds a part of a rank's state.
+enum class StatePlace : uint8_t { device, host };
+std::string_view to_string(StatePlace place);
+
+/// parallel.offload: state that ranks on GPUs keep in the memory of their host.
+struct OffloadSpec {
+  StatePlace optimizer = StatePlace::device;
+};
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -416,6 +430,7 @@ struct ParallelSpec {
   ExpertMethod expert_method = ExpertMethod::automatic;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
+  OffloadSpec offload;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;      ///< 0: as many as max_memory requires

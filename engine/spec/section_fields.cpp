@@ -221,6 +221,18 @@ const Section& train_section() {
               "until its values have been counted.")
               .at_least(0)
               .at_most(kMaxSteps),
+          field<&T::fingerprints>(
+              "fingerprints",
+              "Steps between fingerprints of weights, gradients and optimizer states, for `trainctl diff`; 0: none. "
+              "Such a step waits until its values have been read.")
+              .at_least(0)
+              .at_most(kMaxSteps),
+          field<&T::audit_every>("audit_every",
+                                 "Steps between two audits, in which each rank replays its last step on another core "
+                                 "and compares bits; 0: "
+                                 "none. Needs launch.device: cpu.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",
                             "If the loss is NaN or infinite: stop ends the run with exit code 5; warn prints one "
                             "warning and continues; skip continues too, and a step whose gradients contain NaN or "
@@ -258,6 +270,19 @@ const Section& optimizer_shard_section() {
           field<&S::within_host>("within_host",
                                  "Shard over the ranks of one host only. Every host stores the whole state, and the "
                                  "gradient shards are summed across hosts."),
+      }};
+  return section;
+}
+
+const Section& offload_section() {
+  using O = OffloadSpec;
+  static const Section section{
+      "parallel.offload",
+      "State that ranks on GPUs keep in the memory of their host.",
+      {
+          field<&O::optimizer>("optimizer",
+                               "Optimizer state. device: in the memory of the GPU; host: in pinned memory of the host, "
+                               "which updates read and write over the bus."),
       }};
   return section;
 }
@@ -328,7 +353,8 @@ const Section& parallel_section() {
               .at_most(kMaxRanks),
           field<&P::expert_method>(
               "expert_method",
-              "With expert: how tokens reach the ranks of their experts. gather: each of these ranks receives all tokens; "
+              "With expert: how tokens reach the ranks of their experts. gather: each of these ranks receives all "
+              "tokens; "
               "all_to_all: a rank receives only the tokens that its experts compute; auto: the method with the lowest "
               "estimated time."),
           make_field("recompute", FieldKind::patterns,
@@ -337,6 +363,7 @@ const Section& parallel_section() {
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Shards optimizer state, gradients and weights over data-parallel ranks.")
               .shorthand("level"),
+          subsection<&P::offload>("offload", offload_section(), "State in the memory of the host."),
           field<&P::bucket_bytes>("bucket_bytes",
                                   "Bucket size: at optimizer_shard levels 0 to 2, parameters with up to this many "
                                   "bytes of gradients are reduced, updated and gathered together; 0: 32 MiB.")

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/batch_transforms.h"
 #include "engine/spec/expression.h"
@@ -142,6 +143,18 @@ void gradients_in_bf16_are_of_bf16(Rules& r) {
           "set precision: bf16, or remove gradient_precision");
 }
 
+void audits_replay_on_cores(Rules& r) {
+  if (!r.fine({"train.audit_every"}) || r.job.train.audit_every == 0) return;
+  if (r.fine({"launch.device"}) && r.job.launch.device != Device::cpu)
+    r.wrong(
+        "train.audit_every",
+        "audits replay steps on other CPU cores, and launch.device is " + std::string(to_string(r.job.launch.device)),
+        "set launch.device: cpu, or audit_every: 0");
+  if (r.fine({"parallel.mode"}) && r.job.servers() > 0)
+    r.wrong("train.audit_every", "audits replay steps of ranks, and parameter servers run outside of steps",
+            "set audit_every: 0, or another parallel.mode");
+}
+
 /// parallel.sync: false.
 void workers_are_on_their_own(Rules& r) {
   if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
@@ -154,6 +167,9 @@ void workers_are_on_their_own(Rules& r) {
   if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
     r.wrong("train.histograms", "histograms need steps that all workers share, and asynchronous workers have none",
             "set histograms: 0, or parallel.sync: true");
+  if (r.fine({"train.fingerprints"}) && r.job.train.fingerprints > 0)
+    r.wrong("train.fingerprints", "fingerprints need steps that all workers share, and asynchronous workers have none",
+            "set fingerprints: 0, or parallel.sync: true");
 }
 
 /// parallel.sync: true, with tables.
@@ -180,6 +196,10 @@ void servers_hold_the_weights(Rules& r) {
             "parameter_server stores the optimizer state on the servers, so the "
             "workers have nothing to shard",
             "set level: 0, or parallel.mode: data_parallel");
+  if (r.fine({"parallel.offload.optimizer"}) && parallel.offload.optimizer == StatePlace::host)
+    r.wrong("parallel.offload.optimizer",
+            "parameter_server stores the optimizer state on the servers, so the workers have nothing to offload",
+            "remove offload, or set parallel.mode: data_parallel");
   if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
       r.job.precision == Precision::bf16)
     r.wrong("precision", "servers run on CPU cores and update in fp32, so workers on GPUs cannot use bf16",
@@ -790,6 +810,26 @@ void mixtures_fit(Rules& r) {
   }
 }
 
+void stores_suit_the_type(Rules& r) {
+  const DatasetSpec& set = r.job.dataset;
+  if (!r.fine({"dataset.type", "dataset.path"})) return;
+  const std::vector<std::string> types = {"tar",    "csv",  "npy",  "npz",       "safetensors",
+                                          "tokens", "text", "chat", "preference", "table"};
+  const bool reads_stores = std::find(types.begin(), types.end(), set.type) != types.end();
+  for (size_t i = 0; i < set.paths.size(); ++i) {
+    const std::string field =
+        set.paths.size() > 1 ? "dataset.path[" + number(static_cast<int64_t>(i)) + "]" : "dataset.path";
+    if (is_url(set.paths[i]) && !reads_stores)
+      r.wrong(field, "a data set of type " + set.type + " cannot be read from an object store",
+              set.type == "image_folder" ? "write the images into tar shards, which can" : "download its files");
+    const std::string_view rest = std::string_view(set.paths[i]).substr(0, set.paths[i].find_first_of("?#"));
+    if (is_url(set.paths[i]) && rest.find('@') != std::string_view::npos && set.paths[i].starts_with("http"))
+      r.wrong(field, "must not contain a user name or password", "jobs are saved; use a signed address or a store");
+  }
+  if (is_url(set.tokenizer))
+    r.wrong("dataset.tokenizer", "cannot be read from an object store", "download the tokenizer");
+}
+
 void samples_have_their_fields(Rules& r) {
   if (!r.fine({"dataset"}) || !r.job.dataset.has_source()) return;
   const DatasetSpec& d = r.job.dataset;
@@ -800,12 +840,12 @@ void samples_have_their_fields(Rules& r) {
   if (!by_file && r.job.positions.contains("dataset.split") && !d.has_shares())
     r.wrong("dataset.split", "split: " + d.split + " is only for the types mnist, cifar10 and cifar100",
             "e.g. {train: 0.9, validation: 0.1}");
-  if (d.fields.empty() && (d.type == "csv" || d.type == "npy"))
+  if (d.fields.empty() && (d.type == "csv" || d.type == "table" || d.type == "npy"))
     r.wrong("dataset", "a " + d.type + " data set needs 'fields'",
-            d.type == "csv" ? "e.g. fields: {features: [age, height], label: species}"
+            d.type != "npy" ? "e.g. fields: {features: [age, height], label: species}"
                             : "e.g. fields: {data: images.npy, label: labels.npy}");
   for (const SampleFieldSpec& field : d.fields)
-    if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
+    if (field.parts.size() > 1 && d.type != "csv" && d.type != "table" && d.type != "tar")
       r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " data set comes from one array, not " +
                                                   number(static_cast<int64_t>(field.parts.size())));
   if (d.fields.size() > kMaxSampleFields)
@@ -975,6 +1015,7 @@ void validate_set(Rules& r) {
   document_fields_agree(r);
   filters_are_expressions(r);
   pairs_suit_the_job(r);
+  stores_suit_the_type(r);
   one_folder_of_files(r);
   samples_have_their_fields(r);
   random_integers_have_classes(r);
@@ -1004,6 +1045,7 @@ void validate(const JobSpec& job, Problems& problems) {
   if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
+  audits_replay_on_cores(r);
   adapters_start_beside_a_base(r);
   frozen_weights_are_packed_beside_adapters(r);
   norms_start_as_those_of_weights(r);

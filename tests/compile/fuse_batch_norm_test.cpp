@@ -29,21 +29,63 @@ std::vector<const Instruction*> of(const Program& program, const std::string& op
   return found;
 }
 
+/// Collectives within the step, without those of parameters' gradients.
+std::vector<const Instruction*> exchanges_of(const Program& program) {
+  std::vector<const Instruction*> found;
+  for (const Instruction& i : program.instructions) {
+    const bool is_counted = i.purpose == Purpose::statistics || i.purpose == Purpose::redistribute;
+    if (i.opcode == Opcode::collective && is_counted) found.push_back(&i);
+  }
+  return found;
+}
+
 const std::string kNorm = "  - {name: a, type: dense, units: 16}\n  - {name: n, type: batch_norm}\n";
 const std::string kRelu = "  - {name: r, type: relu}\n";
 
 }  // namespace
 
-TEST_CASE("the mean and variance of a whole batch are one kernel, and two where ranks share the batch") {
+TEST_CASE("the mean and variance are one kernel; where ranks share the batch, they exchange both in one call") {
   const Program one = batch_norm_programs(kNorm)[0];
   REQUIRE(of(one, "batch_norm_mean_var").size() == 1);
   CHECK(of(one, "batch_norm_mean_var")[0]->outputs.size() == 2);
   CHECK(of(one, "batch_norm_mean").empty());
   CHECK(of(one, "batch_norm_var").empty());
   for (const Program& p : batch_norm_programs(kNorm, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
-    CHECK(of(p, "batch_norm_mean_var").empty());
+    REQUIRE(of(p, "batch_norm_mean_var").size() == 1);
+    CHECK(of(p, "batch_norm_mean_var")[0]->attrs.integer("count") == 4);  // of its own rows
+    CHECK(of(p, "batch_norm_mean").empty());
+    CHECK(of(p, "batch_norm_var").empty());
+    REQUIRE(of(p, "batch_norm_merge").size() == 1);
+    CHECK(of(p, "batch_norm_merge")[0]->inputs[0].shape == Shape{2, 2, 16});
+    const std::vector<const Instruction*> exchanges = exchanges_of(p);
+    REQUIRE(exchanges.size() == 2);
+    CHECK(exchanges[0]->collective == Collective::all_gather);
+    CHECK(exchanges[0]->inputs[0].shape == Shape{2, 16});
+    CHECK(exchanges[1]->collective == Collective::all_reduce);  // both sums of the gradient
+    CHECK(exchanges[1]->inputs[0].shape == Shape{2, 16});
+  }
+}
+
+TEST_CASE("the exchange of a gradient's sums runs beside the weight's gradient of the layer behind") {
+  const std::string layers = kNorm + "  - {name: b, type: dense, units: 16}\n";
+  for (const Program& p : batch_norm_programs(layers, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
+    const auto at = [&](auto is) {
+      return std::find_if(p.instructions.begin(), p.instructions.end(), is) - p.instructions.begin();
+    };
+    const auto sums = at([](const Instruction& i) { return i.op == "batch_norm_grad_stats"; });
+    const auto product = at([](const Instruction& i) { return i.name.find("b.matmul.grad_weight") == 0; });
+    const auto reader = at([](const Instruction& i) { return i.op == "batch_norm_grad"; });
+    CHECK(sums + 1 < product);  // the exchange is between them
+    CHECK(product < reader);
+  }
+}
+
+TEST_CASE("statistics that cannot be beside each other in memory are exchanged one by one") {
+  const std::string odd = "  - {name: a, type: dense, units: 10}\n  - {name: n, type: batch_norm}\n";
+  for (const Program& p : batch_norm_programs(odd, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
     CHECK(of(p, "batch_norm_mean").size() == 1);
     CHECK(of(p, "batch_norm_var").size() == 1);
+    CHECK(exchanges_of(p).size() == 4);
   }
 }
 
@@ -87,8 +129,9 @@ TEST_CASE("batch_norm whose result another layer reads writes it") {
 
 TEST_CASE("batch_norm and its relu read x twice forward and twice backward, once more where ranks share the batch") {
   for (const auto& [ranks, reads] : {std::pair{"1", 4}, std::pair{"2", 5}}) {
-    for (const Program& p : batch_norm_programs(kNorm + kRelu + "  - {name: s, type: softmax}\n",
-                                     {"parallel.mode=data_parallel", std::string("launch.ranks=") + ranks})) {
+    for (const Program& p :
+         batch_norm_programs(kNorm + kRelu + "  - {name: s, type: softmax}\n",
+                             {"parallel.mode=data_parallel", std::string("launch.ranks=") + ranks})) {
       int found = 0;
       for (const Instruction& i : p.instructions)
         found += std::any_of(i.inputs.begin(), i.inputs.end(), [](const Operand& x) { return x.tensor == "a"; });

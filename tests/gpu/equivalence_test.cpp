@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "engine/base/text.h"
+#include "engine/machine/machine.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
@@ -151,6 +153,38 @@ TEST_CASE("a gradient that is made and reduced in pieces follows the CPU's curve
       CHECK(largest_difference(found.losses, expected.losses) < (half ? kBf16Tolerance : kTolerance));
     }
   }
+}
+
+TEST_CASE("optimizer state in the memory of the host gives the same bits as on the device") {
+  if (!have_gpus(2)) return;
+  for (const char* level : {"0", "1", "3"}) {
+    CAPTURE(level);
+    std::vector<std::string> plan = steps();
+    plan.insert(plan.end(), {"launch.ranks=2", "parallel.mode=data_parallel",
+                             std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"});
+    const RunResult device = run_job("language", plan, {.cuda = true});
+    PlannedJob job = plan_job(job_spec("language", plan));
+    job.plan.offloads_optimizer = true;
+    const RunResult host = run_job(std::move(job), {.cuda = true});
+    CHECK(host.programs[0].memory.host > 0);
+    CHECK(host.programs[0].memory.optimizer == 0);
+    CHECK(host.losses == device.losses);
+    CHECK(host.weights == device.weights);
+  }
+}
+
+TEST_CASE("experts that exchange whole blocks of tokens follow the CPU's curve") {
+  if (!have_gpus(2)) return;
+  const std::vector<std::string> same = {"train={steps: 6}"};
+  std::vector<std::string> plan = same;
+  plan.insert(plan.end(), {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.expert=2",
+                           "parallel.expert_method=all_to_all"});
+  const RunResult expected = run_job("moe", same);
+  PlannedJob job = plan_job(job_spec("moe", plan));
+  job.cost = CostModel(std::make_shared<const Machine>(*find_machine("h100x8")),
+                       job.spec.precision);  // a GPU's messages have fixed sizes
+  const RunResult found = run_job(std::move(job), {.cuda = true});
+  CHECK(largest_difference(found.losses, expected.losses) < kTolerance);
 }
 
 TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve on 1 GPU") { check_bf16_gradients_on(1); }

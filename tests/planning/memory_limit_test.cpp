@@ -4,10 +4,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "engine/planning/compile_job.h"
 #include "engine/planning/plan_job.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
@@ -82,7 +85,7 @@ TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
   CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=tf32", "launch.device=cpu"}).spec));
 }
 
-TEST_CASE("recompute is advised with its memory and its time, beside more micro-batches") {
+TEST_CASE("recompute is advised in as few blocks as suffice, with its memory and its time, beside more micro-batches") {
   const auto deep = [](const std::string& max_memory) {
     return plan_job(parse_job(R"(
 dataset: {type: random, shape: [256], label_shape: [256], label_dtype: f32, batch: 4096}
@@ -104,11 +107,32 @@ launch: {ranks: 2, device: cuda, machine: h100x8}
   const auto message = over_memory_limit(job, compile_all(job));
   REQUIRE(message);
   INFO(*message);
-  const size_t recompute = message->find("parallel.recompute: ['h.*.norm', 'h.*.act'] ("),
+  const size_t recompute = message->find("parallel.recompute: ['h.{0-"),
                micro_batches = message->find("parallel.micro_batches: 2 (");
   REQUIRE(recompute != std::string::npos);
   REQUIRE(micro_batches != std::string::npos);
   CHECK(message->find(" slower)") != std::string::npos);
+}
+
+TEST_CASE("under max_memory collectives are repeated in the backward pass if their kept results do not fit") {
+  const auto megatron = [](const std::string& max_memory) {
+    return plan_job(
+        job_spec("transformer", {"launch.ranks=2", "parallel.mode=semi_auto_parallel",
+                                 "parallel.strategies={'h.*.ln?': [[1, 2, 1]], h.*.q: [[1, 1, 1], [2, 1]], h.*.k: [[1, "
+                                 "1, 1], [2, 1]], h.*.v: [[1, 1, 1], [2, 1]], h.*.proj: [[1, 1, 2], [1, 2]], h.*.fc1: "
+                                 "[[1, 1, 1], [2, 1]], h.*.fc2: [[1, 1, 2], [1, 2]]}",
+                                 "parallel.recompute=['h.*']", "parallel.max_memory=" + max_memory}));
+  };
+  const PlannedJob any = megatron("0");
+  REQUIRE_FALSE(any.plan.kept.empty());
+  const int64_t needs = compile_all(any)[0].memory.total();
+  CHECK_FALSE(megatron(std::to_string(needs)).plan.kept.empty());
+  const PlannedJob less = megatron(std::to_string(needs - 1));
+  CHECK(less.plan.kept.empty());
+  CHECK(compile_all(less)[0].memory.total() < needs);
+  const std::vector<std::string>& notes = less.plan.notes;
+  CHECK(std::any_of(notes.begin(), notes.end(),
+                    [](const std::string& note) { return note.find("recompute repeats all collectives") == 0; }));
 }
 
 TEST_CASE("require_machine_memory refuses a job that its machine cannot hold, at launch.machine") {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/text/tokenizer.h"
@@ -279,4 +280,152 @@ TEST_CASE("errors of documents name the file and the line") {
   other.paths = {folder.path() + "/talks.parquet"};
   write_document_file(folder.path() + "/talks.parquet", "PAR1");
   CHECK(document_error([&] { DocumentSet parquet(other); }).find("Parquet") != std::string::npos);
+}
+
+namespace {
+
+DatasetSpec text_set(const std::string& folder, const std::string& lines, int64_t length) {
+  write_tokenizer(folder, kPlainTemplate);
+  write_document_file(folder + "/texts.jsonl", lines);
+  DatasetSpec spec;
+  spec.type = "text";
+  spec.paths = {folder + "/texts.jsonl"};
+  spec.tokenizer = folder;
+  spec.length = length;
+  spec.pack = true;
+  return spec;
+}
+
+/// Positions of all rows, without the padding.
+int64_t used_positions_of(const DocumentSet& set) {
+  int64_t used = 0;
+  for (int64_t i = 0; i < set.size(); ++i) {
+    const DocumentRow row = document_row(set, i);
+    used += std::count_if(row.label.begin(), row.label.end(), [](int32_t label) { return label != kNoTrainedLabel; });
+  }
+  return used;
+}
+
+std::string lines_of_texts(const std::vector<std::string>& texts) {
+  std::string lines;
+  for (size_t i = 0; i < texts.size(); ++i)
+    lines += "{\"text\": \"" + texts[i] + "\", \"score\": " + std::to_string(i) + ", \"meta\": {\"lang\": \"" +
+             (i % 2 == 0 ? "en" : "de") + "\"}}\n";
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a filter leaves out documents by their tokens, bytes and fields, and names an unknown field") {
+  ScratchFolder folder;
+  DatasetSpec spec = text_set(folder.path(), lines_of_texts({"aaaa", "bbbbbb", "cccccccc", "dd"}), 16);
+  const auto used = [&](const std::string& filter) {
+    spec.filter = filter;
+    return used_positions_of(DocumentSet(spec));
+  };
+  CHECK(used("") == 3 + 5 + 7 + 1);
+  CHECK(used("tokens >= 6") == 5 + 7);
+  CHECK(used("meta_lang == 'en' and score < 2") == 3);
+  CHECK(used("not (score == 2) and bytes > 4") == 3 + 5 + 1);
+  spec.filter = "tokens >= 6";
+  CHECK(DocumentSet(spec).notes().front() == "2 of 4 documents are left out by dataset.filter");
+  spec.filter = "quality > 1";
+  try {
+    DocumentSet set(spec);
+    FAIL("the filter was accepted");
+  } catch (const SpecError& error) {
+    CHECK(error.diagnostics().front().path == "dataset.filter");
+    CHECK(error.diagnostics().front().message.find("texts.jsonl:1") != std::string::npos);
+    CHECK(error.diagnostics().front().hint.find("score") != std::string::npos);
+  }
+  spec.filter = "tokens + 1";
+  CHECK_THROWS_AS(DocumentSet{spec}, SpecError);
+  spec.filter = "tokens > 100";
+  CHECK_THROWS_AS(DocumentSet{spec}, SpecError);
+}
+
+TEST_CASE("of documents with the same tokens only the first is used") {
+  ScratchFolder folder;
+  DatasetSpec spec = text_set(folder.path(), lines_of_texts({"same", "other", "same", "same", "last"}), 16);
+  spec.deduplicate = true;
+  const DocumentSet set(spec);
+  CHECK(used_positions_of(set) == 3 + 4 + 3);
+  CHECK(set.notes().front() == "2 of 5 documents are left out by dataset.deduplicate");
+  spec.pack = false;
+  CHECK(DocumentSet(spec).size() == 3);
+}
+
+TEST_CASE("concatenated rows are full but for the last one, and rows in order keep documents whole") {
+  ScratchFolder folder;
+  std::vector<std::string> texts;
+  int64_t pairs = 0;
+  for (size_t i = 0; i < 40; ++i) {
+    texts.push_back(std::string(2 + i * 7 % 23, static_cast<char>('a' + i % 26)));
+    pairs += static_cast<int64_t>(texts.back().size()) - 1;
+  }
+  DatasetSpec spec = text_set(folder.path(), lines_of_texts(texts), 32);
+  spec.packing = "concatenate";
+  const DocumentSet joined(spec);
+  CHECK(joined.size() == (pairs + 31) / 32);
+  CHECK(used_positions_of(joined) == pairs);
+  for (int64_t i = 0; i + 1 < joined.size(); ++i) {
+    const DocumentRow row = document_row(joined, i);
+    CHECK(std::count(row.label.begin(), row.label.end(), kNoTrainedLabel) == 0);
+  }
+  spec.packing = "in_order";
+  const DocumentSet in_order(spec);
+  CHECK(used_positions_of(in_order) == pairs);
+  spec.packing = "best_fit";
+  const DocumentSet best_fit(spec);
+  CHECK(used_positions_of(best_fit) == pairs);
+  CHECK(best_fit.size() <= in_order.size());
+  CHECK(document_row(in_order, 0).data[0] == document_row(best_fit, 0).data[0]);
+}
+
+TEST_CASE("fill-in-the-middle keeps the tokens of a document, in one of two orders, and cuts anew in each pass") {
+  const std::vector<int32_t> tokens = {1, 10, 11, 12, 13, 2};
+  const FimTokens marks{100, 101, 102, 1, 1};
+  CHECK(rearranged(tokens, marks, {1, 3, false}) == std::vector<int32_t>{1, 100, 10, 101, 13, 102, 11, 12, 2});
+  CHECK(rearranged(tokens, marks, {1, 3, true}) == std::vector<int32_t>{1, 100, 101, 13, 102, 10, 11, 12, 2});
+  ScratchFolder folder;
+  DatasetSpec spec = text_set(folder.path(), lines_of_texts({"abcdefghij", "klmnopqrst", "uvwxyz"}), 16);
+  spec.fim = 1;
+  CHECK_THROWS_AS(DocumentSet{spec}, SpecError);  // the tokenizer has no known tokens
+  spec.fim_tokens = {"<|end|>", "<|user|>", "<|bot|>"};
+  const DocumentSet set(spec);
+  const auto tokenizer = open_tokenizer(folder.path());
+  const int32_t prefix = *tokenizer->find("<|end|>"), suffix = *tokenizer->find("<|user|>"),
+                middle = *tokenizer->find("<|bot|>");
+  CHECK(set.size() == 3);  // each has three more tokens than before, so no two fit into a row
+  std::set<std::vector<int32_t>> seen;
+  for (uint64_t pass = 0; pass < 8; ++pass) {
+    std::vector<int32_t> data(16), label(16), documents(16);
+    const std::vector<void*> to = {data.data(), label.data(), documents.data()};
+    ReadState state;
+    state.rng = SampleRng(1, pass, 0);
+    set.read(0, state, to);
+    CHECK(data[0] == prefix);
+    std::vector<int32_t> whole = {data[0]};
+    for (size_t i = 0; i < 16 && label[i] != kNoTrainedLabel; ++i) whole.push_back(label[i]);
+    CHECK(whole.size() == 13);
+    for (size_t i = 0; i + 1 < whole.size(); ++i) CHECK(data[i] == whole[i]);
+    CHECK(std::count(whole.begin(), whole.end(), suffix) == 1);
+    CHECK(std::count(whole.begin(), whole.end(), middle) == 1);
+    seen.insert(whole);
+    const auto at = [&](int32_t token) { return std::find(whole.begin(), whole.end(), token) - whole.begin(); };
+    std::vector<int32_t> text(whole.begin() + at(prefix) + 1, whole.begin() + at(suffix));
+    std::vector<int32_t> last(whole.begin() + at(suffix) + 1, whole.begin() + at(middle));
+    text.insert(text.end(), whole.begin() + at(middle) + 1, whole.end());
+    text.insert(text.end(), last.begin(), last.end());
+    CHECK(tokenizer->decode(text, false) == "abcdefghij");
+  }
+  CHECK(seen.size() > 4);
+}
+
+TEST_CASE("the lengths of rows are the mean lengths of their documents") {
+  ScratchFolder folder;
+  DatasetSpec spec = text_set(folder.path(), lines_of_texts({"abcdefghi", "abc", "abcde"}), 16);
+  spec.pack = false;
+  CHECK(DocumentSet(spec).lengths() == std::vector<int32_t>{8, 2, 4});
+  CHECK(DocumentSet(spec).tokens_per_sample() == doctest::Approx(14.0 / 3));
 }

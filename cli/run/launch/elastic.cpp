@@ -43,6 +43,12 @@ std::string Elastic::note_lost(const Cluster& cluster, const std::vector<RankRep
   std::vector<std::string> why;
   for (const RankPlace& place : cluster.places) {
     const RankReport& report = reports[static_cast<size_t>(place.rank)];
+    if (report.error && report.error->kind == ErrorKind::audit && !lost_.contains(place.host)) {
+      why.push_back(
+          fmt::format("host {} computes incorrectly (rank {}: {})", place.host, place.rank, report.error->what));
+      note(place.host).computes_incorrectly = true;
+      continue;
+    }
     // A host that was reachable before and is not at the next start is lost too.
     const std::string unreached = "host " + place.host + " ";
     const bool did_not_start = !changes_.empty() && report.start_error.starts_with(unreached);
@@ -119,7 +125,7 @@ std::vector<JobSpec> Elastic::jobs(std::string& fault, const std::string& withou
 
 void Elastic::look() {
   for (auto& [host, lost] : lost_) {
-    if (std::find(back_.begin(), back_.end(), host) == back_.end()) ask(host, lost);
+    if (!lost.computes_incorrectly && std::find(back_.begin(), back_.end(), host) == back_.end()) ask(host, lost);
   }
 }
 

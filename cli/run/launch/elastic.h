@@ -74,6 +74,7 @@ class Elastic {
   struct Lost {
     double since = 0, tried = 0, wait = 0;  ///< `wait`: seconds until the next probe
     std::string beyond;                     ///< host that it must also reach again; empty: only the launcher
+    bool computes_incorrectly = false;      ///< an audit has failed there: it is not taken back
     hosts::PipedChild probe;
     std::string output;
   };

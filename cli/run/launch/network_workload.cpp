@@ -91,7 +91,8 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (texts_) make_room_for(*texts_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
-  if ((job_.spec.train.histograms > 0 || reports_expert_loads(job_)) && !options.evaluate)
+  if ((job_.spec.train.histograms > 0 || job_.spec.train.fingerprints > 0 || reports_expert_loads(job_)) &&
+      !options.evaluate)
     memory_.routes = routes_of_histograms(classes_.num_ranks());
   if (options.generates()) memory_.routes = routes_of_generation(classes_.num_ranks());
   if (texts_) add_routes(routes_of_generation(classes_.num_ranks()));

@@ -23,6 +23,7 @@
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/save_policy.h"
+#include "engine/train/checkpoint/verify_checkpoint.h"
 #include "engine/train/checkpoint/write_checkpoint.h"
 #include "launcher/quiet_fork.h"
 
@@ -65,6 +66,14 @@ class SavedImageView {
   int fd_;
   std::span<const std::byte> bytes_;
 };
+
+/// Pages that have been synced: the next read comes from the disk.
+void drop_cached_pages(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  close(fd);
+}
 
 /// The writer's side.
 class Writer {
@@ -178,12 +187,28 @@ class Writer {
   void retain() {
     try {
       const CheckpointSpec spec = job_.spec.train.saving();
+      const std::vector<CheckpointEntry> entries = directory_.list_own();
+      if (!is_replacement_whole(entries, static_cast<size_t>(spec.keep))) return;
       std::set<int64_t> also;
-      if (const auto best = best_step(directory_.list_own(), spec.keep_best)) also.insert(*best);
+      if (const auto best = best_step(entries, spec.keep_best)) also.insert(*best);
       directory_.retain(static_cast<int>(spec.keep), also);
     } catch (const EnvError& error) {
       report(std::string("cannot delete old checkpoints: ") + error.what());
     }
+  }
+
+  /// Reads the newest checkpoint back from the disk if older ones would be deleted for it. If it is damaged, they stay.
+  bool is_replacement_whole(const std::vector<CheckpointEntry>& entries, size_t keep) {
+    std::vector<const CheckpointEntry*> complete;
+    for (const CheckpointEntry& entry : entries)
+      if (entry.complete()) complete.push_back(&entry);
+    if (complete.size() <= keep) return true;
+    const CheckpointEntry& newest = *complete.front();
+    for (const StoredFile& file : newest.manifest.files) drop_cached_pages(newest.path + "/" + file.name);
+    const Verification found = verify_checkpoint(newest.path);
+    if (found.problems.empty()) return true;
+    report(fmt::format("{} is damaged, so no older checkpoint is deleted: {}", newest.path, found.problems.front()));
+    return false;
   }
 
   /// Waits that long, or less if the ranks end.

@@ -80,15 +80,16 @@ void require_base(const WeightFiles& weights, const StoredBase& base, const std:
 }
 
 void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor,
-                     WeightsRead read) {
-  if (reader.manifest().base) load_weights(program, start_weights(job), executor);
-  restore(program, reader, executor, read);
+                     WeightsRead read, const std::function<void()>& on_progress) {
+  if (reader.manifest().base) load_weights(program, start_weights(job), executor, on_progress);
+  restore(program, reader, executor, read, on_progress);
 }
 
-void load_start(const PlannedJob& job, const Program& program, Executor& executor) {
+void load_start(const PlannedJob& job, const Program& program, Executor& executor,
+                const std::function<void()>& on_progress) {
   const MappedWeights weights = start_weights(job);
-  load_weights(program, weights, executor);
-  load_norms(program, weights, executor);
+  load_weights(program, weights, executor, on_progress);
+  load_norms(program, weights, executor, on_progress);
   for (const StartAdapters& adapters : start_adapters(job)) adapters.load(program, executor);
 }
 

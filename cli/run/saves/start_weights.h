@@ -1,6 +1,7 @@
 // The weights that a job starts from (`weights`).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -23,14 +24,17 @@ void require_start_weights(const PlannedJob& job, bool reads_ties = false);
 std::optional<StoredBase> base_of(const PlannedJob& job);
 
 /// Writes this rank's part of a checkpoint's state into the arena, and that of its base, from the job's weights. Throws
-/// EnvError if those are not the ones that the checkpoint was trained with.
+/// EnvError if those are not the ones that the checkpoint was trained with. `on_progress`: called after each part of a
+/// few MB.
 void load_checkpoint(const PlannedJob& job, const Program& program, PieceReader& reader, Executor& executor,
-                     WeightsRead read = WeightsRead::latest);
+                     WeightsRead read = WeightsRead::latest, const std::function<void()>& on_progress = {});
 
 /// Throws EnvError if the files of `weights` are not the base of a checkpoint; `checkpoint` is its path.
 void require_base(const WeightFiles& weights, const StoredBase& base, const std::string& checkpoint);
 
 /// Writes this rank's part of the files of `weights` into the arena, and of the adapters of adapters.lora.from.
-void load_start(const PlannedJob& job, const Program& program, Executor& executor);
+/// `on_progress`: called after each part of a few MB.
+void load_start(const PlannedJob& job, const Program& program, Executor& executor,
+                const std::function<void()>& on_progress = {});
 
 }  // namespace trainctl

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/runtime/stored_ranges.h"
 
 namespace trainctl {
 namespace {
@@ -71,8 +72,10 @@ std::optional<Fault> Fault::of_environment(int rank) {
     fault.code_ = std::atoi(text.data() + 4);
   } else if (text == "skip") {
     fault.what_ = What::skip;
+  } else if (text == "flip") {
+    fault.what_ = What::flip;
   } else if (text != "hang" || !of_rank || !step) {
-    throw EnvError(std::string(kVariable) + " is " + order + ", expected RANK:STEP:exitCODE, :hang or :skip");
+    throw EnvError(std::string(kVariable) + " is " + order + ", expected RANK:STEP:exitCODE, :hang, :skip or :flip");
   }
   return of_rank == rank ? std::optional(fault) : std::nullopt;
 }
@@ -89,6 +92,21 @@ std::optional<LeftOut> Fault::left_out(const Program& program) const {
                                   [](const Instruction& i) { return i.opcode == Opcode::collective; });
   if (first == program.instructions.end()) return std::nullopt;
   return LeftOut{static_cast<uint32_t>(step_ - 1), static_cast<int>(first - program.instructions.begin())};
+}
+
+std::function<void(int64_t, Executor&)> Fault::corruption(const Program& program) const {
+  if (what_ != What::flip) return nullptr;
+  int64_t offset = -1;
+  for (const StoredRange& range : stored_ranges(program))
+    if (range.slot == kWeightSlot && range.dtype == DType::f32 && range.own_count > 0) offset = range.own_offset();
+  if (offset < 0) return nullptr;
+  return [offset, from = step_](int64_t step, Executor& executor) {
+    if (step < from) return;
+    uint32_t bits = 0;
+    executor.read(offset, &bits, sizeof bits);
+    bits ^= 1U << 12;
+    executor.write(offset, &bits, sizeof bits);
+  };
 }
 
 }  // namespace trainctl

@@ -1,13 +1,15 @@
 // Injected faults for tests of the launcher. TRAINCTL_TEST_FAULT in the environment of a run:
 //
-//   fault := rank ":" step ":" what        what := "exit" code | "hang" | "skip"
+//   fault := rank ":" step ":" what        what := "exit" code | "hang" | "skip" | "flip"
 //
 //   2:5:exit3   rank 2 exits with code 3 instead of starting step 5
 //   2:5:hang    it hangs there; 2:0:hang: it never reports that it has started
+//   2:5:flip    from step 5 on, a bit of one of its weights is wrong after each step
 //   2:5:skip    it skips the first collective of step 5; a GPU does not replay that step from its graph
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "engine/runtime/executor.h"
@@ -45,9 +47,11 @@ class Fault {
   void strike(int64_t step) const;
   /// The collective to skip; nullopt if no skip is ordered or the program has no collective.
   std::optional<LeftOut> left_out(const Program& program) const;
+  /// What changes the arena after a step, from 1; null if no flip is ordered.
+  std::function<void(int64_t step, Executor&)> corruption(const Program& program) const;
 
  private:
-  enum class What { exit, hang, skip };
+  enum class What { exit, hang, skip, flip };
 
   int64_t step_ = 0;
   What what_ = What::hang;

@@ -8,6 +8,7 @@
 #include "engine/base/printable.h"
 #include "engine/runtime/communicator.h"
 #include "engine/train/checkpoint/finite_state.h"
+#include "engine/train/trainer/step_audit.h"
 #include "engine/train/trainer/trainer.h"
 
 namespace trainctl {
@@ -29,6 +30,9 @@ void describe_current_exception(RankError& error) {
     error.missing = caught.missing;
   } catch (const SpecError& caught) {
     error.kind = ErrorKind::spec;
+    error.what = caught.what();
+  } catch (const AuditFailed& caught) {
+    error.kind = ErrorKind::audit;
     error.what = caught.what();
   } catch (const EnvError& caught) {
     error.kind = ErrorKind::env;

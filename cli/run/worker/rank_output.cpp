@@ -195,6 +195,12 @@ std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank)
   return traffic;
 }
 
+void RankOutput::write_fingerprints(int64_t step, const Fingerprints& fingerprints) const {
+  std::ofstream file(directory_.file(kFingerprintsFile), std::ios::app);
+  file << fingerprint_line(step, fingerprints) << std::flush;
+  if (!file) throw EnvError("cannot write " + directory_.file(kFingerprintsFile));
+}
+
 void RankOutput::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
   metrics_.histograms(step, histograms);
 }

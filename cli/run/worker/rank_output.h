@@ -14,6 +14,7 @@
 #include "engine/runtime/comm/batch_board.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/files/fingerprint.h"
 #include "engine/train/trainer/expert_loads.h"
 #include "engine/train/trainer/printed_tensors.h"
 #include "engine/train/trainer/trainer.h"
@@ -55,6 +56,8 @@ class RankOutput : public TrainObserver {
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
   /// Only rank 0 calls it; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
+  /// Only rank 0 calls it; see TensorFingerprints. Adds a line to fingerprints.jsonl.
+  void write_fingerprints(int64_t step, const Fingerprints& fingerprints) const;
   /// Only rank 0 calls it; see ExpertLoads.
   void write_expert_loads(int64_t step, const LoadsOfLayers& loads);
   /// Writes the statistics of asynchronous workers.
@@ -90,6 +93,9 @@ class RankOutput : public TrainObserver {
 
 /// Steps from one report of the load of experts to the next.
 int64_t steps_between_expert_loads(const TrainSpec& train);
+
+/// File in the run's folder that write_fingerprints adds to.
+inline constexpr const char* kFingerprintsFile = "fingerprints.jsonl";
 
 /// File that write_traffic writes for a rank.
 inline constexpr const char* kTrafficFile = "traffic.json";

@@ -43,19 +43,13 @@ class TokenExchange {
     name_ = node_.name.substr(0, node_.name.rfind('.'));
   }
 
-  /// By output: whether it was added to its bucket.
-  std::vector<bool> lower() {
-    at_.is_grad() ? backward() : forward();
-    return direct_;
-  }
-
- private:
-  View own(size_t input) { return bring(l_, node_.inputs[input], l_.node_inputs[static_cast<size_t>(id_)][input]); }
-  LayoutId made(size_t output) const { return l_.node_outputs[static_cast<size_t>(id_)][output]; }
-  void keep(size_t output, View view) { l_.have(node_.outputs[output]).push_back({made(output), std::move(view)}); }
-
-  void forward() {
-    SentTokens& sent = l_.sent_tokens[{l_.slot(), node_.outputs[1]}];
+  /// Sends the tokens, or dy.
+  void begin() {
+    SentTokens& sent = l_.sent_tokens[key()];
+    if (at_.is_grad()) {
+      sent.dy = send(own(0), "dy", sent, true);
+      return;
+    }
     sent = {};
     const View ids = own(at_.ids());
     const int64_t k = ids.operand.shape.back(), tokens = num_elements(ids.operand.shape) / k;
@@ -71,7 +65,26 @@ class TokenExchange {
     sent.ids = send(ids, "ids", sent, false);
     sent.weights = send(own(at_.weights()), "weights", sent, true);
     sent.x = send(own(at_.x()), "x", sent, true);
+  }
 
+  /// Computes the experts, and sends the results back. By output: whether it was added to its bucket.
+  std::vector<bool> finish() {
+    at_.is_grad() ? backward() : forward();
+    return direct_;
+  }
+
+ private:
+  View own(size_t input) { return bring(l_, node_.inputs[input], l_.node_inputs[static_cast<size_t>(id_)][input]); }
+  LayoutId made(size_t output) const { return l_.node_outputs[static_cast<size_t>(id_)][output]; }
+  void keep(size_t output, View view) { l_.have(node_.outputs[output]).push_back({made(output), std::move(view)}); }
+
+  /// Of the layer in this micro-batch.
+  std::pair<size_t, TensorId> key() const {
+    return {l_.slot(), at_.is_grad() ? node_.inputs[at_.kept()] : node_.outputs[1]};
+  }
+
+  void forward() {
+    const SentTokens sent = l_.sent_tokens.at(key());
     View y = blocks_like(own(at_.x()), "y", sent);
     View kept = l_.new_tensor(node_.outputs[1], made(1));
     l_.emit_kernel(node_.name, kernel(), attrs(sent), {sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down())},
@@ -82,9 +95,8 @@ class TokenExchange {
   }
 
   void backward() {
-    const View kept = own(at_.kept());  // a recomputed layer sends its tokens again
-    const SentTokens sent = l_.sent_tokens.at({l_.slot(), node_.inputs[at_.kept()]});
-    const View dy = send(own(0), "dy", sent, true);
+    const View kept = own(at_.kept());
+    const SentTokens sent = l_.sent_tokens.at(key());
     View dx = blocks_like(sent.x, "dx", sent), dweights = blocks_like(sent.weights, "dweights", sent);
     std::vector<View> outputs = {dx, dweights};
     direct_.assign(2, false);
@@ -94,7 +106,7 @@ class TokenExchange {
       outputs.push_back(gradient ? *gradient : l_.new_tensor(node_.outputs[o], made(o)));
     }
     l_.emit_kernel(node_.name, kernel(), attrs(sent),
-                   {dy, sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down()), kept}, outputs);
+                   {sent.dy, sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down()), kept}, outputs);
     keep(0, returned(dx, l_.new_tensor(node_.outputs[0], made(0)), sent));
     keep(1, returned(dweights, l_.new_tensor(node_.outputs[1], made(1)), sent));
     for (size_t o = 2; o < outputs.size(); ++o)
@@ -179,6 +191,8 @@ class TokenExchange {
 
 }  // namespace
 
-std::vector<bool> exchange_tokens(Lowering& l, NodeId node) { return TokenExchange(l, node).lower(); }
+void begin_token_exchange(Lowering& l, NodeId node) { TokenExchange(l, node).begin(); }
+
+std::vector<bool> finish_token_exchange(Lowering& l, NodeId node) { return TokenExchange(l, node).finish(); }
 
 }  // namespace trainctl

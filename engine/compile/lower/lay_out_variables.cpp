@@ -116,8 +116,12 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (plan.accumulates_separately && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
     const std::vector<std::string> states =
         updates(c, plan) ? c.optimizer_of(plan).states() : std::vector<std::string>{};
-    for (size_t i = 0; i < states.size(); ++i)
+    for (const std::string& state : states) {
       kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole));
+      // Averages take the place of weights in evaluations, so they stay on the device.
+      c.buffers[static_cast<size_t>(kept.optimizer.back())].is_offloaded =
+          c.plan.offloads_optimizer && state != kAverageSlot;
+    }
     const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
     if (computed != states.end())
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];

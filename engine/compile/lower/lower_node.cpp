@@ -69,7 +69,11 @@ class NodeLowering {
       return finish();
     }
     if (!token_exchange_axes(l_.c.graph, l_.c.plan, node_).empty()) {
-      direct_ = exchange_tokens(l_, id_);
+      if (l_.begun_exchanges.erase(id_) == 0) {
+        if (node_.phase == Phase::backward) bring_kept();  // a recomputed layer sends its tokens again
+        begin_token_exchange(l_, id_);
+      }
+      direct_ = finish_token_exchange(l_, id_);
       return finish();
     }
     std::vector<View> inputs;
@@ -88,6 +92,12 @@ class NodeLowering {
   }
 
  private:
+  /// The last input of a gradient of experts.
+  void bring_kept() {
+    const size_t kept = node_.inputs.size() - 1;
+    bring(l_, node_.inputs[kept], l_.node_inputs[id_][kept]);
+  }
+
   void finish() {
     if (l_.recomputing) return;
     contribute(l_, id_, direct_);

@@ -80,6 +80,7 @@ struct SentTokens {
   View rows, places;     ///< of this rank's tokens
   View counts;           ///< [ranks, ranks]: the rows that are used
   View ids, weights, x;  ///< received
+  View dy;               ///< in the backward pass: received
 };
 
 struct Lowering {
@@ -107,6 +108,7 @@ struct Lowering {
   /// the backward pass even where a layer is recomputed.
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
 
+  std::set<NodeId> begun_exchanges;  ///< nodes of experts that have begun in this task and are not finished
   /// By slot, and by the output of the experts that only their gradient reads.
   std::map<std::pair<size_t, TensorId>, SentTokens> sent_tokens;
 
@@ -179,8 +181,10 @@ View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inpu
 void exchange_keys(Lowering& l, NodeId node);
 
 // exchange_tokens.cpp
-/// A node of experts whose ranks exchange tokens. By output: whether it was added to its bucket.
-std::vector<bool> exchange_tokens(Lowering& l, NodeId node);
+/// A node of experts whose ranks exchange tokens: its messages to other ranks begin, and nodes that need none of its
+/// results may follow before the rest. By output: whether it was added to its bucket.
+void begin_token_exchange(Lowering& l, NodeId node);
+std::vector<bool> finish_token_exchange(Lowering& l, NodeId node);
 
 // lower_node.cpp
 void lower_node(Lowering& l, NodeId node);

@@ -139,16 +139,19 @@ std::vector<bool> find_sharing(const Compiler& c) {
   return shares;
 }
 
+/// Returns the end of those in the arena; Memory::host is the size of the others.
 int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
-  int64_t end = 0;
+  int64_t end = 0, host_end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
     for (size_t b = 0; b < c.buffers.size(); ++b) {
       VirtualBuffer& buffer = c.buffers[b];
       if (shares[b] || buffer.kind != static_cast<BufferKind>(kind)) continue;
-      buffer.offset = end;
-      end += aligned(buffer.bytes);
+      int64_t& at = buffer.is_offloaded ? host_end : end;
+      buffer.offset = buffer.is_offloaded ? kHostOffset + at : at;
+      at += aligned(buffer.bytes);
     }
   }
+  c.program.memory.host = host_end;
   return end;
 }
 
@@ -190,7 +193,8 @@ int64_t most_with_gradients(const std::vector<LiveBytes>& live) {
 int64_t bytes_of(const Compiler& c, const std::vector<bool>& shares, std::initializer_list<BufferKind> kinds) {
   int64_t bytes = 0;
   for (size_t b = 0; b < c.buffers.size(); ++b) {
-    const bool counts = !shares[b] && std::find(kinds.begin(), kinds.end(), c.buffers[b].kind) != kinds.end();
+    const bool counts = !shares[b] && !c.buffers[b].is_offloaded &&
+                        std::find(kinds.begin(), kinds.end(), c.buffers[b].kind) != kinds.end();
     if (counts) bytes += c.buffers[b].bytes;
   }
   return bytes;

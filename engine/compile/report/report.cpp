@@ -261,6 +261,7 @@ Json memory_json(const Memory& m) {
   if (m.workspace > 0) memory["workspace"] = m.workspace;
   if (m.validation > 0) memory["validation"] = m.validation;
   memory["total"] = m.total();
+  if (m.host > 0) memory["host"] = m.host;
   if (m.data_set > 0) memory["data_set"] = m.data_set;
   if (m.unsent > 0) memory["unsent"] = m.unsent;
   if (m.copy_engines > 0) memory["copy_engines"] = m.copy_engines;

@@ -54,11 +54,17 @@ class Form {
             std::to_string(p_.arena_bytes));
     for (size_t r = 0; r < regions_.size(); ++r) {
       const Region& region = regions_[r];
-      if (region.begin < 0 || region.end > p_.arena_bytes)
+      if (!is_inside(region.begin, region.end))
         fault(region.name + " " + range_text(region.begin, region.end) + " is not in the arena of " +
               std::to_string(p_.arena_bytes) + " bytes");
       if (r > 0 && regions_[r - 1].end > region.begin) fault(region.name + " overlaps " + regions_[r - 1].name);
     }
+  }
+
+  /// In the arena, or in the memory of the host.
+  bool is_inside(int64_t begin, int64_t end) const {
+    if (is_host_offset(begin)) return end >= begin && end <= kHostOffset + p_.memory.host;
+    return begin >= 0 && begin <= end && end <= p_.arena_bytes;
   }
 
   /// Within a launch, later kernels read what earlier ones wrote as a whole, and written ranges overlap nothing
@@ -88,7 +94,7 @@ class Form {
   void place(const Instruction& i, const Operand& operand) {
     const int64_t begin = operand.offset, end = begin + operand.bytes();
     const auto what = [&] { return i.name + ": operand " + operand.tensor + " " + range_text(begin, end); };
-    if (begin < 0 || end > p_.arena_bytes || end < begin)
+    if (!is_inside(begin, end))
       return fault(what() + " is not in the arena of " + std::to_string(p_.arena_bytes) + " bytes");
     const Region* region = region_at(begin, end);
     if (region == nullptr) {

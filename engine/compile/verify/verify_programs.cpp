@@ -4,12 +4,14 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/parallel_for.h"
 #include "engine/compile/verify/verify.h"
 
 namespace trainctl {
 namespace {
 
 constexpr size_t kMostFaultsShown = 20;
+constexpr size_t kVerifiedOfThread = 2;  ///< classes that are worth starting a thread for
 
 bool has_shards(const std::vector<Operand>& operands) {
   return std::any_of(operands.begin(), operands.end(), [](const Operand& o) { return o.own == OwnPart::shard; });
@@ -29,6 +31,14 @@ void verify_bytes_of_class(const Program& program, Faults& faults) {
   const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(),
                                   [](const Instruction& i) { return has_shards(i.inputs) || has_shards(i.outputs); });
   if (shards && faults.size() == before) verify_bytes(with_own_parts(program, false), faults);
+}
+
+/// The faults of all classes, in order.
+template <class Verify>
+void verify_each(const RankClasses& classes, Faults& faults, const Verify& verify) {
+  std::vector<Faults> of_classes(classes.programs.size());
+  parallel_for(of_classes.size(), kVerifiedOfThread, [&](size_t c) { verify(c, of_classes[c]); });
+  for (const Faults& of_class : of_classes) faults.insert(faults.end(), of_class.begin(), of_class.end());
 }
 
 }  // namespace
@@ -56,13 +66,14 @@ Program with_own_parts(const Program& program, bool whole_shards) {
 
 std::vector<ProgramFault> verify_classes(const RankClasses& classes) {
   std::vector<ProgramFault> faults;
-  for (const Program& program : classes.programs) verify_form(program, classes.num_ranks(), faults);
+  verify_each(classes, faults,
+              [&](size_t c, Faults& of_class) { verify_form(classes.programs[c], classes.num_ranks(), of_class); });
   if (!faults.empty()) return faults;  // the other parts rely on valid indices and offsets
-  for (size_t c = 0; c < classes.programs.size(); ++c) {
+  verify_each(classes, faults, [&](size_t c, Faults& of_class) {
     const Program& program = classes.programs[c];
-    classes.ranks[c].size() == 1 ? verify_bytes(program, faults) : verify_bytes_of_class(program, faults);
-    verify_updates(program, faults);
-  }
+    classes.ranks[c].size() == 1 ? verify_bytes(program, of_class) : verify_bytes_of_class(program, of_class);
+    verify_updates(program, of_class);
+  });
   const size_t before = faults.size();
   verify_messages(classes, faults);
   verify_collectives(classes, faults);

@@ -10,6 +10,7 @@
 // exchange keys and values (key_exchange.h).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/ops/attention/attention_shape.h"
@@ -141,11 +142,17 @@ void attention_backward(GradBuilder& g) {
   g.set_in_grads(which, "attention_grad", std::move(inputs), g.attrs());
 }
 
-/// The part of all scores that rows see.
+/// The part of all scores that rows see. If rows are cut by position, the rank with the last ones sees most keys, and
+/// all ranks wait for it. Ranks that exchange keys have balanced rows (row_order.h): theirs see the mean.
 double seen_part(const AttentionSize& size, const Attrs& attrs) {
   if (!attrs.flag("causal")) return 1;
-  const double rows = static_cast<double>(size.s), window = static_cast<double>(attrs.integer("window", 0));
-  return window > 0 && window < rows ? (window - window * window / (2 * rows)) / rows : 0.5;
+  const double keys = static_cast<double>(size.s), window = static_cast<double>(attrs.integer("window", 0));
+  const double width = window > 0 ? std::min(window, keys) : keys;
+  const auto seen_by_first = [&](double rows) {
+    return rows <= width ? rows * rows / 2 : width * rows - width * width / 2;
+  };
+  const double rows = attrs.flag(kExchangesKeys) ? keys : std::min(static_cast<double>(size.t), keys);
+  return (seen_by_first(keys) - seen_by_first(keys - rows)) / (rows * keys);
 }
 
 /// The products of rows and keys over the features of keys, and over those of values; and how many matrices of rows by

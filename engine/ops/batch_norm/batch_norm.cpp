@@ -6,10 +6,11 @@
 //   forward   x | x, (residual), y            3, or 4 with a residual: 12 or 16 bytes in f32, half of that in bf16
 //   backward  dy, x | dy, x, dx               5: 20 bytes in f32; behind a residual relu_grad writes the gradient that
 //                                             the other branch reads too (dy, y, g), so 8: 32 bytes
-// Ranks that share a batch read x once more, because the mean travels before the variance is summed.
+// Ranks that share a batch exchange the means and variances of their own rows in one call, and merge them.
 #include <fmt/format.h>
 
 #include "engine/graph/per_rank.h"
+#include "engine/ops/batch_norm/shared_statistics.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -108,7 +109,6 @@ TensorId emit_batch_norm(LayerContext& layer) {
 
 }  // namespace
 
-extern const KernelDef batch_norm_mean_var_kernel;
 extern const OpDef batch_norm_var_op;
 
 /// x -> sum / count; a partial sum if the batch is cut
@@ -166,6 +166,26 @@ extern const KernelDef batch_norm_mean_var_kernel = {
                                  const int64_t channels = expect_channels("batch_norm_mean_var", in, attrs, 1, 1);
                                  return {{{channels}}, {{channels}}};
                                }};
+        },
+};
+
+/// [parts, 2, c] -> mean, var: mean = sum mean_i / parts, var = sum (var_i + (mean_i - mean)^2) / parts
+extern const KernelDef batch_norm_merge_kernel = {
+    .name = "batch_norm_merge",
+    .cost = reduction_cost<3>,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "mean and variance of each channel of a batch; input: those of its equal parts",
+              .inputs = {f32({4, 2, 128})},
+              .outputs = [](Infos in, const Attrs&, DType) -> std::vector<TensorInfo> {
+                expect_inputs("batch_norm_merge", in, 1, 1);
+                const Shape& parts = in[0].shape;
+                if (parts.size() != 3 || parts[1] != 2)
+                  shape_error("batch_norm_merge expects [parts, 2, channels], but got " + to_string(in[0]));
+                return {{{parts[2]}}, {{parts[2]}}};
+              }};
         },
 };
 
@@ -274,7 +294,8 @@ extern const OpDef batch_norm_grad_op = {
 extern const LayerDef batch_norm_layer = {
     .name = "batch_norm",
     .doc =
-        "Normalises each feature over the rows of a micro-batch, across all ranks that share it unless `sync` is false.",
+        "Normalises each feature over the rows of a micro-batch, across all ranks that share it unless `sync` is "
+        "false.",
     .fields = {integer("dim", "The feature dim; -1 is the last.").defaults(int64_t{1}), eps_field(),
                number("momentum", "Weight of the new statistics in the running statistics.")
                    .defaults(0.1)
@@ -290,7 +311,7 @@ extern const LayerDef batch_norm_layer = {
 
 extern const OpFamily batch_norm_family = {.ops = {&batch_norm_mean_op, &batch_norm_var_op, &batch_norm_running_op,
                                                    &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op},
-                                           .kernels = {&batch_norm_mean_var_kernel},
+                                           .kernels = {&batch_norm_mean_var_kernel, &batch_norm_merge_kernel},
                                            .layers = {&batch_norm_layer},
                                            .profile_part = "norms"};
 

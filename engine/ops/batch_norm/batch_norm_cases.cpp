@@ -58,6 +58,22 @@ Outputs mean_and_var(const NaiveCall& call) {
   return {means, var({call.in[0], means}, call.attrs)[0]};
 }
 
+Outputs merged(const NaiveCall& call) {
+  const Tensor64& parts = call.in[0];
+  const int64_t count = parts.shape[0], features = parts.shape[2];
+  const auto of_part = [&](int64_t p, int64_t which, int64_t c) {
+    return parts.values[(2 * p + which) * features + c];
+  };
+  Outputs out = {zeros({features}), zeros({features})};
+  for (int64_t c = 0; c < features; ++c) {
+    for (int64_t p = 0; p < count; ++p) out[0].values[c] += of_part(p, 0, c) / static_cast<double>(count);
+    for (int64_t p = 0; p < count; ++p)
+      out[1].values[c] +=
+          (of_part(p, 1, c) + std::pow(of_part(p, 0, c) - out[0].values[c], 2)) / static_cast<double>(count);
+  }
+  return out;
+}
+
 Outputs fused(const NaiveCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
   Inputs in = call.in;
@@ -149,6 +165,12 @@ std::vector<KernelCase> batch_norm_kernels() {
       }
     }
   }
+  for (const auto& [parts, features] : {std::pair<int64_t, int64_t>{2, 16}, {3, 5}, {8, 300}, {1, 1}})
+    calls.push_back({"batch_norm_merge",
+                     {{.shape = {parts, 2, features}, .fill = Fill::positive}},
+                     {unwritten({features}), unwritten({features})},
+                     {},
+                     5e-6});
   return calls;
 }
 
@@ -193,6 +215,7 @@ extern const OpCases batch_norm_cases = {
                      {{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
     .kernels = batch_norm_kernels(),
     .kernel_references = {{"batch_norm_mean_var", mean_and_var},
+                          {"batch_norm_merge", merged},
                           {"batch_norm", fused},
                           {"batch_norm_grad_stats", grad_stats_behind_relu},
                           {"batch_norm_grad", grad_behind_relu}},

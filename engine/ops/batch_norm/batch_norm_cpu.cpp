@@ -243,6 +243,24 @@ CpuKernel prepare_batch_norm_mean_var(const KernelCall& call) {
   };
 }
 
+CpuKernel prepare_batch_norm_merge(const KernelCall& call) {
+  return [parts = call.in[0].shape[0], c = call.in[0].shape[2], in = call.in[0].as<float>(),
+          mean = call.out[0].as<float>(), var = call.out[1].as<float>()] {
+    const double share = 1.0 / static_cast<double>(parts);
+    for (int64_t i = 0; i < c; ++i) {
+      double of_means = 0, of_vars = 0;
+      for (int64_t p = 0; p < parts; ++p) of_means += in[2 * p * c + i];
+      of_means *= share;
+      for (int64_t p = 0; p < parts; ++p) {
+        const double away = in[2 * p * c + i] - of_means;
+        of_vars += in[(2 * p + 1) * c + i] + away * away;
+      }
+      mean[i] = static_cast<float>(of_means);
+      var[i] = static_cast<float>(share * of_vars);
+    }
+  };
+}
+
 /// The parameters that normalise a feature's elements.
 struct Normalise {
   const float *mean, *var, *gamma, *beta;  ///< gamma and beta null: not affine
@@ -359,6 +377,6 @@ extern const CpuKernels batch_norm_cpu = {
     {"batch_norm_mean", prepare_batch_norm_mean},       {"batch_norm_mean_var", prepare_batch_norm_mean_var},
     {"batch_norm_var", prepare_batch_norm_var},         {"batch_norm", prepare_batch_norm},
     {"batch_norm_running", prepare_batch_norm_running}, {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
-    {"batch_norm_grad", prepare_batch_norm_grad}};
+    {"batch_norm_grad", prepare_batch_norm_grad},       {"batch_norm_merge", prepare_batch_norm_merge}};
 
 }  // namespace trainctl

@@ -195,6 +195,24 @@ __global__ void running_kernel(int64_t c, Ref<Mixed> mean, Ref<Mixed> var, Ref<M
   set(running_var, i, v + momentum * (value(var, i) * unbias - v));
 }
 
+/// in: [parts, 2, c]
+__global__ void merge_kernel(int64_t parts, int64_t c, Ref<Mixed> in, Ref<Mixed> mean, Ref<Mixed> var) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= c) return;
+  const double share = 1.0 / static_cast<double>(parts);
+  double of_means = 0, of_vars = 0;
+  for (int64_t p = 0; p < parts; ++p) of_means += static_cast<double>(value(in, 2 * p * c + i));
+  of_means *= share;
+  for (int64_t p = 0; p < parts; ++p) {
+    const double away = static_cast<double>(value(in, 2 * p * c + i)) - of_means;
+    of_vars += static_cast<double>(value(in, (2 * p + 1) * c + i)) + away * away;
+  }
+  set(mean, i, static_cast<float>(of_means));
+  set(var, i, static_cast<float>(share * of_vars));
+}
+
 // Launchers
 
 /// in[0] as [dims before, features, dims after], and the strides of a [features] tensor along it.
@@ -265,6 +283,15 @@ CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
   };
 }
 
+CudaKernel prepare_batch_norm_merge(const CudaKernelCall& call) {
+  return [parts = call.in[0].shape[0], c = call.in[0].shape[2], in = ref<Mixed>(call.in[0]),
+          mean = ref<Mixed>(call.out[0]), var = ref<Mixed>(call.out[1])](CudaStream stream) {
+    if (c == 0) return;
+    launch(merge_kernel, static_cast<unsigned>(ceil_div(c, 128)), 128, 0, stream, "batch_norm_merge", parts, c, in, mean,
+           var);
+  };
+}
+
 CudaKernel prepare_batch_norm_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   const bool affine = call.in.size() > 4;
@@ -298,6 +325,6 @@ extern const CudaKernels batch_norm_cuda = {
     {"batch_norm_mean", prepare_batch_norm_mean},       {"batch_norm_mean_var", prepare_batch_norm_mean_var},
     {"batch_norm_var", prepare_batch_norm_var},         {"batch_norm", prepare_batch_norm},
     {"batch_norm_running", prepare_batch_norm_running}, {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
-    {"batch_norm_grad", prepare_batch_norm_grad}};
+    {"batch_norm_grad", prepare_batch_norm_grad},       {"batch_norm_merge", prepare_batch_norm_merge}};
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "engine/base/text.h"
 #include "engine/ops/op_def.h"
@@ -17,6 +18,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kSavedPerKeptByte = 3;
+constexpr std::string_view kKeeps = "recompute keeps the result of", kRepeats = "recompute repeats";
 
 struct Result {
   TensorId tensor = -1;
@@ -57,8 +59,8 @@ class KeptResults {
       return false;
     });
     if (!explains) return;
-    explain(results, "keeps the result of");
-    explain(repeated, "repeats");
+    explain(results, kKeeps);
+    explain(repeated, kRepeats);
   }
 
  private:
@@ -151,11 +153,11 @@ class KeptResults {
   }
 
   /// "; recompute repeats all_gather": its result would take too much of the memory that recompute saves.
-  void explain(const std::vector<Result>& results, const char* what) {
+  void explain(const std::vector<Result>& results, std::string_view what) {
     for (const Result& result : results) {
       std::vector<std::string> steps;
       for (const RedistributionStep& step : result.steps) steps.emplace_back(to_string(step.kind));
-      plan_.layers[maker(result.tensor).layer].reason += fmt::format("; recompute {} {}", what, join(steps));
+      plan_.layers[maker(result.tensor).layer].reason += fmt::format("; {} {}", what, join(steps));
     }
   }
 
@@ -187,6 +189,11 @@ void choose_kept_results(const Graph& graph, const CostModel& cost, bool explain
   const bool recomputes =
       std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) { return layer.recompute; });
   if (moves && recomputes && graph.loss >= 0) KeptResults(graph, cost, plan).choose(explains);
+}
+
+void repeat_kept_results(Plan& plan) {
+  plan.kept.clear();
+  for (LayerPlan& layer : plan.layers) replace_all(layer.reason, kKeeps, kRepeats);
 }
 
 }  // namespace trainctl

@@ -16,4 +16,7 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor);
 /// final.
 void choose_kept_results(const Graph& graph, const CostModel& cost, bool explains, Plan& plan);
 
+/// Empties `plan.kept`, and changes the layers' reasons accordingly: collectives are repeated, which takes less memory.
+void repeat_kept_results(Plan& plan);
+
 }  // namespace trainctl

@@ -106,10 +106,18 @@ class CudaExecutor final : public Executor {
   const int64_t stride_;  ///< bytes per slot of the staging memory
   const int slots_;
 
+  bool is_inside(int64_t offset, int64_t bytes) const {
+    const int64_t end = is_host_offset(offset) ? kHostOffset + host_bytes_ : arena_bytes_;
+    return offset >= 0 && bytes >= 0 && offset + bytes <= end;
+  }
+  std::byte* at(int64_t offset) const { return RankMemory(arena_, host_).at(offset); }
+
   int64_t arena_bytes_;
   std::byte* arena_ = nullptr;
+  int64_t host_bytes_;         ///< kept in the memory of the host
+  std::byte* host_ = nullptr;  ///< pinned
   DeviceMemory own_arena_, staging_, counter_, scratch_;
-  PinnedMemory finished_memory_, metrics_memory_, position_memory_, printed_memory_;
+  PinnedMemory own_host_, finished_memory_, metrics_memory_, position_memory_, printed_memory_;
   const FinishedWord* finished_slots_ = nullptr;
   const PositionWord* position_ = nullptr;
   InputBlocks blocks_;
@@ -158,6 +166,8 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       slots_(workspace_.slots),
       arena_bytes_(owner != nullptr ? owner->arena_bytes_ : std::max(program.arena_bytes, options.least_arena_bytes)),
       arena_(owner != nullptr ? owner->arena_ : nullptr),
+      host_bytes_(owner != nullptr ? owner->host_bytes_ : program.memory.host),
+      host_(owner != nullptr ? owner->host_ : nullptr),
       peers_(std::move(peers)),
       times_(program, options.timeline) {
   phase_ended(options.start_up, "data");
@@ -170,6 +180,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   }
   StepMemory memory;
   memory.arena = arena_;
+  memory.host = host_;
   memory.staging.counter = static_cast<StepCounter*>(counter_.get());
   memory.staging.slots = slots_;
   memory.staging.base = static_cast<const std::byte*>(staging_.get());
@@ -189,8 +200,9 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   if (peers_) peers_->connect(memory.arena, owner == nullptr, options.start_up);
   // The rehearsal, and libraries that time their kernels, have left values in the arena.
   cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(arena_bytes_), step_->compute()), "cudaMemsetAsync");
-  enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
+  enqueue_initial_weights(program, options.seed, {memory.arena, memory.host}, step_->compute());
   synchronize();
+  if (owner == nullptr && host_bytes_ > 0) std::memset(host_, 0, static_cast<size_t>(host_bytes_));
   phase_ended(options.start_up, "weights");
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
   StepGraphs::Options graphs;
@@ -236,6 +248,8 @@ void CudaExecutor::allocate() {
   if (arena_ == nullptr) {
     own_arena_ = make_device_memory(arena_bytes_);
     arena_ = static_cast<std::byte*>(own_arena_.get());
+    if (host_bytes_ > 0) own_host_ = make_pinned_memory(host_bytes_);
+    host_ = static_cast<std::byte*>(own_host_.get());
   }
   staging_ = make_device_memory(workspace_.staging());
   counter_ = make_device_memory(workspace_.counter);
@@ -419,19 +433,17 @@ void CudaExecutor::finish_all_started() {
 }
 
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "reads must stay inside the arena");
+  check(is_inside(offset, bytes), "reads must stay inside the arena");
   finish_all_started();
-  cuda_check(cudaMemcpy(to, arena_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
-             "cudaMemcpy from the arena");
+  cuda_check(cudaMemcpy(to, at(offset), static_cast<size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy from the arena");
 }
 
 void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "writes must stay inside the arena");
+  check(is_inside(offset, bytes), "writes must stay inside the arena");
   finish_all_started();
   // The copy runs on the default stream, for which the step's streams do not wait.
-  cuda_check(
-      cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, step_->compute()),
-      "cudaMemcpy into the arena");
+  cuda_check(cudaMemcpyAsync(at(offset), from, static_cast<size_t>(bytes), cudaMemcpyDefault, step_->compute()),
+             "cudaMemcpy into the arena");
   synchronize();
 }
 
@@ -447,16 +459,16 @@ void CudaExecutor::use_often(std::span<std::byte> memory) {
 
 /// On the stream of the inputs, for which the step waits.
 void CudaExecutor::begin_write(int64_t offset, const void* from, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "writes must stay inside the arena");
+  check(is_inside(offset, bytes), "writes must stay inside the arena");
   check(started_ == finished_, "a step must be finished before its outputs are written");
-  cuda_check(cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, copy_.get()),
+  cuda_check(cudaMemcpyAsync(at(offset), from, static_cast<size_t>(bytes), cudaMemcpyDefault, copy_.get()),
              "cudaMemcpy into the arena");
 }
 
 void CudaExecutor::begin_read(int64_t offset, void* to, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "reads must stay inside the arena");
+  check(is_inside(offset, bytes), "reads must stay inside the arena");
   check(started_ == finished_, "a step must be finished before its outputs are read");
-  cuda_check(cudaMemcpyAsync(to, arena_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, copy_.get()),
+  cuda_check(cudaMemcpyAsync(to, at(offset), static_cast<size_t>(bytes), cudaMemcpyDefault, copy_.get()),
              "cudaMemcpy from the arena");
   reads_.push_back(make_event());
   cuda_check(cudaEventRecord(reads_.back().get(), copy_.get()), "cudaEventRecord");
@@ -470,7 +482,7 @@ void CudaExecutor::wait_read() {
 
 void CudaExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {
   use_device();
-  copier_ = std::make_unique<StateCopier>(arena_, copies, to);
+  copier_ = std::make_unique<StateCopier>(RankMemory(arena_, host_), copies, to);
 }
 
 void CudaExecutor::begin_copy() {

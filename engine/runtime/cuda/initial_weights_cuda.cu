@@ -63,7 +63,7 @@ Part part_of(const Variable& variable) {
 
 }  // namespace
 
-void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* arena, CudaStream stream) {
+void enqueue_initial_weights(const Program& program, uint64_t seed, const RankMemory& memory, CudaStream stream) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (!has_initial_values(range) || range.count == 0) continue;
     const Variable& variable = *range.variable;
@@ -74,7 +74,7 @@ void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* a
       using T = decltype(zero);
       fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key,
                                                   part, range.first, range.count,
-                                                  reinterpret_cast<T*>(arena + range.offset));
+                                                  reinterpret_cast<T*>(memory.at(range.offset)));
     });
     cuda_check_launch("initial weights");
   }

@@ -18,8 +18,8 @@ DeviceMemory make_room(int64_t bytes) {
 
 }  // namespace
 
-StateCopier::StateCopier(const std::byte* arena, std::vector<StateCopy> copies, std::byte* to)
-    : arena_(arena), copies_(std::move(copies)), to_(to) {
+StateCopier::StateCopier(const RankMemory& memory, std::vector<StateCopy> copies, std::byte* to)
+    : memory_(memory), copies_(std::move(copies)), to_(to) {
   if (copies_.empty()) return;
   begin_ = copies_.front().to;
   for (const StateCopy& c : copies_) {
@@ -45,7 +45,7 @@ void StateCopier::begin(cudaStream_t compute) {
   auto* aside = static_cast<std::byte*>(aside_.get());
   for (const StateCopy& c : copies_) {
     void* const target = aside != nullptr ? aside + (c.to - begin_) : to_ + c.to;
-    cuda_check(cudaMemcpyAsync(target, arena_ + c.offset, static_cast<size_t>(c.bytes), cudaMemcpyDefault, compute),
+    cuda_check(cudaMemcpyAsync(target, memory_.at(c.offset), static_cast<size_t>(c.bytes), cudaMemcpyDefault, compute),
                "cudaMemcpyAsync of the state");
   }
   cuda_check(cudaEventRecord(ready_.get(), compute), "cudaEventRecord");

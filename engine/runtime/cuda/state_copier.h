@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/state_copy.h"
 
@@ -12,8 +13,8 @@ namespace trainctl::cuda {
 
 class StateCopier {
  public:
-  /// `arena` and `to` must outlive it. `to` is pinned if the driver allows it.
-  StateCopier(const std::byte* arena, std::vector<StateCopy> copies, std::byte* to);
+  /// The memory and `to` must outlive it. `to` is pinned if the driver allows it.
+  StateCopier(const RankMemory& memory, std::vector<StateCopy> copies, std::byte* to);
   ~StateCopier();
   StateCopier(const StateCopier&) = delete;
   StateCopier& operator=(const StateCopier&) = delete;
@@ -25,7 +26,7 @@ class StateCopier {
   bool is_aside() const { return static_cast<bool>(aside_); }
 
  private:
-  const std::byte* const arena_;
+  const RankMemory memory_;
   const std::vector<StateCopy> copies_;
   std::byte* const to_;
   int64_t begin_ = 0, end_ = 0;  ///< range of the copies in `to`

@@ -109,7 +109,7 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     }
     return bound;
   }
-  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory_.arena);
+  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, {memory_.arena, memory_.host});
   if (instruction.opcode == Opcode::print) {
     bound.printed = printed_;
     printed_ += print_bytes(instruction);
@@ -119,7 +119,7 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
 
 CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
   CudaKernelCall call;
-  bind_operands(instruction, program_, memory_.arena, call);
+  bind_operands(instruction, program_, {memory_.arena, memory_.host}, call);
   call.seed = seed_;
   call.scratch = &scratch_;
   return call;

@@ -28,6 +28,7 @@ namespace trainctl::cuda {
 /// The addresses of the data around a step.
 struct StepMemory {
   std::byte* arena = nullptr;        ///< device
+  std::byte* host = nullptr;         ///< pinned: what the program keeps in the memory of the host
   Staging staging;                   ///< device
   Finished finished;                 ///< pinned
   PositionWord* position = nullptr;  ///< pinned; null where the program does not communicate

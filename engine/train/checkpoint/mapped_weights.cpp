@@ -14,13 +14,14 @@
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/box_runs.h"
+#include "engine/train/checkpoint/read_ahead.h"
 #include "engine/train/checkpoint/tiling.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int64_t kComparedElements = int64_t{1} << 20;
-constexpr int64_t kLoadedElements = int64_t{4} << 20;  ///< so that no buffer is as large as a tensor
+constexpr int64_t kLoadedElements = int64_t{2} << 20;  ///< so that no buffer is as large as a tensor
 
 std::vector<MappedWeights::Variable> variables_of(const PlannedJob& job) {
   std::vector<MappedWeights::Variable> variables;
@@ -275,49 +276,73 @@ void MappedWeights::read(std::string_view name, const Box& box, DType dtype, voi
 
 namespace {
 
-/// Rounds the rows of this rank's part to their stored form.
-void load_packed(const StoredRange& range, const MappedWeights& weights, Executor& executor) {
-  const Variable& v = *range.variable;
-  const int64_t row_words = v.shape.back(), rows = range.count / row_words;
-  check(range.first == 0 && rows * row_words == num_elements(v.shape), "a packed parameter is stored as a whole");
-  const Shape part = unpacked_shape(v.shape, v.packing), offset = unpacked_shape(v.offset, v.packing);
-  const int64_t columns = part.back(), at_a_time = std::max<int64_t>(1, kLoadedElements / columns);
-  std::vector<float> values;
-  std::vector<uint32_t> words;
-  for (int64_t row = 0; row < rows; row += at_a_time) {
-    const int64_t count = std::min(at_a_time, rows - row);
-    values.resize(static_cast<size_t>(count * columns));
-    words.resize(static_cast<size_t>(count * row_words));
-    weights.read(v.name, {{offset[0] + row, offset[1]}, {count, columns}}, DType::f32, values.data());
-    pack_blocks(v.packing, values.data(), count * columns / kPackedBlock, words.data());
-    executor.write(range.offset + row * row_words * byte_size(range.dtype), words.data(),
-                   static_cast<int64_t>(words.size() * sizeof(uint32_t)));
+/// Elements of a range, or rows of one that is stored in blocks.
+struct LoadedChunk {
+  const StoredRange* range;
+  int64_t first, count;
+};
+
+std::vector<LoadedChunk> chunks_of(const std::vector<StoredRange>& ranges, const MappedWeights& weights) {
+  std::vector<LoadedChunk> chunks;
+  for (const StoredRange& range : ranges) {
+    if (range.slot != kWeightSlot && range.slot != kStateSlot) continue;
+    if (range.count == 0 || !weights.has(range.variable->name)) continue;
+    const Variable& v = *range.variable;
+    int64_t count = range.count, at_a_time = kLoadedElements;
+    if (has_blocks(v.packing)) {
+      check(range.first == 0 && range.count == num_elements(v.shape), "a packed parameter is stored as a whole");
+      count /= v.shape.back();
+      at_a_time = std::max<int64_t>(1, kLoadedElements / unpacked_shape(v.shape, v.packing).back());
+    }
+    for (int64_t at = 0; at < count; at += at_a_time) chunks.push_back({&range, at, std::min(at_a_time, count - at)});
   }
+  return chunks;
+}
+
+/// The rows of a chunk, rounded to their stored form.
+std::vector<std::byte> packed_bytes(const LoadedChunk& chunk, const MappedWeights& weights) {
+  const Variable& v = *chunk.range->variable;
+  const Shape part = unpacked_shape(v.shape, v.packing), offset = unpacked_shape(v.offset, v.packing);
+  const int64_t elements = chunk.count * part.back();
+  std::vector<float> values(static_cast<size_t>(elements));
+  weights.read(v.name, {{offset[0] + chunk.first, offset[1]}, {chunk.count, part.back()}}, DType::f32, values.data());
+  std::vector<std::byte> bytes(static_cast<size_t>(chunk.count * v.shape.back()) * sizeof(uint32_t));
+  pack_blocks(v.packing, values.data(), elements / kPackedBlock, reinterpret_cast<uint32_t*>(bytes.data()));
+  return bytes;
+}
+
+std::vector<std::byte> bytes_of(const LoadedChunk& chunk, const MappedWeights& weights) {
+  const StoredRange& range = *chunk.range;
+  if (has_blocks(range.variable->packing)) return packed_bytes(chunk, weights);
+  const int64_t width = byte_size(range.dtype);
+  std::vector<std::byte> bytes(static_cast<size_t>(chunk.count * width));
+  std::byte* to = bytes.data();
+  for (const Box& box : boxes_of(*range.variable, range.first + chunk.first, chunk.count)) {
+    weights.read(range.variable->name, box, range.dtype, to);
+    to += num_elements(box.shape) * width;
+  }
+  return bytes;
+}
+
+/// Where a chunk begins in the arena.
+int64_t offset_of(const LoadedChunk& chunk) {
+  const StoredRange& range = *chunk.range;
+  const int64_t each = has_blocks(range.variable->packing) ? range.variable->shape.back() : 1;
+  return range.offset + chunk.first * each * byte_size(range.dtype);
 }
 
 }  // namespace
 
-void load_weights(const Program& program, const MappedWeights& weights, Executor& executor) {
-  std::vector<std::byte> buffer;
-  for (const StoredRange& range : stored_ranges(program)) {
-    if (range.slot != kWeightSlot && range.slot != kStateSlot) continue;
-    if (range.count == 0 || !weights.has(range.variable->name)) continue;
-    if (has_blocks(range.variable->packing)) {
-      load_packed(range, weights, executor);
-      continue;
-    }
-    const int64_t width = byte_size(range.dtype);
-    for (int64_t at = 0; at < range.count; at += kLoadedElements) {
-      const int64_t count = std::min(kLoadedElements, range.count - at);
-      buffer.resize(static_cast<size_t>(count * width));
-      std::byte* to = buffer.data();
-      for (const Box& box : boxes_of(*range.variable, range.first + at, count)) {
-        weights.read(range.variable->name, box, range.dtype, to);
-        to += num_elements(box.shape) * width;
-      }
-      executor.write(range.offset + at * width, buffer.data(), static_cast<int64_t>(buffer.size()));
-    }
-  }
+void load_weights(const Program& program, const MappedWeights& weights, Executor& executor,
+                  const std::function<void()>& on_progress) {
+  const std::vector<StoredRange> ranges = stored_ranges(program);
+  const std::vector<LoadedChunk> chunks = chunks_of(ranges, weights);
+  read_ahead(
+      chunks.size(), [&](size_t chunk) { return bytes_of(chunks[chunk], weights); },
+      [&](size_t chunk, const std::vector<std::byte>& bytes) {
+        executor.write(offset_of(chunks[chunk]), bytes.data(), static_cast<int64_t>(bytes.size()));
+        if (on_progress) on_progress();
+      });
 }
 
 }  // namespace trainctl

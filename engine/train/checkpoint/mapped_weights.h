@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -108,7 +109,8 @@ class MappedWeights {
 };
 
 /// Writes what the files have of this rank's weights and running statistics into the arena; the rest keeps its initial
-/// values.
-void load_weights(const Program& program, const MappedWeights& weights, Executor& executor);
+/// values. `on_progress`: called after each part of a few MB, which is how a rank shows that it has not stopped.
+void load_weights(const Program& program, const MappedWeights& weights, Executor& executor,
+                  const std::function<void()>& on_progress = {});
 
 }  // namespace trainctl

@@ -58,7 +58,8 @@ std::string list_of(const std::string& head, const std::vector<std::string>& nam
 constexpr int64_t kMostElements = int64_t{4} << 20;
 
 /// `slot`: of the checkpoint.
-void restore_range(const StoredRange& range, std::string_view slot, PieceReader& reader, Executor& executor) {
+void restore_range(const StoredRange& range, std::string_view slot, PieceReader& reader, Executor& executor,
+                   const std::function<void()>& on_progress) {
   std::vector<std::byte> buffer;
   for (int64_t at = 0; at < range.count; at += kMostElements) {
     const int64_t count = std::min(kMostElements, range.count - at);
@@ -69,6 +70,7 @@ void restore_range(const StoredRange& range, std::string_view slot, PieceReader&
       to += num_elements(box.shape) * byte_size(range.dtype);
     }
     executor.write(range.offset + at * byte_size(range.dtype), buffer.data(), static_cast<int64_t>(buffer.size()));
+    if (on_progress) on_progress();
   }
 }
 
@@ -313,7 +315,8 @@ std::string_view slot_of(const Manifest& manifest, const StoredRange& range, Wei
 
 }  // namespace
 
-void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read) {
+void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read,
+             const std::function<void()>& on_progress) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.count == 0) continue;
     const std::string_view slot = slot_of(reader.manifest(), range, read);
@@ -322,7 +325,7 @@ void restore(const Program& program, PieceReader& reader, Executor& executor, We
       for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))
         restore_rows(range, *ids, reader, executor);
     } else if (tensor->shape == range.variable->global_shape) {
-      restore_range(range, slot, reader, executor);
+      restore_range(range, slot, reader, executor, on_progress);
     }
   }
 }

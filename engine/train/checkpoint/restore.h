@@ -1,6 +1,7 @@
 // From a checkpoint back into the arenas of any plan.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -50,7 +51,8 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
 enum class WeightsRead : uint8_t { latest, averages };
 
 /// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only
-/// the ranges of files that this rank needs.
-void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read = WeightsRead::latest);
+/// the ranges of files that this rank needs. `on_progress`: called after each part of a few MB.
+void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read = WeightsRead::latest,
+             const std::function<void()>& on_progress = {});
 
 }  // namespace trainctl

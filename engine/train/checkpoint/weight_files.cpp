@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/graph/bf16.h"
 #include "engine/train/checkpoint/values.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/input_file.h"
@@ -158,6 +159,14 @@ void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count
     const int64_t size = std::min(kBlock, count - done);
     block.resize(static_cast<size_t>(size * width));
     place.file->read(*place.entry, (first + done) * width, block);
+    if (type == StoredType::bf16) {
+      for (int64_t i = 0; i < size; ++i) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, block.data() + i * width, sizeof bits);
+        to[done + i] = from_bf16(bits);
+      }
+      continue;
+    }
     for (int64_t i = 0; i < size; ++i) {
       const double value = value_of(type, block.data() + i * width);
       to[done + i] = static_cast<float>(value);

@@ -23,12 +23,16 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
       text_field_(spec.json_field.empty() ? "text" : spec.json_field),
       label_field_(spec.label_field),
       tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
-      index_(
-          of_the_document_job("dataset.path", [&] { return DocumentIndex(list_files(spec.paths, "dataset.path")); })),
+      index_(of_the_document_job(
+          "dataset.path",
+          [&] {
+            return DocumentIndex(list_table_files(spec.paths, "dataset.path"), {text_field_, label_field_});
+          })),
       fields_(as_loaded(shapes_of(spec))) {
   if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no texts");
   if (!index_.is_json(0) && has_labels_)
-    throw SpecError({}, "dataset.path", index_.where(0) + " is not JSON Lines, so it has no field '" + label_field_ + "'",
+    throw SpecError({}, "dataset.path",
+                    index_.where(0) + " is not JSON Lines, so it has no field '" + label_field_ + "'",
                     "write a line {\"text\": ..., \"label\": 0} for each text to a file *.jsonl");
   const std::vector<int32_t> added = tokenizer_->encode("");
   if (added.size() >= 2) last_ = {added.back()};

@@ -24,6 +24,7 @@
 #include "engine/train/data/sample_transforms.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
+#include "engine/train/files/store/remote_file.h"
 
 namespace trainctl {
 namespace {
@@ -132,6 +133,7 @@ DataHeader header_of_documents(const DatasetSpec& spec, uint64_t seed) {
 
 DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.is_mix()) return mixed_header(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) return header_of_lines<ClassTextSet>(spec);
   if (spec.has_documents()) return header_of_documents(spec, seed);
   if (spec.type == "preference") return header_of_lines<PreferenceSet>(spec);
@@ -207,6 +209,7 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   if (spec.is_mix()) return open_mixed_set(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) {
     auto set = std::make_unique<ClassTextSet>(spec);
     if (cached_bytes(*set) > most_cached_bytes()) return set;
@@ -219,9 +222,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
-    throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
-                    "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, chat, "
-                    "preference, random, constant, clicks, mix");
+    throw SpecError(
+        {}, "dataset.type", "unknown data set '" + spec.type + "'",
+        "mnist, image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, tokens, text, chat, "
+        "preference, random, constant, clicks, mix");
   std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
   if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
   return set;

@@ -1,37 +1,17 @@
 // See the header.
 #include "engine/train/data/document_index.h"
 
-#include <zlib.h>
-
 #include <algorithm>
-#include <array>
-#include <memory>
 #include <span>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/train/data/documents.h"
-#include "engine/train/data/inflation.h"
+#include "engine/train/data/inflated_file.h"
+#include "engine/train/data/tables/table_file.h"
 
 namespace trainctl {
 namespace {
-
-std::string inflated(const InputFile& file) {
-  struct Close {
-    void operator()(gzFile_s* open) const { gzclose(open); }
-  };
-  const std::unique_ptr<gzFile_s, Close> in(gzopen(file.path().c_str(), "rb"));
-  if (!in) throw EnvError(file.path() + ": cannot be read");
-  std::string text;
-  std::array<char, 1 << 16> buffer;
-  for (int count = 0; (count = gzread(in.get(), buffer.data(), buffer.size())) != 0;) {
-    if (count < 0) throw EnvError(file.path() + ": is damaged; get the file again");
-    text.append(buffer.data(), static_cast<size_t>(count));
-    if (!may_inflate(file.bytes(), static_cast<int64_t>(text.size())))
-      throw EnvError(file.path() + ": inflates to more than 100 times its size; if it is correct, run gunzip on it");
-  }
-  return text;
-}
 
 std::string read_part(const InputFile& file, int64_t at, int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
@@ -43,16 +23,30 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") 
 
 }  // namespace
 
-DocumentIndex::DocumentIndex(const std::vector<std::string>& files) : open_(files), files_(files.size()) {
+DocumentIndex::DocumentIndex(const std::vector<std::string>& files, std::vector<std::string> columns)
+    : open_(files), columns_(std::move(columns)), files_(files.size()) {
   for (size_t f = 0; f < files.size(); ++f) add_file(f);
 }
 
+void DocumentIndex::add_rows(size_t file) {
+  File& one = files_[file];
+  one.is_json = true;
+  one.table = open_table_file(open_.address(file));
+  std::vector<size_t> chosen;
+  for (size_t c = 0; c < one.table->columns().size(); ++c)
+    if (columns_.empty() || std::find(columns_.begin(), columns_.end(), one.table->columns()[c].name) != columns_.end())
+      chosen.push_back(c);
+  one.table->choose(chosen);
+  for (int64_t row = 0; row < one.table->size(); ++row) places_.push_back({file, row, 0, 0});
+}
+
 void DocumentIndex::add_file(size_t file) {
+  if (!is_json_lines(open_.path(file)) && is_table_file(open_.path(file))) return add_rows(file);
   const auto open = open_.get(file);
   File& one = files_[file];
   one.is_json = is_json_lines(open->path());
-  one.is_compressed = open->path().ends_with(".gz");
-  if (one.is_compressed) one.text = inflated(*open);
+  one.is_compressed = is_compressed_name(open->path());
+  if (one.is_compressed) one.text = read_inflated(open_.address(file), open->bytes());
   if (one.is_json) return add_lines(file);
   const int64_t bytes = one.is_compressed ? static_cast<int64_t>(one.text.size()) : open->bytes();
   if (bytes > 0) places_.push_back({file, 0, bytes, 0});
@@ -91,23 +85,27 @@ void DocumentIndex::add_lines(size_t file) {
 std::string DocumentIndex::read(int64_t document) const {
   const Place& p = place(document);
   const File& file = files_[p.file];
+  if (file.table) return file.table->json(p.at, columns_);
   if (file.is_compressed) return file.text.substr(static_cast<size_t>(p.at), static_cast<size_t>(p.bytes));
   return read_part(*open_.get(p.file), p.at, p.bytes);
 }
 
 void DocumentIndex::expect(int64_t document) const {
   const Place& p = place(document);
+  if (files_[p.file].table) return files_[p.file].table->expect(p.at);
   if (!files_[p.file].is_compressed) open_.get(p.file)->expect(p.at, p.bytes);
 }
 
 std::string DocumentIndex::where(int64_t document) const {
   const Place& p = place(document);
+  if (files_[p.file].table) return files_[p.file].table->where(p.at);
   return open_.path(p.file) + (p.line > 0 ? ":" + std::to_string(p.line) : "");
 }
 
 int64_t DocumentIndex::memory_bytes() const {
   int64_t bytes = open_.memory_bytes() + static_cast<int64_t>(places_.size() * sizeof(Place));
-  for (const File& file : files_) bytes += static_cast<int64_t>(file.text.size());
+  for (const File& file : files_)
+    bytes += static_cast<int64_t>(file.text.size()) + (file.table ? file.table->memory_bytes() : 0);
   return bytes;
 }
 

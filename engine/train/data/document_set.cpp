@@ -71,7 +71,9 @@ MarkedTokens DocumentTokenizer::tokenize(const std::string& document, bool is_js
   return result;
 }
 
-std::vector<std::string> document_files(const DatasetSpec& spec) { return list_files(spec.paths, "dataset.path"); }
+std::vector<std::string> document_files(const DatasetSpec& spec) {
+  return list_table_files(spec.paths, "dataset.path");
+}
 
 /// The scalar fields of an object, those of objects in it as outer_inner.
 void add_fields(const nlohmann::json& object, const std::string& prefix, Names& names) {

@@ -1,47 +1,31 @@
 // See the header.
 #include "engine/train/data/documents.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-#include <zlib.h>
-
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/train/data/inflated_file.h"
+#include "engine/train/data/tables/table_file.h"
 
 namespace trainctl {
 
 struct DocumentReader::File {
-  explicit File(const std::string& path) : name(path == "-" ? "stdin" : path) {
-    const int fd = path == "-" ? dup(0) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) throw EnvError(name + ": cannot be read: " + std::strerror(errno));
-    file = gzdopen(fd, "rb");  // reads files that are not compressed as they are
-    check(file != nullptr, "gzdopen needs only memory");
-  }
-  ~File() { gzclose(file); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+  explicit File(const std::string& path) : file(path), name(file.name()) {}
 
   /// Appends bytes to `rest`; false at the end.
   bool fill() {
     std::array<char, 1 << 16> buffer;
-    const int count = gzread(file, buffer.data(), buffer.size());
-    if (count < 0) {
-      int code = 0;
-      throw EnvError(name + ": cannot be read: " + gzerror(file, &code));
-    }
-    rest.append(buffer.data(), static_cast<size_t>(count));
+    const size_t count = file.read(buffer);
+    rest.append(buffer.data(), count);
     return count > 0;
   }
 
+  InflatedFile file;
   std::string name, rest;
   size_t at = 0;  ///< offset of the next line in `rest`
   int64_t line = 0;
-  gzFile file = nullptr;
 };
 
 namespace {
@@ -71,21 +55,36 @@ bool next_line(File& file, std::string& line) {
 
 }  // namespace
 
-DocumentReader::DocumentReader(DocumentOptions options) : options_(std::move(options)) {
-  for (const std::string& file : options_.files) (void)is_json_lines(file);
-}
+DocumentReader::DocumentReader(DocumentOptions options) : options_(std::move(options)) {}
 DocumentReader::~DocumentReader() = default;
 
 bool DocumentReader::open_next() {
   if (next_ == options_.files.size()) return false;
-  file_ = std::make_unique<File>(options_.files[next_++]);
+  const std::string& path = options_.files[next_++];
+  next_row_ = 0;
+  if (!is_json_lines(path) && is_table_file(path)) {
+    table_ = open_table_file(path);
+    if (const int column = table_->find(options_.field); column >= 0) table_->choose({static_cast<size_t>(column)});
+  } else {
+    file_ = std::make_unique<File>(path);
+  }
   return true;
 }
 
 std::vector<RawDocument> DocumentReader::read(size_t bytes) {
   std::vector<RawDocument> documents;
   for (size_t total = 0; total < bytes;) {
-    if (!file_ && !open_next()) break;
+    if (!file_ && !table_ && !open_next()) break;
+    if (table_) {
+      if (next_row_ == table_->size()) {
+        table_.reset();
+        continue;
+      }
+      documents.push_back({table_->json(next_row_, {options_.field}), table_->where(next_row_), true});
+      total += documents.back().text.size();
+      ++next_row_;
+      continue;
+    }
     const bool is_json = is_json_lines(file_->name);
     RawDocument document{{}, file_->name, is_json};
     if (is_json || options_.lines) {
@@ -108,11 +107,8 @@ std::vector<RawDocument> DocumentReader::read(size_t bytes) {
 }
 
 bool is_json_lines(const std::string& file) {
-  if (file.ends_with(".parquet"))
-    throw EnvError(file +
-                   ": Parquet files are not supported; write JSON Lines, for example with Python: "
-                   "pandas.read_parquet(file).to_json('talks.jsonl', orient='records', lines=True)");
-  return file.ends_with(".jsonl") || file.ends_with(".jsonl.gz");
+  return file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") || file.ends_with(".jsonl.zst") ||
+         file.ends_with(".ndjson");
 }
 
 std::string text_of(RawDocument&& document, const std::string& field) {

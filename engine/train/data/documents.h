@@ -1,5 +1,5 @@
-// Documents of text files: a whole file, or each of its lines, or a field of each line of JSON Lines. Files may be
-// gzipped.
+// Documents of files: a whole text file, or each of its lines, or a field of each line of JSON Lines or of each row of
+// another table (table_file.h). Texts and JSON Lines may be compressed by gzip or zstd.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/train/data/tables/table_file.h"
+
 namespace trainctl {
 
 struct DocumentOptions {
   std::vector<std::string> files;  ///< "-" is stdin
-  std::string field = "text";      ///< read from *.jsonl and *.jsonl.gz
+  std::string field = "text";      ///< read from JSON Lines and other tables
   bool lines = false;              ///< each line of other files is a document
 };
 
@@ -26,8 +28,7 @@ class DocumentReader {
  public:
   explicit DocumentReader(DocumentOptions options);
   ~DocumentReader();
-  /// The next documents, of about `bytes` together; none at the end. EnvError if a file cannot be read. SpecError if it
-  /// is Parquet.
+  /// The next documents, of about `bytes` together; none at the end. EnvError if a file cannot be read.
   std::vector<RawDocument> read(size_t bytes);
 
  private:
@@ -35,14 +36,16 @@ class DocumentReader {
   bool open_next();
 
   DocumentOptions options_;
-  std::unique_ptr<File> file_;
+  std::unique_ptr<File> file_;        ///< the file that is read, if it has texts
+  std::unique_ptr<TableFile> table_;  ///< the same for rows of a table
+  int64_t next_row_ = 0;
   size_t next_ = 0;
 };
 
 /// The text of a document. EnvError, with its place, if the line is not JSON, or has no text in the field.
 std::string text_of(RawDocument&& document, const std::string& field);
 
-/// True for *.jsonl and *.jsonl.gz. EnvError for *.parquet, which is not supported.
+/// True for *.jsonl, *.jsonl.gz, *.jsonl.zst and *.ndjson.
 bool is_json_lines(const std::string& file);
 
 }  // namespace trainctl

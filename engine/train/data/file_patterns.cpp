@@ -6,6 +6,8 @@
 
 #include "engine/base/file_wait.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
+#include "engine/train/files/store/objects.h"
 
 namespace trainctl {
 namespace {
@@ -65,6 +67,11 @@ class Search {
 }  // namespace
 
 std::vector<std::string> files_matching(const std::string& pattern) {
+  if (is_url(pattern)) {
+    const std::string shown = shown_url(pattern);
+    const FileWait wait(shown);
+    return object_store::matching_objects(pattern);
+  }
   return Search(pattern).run(fs::path(pattern).root_path());
 }
 

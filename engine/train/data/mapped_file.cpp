@@ -15,6 +15,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file_wait.h"
+#include "engine/base/url.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {
@@ -57,6 +59,17 @@ const char* mapped_file_at(const void* address) {
 }
 
 MappedFile::MappedFile(const std::string& path) {
+  if (is_url(path)) {
+    const InputFile object(path);
+    const auto size = static_cast<size_t>(object.bytes());
+    if (size == 0) return;
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw EnvError(fmt::format("{}: cannot be kept in memory", object.path()));
+    bytes_ = {static_cast<const uint8_t*>(memory), size};
+    list(bytes_, object.path());
+    object.read(0, {static_cast<uint8_t*>(memory), size});
+    return;
+  }
   const FileWait wait(path);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not wait
   struct stat file {};

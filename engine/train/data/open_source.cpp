@@ -20,8 +20,10 @@
 #include "engine/train/data/sources/image_folder.h"
 #include "engine/train/data/sources/mix.h"
 #include "engine/train/data/sources/split.h"
+#include "engine/train/data/sources/table_source.h"
 #include "engine/train/data/sources/tar.h"
 #include "engine/train/data/sources/without_labels.h"
+#include "engine/train/data/tables/table_file.h"
 #include "engine/train/files/input_file.h"
 
 namespace trainctl {
@@ -229,6 +231,14 @@ std::vector<std::string> words_of_training(const DatasetSpec& spec, const CsvFie
   return open_csv(options)->class_names();
 }
 
+/// Whether the transforms of a field begin with type_cast: i32.
+bool begins_with_integers(const DatasetSpec& spec, const std::string& field) {
+  std::vector<SourceField> names;
+  for (const SampleFieldSpec& one : spec.fields) names.push_back({one.name, Encoding::array, ElementType::f32, {}});
+  const std::vector<TransformSpec> transforms = transforms_of(spec, names, field);
+  return !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
+}
+
 /// Labels are of label_dtype, and all else f32, or i32 where the transforms begin with type_cast: i32. Integers may be
 /// words: a column whose first value is no number.
 CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
@@ -237,13 +247,9 @@ CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& 
   options.header = spec.header;
   options.delimiter = spec.delimiter == "tab" ? '\t' : spec.delimiter.front();
   const FirstRow first(spec, options.delimiter);
-  std::vector<SourceField> names;
-  for (const SampleFieldSpec& field : spec.fields) names.push_back({field.name, Encoding::array, ElementType::f32, {}});
   for (const SampleFieldSpec& field : spec.fields) {
     const bool is_label = field.name == "label";
-    const std::vector<TransformSpec> transforms = transforms_of(spec, names, field.name);
-    const bool to_integers =
-        !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
+    const bool to_integers = begins_with_integers(spec, field.name);
     CsvField column;
     column.name = field.name;
     column.columns = field.parts;
@@ -261,10 +267,64 @@ CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& 
   return options;
 }
 
+/// Whether all files of a table are text tables, which open_csv() reads.
+bool is_csv(const std::vector<std::string>& files) {
+  return std::all_of(files.begin(), files.end(),
+                     [](const std::string& file) { return file.ends_with(".csv") || file.ends_with(".tsv"); });
+}
+
+std::vector<std::string> table_files(const DatasetSpec& spec) { return list_table_files(spec.paths, "dataset.path"); }
+
+DatasetSpec as_csv(DatasetSpec spec, const std::vector<std::string>& files) {
+  spec.paths = files;
+  spec.type = "csv";
+  if (files.front().ends_with(".tsv")) spec.delimiter = "tab";
+  return spec;
+}
+
+TableOptions table_options(const DatasetSpec& spec, const std::vector<std::string>& files,
+                           const std::vector<std::string>& classes) {
+  TableOptions options{files, {}};
+  for (const std::string& file : files)
+    if (!is_table_file(file))
+      throw SpecError(
+          {}, "dataset.path", fmt::format("'{}' is not a table that trainctl reads", file),
+          "tables are *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, and folders of MDS and Hugging "
+          "Face; *.csv cannot be mixed with them");
+  for (const SampleFieldSpec& field : spec.fields) {
+    const bool is_label = field.name == "label";
+    TableField column{field.name, field.parts, is_label && field.parts.size() == 1, false, {}};
+    column.integers = (is_label && spec.label_dtype == "i32") || begins_with_integers(spec, field.name);
+    if (is_label) column.classes = classes;
+    options.fields.push_back(std::move(column));
+  }
+  return options;
+}
+
+/// Words have the numbers that they have in the training set.
+TableOptions with_words_of_training(TableOptions options, const DatasetSpec& spec) {
+  if (spec.class_paths.empty()) return options;
+  for (TableField& field : options.fields) {
+    if (!field.classes.empty()) continue;
+    TableOptions training{list_table_files(spec.class_paths, "dataset.path"), {field}};
+    field.classes = open_table(training)->class_names();
+  }
+  return options;
+}
+
+std::unique_ptr<Source> open_files(const DatasetSpec& spec, const std::vector<std::string>& classes);
+
+std::unique_ptr<Source> open_table_files(const DatasetSpec& spec, const std::vector<std::string>& classes) {
+  const std::vector<std::string> files = table_files(spec);
+  if (is_csv(files)) return open_files(as_csv(spec, files), classes);
+  return open_table(with_words_of_training(table_options(spec, files, classes), spec));
+}
+
 std::unique_ptr<Source> open_files(const DatasetSpec& spec, const std::vector<std::string>& classes) {
   if (spec.type == "image_folder") return open_image_folder({spec.paths, classes});
   if (spec.type == "tar") return open_tar(tar_options(spec));
   if (spec.type == "csv") return open_csv(csv_options(spec, classes));
+  if (spec.type == "table") return open_table_files(spec, classes);
   if (spec.type == "npy") return open_npy(spec.labels ? npy_options(spec) : npy_options_without_label(spec));
   if (spec.type == "npz") return open_npz(array_options(spec));
   if (spec.type == "safetensors") return open_safetensors(array_options(spec));
@@ -284,7 +344,7 @@ std::vector<SampleFieldSpec> fields_without_label(const DatasetSpec& spec) {
 
 /// The label of a sample without one. A table says how many numbers it has; arrays have that of the training set.
 SourceField label_field(const DatasetSpec& spec) {
-  if (spec.type != "csv" && spec.has_source() && !spec.class_paths.empty()) {
+  if (spec.type != "csv" && spec.type != "table" && spec.has_source() && !spec.class_paths.empty()) {
     DatasetSpec training = spec;
     training.labels = true;
     training.paths = spec.class_paths;
@@ -294,7 +354,7 @@ SourceField label_field(const DatasetSpec& spec) {
   }
   SourceField field{"label", Encoding::array, spec.label_dtype == "f32" ? ElementType::f32 : ElementType::i32, {}};
   for (const SampleFieldSpec& one : spec.fields)
-    if (spec.type == "csv" && one.name == "label" && one.parts.size() > 1)
+    if ((spec.type == "csv" || spec.type == "table") && one.name == "label" && one.parts.size() > 1)
       field.shape = {static_cast<int64_t>(one.parts.size())};
   return field;
 }
@@ -337,6 +397,16 @@ std::vector<SourceField> mnist_fields(const Shape& image) {
 }
 
 bool reads_words(const DatasetSpec& spec) {
+  if (spec.type == "table") {
+    const std::vector<std::string> files = table_files(spec);
+    if (is_csv(files)) return reads_words(as_csv(spec, files));
+    const std::unique_ptr<TableFile> first = open_table_file(files.front());
+    for (const SampleFieldSpec& field : fields_without_label(spec)) {
+      const int column = first->find(field.parts.front());
+      if (column >= 0 && first->columns()[static_cast<size_t>(column)].kind == ColumnKind::text) return true;
+    }
+    return false;
+  }
   if (spec.type != "csv") return false;
   DatasetSpec samples = spec;
   samples.class_paths.clear();

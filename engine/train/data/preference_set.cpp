@@ -87,7 +87,7 @@ MarkedTokens PairTokenizer::answer(const std::string& line, const char* name, Wo
   return encode_marked(*tokenizer_, render(prompt, without_first(row[name], prompt.size())), cache);
 }
 
-std::vector<std::string> pair_files(const DatasetSpec& spec) { return list_files(spec.paths, "dataset.path"); }
+std::vector<std::string> pair_files(const DatasetSpec& spec) { return list_table_files(spec.paths, "dataset.path"); }
 
 /// The tokenizer is opened only if the cache does not have the tokens.
 TokenCache tokens_of_pairs(const DatasetSpec& spec, const DocumentIndex& index) {

@@ -24,6 +24,8 @@
 #include "engine/base/round_up.h"
 #include "engine/runtime/comm/event.h"
 #include "engine/train/data/documents.h"
+#include "engine/train/data/inflated_file.h"
+#include "engine/train/data/tables/table_file.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/disk.h"
 #include "engine/train/files/input_file.h"
@@ -308,8 +310,12 @@ std::string token_cache_folder() {
 TokenKey::TokenKey(const std::vector<std::string>& files, const std::string& tokenizer) {
   add(kTokenizationVersion);
   for (const std::string& file : files) {
-    add(is_json_lines(file) ? "lines" : file.ends_with(".gz") ? "compressed" : "text");
-    add_file(file);
+    const bool is_table = !is_json_lines(file) && is_table_file(file);
+    add(is_json_lines(file) ? "lines" : is_table ? "table" : is_compressed_name(file) ? "compressed" : "text");
+    if (is_table)
+      for (const std::string& part : table_file_parts(file)) add_file(part);
+    else
+      add_file(file);
   }
   const std::string file = find_tokenizer_file(tokenizer);
   add_file(file);
@@ -329,6 +335,11 @@ void TokenKey::add(std::string_view setting) { settings_.append(setting).append(
 void TokenKey::add_file(const std::string& path) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;
   const InputFile file(path);
+  if (!file.identity().empty()) {  // reading an object would fetch it
+    add("object " + file.path() + " " + file.identity());
+    add(std::to_string(file.bytes()));
+    return;
+  }
   Digest digest;
   std::vector<uint8_t> buffer(static_cast<size_t>(std::min(kAtOnce, file.bytes())));
   for (int64_t at = 0; at < file.bytes(); at += kAtOnce) {

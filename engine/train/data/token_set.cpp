@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/file_patterns.h"
 
 namespace trainctl {
@@ -27,6 +28,9 @@ std::vector<std::string> paths_of(const TokenIndex& index) {
 int64_t stride_of(const DatasetSpec& spec) { return spec.stride > 0 ? spec.stride : spec.length; }
 
 [[noreturn]] void no_token_file(const std::string& pattern, const std::string& field) {
+  if (is_url(pattern))
+    throw SpecError({}, field, fmt::format("no object matches '{}'", shown_url(pattern)),
+                    "in a key, * matches no '/', and ** matches any folders");
   std::error_code ignored;
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
@@ -198,7 +202,7 @@ void TokenSet::expect(int64_t sample) const {
 std::string TokenSet::where(int64_t sample) const {
   const int64_t token = first_token(sample);
   const TokenFile& file = index_.files[file_of(token)];
-  return fmt::format("{}: token {}", file.path, with_commas(token - file.first_token));
+  return fmt::format("{}: token {}", shown_url(file.path), with_commas(token - file.first_token));
 }
 
 std::optional<StrayToken> TokenSet::first_stray(int64_t below, int64_t most) const {

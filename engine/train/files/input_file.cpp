@@ -13,6 +13,8 @@
 #include "engine/base/error.h"
 #include "engine/base/file_wait.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
+#include "engine/train/files/store/remote_file.h"
 
 namespace trainctl {
 namespace {
@@ -27,6 +29,12 @@ constexpr size_t kMostAtOnce = size_t{64} << 20;
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  if (is_url(path_)) {
+    remote_ = std::make_unique<object_store::RemoteFile>(path_);
+    path_ = shown_url(path_);
+    bytes_ = remote_->bytes();
+    return;
+  }
   const FileWait wait(path_);
   fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not wait
   struct stat file {};
@@ -40,9 +48,19 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   fail_to_read(path_, error != 0 ? std::strerror(error) : "it is not a regular file");
 }
 
-InputFile::~InputFile() { close(fd_); }
+InputFile::~InputFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::string InputFile::identity() const { return remote_ ? remote_->identity() : ""; }
 
 void InputFile::read(int64_t at, std::span<uint8_t> to) const {
+  if (remote_) {
+    if (const int64_t left = bytes_ - at; left < static_cast<int64_t>(to.size()))
+      fail_to_read(path_, fmt::format("it ends at byte {}, but {} more bytes are expected", with_commas(bytes_),
+                                      with_commas(static_cast<int64_t>(to.size()) - left)));
+    return remote_->read(at, to);
+  }
   while (!to.empty()) {
     const FileWait wait(path_);
     const ssize_t got = pread(fd_, to.data(), std::min(to.size(), kMostAtOnce), at);
@@ -57,6 +75,7 @@ void InputFile::read(int64_t at, std::span<uint8_t> to) const {
 }
 
 void InputFile::expect(int64_t at, int64_t bytes) const {
+  if (remote_) return remote_->expect(at, std::min(bytes, bytes_ - at));
   const FileWait wait(path_);
   posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED);
 }

@@ -1,11 +1,17 @@
-// A file that is read at given places. Any number of threads may read.
+// A file, or an object of a store (s3://, gs://, https://), that is read at given places. Any number of threads may
+// read.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 namespace trainctl {
+
+namespace object_store {
+class RemoteFile;
+}
 
 class InputFile {
  public:
@@ -15,7 +21,10 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
+  /// For messages: of an object without the query of its address.
   const std::string& path() const { return path_; }
+  /// The version of an object, which names its content; empty for a file.
+  std::string identity() const;
   int64_t bytes() const { return bytes_; }  ///< when it was opened
   /// Fills `to` with the bytes from `at` on. EnvError, also if the file ends before.
   void read(int64_t at, std::span<uint8_t> to) const;
@@ -26,6 +35,7 @@ class InputFile {
   std::string path_;
   int fd_ = -1;
   int64_t bytes_ = 0;
+  std::unique_ptr<object_store::RemoteFile> remote_;  ///< not null: it is an object
 };
 
 std::string read_whole_file(const std::string& path);

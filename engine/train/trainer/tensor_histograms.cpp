@@ -1,36 +1,18 @@
 // See the header.
 #include "engine/train/trainer/tensor_histograms.h"
 
-#include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "engine/base/error.h"
-#include "engine/graph/bf16.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/train/trainer/own_values.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int64_t kHistogramBlock = 1 << 20;  // elements that are in host memory at a time
-
 void count(const StoredRange& range, Executor& executor, Histogram& histogram) {
-  const int64_t size = byte_size(range.dtype);
-  std::vector<uint16_t> halves;
-  std::vector<float> values;
-  for (int64_t at = 0; at < range.own_count; at += kHistogramBlock) {
-    const int64_t elements = std::min(kHistogramBlock, range.own_count - at), offset = range.own_offset() + at * size;
-    values.resize(static_cast<size_t>(elements));
-    if (range.dtype == DType::bf16) {
-      halves.resize(values.size());
-      executor.read(offset, halves.data(), elements * size);
-      std::transform(halves.begin(), halves.end(), values.begin(), from_bf16);
-    } else {
-      check(range.dtype == DType::f32, "weights and gradients are f32 or bf16");
-      executor.read(offset, values.data(), elements * size);
-    }
-    histogram.add(values);
-  }
+  for_each_own_block(range, executor, [&](int64_t, std::span<const float> values) { histogram.add(values); });
 }
 
 }  // namespace

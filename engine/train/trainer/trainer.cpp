@@ -14,6 +14,7 @@
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
 #include "engine/train/trainer/learning_rate.h"
+#include "engine/train/trainer/step_audit.h"
 
 namespace trainctl {
 namespace {
@@ -113,6 +114,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     executor_options.tables = tables_to_keep(*set, program);
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
+  if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_));
   if (options.validation != nullptr) make_evaluator(executor_options, options);
   if (options.averages != nullptr) make_exchange(executor_options, *options.averages);
   if (options.restore) {

@@ -25,6 +25,8 @@
 
 namespace trainctl {
 
+class StepAudit;
+
 /// The loss is nan or infinite, and train.on_nan is stop. All ranks throw it after the same step.
 class LossNotFinite : public std::runtime_error {
  public:
@@ -50,6 +52,7 @@ struct TrainOptions {
   const Program* averages = nullptr;    ///< compile_exchange; if validations use averages of the weights
   /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
   std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
+  StepAudit* audit = nullptr;         ///< train.audit_every, on CPUs; its communicator is the trainer's
   BatchExchange* exchange = nullptr;  ///< for tables on parameter servers; must outlive the training
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};

@@ -96,8 +96,23 @@ ValueDifference compare_tensors(const TensorValues& values, const TensorValues& 
 }
 
 ValueDifference compare_moves(const TensorValues& values, const TensorValues& expected, const TensorValues& start,
-                              double tolerance, double floor) {
-  return compare(values, expected, &start, tolerance, floor);
+                              double tolerance, double floor, const std::set<std::string>& left_out) {
+  const auto kept = [&](TensorValues tensors) {
+    std::erase_if(
+        tensors, [&](const auto& tensor) { return left_out.contains(tensor.first.substr(0, tensor.first.find(':'))); });
+    return tensors;
+  };
+  if (left_out.empty()) return compare(values, expected, &start, tolerance, floor);
+  return compare(kept(values), kept(expected), &start, tolerance, floor);
+}
+
+std::set<std::string> rounding_alone(const TensorValues& gradients, double floor) {
+  double all = 0;
+  for (const auto& [name, tensor] : gradients) all += squared_norm(tensor);
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : gradients)
+    if (std::sqrt(squared_norm(tensor)) < floor * std::sqrt(all)) names.insert(name);
+  return names;
 }
 
 std::vector<std::string> differing_bits(const ThreadRun& a, const ThreadRun& b) {

@@ -1,6 +1,7 @@
 // How far two runs of a job are apart, tensor by tensor.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,13 @@ ValueDifference compare_losses(const std::vector<float>& values, const std::vect
 ValueDifference compare_tensors(const TensorValues& values, const TensorValues& expected, double tolerance,
                                 double floor);
 
-/// The same for how far the weights have moved: |a - b| / |b - start|.
+/// The same for how far the weights have moved: |a - b| / |b - start|. `left_out`: tensors that are not compared, with
+/// their optimizer states.
 ValueDifference compare_moves(const TensorValues& values, const TensorValues& expected, const TensorValues& start,
-                              double tolerance, double floor);
+                              double tolerance, double floor, const std::set<std::string>& left_out = {});
+
+/// Tensors whose gradients are rounding alone: their norms are below `floor` of that of all gradients together.
+std::set<std::string> rounding_alone(const TensorValues& gradients, double floor);
 
 /// The names of tensors that differ in a bit, and "losses".
 std::vector<std::string> differing_bits(const ThreadRun& a, const ThreadRun& b);

@@ -16,13 +16,15 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/product_flops.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/train/data/read_and_plan.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kOperationsPerUpdate = 20;  // of one element
-constexpr int64_t kLeastRows = 2;            // of a rank's micro-batch, for layers that compute over rows
+constexpr double kVerifiedEps = 1e-3;
+constexpr int64_t kLeastRows = 2;  // of a rank's micro-batch, for layers that compute over rows
 constexpr int64_t kLeastLength = 16, kLeastWidth = 64, kLeastImage = 32;
 
 /// Fields of layers that are a number of features, channels or classes.
@@ -217,6 +219,16 @@ std::optional<PlannedJob> try_plan(const JobSpec& spec) {
   }
 }
 
+/// Optimizers that divide by the size of a gradient make whole steps of gradients that are rounding alone, and hide a
+/// gradient that has the wrong scale. A large `eps` prevents both.
+void raise_eps(OptimizerSpec& optimizer) {
+  const OptimizerDef* def = find_optimizer(optimizer.type);
+  const auto is_eps = [](const Field& field) { return std::string_view(field.name) == "eps"; };
+  if (def == nullptr || std::none_of(def->fields.begin(), def->fields.end(), is_eps)) return;
+  optimizer.attrs.set("eps", kVerifiedEps);
+  for (ParameterGroup& group : optimizer.groups) group.attrs.erase("eps");
+}
+
 }  // namespace
 
 double step_work(const PlannedJob& job) {
@@ -245,6 +257,7 @@ JobSpec verified_spec(JobSpec spec, int64_t steps) {
   spec.fp8.reset();
   spec.launch.device = Device::cpu;
   spec.optimizer.learning_rate = {.base = spec.optimizer.learning_rate.base};
+  raise_eps(spec.optimizer);
   return spec;
 }
 

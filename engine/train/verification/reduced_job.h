@@ -19,7 +19,8 @@ struct ReducedJob {
 };
 
 /// The job as verification runs it, on CPUs: `steps` steps in fp32 from initial weights with a constant learning rate,
-/// without validation, saves and printed tensors.
+/// without validation, saves and printed tensors. `eps` of its optimizer is large, so that updates are proportional to
+/// gradients.
 JobSpec verified_spec(JobSpec spec, int64_t steps);
 
 /// Reduces the job until a step needs at most `most_work`, or nothing more can be reduced.

@@ -37,6 +37,8 @@ namespace {
 // Relative differences that the other order of sums under another plan may cause, in f32.
 constexpr double kLossTolerance = 1e-5, kGradientTolerance = 1e-4, kMoveTolerance = 1e-2;
 constexpr double kGradientFloor = 1e-2, kMoveFloor = 1e-3;
+/// Smaller gradients, relative to all of them, are rounding of sums that cancel.
+constexpr double kRounding = 1e-6;
 constexpr double kSlopeTolerance = 5e-4;
 /// If steps of two lengths give slopes that differ by more, the loss is not smooth enough to compare.
 constexpr double kMostCurvature = 2e-2;
@@ -303,7 +305,8 @@ class JobVerifier {
     add_difference("gradients", kGradientRule,
                    compare_tensors(run.first_gradients, expected.first_gradients, kGradientTolerance, kGradientFloor),
                    kGradientTolerance, plural(static_cast<int64_t>(expected.first_gradients.size()), "gradient"));
-    ValueDifference moves = compare_moves(run.end, expected.end, expected.start, kMoveTolerance, kMoveFloor);
+    ValueDifference moves = compare_moves(run.end, expected.end, expected.start, kMoveTolerance, kMoveFloor,
+                                          rounding_alone(expected.first_gradients, kRounding));
     for (const std::string& fault : run.faults) moves.findings.push_back(fault);
     add_difference("weights", kWeightRule, moves, kMoveTolerance,
                    plural(static_cast<int64_t>(expected.end.size()), "tensor"));
@@ -415,7 +418,8 @@ class JobVerifier {
       const std::vector<Program> others = job.spec.launch.ranks > 1 ? alone : compile_all(*other);
       const ThreadRun moved = resume(*other, others, checkpoint);
       const ValueDifference losses = compare_losses(moved.losses, rest, kLossTolerance);
-      const ValueDifference moves = compare_moves(moved.end, first.end, first.start, kMoveTolerance, kMoveFloor);
+      const ValueDifference moves = compare_moves(moved.end, first.end, first.start, kMoveTolerance, kMoveFloor,
+                                                  rounding_alone(first.first_gradients, kRounding));
       const std::string plan = plural(other->spec.launch.ranks, "rank");
       for (const ValueDifference* each : {&losses, &moves})
         for (const std::string& finding : each->findings) findings.push_back(fmt::format("on {}: {}", plan, finding));

@@ -4,6 +4,7 @@ with that of JAX (reference.py). Exit code 77: there is no JAX."""
 
 import pathlib
 import sys
+import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / folder) for folder in ("jobs", "random_jobs")]
 
@@ -37,7 +38,15 @@ def megatron(ways, columns, more):
     return "{" + ", ".join([*cuts, more]) + "}"
 
 
-CASES = [  # job, overrides of both, overrides of the plan; and the job of one rank where it is another
+def own_statistics(name):
+    """The job with batch_norm layers in which each rank normalises over its own rows, as under PyTorch's DDP."""
+    path = pathlib.Path(SCRATCH.name) / f"{name}.yaml"
+    path.write_text(job_file(name).read_text().replace("type: batch_norm", "type: batch_norm, sync: false"))
+    return path
+
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="trainctl-jax-")
+CASES = [  # job, overrides of both, overrides of the plan; and the job of one rank where it is another, with its overrides
     ("mlp", [], ["launch.ranks=1"]),
     ("mlp", [NESTEROV], data_parallel(4)),
     ("mlp", [CLIPPED, FOUR], cut(8, "{layer1: [[2, 1], [2, 1]], layer2: [[2, 1], [2, 1]]}", 2)),
@@ -88,6 +97,9 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("one_hot", [], cut(4, "{fc1: [[1, 1, 4], [1, 4]]}")),
     ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
     ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),
+    # Micro-batches of one rank have statistics of their own too.
+    (own_statistics("batch_norm"), [], data_parallel(2), "batch_norm", [TWO]),
+    (own_statistics("batch_norm"), [ADAM_DECAY], [*data_parallel(3, 2), TWO], "batch_norm", ["parallel.micro_batches=6"]),
 ]
 
 
@@ -95,12 +107,14 @@ def main():
     trainctl, dump_job = sys.argv[1:]
     failed = 0
     for name, both, plan, *alone in CASES:
-        ours = run_losses(trainctl, job_file(name), both + plan + ["launch.device=cpu"])
-        theirs = reference_losses(dump_job, job_file(alone[0] if alone else name), both + ["launch.ranks=1"])
-        assert len(ours) >= 20 and sorted(ours) == sorted(theirs), f"{name}: {len(ours)} steps, JAX has {len(theirs)}"
+        path = name if isinstance(name, pathlib.Path) else job_file(name)
+        ours = run_losses(trainctl, path, both + plan + ["launch.device=cpu"])
+        of_one_rank = alone[1] if len(alone) > 1 else []
+        theirs = reference_losses(dump_job, job_file(alone[0]) if alone else path, both + of_one_rank + ["launch.ranks=1"])
+        assert len(ours) >= 20 and sorted(ours) == sorted(theirs), f"{path.stem}: {len(ours)} steps, JAX has {len(theirs)}"
         worst, at = difference(ours, theirs, sorted(theirs))
         failed += not worst < TOLERANCE
-        print(f"{'ok  ' if worst < TOLERANCE else 'FAIL'} {name} {' '.join(both + plan)}: {len(ours)} steps, loss {ours[1]:.5f} to "
+        print(f"{'ok  ' if worst < TOLERANCE else 'FAIL'} {path.stem} {' '.join(both + plan)}: {len(ours)} steps, loss {ours[1]:.5f} to "
               f"{ours[max(ours)]:.5f}, largest difference {worst:.1e} at step {at}, allowed {TOLERANCE:.0e}", flush=True)
     print(f"JAX {jax.__version__}: {len(CASES) - failed} of {len(CASES)} jobs follow it")
     return 1 if failed else 0

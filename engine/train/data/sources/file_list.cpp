@@ -8,7 +8,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/file_patterns.h"
+#include "engine/train/data/tables/table_file.h"
 
 namespace trainctl {
 namespace {
@@ -20,7 +22,7 @@ struct ForeignFormat {
   const char* name;
   const char* instead;
 };
-constexpr const char* kTable = "write it as csv (pandas: to_csv), or its columns as npy or safetensors";
+constexpr const char* kTable = "dataset.type: table reads it";
 constexpr ForeignFormat kForeign[] = {
     {".parquet", "Parquet", kTable},
     {".arrow", "Arrow", kTable},
@@ -29,13 +31,18 @@ constexpr ForeignFormat kForeign[] = {
     {".h5", "HDF5", "write its arrays as npy or safetensors"},
     {".hdf5", "HDF5", "write its arrays as npy or safetensors"},
     {".pkl", "a pickle", "write its arrays as npy or safetensors"},
-    {".tfrecord", "TFRecord", "write the samples as tar shards"},
+    {".tfrecord", "TFRecord", kTable},
+    {".tfrecords", "TFRecord", kTable},
+    {".mdb", "LMDB", kTable},
     {".tar.gz", "a compressed tar", "gunzip it, because samples are read in random order"},
     {".tgz", "a compressed tar", "gunzip it, because samples are read in random order"},
     {".csv.gz", "a compressed table", "gunzip it, because rows are read in random order"},
 };
 
 [[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
+  if (is_url(pattern))
+    throw SpecError({}, field, fmt::format("no object matches '{}'", shown_url(pattern)),
+                    "in a key, * matches no '/', and ** matches any folders");
   std::error_code ignored;
   if (const size_t open = pattern.find('{'), close = pattern.find('}', open); close != std::string::npos)
     throw SpecError(
@@ -54,9 +61,29 @@ constexpr ForeignFormat kForeign[] = {
                   near.empty() ? "relative paths start at the folder of the job file" : near);
 }
 
-}  // namespace
+/// The files of one pattern; with `tables`, also those of a folder of tables.
+std::vector<std::string> files_of_pattern(const std::string& pattern, const std::string& field, bool tables) {
+  std::vector<std::string> found;
+  try {
+    found = files_matching(pattern);
+  } catch (const EnvError& error) {  // a store
+    throw SpecError({}, field, error.what());
+  }
+  std::error_code ignored;
+  if (found.empty() && tables && fs::is_directory(pattern, ignored)) {
+    try {
+      found = table_files_of_folder(pattern);
+    } catch (const EnvError& error) {
+      throw SpecError({}, field, error.what());
+    }
+  }
+  if (found.empty()) no_file(pattern, field);
+  if (!tables)
+    for (const std::string& file : found) refuse_foreign_format(file, field);
+  return found;
+}
 
-std::vector<std::string> list_files(const std::vector<std::string>& patterns, const std::string& field) {
+std::vector<std::string> list_all(const std::vector<std::string>& patterns, const std::string& field, bool tables) {
   if (patterns.empty())
     throw SpecError({}, field, "must name at least one file",
                     "give a file, a glob, or a list of "
@@ -65,20 +92,34 @@ std::vector<std::string> list_files(const std::vector<std::string>& patterns, co
   std::unordered_set<std::string> known;
   for (size_t i = 0; i < patterns.size(); ++i) {
     const std::string place = patterns.size() > 1 ? fmt::format("{}[{}]", field, i) : field;
-    const std::vector<std::string> found = files_matching(patterns[i]);
-    if (found.empty()) no_file(patterns[i], place);
-    for (const std::string& file : found) {
-      refuse_foreign_format(file, place);
+    for (const std::string& file : files_of_pattern(patterns[i], place, tables)) {
+      if (is_url(file) && is_table_file(file) && file.find(".jsonl") == std::string::npos)
+        throw SpecError({}, place, fmt::format("'{}' cannot be read from an object store", shown_url(file)),
+                        "download the file, or write JSON Lines, tar shards, csv or tokens, which can");
       if (known.insert(file).second) files.push_back(file);
     }
   }
   return files;
 }
 
+}  // namespace
+
+std::vector<std::string> list_files(const std::vector<std::string>& patterns, const std::string& field) {
+  return list_all(patterns, field, false);
+}
+
+std::vector<std::string> list_table_files(const std::vector<std::string>& patterns, const std::string& field) {
+  std::vector<std::string> files = list_all(patterns, field, true);
+  for (const std::string& file : files)
+    if (!is_table_file(file)) refuse_foreign_format(file, field);
+  return files;
+}
+
 void refuse_foreign_format(const std::string& path, const std::string& field) {
   for (const ForeignFormat& format : kForeign)
     if (path.ends_with(format.suffix))
-      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not support", path, format.name),
+      throw SpecError({}, field,
+                      fmt::format("'{}' is {}, which trainctl does not support", shown_url(path), format.name),
                       format.instead);
 }
 

@@ -11,6 +11,9 @@ namespace trainctl {
 /// refuse_foreign_format names.
 std::vector<std::string> list_files(const std::vector<std::string>& patterns, const std::string& field);
 
+/// The same for sets that also read tables (table_file.h), which may be folders.
+std::vector<std::string> list_table_files(const std::vector<std::string>& patterns, const std::string& field);
+
 /// SpecError that says what to do instead, for Parquet, Arrow, HDF5, TFRecord and pickles, by the file's name.
 void refuse_foreign_format(const std::string& path, const std::string& field);
 

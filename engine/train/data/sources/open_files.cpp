@@ -7,14 +7,16 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 
 namespace trainctl {
 
 OpenFiles::OpenFiles(std::vector<std::string> paths, size_t most) : most_(most) {
   files_.reserve(paths.size());
   for (std::string& path : paths) {
-    memory_bytes_ += static_cast<int64_t>(sizeof(File) + path.size());
-    files_.push_back({std::move(path), nullptr, -1, 0});
+    memory_bytes_ += static_cast<int64_t>(sizeof(File) + 2 * path.size());
+    std::string shown = is_url(path) ? shown_url(path) : path;
+    files_.push_back({std::move(path), std::move(shown), nullptr, -1, 0});
   }
 }
 
@@ -26,7 +28,7 @@ std::shared_ptr<const InputFile> OpenFiles::get(size_t file) const {
     if (wanted.open) return wanted.open;
   }
   // A file system that hangs here holds up no other thread. Two threads may open the same file: one of them is kept.
-  return keep(file, std::make_shared<const InputFile>(path(file)));
+  return keep(file, std::make_shared<const InputFile>(address(file)));
 }
 
 std::shared_ptr<const InputFile> OpenFiles::keep(size_t file, std::shared_ptr<const InputFile> opened) const {
@@ -36,7 +38,7 @@ std::shared_ptr<const InputFile> OpenFiles::keep(size_t file, std::shared_ptr<co
     throw EnvError(
         fmt::format("{}: had {} bytes when the data set was opened, but now has {}: files must not change during a "
                     "run",
-                    kept.path, with_commas(kept.bytes), with_commas(opened->bytes())));
+                    kept.shown, with_commas(kept.bytes), with_commas(opened->bytes())));
   kept.bytes = opened->bytes();
   if (kept.open) return kept.open;
   if (open_.size() >= most_) {

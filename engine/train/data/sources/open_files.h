@@ -16,7 +16,10 @@ class OpenFiles {
   explicit OpenFiles(std::vector<std::string> paths, size_t most = 64);
 
   size_t size() const { return files_.size(); }
-  const std::string& path(size_t file) const { return files_[file].path; }
+  /// For messages: of an object without the query of its address.
+  const std::string& path(size_t file) const { return files_[file].shown; }
+  /// By which it is opened.
+  const std::string& address(size_t file) const { return files_[file].path; }
   /// Any number of threads may call it and read. EnvError if it cannot be opened, or has another size than when it was
   /// first opened.
   std::shared_ptr<const InputFile> get(size_t file) const;
@@ -24,7 +27,7 @@ class OpenFiles {
 
  private:
   struct File {
-    std::string path;
+    std::string path, shown;
     std::shared_ptr<const InputFile> open;  ///< null if it is closed
     int64_t bytes = -1;                     ///< when it was first opened
     uint64_t last_use = 0;

@@ -91,4 +91,49 @@ void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& ou
   }
 }
 
+double stored_as_double(StoredElement element, const uint8_t* at) {
+  const auto load = [&]<class T>(T value) {
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  };
+  switch (element) {
+    case StoredElement::i64:
+      return static_cast<double>(load(int64_t{}));
+    case StoredElement::f64:
+      return load(double{});
+    case StoredElement::f32:
+      return load(float{});
+    case StoredElement::i32:
+      return load(int32_t{});
+    default:
+      break;
+  }
+  FieldBytes wide;
+  convert(element, {at, static_cast<size_t>(byte_size(element))}, wide);
+  const auto read = [&]<class T>(T value) {
+    std::memcpy(&value, wide.data(), sizeof value);
+    return static_cast<double>(value);
+  };
+  switch (element_type(element)) {
+    case ElementType::u8:
+      return read(uint8_t{});
+    case ElementType::u16:
+      return read(uint16_t{});
+    case ElementType::i32:
+      return read(int32_t{});
+    case ElementType::i64:
+      return read(int64_t{});
+    case ElementType::f32:
+      return read(float{});
+    case ElementType::bf16: {
+      uint32_t bits = 0;
+      std::memcpy(reinterpret_cast<uint8_t*>(&bits) + 2, wide.data(), 2);
+      float value = 0;
+      std::memcpy(&value, &bits, sizeof value);
+      return value;
+    }
+  }
+  return 0;
+}
+
 }  // namespace trainctl

@@ -18,4 +18,7 @@ ElementType element_type(StoredElement stored);
 /// Whole elements, of any alignment, little-endian. EnvError without a place: a finite f64 that f32 does not hold.
 void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& out);
 
+/// One element as a double; integers beyond 2^53 lose digits.
+double stored_as_double(StoredElement element, const uint8_t* at);
+
 }  // namespace trainctl

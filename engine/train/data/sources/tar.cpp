@@ -12,12 +12,14 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/mapped_file.h"
 #include "engine/train/data/sources/field_bytes.h"
 #include "engine/train/data/sources/file_list.h"
 #include "engine/train/data/sources/npy_header.h"
 #include "engine/train/data/sources/open_files.h"
 #include "engine/train/data/sources/tar_index.h"
+#include "engine/train/files/store/objects.h"
 
 namespace trainctl {
 namespace {
@@ -55,9 +57,10 @@ struct TarFieldInfo {
 };
 
 Shard open_shard(const OpenFiles& files, size_t f) {
-  const std::string &tar = files.path(f), index = tar_index_path(tar);
+  const std::string &tar = files.address(f), index = tar_index_path(tar);
   const TarStamp stamp = tar_stamp(tar);
-  if (std::error_code ignored; std::filesystem::exists(index, ignored)) {
+  if (std::error_code ignored;
+      is_url(index) ? object_store::object_exists(index) : std::filesystem::exists(index, ignored)) {
     MappedFile mapped(index);
     const TarIndex of(mapped.bytes(), stamp, index);
     return {std::move(mapped), {}, of, 0, {}};

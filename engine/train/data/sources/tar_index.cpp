@@ -19,6 +19,7 @@
 #include "engine/base/machine_limits.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/files/disk.h"
 #include "engine/train/files/input_file.h"
 
@@ -120,6 +121,7 @@ class TarIndexBuilder {
 }  // namespace
 
 TarStamp tar_stamp(const std::string& tar) {
+  if (is_url(tar)) return {InputFile(tar).bytes(), kUnknownTime};
   struct stat status {};
   if (stat(tar.c_str(), &status) != 0)
     throw EnvError(fmt::format("{}: cannot be read: {}", tar, describe_errno(errno)));
@@ -140,7 +142,7 @@ TarIndex::TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::s
   if (bytes.size() < kHeadBytes || std::memcmp(bytes.data(), kTarIndexMagic, sizeof kTarIndexMagic) != 0 ||
       word(1) != kVersion)
     fail("is not an index of this version");
-  if (const TarStamp of{word(2), word(3)}; of != stamp)
+  if (const TarStamp of{word(2), stamp.seconds == kUnknownTime ? kUnknownTime : word(3)}; of != stamp)
     fail(
         fmt::format("belongs to a tar file of {} bytes, last modified at second {}, but the tar file has {} bytes "
                     "and was modified at {}",

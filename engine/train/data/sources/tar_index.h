@@ -19,6 +19,9 @@
 
 namespace trainctl {
 
+/// TarStamp::seconds of an object in a store.
+inline constexpr int64_t kUnknownTime = -1;
+
 struct TarStamp {
   int64_t bytes = 0, seconds = 0;
   bool operator==(const TarStamp&) const = default;

@@ -1,0 +1,46 @@
+// Ends unpromising trials early: asynchronous successive halving (ASHA, Li et al. 2020, arXiv:1810.05934), in the form
+// that stops trials instead of pausing them. A rung is a number of steps: first_step, first_step * factor, ... A trial
+// that reaches a rung continues if its value there is among the best 1/factor (rounded up) of all trials that have
+// reached the rung so far, so the first one always continues. Everything is derived from the files of the trials, so
+// that a sweep that is resumed knows what happened before.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/sweep/sweep.h"
+
+namespace trainctl {
+
+/// One number of a trial while it ran, of the metric that ranks the trials.
+struct StepValue {
+  int64_t run_step = 0;
+  double value = 0;  ///< may be NaN or infinite
+};
+
+/// The values of `by` in the metrics.jsonl of all runs of a trial, in the order of their steps. A step that a resumed
+/// run repeated counts once.
+std::vector<StepValue> read_step_values(const Sweep& sweep, size_t trial, const std::string& by);
+
+/// The value at a rung: of a validation metric, the first one at or after the rung (with "best", the best one up to
+/// there); of a metric of steps, the mean over the second half of the steps up to the rung. None: not reached yet.
+std::optional<double> value_at_rung(const std::vector<StepValue>& values, int64_t rung, const std::string& by);
+
+/// Why a trial ended.
+struct RungDecision {
+  int64_t rung = 0;   ///< run step
+  double value = 0;   ///< of the trial
+  double cutoff = 0;  ///< the worst value at this rung that continues
+};
+
+/// The first rung at which `trial` is not among the best, if there is one. `values`: of each trial, by its number.
+std::optional<RungDecision> rung_that_ends(const std::vector<std::vector<StepValue>>& values, size_t trial,
+                                           const Halving& halving);
+
+/// The record of a trial that was ended early, in its log_dir: an ended trial stays ended when the sweep is resumed.
+void write_decision(const Sweep& sweep, size_t trial, const RungDecision& decision);
+std::optional<RungDecision> read_decision(const Sweep& sweep, size_t trial);
+
+}  // namespace trainctl

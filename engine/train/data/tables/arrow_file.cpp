@@ -1,0 +1,195 @@
+// See the header.
+#include "engine/train/data/tables/arrow_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/planning/device_data.h"
+#include "engine/train/data/mapped_file.h"
+#include "engine/train/data/tables/arrow_values.h"
+#include "engine/train/data/tables/block_cache.h"
+
+namespace trainctl {
+namespace {
+
+/// A file that is open in the library, and its bytes. Blocks refer to it, because their memory is the library's.
+struct ArrowHandle {
+  explicit ArrowHandle(const std::string& path) : bytes(path) {}
+  ~ArrowHandle() {
+    if (file != nullptr) arrow_library().close(file);
+  }
+  ArrowHandle(const ArrowHandle&) = delete;
+  ArrowHandle& operator=(const ArrowHandle&) = delete;
+
+  MappedFile bytes;
+  void* file = nullptr;
+};
+
+/// The chosen columns of one group.
+struct ArrowGroup final : public CachedBlock {
+  explicit ArrowGroup(std::shared_ptr<const ArrowHandle> of) : handle(std::move(of)) {}
+  ~ArrowGroup() override {
+    if (array.release != nullptr) array.release(&array);
+  }
+  std::shared_ptr<const ArrowHandle> handle;
+  ArrowArray array{};
+};
+
+class ArrowErrorText {
+ public:
+  TrainctlArrowError receiver() { return {text_.data(), static_cast<int64_t>(text_.size())}; }
+  /// Arrow's message without its lines of context.
+  std::string text() const {
+    std::string first(text_.data());
+    return printable(first.substr(0, first.find('\n')));
+  }
+
+ private:
+  std::array<char, 2048> text_{};
+};
+
+/// The names of classes in the metadata that Hugging Face datasets write.
+void add_class_names(const ArrowSchema& schema, std::vector<TableColumn>& columns) {
+  const std::string text = arrow_metadata(schema, "huggingface");
+  if (text.empty()) return;
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json::json_pointer at("/info/features");
+  if (json.is_discarded() || !json.contains(at) || !json[at].is_object()) return;
+  for (TableColumn& column : columns) {
+    const auto feature = json[at].find(column.name);
+    if (feature == json[at].end() || !feature->is_object()) continue;
+    const auto names = feature->find("names");
+    if (names == feature->end() || !names->is_array()) continue;
+    for (const auto& name : *names)
+      if (name.is_string()) column.classes.push_back(name.get<std::string>());
+  }
+}
+
+class ArrowTable final : public TableFile {
+ public:
+  explicit ArrowTable(const std::string& path) : path_(path), handle_(std::make_shared<ArrowHandle>(path)) {
+    const TrainctlArrow& arrow = arrow_library();
+    const std::span<const uint8_t> bytes = handle_->bytes.bytes();
+    if (bytes.empty()) throw EnvError(path + ": is empty");
+    ArrowErrorText error;
+    handle_->file =
+        arrow.open(bytes.data(), static_cast<int64_t>(bytes.size()), most_decoded_bytes(), error.receiver());
+    if (handle_->file == nullptr) fail(error);
+    if (arrow.schema(handle_->file, &schema_, error.receiver()) != 0) fail(error);
+    for (int64_t c = 0; c < schema_.n_children; ++c) columns_.push_back(arrow_column(*schema_.children[c]));
+    add_class_names(schema_, columns_);
+    for (int64_t group = 0; group < arrow.groups(handle_->file); ++group) {
+      first_rows_.push_back(size_);
+      const int64_t rows = arrow.group_rows(handle_->file, group);
+      if (rows < 0 || rows > (int64_t{1} << 40))
+        throw EnvError(fmt::format("{}: is damaged: group {} has {} rows", path, group, rows));
+      size_ += rows;
+    }
+    std::vector<size_t> all(columns_.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    choose(all);
+  }
+  ~ArrowTable() override {
+    if (schema_.release != nullptr) schema_.release(&schema_);
+  }
+
+  int64_t size() const override { return size_; }
+  const std::vector<TableColumn>& columns() const override { return columns_; }
+  std::string where(int64_t row) const override { return fmt::format("{}: row {}", path_, row); }
+  int64_t memory_bytes() const override { return static_cast<int64_t>(first_rows_.size() * sizeof(int64_t)); }
+
+  void choose(const std::vector<size_t>& columns) override {
+    chosen_.assign(columns.begin(), columns.end());
+    std::sort(chosen_.begin(), chosen_.end());
+    chosen_.erase(std::unique(chosen_.begin(), chosen_.end()), chosen_.end());
+  }
+
+  void read(int64_t row, std::span<const size_t> columns, std::span<TableValue> out) const override {
+    const auto [group, at] = place_of(row);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const size_t c = columns[i];
+      try {
+        read_arrow_value(*schema_.children[c], array_of(*group, c), at, columns_[c], out[i]);
+      } catch (const EnvError& error) {
+        throw EnvError(fmt::format("{}: \'{}\' {}", where(row), printable(columns_[c].name), error.what()));
+      }
+    }
+  }
+
+  std::string json(int64_t row, const std::vector<std::string>& names) const override {
+    const auto [group, at] = place_of(row);
+    nlohmann::ordered_json object = nlohmann::ordered_json::object();
+    for (const int32_t number : chosen_) {
+      const auto c = static_cast<size_t>(number);
+      if (!names.empty() && std::find(names.begin(), names.end(), columns_[c].name) == names.end()) continue;
+      try {
+        object[columns_[c].name] = arrow_json(*schema_.children[c], array_of(*group, c), at);
+      } catch (const EnvError& error) {
+        throw_at(row, c, error);
+      }
+    }
+    try {
+      return object.dump();
+    } catch (const nlohmann::json::exception&) {
+      throw EnvError(where(row) + ": contains bytes that are not UTF-8 text");
+    }
+  }
+
+ private:
+  /// Memory of one file's decoded groups: a quarter of the host's.
+  static int64_t most_decoded_bytes() { return std::max(int64_t{1} << 30, 4 * most_cached_bytes()); }
+
+  [[noreturn]] void fail(const ArrowErrorText& error) const {
+    throw EnvError(path_ + ": cannot be read: " + error.text());
+  }
+
+  [[noreturn]] void throw_at(int64_t row, size_t column, const EnvError& error) const {
+    throw EnvError(fmt::format("{}: '{}' {}", where(row), printable(columns_[column].name), error.what()));
+  }
+
+  const ArrowArray& array_of(const ArrowGroup& group, size_t column) const {
+    const auto found = std::lower_bound(chosen_.begin(), chosen_.end(), static_cast<int32_t>(column));
+    check(found != chosen_.end() && *found == static_cast<int32_t>(column), "only chosen columns are read");
+    return *group.array.children[found - chosen_.begin()];
+  }
+
+  std::pair<std::shared_ptr<const ArrowGroup>, int64_t> place_of(int64_t row) const {
+    const auto next = std::upper_bound(first_rows_.begin(), first_rows_.end(), row);
+    const int64_t group = next - first_rows_.begin() - 1;
+    auto block = blocks_.get(group, [&] { return load(group); });
+    return {std::static_pointer_cast<const ArrowGroup>(std::move(block)),
+            row - first_rows_[static_cast<size_t>(group)]};
+  }
+
+  BlockCache::Loaded load(int64_t group) const {
+    auto block = std::make_shared<ArrowGroup>(handle_);
+    ArrowErrorText error;
+    int64_t bytes = 0;
+    if (arrow_library().read(handle_->file, group, chosen_.data(), static_cast<int32_t>(chosen_.size()), &block->array,
+                             &bytes, error.receiver()) != 0)
+      throw EnvError(fmt::format("{}: group {} cannot be read: {}", path_, group, error.text()));
+    return {std::move(block), bytes};
+  }
+
+  std::string path_;
+  std::shared_ptr<ArrowHandle> handle_;
+  ArrowSchema schema_{};
+  std::vector<TableColumn> columns_;
+  std::vector<int64_t> first_rows_;  ///< of the groups
+  int64_t size_ = 0;
+  std::vector<int32_t> chosen_;  ///< ascending
+  BlockCache blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<TableFile> open_arrow_file(const std::string& path) { return std::make_unique<ArrowTable>(path); }
+
+}  // namespace trainctl

@@ -1,0 +1,29 @@
+// Parquet, Arrow's file format (Feather 2) and its stream format, read by Arrow C++ through libtrainctl_arrow.so
+// (arrow_interface.h). The library is opened with the first such file.
+//
+//   column type               column of the table
+//   numbers, bool, dates      numbers; u64 as i64
+//   lists of numbers          numbers of a shape, of which lists without a fixed size have kAnySize
+//   string, large_string      text
+//   binary                    bytes
+//   struct with `bytes`       bytes: an image or a sound of Hugging Face datasets
+//   dictionary                its values
+//   other structs and lists   nested
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/train/data/tables/arrow_interface.h"
+#include "engine/train/data/tables/table_file.h"
+
+namespace trainctl {
+
+/// EnvError if the file is damaged, or if the library is missing: it says how to get it.
+std::unique_ptr<TableFile> open_arrow_file(const std::string& path);
+
+/// The functions of the library. EnvError that says where it was looked for and how to get it.
+const TrainctlArrow& arrow_library();
+
+}  // namespace trainctl

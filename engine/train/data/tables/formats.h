@@ -1,0 +1,19 @@
+// The readers of tables that need no more than a path: the rows of the table in table_file.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/train/data/tables/table_file.h"
+
+namespace trainctl {
+
+/// JSON Lines, also compressed by gzip or zstd. The columns are those of the first row. Numbers are untyped; lists of
+/// numbers have the shape of the first row in their type, and the row's own in their values. EnvError as all readers.
+std::unique_ptr<TableFile> open_json_lines(const std::string& path);
+/// TFRecord files of tf.Example: the features of the first example are the columns. Checksums are compared.
+std::unique_ptr<TableFile> open_tfrecord(const std::string& path);
+/// The file of an LMDB environment, read without its library (lmdb.cpp has the format).
+std::unique_ptr<TableFile> open_lmdb(const std::string& path);
+
+}  // namespace trainctl

@@ -1,0 +1,22 @@
+// See the header.
+#include "engine/train/data/tables/plain_text.h"
+
+#include <cstdint>
+
+namespace trainctl {
+
+bool is_plain_text(std::string_view bytes) {
+  size_t at = 0;
+  while (at < bytes.size()) {
+    const auto lead = static_cast<uint8_t>(bytes[at]);
+    if (lead < 0x20 && lead != '\n' && lead != '\t' && lead != '\r') return false;
+    const size_t more = lead < 0x80 ? 0 : lead >> 5 == 6 ? 1 : lead >> 4 == 14 ? 2 : lead >> 3 == 30 ? 3 : 4;
+    if (more == 4 || bytes.size() - at <= more) return false;
+    for (size_t i = 1; i <= more; ++i)
+      if ((static_cast<uint8_t>(bytes[at + i]) & 0xc0) != 0x80) return false;
+    at += more + 1;
+  }
+  return true;
+}
+
+}  // namespace trainctl

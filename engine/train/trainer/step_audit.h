@@ -1,0 +1,88 @@
+// train.audit_every: replays a step of a CPU rank on another core and compares bits.
+//
+//   training core   [ step 499, recorded ][ step 500 ][ step 501 …
+//   another core                          [ replay of 499: same state, inputs, counters and received data ]
+//
+// The recording has the arena before the step, the step's inputs, and everything that other ranks sent. The replay has
+// its own arena and talks to nobody: it receives what was recorded, and compares what it sends. If its state or what it
+// sends has other bits, a third run on another core decides which core was wrong.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/runtime/communicator.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/trainer/train_observer.h"
+
+namespace trainctl {
+
+/// A replay had other bits than the step.
+struct AuditMismatch {
+  int64_t step = 0;                ///< from 1
+  std::string tensor;              ///< "weight/fc1.weight", "loss", or the communication "all_reduce 3 of the step"
+  int64_t element = -1;            ///< first one with other bits; -1: not known
+  double first = 0, replayed = 0;  ///< its values
+  int first_core = -1, replay_core = -1, third_core = -1;  ///< -1: not known, or no third run
+  std::optional<bool> first_is_wrong;                      ///< what the third run says; nullopt: it agrees with neither
+  std::string text() const;                                ///< one sentence without the rank
+};
+
+/// Thrown on the training thread by a step after the audited one, or at the end.
+class AuditFailed : public EnvError {
+ public:
+  AuditFailed(const AuditMismatch& mismatch, const std::string& where);
+  const AuditMismatch& mismatch() const { return mismatch_; }
+
+ private:
+  AuditMismatch mismatch_;
+};
+
+/// By "weight/fc1.weight": this rank's part.
+using AuditedValues = std::map<std::string, std::vector<float>>;
+
+/// Writes both as safetensors files to `folder`/audits, and returns their common path: "…/step_500.rank_3.*". Returns
+/// "" if they cannot be written.
+std::string save_audit(const std::string& folder, int rank, const AuditMismatch& mismatch, const AuditedValues& first,
+                       const AuditedValues& replayed);
+
+struct AuditOptions {
+  int64_t every = 0;           ///< steps; at least 1
+  ExecutorOptions executor{};  ///< seed and threads of the rank
+  /// Saves the two states, each as named f32 tensors of this rank's parts, and returns where. Called before
+  /// AuditFailed.
+  std::function<std::string(const AuditMismatch&, const AuditedValues& first, const AuditedValues& replayed)> save{};
+  /// For tests: changes the arena after each step, as a core that computes incorrectly would.
+  std::function<void(int64_t step, Executor&)> corrupt{};
+};
+
+class StepAudit final : public StateObserver {
+ public:
+  /// `program` and `comm` must outlive it.
+  StepAudit(const Program& program, Communicator& comm, AuditOptions options);
+  ~StepAudit() override;
+  StepAudit(const StepAudit&) = delete;
+  StepAudit& operator=(const StepAudit&) = delete;
+
+  /// The communicator that the rank must use.
+  Communicator& communicator();
+  /// The executor that the rank must use in place of `audited`, which was made with communicator().
+  std::unique_ptr<Executor> around(std::unique_ptr<Executor> audited);
+
+  /// Waits for the last replay. Throws AuditFailed.
+  void at_end(int64_t step, Executor& executor) override;
+  int64_t audited_steps() const;
+
+ private:
+  friend class AuditedExecutor;
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,174 @@
+// Llama-shaped jobs that are short of memory: auto_parallel beside other plans, and the laws of the search.
+// TRAINCTL_LLAMA_JOBS: number of drawn jobs (`./bootstrap soak` draws 40).
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/estimate/simulate.h"
+#include "engine/planning/compile_job.h"
+#include "tests/search/drawn_jobs.h"
+
+using namespace trainctl;
+
+namespace {
+
+struct LlamaShape {
+  int blocks = 8, units = 2048, hidden = 8192, heads = 16, kv_heads = 4, length = 4096, vocab = 32000, batch = 8;
+};
+
+std::string llama(const LlamaShape& s) {
+  return fmt::format(R"(
+precision: bf16
+dataset: {{type: random, shape: [{0}], dtype: i32, classes: {1}, label_shape: [{0}], label_dtype: i32, batch: {2}, samples: 64}}
+modules:
+  block:
+    - {{name: norm1, type: rms_norm}}
+    - {{name: qkv, type: dense, units: {3}, bias: false}}
+    - {{name: turn, type: rotary, heads: {4}, kv_heads: {5}, packing: heads}}
+    - {{name: attn, type: attention, heads: {4}, kv_heads: {5}, causal: true}}
+    - {{name: proj, type: dense, units: {6}, bias: false}}
+    - {{name: sum1, type: add, inputs: [proj, input]}}
+    - {{name: norm2, type: rms_norm}}
+    - {{name: gate, type: dense, units: {7}, bias: false}}
+    - {{name: act, type: silu}}
+    - {{name: up, type: dense, units: {7}, bias: false, inputs: norm2}}
+    - {{name: gated, type: mul, inputs: [act, up]}}
+    - {{name: down, type: dense, units: {6}, bias: false}}
+    - {{name: sum2, type: add, inputs: [down, sum1]}}
+network:
+  - {{name: table, type: embedding, vocab: {1}, units: {6}}}
+  - {{module: block, name: h, repeat: {8}}}
+  - {{name: norm, type: rms_norm}}
+  - {{name: head, type: dense, units: {1}, bias: false}}
+loss: softmax_cross_entropy
+optimizer: {{type: adamw, learning_rate: 0.0003}}
+launch: {{ranks: 4, device: cuda, machine: h100x8}}
+)",
+                     s.length, s.vocab, s.batch, s.units / s.heads * (s.heads + 2 * s.kv_heads), s.heads, s.kv_heads,
+                     s.units, s.hidden, s.blocks);
+}
+
+LlamaShape drawn_shape(std::mt19937& random) {
+  const int heads = one_of<int>(random, {8, 16, 32});
+  LlamaShape shape{.blocks = one_of<int>(random, {9, 12, 16, 24}), .heads = heads};
+  shape.units = heads * 128;
+  shape.hidden = one_of<int>(random, {3, 4}) * shape.units;
+  shape.kv_heads = one_of<int>(random, {heads / 4, heads});
+  shape.length = one_of<int>(random, {2048, 4096, 8192});
+  shape.batch = one_of<int>(random, {4, 8, 16});
+  return shape;
+}
+
+struct Outcome {
+  double seconds = 0;
+  int64_t memory = 0;
+};
+
+/// A plan as all of its fields are fixed; nothing if it is not legal.
+std::optional<Outcome> outcome_of(const std::string& text, const std::vector<std::string>& settings) {
+  try {
+    const PlannedJob job = planned(text, settings);
+    const RankClasses classes = compile_one_per_stage(job);
+    return Outcome{simulate(classes, job.cost.machine(), false).step.value, most_memory(classes)};
+  } catch (const SpecError&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Outcome> found_for(const std::string& text, std::vector<std::string> settings) {
+  settings.emplace_back("parallel.mode=auto_parallel");
+  try {
+    const Trial trial = planned(text, settings).search->best().trial;
+    return Outcome{trial.seconds, trial.memory};
+  } catch (const SpecError&) {
+    return std::nullopt;
+  }
+}
+
+/// Settings that a user would write for such a job.
+std::vector<std::string> drawn_settings(std::mt19937& random, int blocks) {
+  const int some = pick(random, 1, blocks - 1);
+  const int stages = one_of<int>(random, {1, 1, 1, 1, 2});
+  const int tensor = one_of<int>(random, {1, 1, 1, 2, 4}), rest = 4 / stages;
+  std::vector<std::string> settings = {
+      "parallel.mode=semi_auto_parallel", fmt::format("parallel.stages={}", stages),
+      fmt::format("parallel.micro_batches={}", one_of<int>(random, {1, 1, 2, 4})),
+      fmt::format("parallel.optimizer_shard={}", one_of<int>(random, {1, 2, 3, 3})),
+      "parallel.recompute=" +
+          one_of<std::string>(
+              random, {"[]", "['h.*']", "['h.*.norm*', 'h.*.act', 'h.*.gated', 'h.*.sum1']",
+                       "['h.*.norm*', 'h.*.act', 'h.*.gated', 'h.*.sum1', 'h.*.qkv', 'h.*.turn']",
+                       fmt::format("['h.{{0-{}}}.*']", some - 1),
+                       fmt::format("['h.{{0-{0}}}.norm*', 'h.{{0-{0}}}.act', 'h.{{0-{0}}}.gated']", some - 1)})};
+  if (tensor > 1 && tensor <= rest) settings.push_back(fmt::format("parallel.tensor={}", tensor));
+  return settings;
+}
+
+}  // namespace
+
+TEST_CASE("llama: under a memory limit auto_parallel is within 2 % of the best of 20 other plans") {
+  const char* const given = std::getenv("TRAINCTL_LLAMA_JOBS");
+  const int jobs = given != nullptr ? std::atoi(given) : 2;
+  std::mt19937 random(44);
+  for (int j = 0; j < jobs; ++j) {
+    const LlamaShape shape = drawn_shape(random);
+    const std::string text = llama(shape);
+    const std::optional<Outcome> free = found_for(text, {"parallel.max_memory=1TiB"});
+    REQUIRE(free);
+    const int64_t limit = free->memory * pick(random, 45, 95) / 100;
+    const std::string max_memory = "parallel.max_memory=" + std::to_string(limit);
+    const std::optional<Outcome> found = found_for(text, {max_memory});
+    CAPTURE(text);
+    CAPTURE(max_memory);
+    double best = 0;
+    std::string best_settings;
+    int compared = 0;
+    for (int tries = 0; compared < 20 && tries < 40; ++tries) {
+      const std::vector<std::string> settings = drawn_settings(random, shape.blocks);
+      const std::optional<Outcome> other = outcome_of(text, settings);
+      if (!other) continue;
+      ++compared;
+      if (other->memory > limit || (best > 0 && other->seconds >= best)) continue;
+      best = other->seconds;
+      best_settings = join(settings, " ");
+    }
+    CAPTURE(best_settings);
+    if (best > 0) {
+      REQUIRE(found);
+      CHECK(found->memory <= limit);
+      CHECK(found->seconds <= 1.02 * best);
+      MESSAGE(fmt::format("{} blocks of {}, {} of {} tokens, {}: {:.2f} ms, best of {} others {:.2f} ms ({:+.2f} %)",
+                          shape.blocks, shape.units, shape.batch, shape.length, format_bytes(limit),
+                          1e3 * found->seconds, compared, 1e3 * best, 100 * (found->seconds / best - 1)));
+    }
+  }
+}
+
+TEST_CASE("llama: more memory and fewer constraints never cost more than 0.6 %") {
+  const std::string text = llama({.blocks = 12, .batch = 16});
+  const std::optional<Outcome> free = found_for(text, {"parallel.max_memory=1TiB"});
+  REQUIRE(free);
+  constexpr double kSlack = 1.006;
+  double before = free->seconds;
+  for (const int percent : {90, 75, 60, 50}) {
+    CAPTURE(percent);
+    const std::string limit = "parallel.max_memory=" + std::to_string(free->memory * percent / 100);
+    const std::optional<Outcome> found = found_for(text, {limit});
+    if (!found) break;
+    CHECK(found->seconds >= before / kSlack);
+    before = std::max(before, found->seconds);
+    if (percent != 75) continue;
+    for (const char* constraint :
+         {"parallel.stages=1", "parallel.optimizer_shard=3", "parallel.micro_batches=2", "parallel.micro_batches=1",
+          "parallel.recompute=[]", "parallel.recompute=['h.*.norm*', 'h.*.act', 'h.*.gated', 'h.*.sum1']"}) {
+      CAPTURE(constraint);
+      const std::optional<Outcome> constrained = found_for(text, {limit, constraint});
+      if (constrained) CHECK(constrained->seconds >= found->seconds / kSlack);
+    }
+  }
+}

@@ -1,0 +1,42 @@
+// Addresses, lists and credentials of object stores; requests are tested by tests/stores.
+#include <doctest/doctest.h>
+
+#include "engine/base/url.h"
+#include "engine/train/files/store/credentials.h"
+#include "engine/train/files/store/objects.h"
+
+using namespace trainctl;
+
+TEST_CASE("in the pattern of a key * matches no slash, and ** matches any folders") {
+  CHECK(object_store::matches_key("set/*.tar", "set/a.tar"));
+  CHECK_FALSE(object_store::matches_key("set/*.tar", "set/x/a.tar"));
+  CHECK(object_store::matches_key("set/**/*.tar", "set/a.tar"));
+  CHECK(object_store::matches_key("set/**/*.tar", "set/x/y/a.tar"));
+  CHECK(object_store::matches_key("set/part-?.csv", "set/part-7.csv"));
+  CHECK_FALSE(object_store::matches_key("set/part-?.csv", "set/part-17.csv"));
+}
+
+TEST_CASE("keys are encoded as a signature needs them, and entities of a list are replaced once") {
+  CHECK(object_store::percent_encoded("a b/ü+~.txt", true) == "a%20b/%C3%BC%2B~.txt");
+  CHECK(object_store::percent_encoded("a/b", false) == "a%2Fb");
+  size_t at = 0;
+  const std::string xml = "<L><Key>a&amp;lt;b</Key><Key>c&quot;</Key></L>";
+  CHECK(object_store::next_element(xml, "Key", at) == "a&lt;b");
+  CHECK(object_store::next_element(xml, "Key", at) == "c\"");
+  CHECK_FALSE(object_store::next_element(xml, "Key", at));
+}
+
+TEST_CASE("a file of credentials has sections with keys; comments and blanks do not count") {
+  const object_store::IniFile file = object_store::parse_ini(
+      "# work\n[default]\naws_access_key_id = A\n\n[profile lab]\nregion=eu-west-1 \n; x = y\n");
+  CHECK(file.at("default").at("aws_access_key_id") == "A");
+  CHECK(file.at("profile lab").at("region") == "eu-west-1");
+  CHECK(file.at("profile lab").size() == 1);
+}
+
+TEST_CASE("an address is shown without its user, password and query") {
+  CHECK(shown_url("https://me:pw@host/a.tar?X-Amz-Signature=s#x") == "https://host/a.tar");
+  CHECK(shown_url("s3://bucket/a@b.tar") == "s3://bucket/a@b.tar");
+  CHECK(is_url("gs://bucket/x"));
+  CHECK_FALSE(is_url("data/s3/x"));
+}

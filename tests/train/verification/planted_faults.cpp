@@ -1,0 +1,292 @@
+// See the header.
+#include "tests/train/verification/planted_faults.h"
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+using Overrides = std::vector<std::string>;
+using Programs = std::vector<Program>;
+
+const Overrides kTwoRanks = {"launch.ranks=2", "parallel.mode=data_parallel"};
+const Overrides kFourRanks = {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
+                              "parallel.strategies={layer1: [[2, 1], [2, 1]], layer2: [[2, 2], [1, 2]]}"};
+const Overrides kPipeline = {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
+                             "parallel.micro_batches=2", "parallel.stage_config={layer2: 1}"};
+const Overrides kMomentum = {"launch.ranks=2", "parallel.mode=data_parallel",
+                             "optimizer={type: sgd, learning_rate: 0.01, momentum: 0.9}",
+                             "parallel.optimizer_shard={level: 1, min_kb: 0}"};
+const Overrides kClipped = {"launch.ranks=2", "parallel.mode=data_parallel",
+                            "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.1}",
+                            "parallel.optimizer_shard={level: 2, min_kb: 0}"};
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+/// The place of the first instruction that a condition holds for.
+template <typename Condition>
+size_t find_instruction(const Program& program, const Condition& holds) {
+  const auto found = std::find_if(program.instructions.begin(), program.instructions.end(), holds);
+  if (found == program.instructions.end()) throw std::logic_error("there is no such instruction");
+  return static_cast<size_t>(found - program.instructions.begin());
+}
+
+size_t find_named(const Program& program, std::string_view name) {
+  return find_instruction(program, [&](const Instruction& code) { return code.name == name; });
+}
+
+void insert_after(Program& program, size_t at, Instruction added) {
+  const int place = static_cast<int>(at) + 1;
+  for (Instruction& code : program.instructions)
+    for (int& wait : code.waits)
+      if (wait >= place) ++wait;
+  program.instructions.insert(program.instructions.begin() + place, std::move(added));
+  if (!program.live.empty()) program.live.insert(program.live.begin() + place, program.live[at]);
+}
+
+void remove_instruction(Program& program, size_t at) {
+  const int place = static_cast<int>(at);
+  const std::vector<int> waits = program.instructions[at].waits;
+  for (Instruction& code : program.instructions) {
+    const bool waited = std::erase(code.waits, place) > 0;
+    if (waited) code.waits.insert(code.waits.end(), waits.begin(), waits.end());
+    for (int& wait : code.waits)
+      if (wait > place) --wait;
+  }
+  program.instructions.erase(program.instructions.begin() + place);
+  if (!program.live.empty()) program.live.erase(program.live.begin() + place);
+}
+
+/// The first output of an instruction is multiplied by `factor`.
+void scale_output(Program& program, size_t at, double factor) {
+  const Instruction& before = program.instructions[at];
+  Instruction scale;
+  scale.name = before.name + ".scaled";
+  scale.op = "scale";
+  scale.attrs.set("factor", factor);
+  scale.inputs = scale.outputs = {before.outputs.at(0)};
+  scale.outputs[0].accumulate = false;
+  scale.phase = before.phase;
+  scale.micro_batch = before.micro_batch;
+  scale.chunk = before.chunk;
+  scale.stream = Stream::compute;
+  if (before.stream != Stream::compute) scale.waits = {static_cast<int>(at)};
+  insert_after(program, at, std::move(scale));
+}
+
+std::function<void(Programs&)> scaled(std::string name, double factor) {
+  return [name = std::move(name), factor](Programs& programs) {
+    for (Program& program : programs) {
+      const auto is_named = [&](const Instruction& code) { return code.name == name; };
+      if (std::none_of(program.instructions.begin(), program.instructions.end(), is_named)) continue;
+      scale_output(program, find_named(program, name), factor);
+    }
+  };
+}
+
+std::function<void(Programs&)> without(Purpose purpose) {
+  return [purpose](Programs& programs) {
+    for (Program& program : programs)
+      remove_instruction(program, find_instruction(program, [&](const Instruction& code) {
+                           return code.opcode == Opcode::collective && code.purpose == purpose;
+                         }));
+  };
+}
+
+Node& node_of(Graph& graph, std::string_view name) {
+  const auto found =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) { return n.name == name; });
+  if (found == graph.nodes.end()) throw std::logic_error("there is no such node");
+  return *found;
+}
+
+/// Kernels that update something get another value of an attribute.
+std::function<void(Programs&)> updates_with(const char* attr, double value, int only_rank = -1) {
+  return [=](Programs& programs) {
+    for (Program& program : programs) {
+      if (only_rank >= 0 && program.rank != only_rank) continue;
+      for (Instruction& code : program.instructions)
+        if (is_update(code)) code.attrs.set(attr, value);
+    }
+  };
+}
+
+void swap_outputs_of_receives(Programs& programs) {
+  Program& program = programs.at(1);
+  std::vector<size_t> places;
+  for (size_t i = 0; i < program.instructions.size(); ++i)
+    if (program.instructions[i].name == "load label") places.push_back(i);
+  // Both micro-batches read the labels of the first one.
+  program.instructions.at(places.at(1)).micro_batch = program.instructions.at(places.at(0)).micro_batch;
+}
+
+void same_samples_on_both_ranks(Programs& programs) {
+  for (Instruction& code : programs.at(1).instructions)
+    if (code.opcode == Opcode::load) code.outputs[0].global_offset[0] = 0;
+}
+
+void samples_off_by_one(Programs& programs) {
+  for (Instruction& code : programs.at(1).instructions)
+    if (code.name == "load data") code.outputs[0].global_offset[0] -= 1;
+}
+
+void weight_shard_off_by_one(Programs& programs) {
+  for (Program& program : programs)
+    for (Variable& variable : program.variables)
+      if (variable.name == "layer1.weight" && variable.offset[0] > 0) variable.offset[0] -= 1;
+}
+
+void gathered_in_another_order(Programs& programs) {
+  for (Program& program : programs)
+    for (const Bucket& bucket : program.buckets) {
+      if (bucket.shard_group < 0) continue;
+      std::vector<int>& ranks = program.groups[static_cast<size_t>(bucket.shard_group)];
+      std::reverse(ranks.begin(), ranks.end());
+      return;
+    }
+}
+
+void sums_loss_twice(Programs& programs) {
+  for (Program& program : programs) {
+    const size_t at = find_instruction(program, [](const Instruction& code) {
+      return code.opcode == Opcode::collective && code.purpose == Purpose::loss;
+    });
+    Instruction again = program.instructions[at];
+    again.waits = {static_cast<int>(at)};
+    insert_after(program, at, std::move(again));
+  }
+}
+
+/// The weights stay as they are, but a rank sends more than it needs to.
+void gathers_weights_twice(Programs& programs) {
+  for (Program& program : programs) {
+    const size_t at = find_instruction(program, [](const Instruction& code) {
+      return code.opcode == Opcode::collective && code.collective == Collective::all_gather;
+    });
+    Instruction again = program.instructions[at];
+    again.waits.push_back(static_cast<int>(at));
+    insert_after(program, at, std::move(again));
+  }
+}
+
+void sends_gradients_of_other_weights(Programs& programs) {
+  Program& program = programs.at(0);
+  Instruction& code = program.instructions[find_instruction(program, [](const Instruction& each) {
+    return each.opcode == Opcode::collective && each.purpose == Purpose::gradient;
+  })];
+  code.inputs[0].offset = code.outputs[0].offset = program.buckets.at(0).weights_offset;
+}
+
+void change_weight(const Program& program, Executor& executor, const std::function<void(float&)>& change) {
+  const Bucket& bucket = program.buckets.at(0);
+  float value = 0;
+  executor.read(bucket.weights_offset + 400, &value, sizeof value);
+  change(value);
+  executor.write(bucket.weights_offset + 400, &value, sizeof value);
+}
+
+}  // namespace
+
+std::vector<FaultCase> fault_cases() {
+  std::vector<FaultCase> cases;
+  const auto add = [&](const char* name, const char* job, const Overrides& plan, PlantedFault fault,
+                       std::vector<std::string> found_by) {
+    cases.push_back({name, job, plan, std::move(fault), std::move(found_by)});
+  };
+  const auto in_rules = [](std::function<void(Graph&)> change) { return PlantedFault{.in_rules = std::move(change)}; };
+  const auto in_programs = [](std::function<void(Programs&)> change) {
+    return PlantedFault{.in_programs = std::move(change)};
+  };
+  // Kernels are the same in the reference.
+  const auto in_kernel = [](std::function<void(Programs&)> change) {
+    return PlantedFault{.in_programs = change, .in_reference = change};
+  };
+  // Rules.
+  add("a wrong letter in the rule of a product: its weight is read transposed", "mlp", kFourRanks,
+      in_rules([](Graph& graph) {
+        Rule& rule = node_of(graph, "layer2.matmul").rule;
+        std::swap(rule.inputs.at(1).at(0), rule.inputs.at(1).at(1));
+      }),
+      {"gradients", "proof", "run"});
+  add("a contraction that the rule takes for an inner sum: the output is never added up", "mlp", kFourRanks,
+      in_rules([](Graph& graph) {
+        Rule& rule = node_of(graph, "layer2.matmul").rule;
+        rule.inner.push_back(rule.inputs.at(0).at(1).at(0));
+      }),
+      {"losses", "proof", "run"});
+  add("a gradient counted twice where a table is tied", "gpt", kTwoRanks, in_rules([](Graph& graph) {
+        for (Update& update : graph.updates)
+          if (update.gradients.size() == 2) update.gradients.push_back(update.gradients[0]);
+      }),
+      {"gradients"});
+  add("a gradient left out where a table is tied", "gpt", kTwoRanks, in_rules([](Graph& graph) {
+        for (Update& update : graph.updates)
+          if (update.gradients.size() == 2) update.gradients.pop_back();
+      }),
+      {"gradients"});
+  // Programs.
+  add("a missing all_reduce of gradients", "mlp", kTwoRanks, in_programs(without(Purpose::gradient)), {"proof"});
+  add("a missing all_reduce of activations", "mlp", kFourRanks, in_programs(without(Purpose::redistribute)),
+      {"losses"});
+  add("a missing sum of the gradients' norm", "mlp", kClipped, in_programs(without(Purpose::clip)),
+      {"weights", "communication"});
+  add("missing sums of batch_norm's statistics", "batch_norm", kTwoRanks, in_programs(without(Purpose::statistics)),
+      {"losses", "proof", "weights"});
+  add("a loss that is summed twice", "mlp", kTwoRanks, in_programs(sums_loss_twice), {"losses"});
+  add("weights that are gathered twice", "mlp", kMomentum, in_programs(gathers_weights_twice), {"communication"});
+  add("weights sent in the place of gradients by one rank", "mlp", kTwoRanks,
+      in_programs(sends_gradients_of_other_weights), {"gradients", "proof"});
+  add("shards that are gathered in another order", "mlp", kMomentum, in_programs(gathered_in_another_order),
+      {"weights", "proof", "communication"});
+  add("a shard of a weight that begins one row too early", "mlp", kFourRanks, in_programs(weight_shard_off_by_one),
+      {"losses"});
+  add("samples of a rank that begin one too early", "mlp", kTwoRanks, in_programs(samples_off_by_one), {"losses"});
+  add("two ranks that read the same samples", "mlp", kTwoRanks, in_programs(same_samples_on_both_ranks), {"losses"});
+  add("labels of another micro-batch", "mlp", kPipeline, in_programs(swap_outputs_of_receives), {"losses"});
+  add("one rank that updates with another momentum", "mlp", kMomentum, in_programs(updates_with("momentum", 0.8, 1)),
+      {"weights"});
+  add("updates that forget the momentum", "mlp", kMomentum, in_programs(updates_with("momentum", 0.0)), {"weights"});
+  // Kernels.
+  add("a kernel of the plan that is off by 0.1 %", "mlp", kFourRanks, in_programs(scaled("layer2.matmul", 1.001)),
+      {"gradients"});
+  add("a gradient's kernel of the plan that is off by 0.1 %", "mlp", kPipeline,
+      in_programs(scaled("relu2.grad_in0", 1.001)), {"gradients"});
+  add("a forward kernel that is off by 0.1 % everywhere", "gpt", kTwoRanks, in_kernel(scaled("h.0.sum1", 1.001)),
+      {"slope"});
+  add("a backward kernel that is off by 0.1 % everywhere", "gpt", kTwoRanks,
+      in_kernel(scaled("h.1.down.matmul.grad_in0", 1.001)), {"slope"});
+  // Memory and hardware.
+  add("a rank that writes behind its arena", "mlp", kTwoRanks,
+      PlantedFault{.in_state =
+                       [](int, const Program& program, int64_t step, Executor& executor) {
+                         const float value = 1;
+                         if (program.rank == 1 && step == 2) executor.write(program.arena_bytes + 64, &value, 4);
+                       }},
+      {"memory"});
+  add("a bit that flips in a weight of one rank", "mlp", kTwoRanks,
+      PlantedFault{.in_state =
+                       [](int, const Program& program, int64_t step, Executor& executor) {
+                         if (program.rank == 1 && step == 2)
+                           change_weight(program, executor, [](float& w) { w += w * 1e-6F; });
+                       }},
+      {"weights"});
+  add("a second run with another last bit", "mlp", kTwoRanks,
+      PlantedFault{.in_state =
+                       [](int run, const Program& program, int64_t step, Executor& executor) {
+                         if (run == 1 && step == 2)
+                           change_weight(program, executor, [](float& w) { w += w * 1.2e-7F; });
+                       }},
+      {"repeat"});
+  add("saves that lack a part of a weight", "mlp", kTwoRanks, in_programs([](Programs& programs) {
+        for (Program& program : programs)
+          for (Variable& variable : program.variables)
+            if (variable.name == "layer2.weight" && variable.own_elements > 0) variable.own_elements -= 1;
+      }),
+      {"run", "resume"});
+  return cases;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,299 @@
+// libtrainctl_arrow.so: what trainctl needs of Arrow C++, behind C functions (arrow_interface.h). `./bootstrap arrow`
+// builds it against the headers and libraries in the wheel of pyarrow.
+#include <arrow/api.h>
+#include <arrow/c/bridge.h>
+#include <arrow/io/api.h>
+#include <arrow/ipc/api.h>
+#include <arrow/util/byte_size.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
+#include <parquet/arrow/writer.h>
+#include <parquet/file_reader.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/train/data/tables/arrow_interface.h"
+
+namespace {
+
+/// A status as an exception, which guarded() turns into the text of an error.
+void require(const arrow::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.ToString());
+}
+template <class T>
+T require(arrow::Result<T> result) {
+  require(result.status());
+  return std::move(result).ValueUnsafe();
+}
+
+void report(TrainctlArrowError error, const char* text) {
+  if (error.text == nullptr || error.bytes <= 0) return;
+  std::strncpy(error.text, text, static_cast<size_t>(error.bytes - 1));
+  error.text[error.bytes - 1] = '\0';
+}
+
+/// No exception leaves the library.
+template <class F>
+int guarded(TrainctlArrowError error, F&& run) {
+  try {
+    run();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    report(error, "out of memory");
+  } catch (const std::exception& caught) {
+    report(error, caught.what());
+  } catch (...) {
+    report(error, "unknown error");
+  }
+  return 1;
+}
+
+class ShimFile {
+ public:
+  virtual ~ShimFile() = default;
+  virtual std::shared_ptr<arrow::Schema> schema() const = 0;
+  virtual int64_t groups() const = 0;
+  virtual int64_t rows(int64_t group) const = 0;
+  virtual std::shared_ptr<arrow::RecordBatch> read(int64_t group, const std::vector<int>& columns) const = 0;
+};
+
+/// The leaf columns of a top-level field, which readers of row groups count.
+void add_leaves(const parquet::arrow::SchemaField& field, std::vector<int>& leaves) {
+  if (field.is_leaf()) leaves.push_back(field.column_index);
+  for (const auto& child : field.children) add_leaves(child, leaves);
+}
+
+class ParquetFile final : public ShimFile {
+ public:
+  ParquetFile(std::shared_ptr<arrow::Buffer> data, arrow::MemoryPool* pool) : data_(std::move(data)), pool_(pool) {
+    auto reader = open();
+    metadata_ = reader->parquet_reader()->metadata();
+    require(reader->GetSchema(&schema_));
+    for (const auto& field : reader->manifest().schema_fields) add_leaves(field, leaves_.emplace_back());
+  }
+  std::shared_ptr<arrow::Schema> schema() const override { return schema_; }
+  int64_t groups() const override { return metadata_->num_row_groups(); }
+  int64_t rows(int64_t group) const override { return metadata_->RowGroup(static_cast<int>(group))->num_rows(); }
+
+  std::shared_ptr<arrow::RecordBatch> read(int64_t group, const std::vector<int>& columns) const override {
+    std::vector<int> leaves;
+    for (const int column : columns) leaves.insert(leaves.end(), leaves_.at(column).begin(), leaves_.at(column).end());
+    auto reader = open();
+    std::shared_ptr<arrow::Table> table = require(reader->ReadRowGroup(static_cast<int>(group), leaves));
+    auto batch = require(table->CombineChunksToBatch(pool_));
+    // The reader orders columns as the file does.
+    std::vector<std::shared_ptr<arrow::Array>> arrays;
+    std::vector<std::shared_ptr<arrow::Field>> fields;
+    for (const int column : columns) {
+      fields.push_back(schema_->field(column));
+      arrays.push_back(batch->GetColumnByName(fields.back()->name()));
+      if (!arrays.back()) throw std::runtime_error("the row group has no column " + fields.back()->name());
+    }
+    return arrow::RecordBatch::Make(arrow::schema(std::move(fields)), batch->num_rows(), std::move(arrays));
+  }
+
+ private:
+  /// Each read has a reader of its own, since readers are not thread-safe. The metadata are parsed once.
+  std::unique_ptr<parquet::arrow::FileReader> open() const {
+    parquet::arrow::FileReaderBuilder builder;
+    parquet::ReaderProperties properties(pool_);
+    require(builder.Open(std::make_shared<arrow::io::BufferReader>(data_), properties, metadata_));
+    builder.memory_pool(pool_);
+    parquet::ArrowReaderProperties arrow_properties(false);
+    builder.properties(arrow_properties);
+    return require(builder.Build());
+  }
+
+  std::shared_ptr<arrow::Buffer> data_;
+  arrow::MemoryPool* pool_;
+  std::shared_ptr<parquet::FileMetaData> metadata_;
+  std::shared_ptr<arrow::Schema> schema_;
+  std::vector<std::vector<int>> leaves_;
+};
+
+std::shared_ptr<arrow::RecordBatch> validated(std::shared_ptr<arrow::RecordBatch> batch) {
+  require(batch->Validate());
+  return batch;
+}
+
+arrow::ipc::IpcReadOptions ipc_options(arrow::MemoryPool* pool) {
+  auto options = arrow::ipc::IpcReadOptions::Defaults();
+  options.memory_pool = pool;
+  options.use_threads = false;
+  return options;
+}
+
+/// Arrow's file format, also Feather 2.
+class IpcFile final : public ShimFile {
+ public:
+  IpcFile(std::shared_ptr<arrow::Buffer> data, arrow::MemoryPool* pool) : data_(std::move(data)), pool_(pool) {
+    const auto reader = open({});
+    schema_ = reader->schema();
+    auto counter = schema_->num_fields() > 0 ? open({0}) : nullptr;  // decodes as little as possible
+    for (int group = 0; group < reader->num_record_batches(); ++group)
+      rows_.push_back(counter ? require(counter->ReadRecordBatch(group))->num_rows() : 0);
+  }
+  std::shared_ptr<arrow::Schema> schema() const override { return schema_; }
+  int64_t groups() const override { return static_cast<int64_t>(rows_.size()); }
+  int64_t rows(int64_t group) const override { return rows_.at(static_cast<size_t>(group)); }
+  std::shared_ptr<arrow::RecordBatch> read(int64_t group, const std::vector<int>& columns) const override {
+    const auto batch = require(open(columns)->ReadRecordBatch(static_cast<int>(group)));
+    std::vector<std::shared_ptr<arrow::Array>> arrays;
+    std::vector<std::shared_ptr<arrow::Field>> fields;
+    for (const int column : columns) {
+      fields.push_back(schema_->field(column));
+      const auto position = std::count_if(columns.begin(), columns.end(), [&](int other) { return other < column; });
+      arrays.push_back(batch->column(static_cast<int>(position)));
+    }
+    return validated(arrow::RecordBatch::Make(arrow::schema(std::move(fields)), batch->num_rows(), std::move(arrays)));
+  }
+
+ private:
+  std::shared_ptr<arrow::ipc::RecordBatchFileReader> open(std::vector<int> columns) const {
+    auto options = ipc_options(pool_);
+    options.included_fields = std::move(columns);
+    return require(arrow::ipc::RecordBatchFileReader::Open(std::make_shared<arrow::io::BufferReader>(data_), options));
+  }
+
+  std::shared_ptr<arrow::Buffer> data_;
+  arrow::MemoryPool* pool_;
+  std::shared_ptr<arrow::Schema> schema_;
+  std::vector<int64_t> rows_;
+};
+
+/// Arrow's stream format, as Hugging Face datasets write it. The batches refer to the file's bytes.
+class IpcStream final : public ShimFile {
+ public:
+  IpcStream(const std::shared_ptr<arrow::Buffer>& data, arrow::MemoryPool* pool) {
+    auto reader = require(
+        arrow::ipc::RecordBatchStreamReader::Open(std::make_shared<arrow::io::BufferReader>(data), ipc_options(pool)));
+    schema_ = reader->schema();
+    for (;;) {
+      std::shared_ptr<arrow::RecordBatch> batch;
+      require(reader->ReadNext(&batch));
+      if (!batch) break;
+      batches_.push_back(validated(std::move(batch)));
+    }
+  }
+  std::shared_ptr<arrow::Schema> schema() const override { return schema_; }
+  int64_t groups() const override { return static_cast<int64_t>(batches_.size()); }
+  int64_t rows(int64_t group) const override { return batches_.at(static_cast<size_t>(group))->num_rows(); }
+  std::shared_ptr<arrow::RecordBatch> read(int64_t group, const std::vector<int>& columns) const override {
+    return require(batches_.at(static_cast<size_t>(group))->SelectColumns(columns));
+  }
+
+ private:
+  std::shared_ptr<arrow::Schema> schema_;
+  std::vector<std::shared_ptr<arrow::RecordBatch>> batches_;
+};
+
+/// An open file with the pool that bounds its memory.
+struct OpenFile {
+  std::unique_ptr<arrow::MemoryPool> pool;
+  std::unique_ptr<ShimFile> file;
+};
+
+bool begins_with(const uint8_t* data, int64_t size, const char* magic) {
+  const size_t count = std::strlen(magic);
+  return size >= static_cast<int64_t>(count) && std::memcmp(data, magic, count) == 0;
+}
+
+void* open_file(const uint8_t* data, int64_t size, int64_t most_bytes, TrainctlArrowError error) {
+  auto open = std::make_unique<OpenFile>();
+  const int failed = guarded(error, [&] {
+    open->pool = std::make_unique<arrow::CappedMemoryPool>(arrow::default_memory_pool(), most_bytes);
+    auto bytes = std::make_shared<arrow::Buffer>(data, size);
+    if (begins_with(data, size, "PAR1") || begins_with(data, size, "PARE"))
+      open->file = std::make_unique<ParquetFile>(std::move(bytes), open->pool.get());
+    else if (begins_with(data, size, "ARROW1"))
+      open->file = std::make_unique<IpcFile>(std::move(bytes), open->pool.get());
+    else if (begins_with(data, size, "FEA1"))
+      throw std::runtime_error("is Feather 1, which Arrow no longer reads; write it as Feather 2");
+    else
+      open->file = std::make_unique<IpcStream>(bytes, open->pool.get());
+  });
+  return failed != 0 ? nullptr : open.release();
+}
+
+ShimFile& file_of(void* file) { return *static_cast<OpenFile*>(file)->file; }
+
+int read_schema(void* file, ArrowSchema* out, TrainctlArrowError error) {
+  return guarded(error, [&] { require(arrow::ExportSchema(*file_of(file).schema(), out)); });
+}
+
+int read_group(void* file, int64_t group, const int32_t* columns, int32_t count, ArrowArray* out,
+               int64_t* decoded_bytes, TrainctlArrowError error) {
+  return guarded(error, [&] {
+    const auto batch = file_of(file).read(group, std::vector<int>(columns, columns + count));
+    if (batch->num_rows() != file_of(file).rows(group))
+      throw std::runtime_error("group " + std::to_string(group) + " has " + std::to_string(batch->num_rows()) +
+                               " rows, but its metadata say " + std::to_string(file_of(file).rows(group)));
+    *decoded_bytes = arrow::util::TotalBufferSize(*batch);
+    require(arrow::ExportRecordBatch(*batch, out));
+  });
+}
+
+struct Writer {
+  std::shared_ptr<arrow::Schema> schema;
+  std::shared_ptr<arrow::io::FileOutputStream> out;
+  std::unique_ptr<parquet::arrow::FileWriter> parquet;
+  std::shared_ptr<arrow::ipc::RecordBatchWriter> ipc;
+};
+
+void* create_file(const char* path, int is_arrow, ArrowSchema* schema, TrainctlArrowError error) {
+  auto writer = std::make_unique<Writer>();
+  const int failed = guarded(error, [&] {
+    writer->schema = require(arrow::ImportSchema(schema));
+    writer->out = require(arrow::io::FileOutputStream::Open(path));
+    if (is_arrow != 0) {
+      writer->ipc = require(arrow::ipc::MakeFileWriter(writer->out, writer->schema));
+      return;
+    }
+    parquet::WriterProperties::Builder properties;
+    properties.compression(parquet::Compression::ZSTD);
+    writer->parquet = require(
+        parquet::arrow::FileWriter::Open(*writer->schema, arrow::default_memory_pool(), writer->out, properties.build(),
+                                         parquet::ArrowWriterProperties::Builder().store_schema()->build()));
+  });
+  return failed != 0 ? nullptr : writer.release();
+}
+
+int write_batch(void* to, ArrowArray* array, TrainctlArrowError error) {
+  return guarded(error, [&] {
+    auto& writer = *static_cast<Writer*>(to);
+    const auto batch = require(arrow::ImportRecordBatch(array, writer.schema));
+    if (writer.ipc) return require(writer.ipc->WriteRecordBatch(*batch));
+    const auto table = require(arrow::Table::FromRecordBatches(writer.schema, {batch}));
+    require(writer.parquet->WriteTable(*table, std::max<int64_t>(batch->num_rows(), 1)));
+  });
+}
+
+int finish_file(void* to, TrainctlArrowError error) {
+  const std::unique_ptr<Writer> writer(static_cast<Writer*>(to));
+  return guarded(error, [&] {
+    require(writer->ipc ? writer->ipc->Close() : writer->parquet->Close());
+    require(writer->out->Close());
+  });
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const TrainctlArrow* trainctl_arrow() {
+  static const TrainctlArrow functions = {
+      trainctl::kArrowShimVersion,
+      ARROW_VERSION_STRING,
+      open_file,
+      [](void* file) { delete static_cast<OpenFile*>(file); },
+      [](void* file) { return file_of(file).groups(); },
+      [](void* file, int64_t group) { return file_of(file).rows(group); },
+      read_schema,
+      read_group,
+      create_file,
+      write_batch,
+      finish_file,
+  };
+  return &functions;
+}
