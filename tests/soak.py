@@ -26,12 +26,14 @@ def campaigns(build, seed):
     binaries = build / "bin"
     trainctl = ["--trainctl", binaries / "trainctl"]
     python = lambda script, *words: [sys.executable, ROOT / "tests" / script, *words]
+    yield "files alone", python("build/compile_alone.py", ROOT, build / "alone")
     yield "injured runs", python("campaign/campaign.py", *trainctl, "--injuries", 200, "--ranks", "4,8", "--seed", seed)
     yield "injured servers", python("campaign/servers.py", *trainctl, "--injuries", 100, "--seed", seed)
     yield "injured saves", python("campaign/resumes.py", *trainctl, "--shim", build / "tests/libdisk_faults.so", "--kills", 200, "--power", 200,
                                "--seed", seed)
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
     yield "injured files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
+    yield "verified templates", python("cli/verify_test.py", binaries / "trainctl", "--templates")
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
     yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,

@@ -29,6 +29,7 @@
 #include "engine/train/data/file_patterns.h"
 #include "engine/train/data/image/decode.h"
 #include "engine/train/data/image/png_file.h"
+#include "engine/train/data/mixed_set.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sources/tar_index.h"
@@ -61,6 +62,11 @@ CheckedSets sets_to_check(const JobArguments& job) {
   }
   const JobSpec whole = job.load();
   const DatasetSpec& spec = whole.dataset;
+  if (!whole.has_command() && spec.is_mix()) {
+    CheckedSets sets{whole, spec};
+    if (whole.validation) sets.validation = whole.validation_set();
+    return sets;
+  }
   if (whole.has_command() ||
       !(spec.has_source() || spec.has_documents() || spec.has_class_texts() || spec.type == "mnist"))
     throw SpecError(
@@ -133,7 +139,27 @@ void print_report(const Source& source, const SourceReport& report, const std::s
 }
 
 /// Whether all samples of the set can be read and are finite. `title` is printed before the report.
+bool is_sound(const DatasetSpec& spec, const std::string& title);
+
+/// All sources of a mixture.
+bool are_sources_sound(const DatasetSpec& mix, const std::string& title) {
+  bool are_sound = true;
+  for (const DatasetSpec& source : mix.sources) {
+    const std::string name = title + printable(source.name) + ": ";
+    try {
+      if (source.has_source() || source.has_documents() || source.has_class_texts() || source.type == "mnist")
+        are_sound = is_sound(without_shares(source), name) && are_sound;
+      else
+        std::cout << name << with_commas(read_data_size(source, 0)) << " samples of type " << source.type << "\n";
+    } catch (const SpecError& error) {
+      throw of_source(error, source.name);
+    }
+  }
+  return are_sound;
+}
+
 bool is_sound(const DatasetSpec& spec, const std::string& title) {
+  if (spec.is_mix()) return are_sources_sound(spec, title);
   if (spec.has_documents() || spec.has_class_texts()) {
     if (spec.has_documents())
       report_documents(spec, title);

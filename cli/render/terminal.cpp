@@ -33,7 +33,7 @@ std::string painted(Paint paint, std::string_view text) {
 }
 
 size_t output_width(int fd) {
-  constexpr size_t kPlainWidth = 120;
+  constexpr size_t kPlainWidth = 80;
   const char* columns = std::getenv("COLUMNS");
   if (const int given = columns == nullptr ? 0 : std::atoi(columns); given > 0) return static_cast<size_t>(given);
   return is_terminal(fd) ? static_cast<size_t>(terminal_width(fd)) : kPlainWidth;

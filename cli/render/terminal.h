@@ -27,7 +27,7 @@ std::string paint(int fd, Paint paint, std::string_view text);
 /// Columns of the terminal; 80 if unknown.
 int terminal_width(int fd);
 
-/// Columns for text that is printed once: the variable COLUMNS, else those of the terminal, else 120.
+/// Columns for text that is printed once: the variable COLUMNS, else those of the terminal, else 80.
 size_t output_width(int fd);
 
 }  // namespace trainctl

@@ -2,12 +2,12 @@
 """Compiles each changed source and header alone, as the preset dev does. In a unity build a file may use what a neighbour
 in its group includes or defines; such a file breaks as soon as the groups change.
 
-    compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT]
+    compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT] [--at-most N]
 
-Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD. A file is left
-out if only comments, literals or the folders of its includes differ, since none of these needs another include; a moved file is
-compared with what it was. Sources are only parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose source includes it first is checked by
-compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
+Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD. With --at-most,
+the N files that changed last are compiled, and the output says how many were left for a run without it. A file is left out if only comments, literals or the folders of its includes differ, since none of these needs another include; a moved file is
+compared with what it was. Sources are only parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose
+source includes it first is checked by compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
 """
 import argparse
 import concurrent.futures
@@ -46,6 +46,15 @@ def differs_in_code(source, since, before, path):
     old = subprocess.run(["git", "-C", source, "show", f"{since}:{before}"], capture_output=True, text=True)
     with open(os.path.join(source, path)) as now:
         return old.returncode != 0 or code_of(old.stdout) != code_of(now.read())
+
+
+def newest_first(source, paths):
+    """The paths, those that changed last first: in the working tree, then in the newest commit, and so on."""
+    order = git(source, "diff", "--name-only", "HEAD") + git(source, "log", "--name-only", "--format=", "-500", "HEAD")
+    rank = {}
+    for path in order:
+        rank.setdefault(path, len(rank))
+    return sorted(paths, key=lambda path: (rank.get(path, len(rank)), path))
 
 
 def changed_files(source, since):
@@ -135,6 +144,7 @@ def main():
     parser.add_argument("source")
     parser.add_argument("build")
     parser.add_argument("--since")
+    parser.add_argument("--at-most", type=int)
     arguments = parser.parse_args()
     source = os.path.abspath(arguments.source)
     if not os.path.exists(os.path.join(source, ".git")):
@@ -143,7 +153,9 @@ def main():
     commands = commands_of(source, arguments.build)
     # A source without a command belongs to another build: no_cuda_*.cpp, say, where CUDA is found, or the fuzzers.
     changed = [p for p in changed_files(source, arguments.since) if p in commands or p.endswith(HEADER) and p not in PARAMETRIC]
-    changed = sorted({checked_by(path, source, commands) for path in changed})
+    changed = list(dict.fromkeys(checked_by(path, source, commands) for path in newest_first(source, changed)))
+    later = changed[arguments.at_most:] if arguments.at_most else []
+    changed = changed[:len(changed) - len(later)]
     failed = compiled = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for path, result in zip(changed, pool.map(lambda p: compile_one(p, source, commands), changed)):
@@ -153,7 +165,7 @@ def main():
             if result.returncode != 0:
                 failed += 1
                 print(f"{path} does not compile alone; include what it uses:\n{result.stderr[:3000]}")
-    print(f"{compiled} changed files compiled alone, {failed} failed")
+    print(f"{compiled} changed files compiled alone, {failed} failed" + (f"; {len(later)} that changed earlier are left for the soak" if later else ""))
     return 1 if failed else 0
 
 

@@ -49,6 +49,7 @@ int start_words(const std::string& directory, std::vector<std::string> words) {
   const std::string registry = registry_of(directory);
   setenv("XDG_RUNTIME_DIR", registry.c_str(), 1);
   setenv("TMPDIR", registry.c_str(), 1);
+  setenv("COLUMNS", "120", 1);  // lines that a test looks for are not wrapped
   redirect(0, "/dev/null", O_RDONLY);
   redirect(1, "out", O_WRONLY | O_CREAT | O_TRUNC);
   redirect(2, "err", O_WRONLY | O_CREAT | O_TRUNC);

@@ -66,7 +66,7 @@ def resumes(folder):
         assert len(names) == 10 and all(".lora_" in name for name in names), names
         assert {"h.0.qkv.weight", "table.weight", "head.weight"} <= {tensor["name"] for tensor in manifest["base"]["tensors"]}
         print(f"resumed from {' '.join(plan)} under {' '.join(other)}: losses within {same:.1e}")
-    said = run(folder, "plan", "tune.yaml", *words)
+    said = " ".join(run(folder, "plan", "tune.yaml", *words).split())
     assert "without the frozen weights of " in said, said
     assert "without the frozen weights of " in run(folder, "checkpoint", "list", "half_0/1")
     assert "without its base: " in run(folder, "checkpoint", "show", "half_0/1")

@@ -1,8 +1,11 @@
 // The experts on GPUs: pairs of a token and an expert are sorted into rows, the products of all experts are one launch
 // of tiles over ragged rows, and each token adds up its rows in the order of its slots. Products of bf16 run on tensor
-// cores (expert_tiles_cuda.cuh), others in f32 arithmetic.
+// cores, on Hopper as warp groups compute them (grouped_products_cuda.h), elsewhere by expert_tiles_cuda.cuh; others
+// run in f32 arithmetic.
+#include "engine/ops/moe/expert_activation_cuda.cuh"
 #include "engine/ops/moe/expert_rows_cuda.cuh"
 #include "engine/ops/moe/expert_tiles_cuda.cuh"
+#include "engine/ops/moe/grouped_products_cuda.h"
 
 namespace trainctl {
 namespace {
@@ -187,26 +190,6 @@ __global__ void __launch_bounds__(kGroupedThreads) grouped_sums_kernel(SumOverRo
   });
 }
 
-__device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // of gelu's approximation by tanh
-
-/// act(x), and its slope.
-__device__ inline float activated(ExpertActivation activation, float x, float& slope) {
-  if (activation == ExpertActivation::relu) {
-    slope = x > 0 ? 1.0f : 0.0f;
-    return x > 0 ? x : 0.0f;
-  }
-  if (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu) {
-    const float s = sigmoid_of(x);
-    slope = s * (1 + x * (1 - s));
-    return x * s;
-  }
-  const float t = tanhf(kGeluRoot * (x + kGeluCube * x * x * x));
-  slope = 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluRoot * (1 + 3 * kGeluCube * x * x);
-  return 0.5f * x * (1 + t);
-}
-
 /// a of u. A block computes one row.
 __global__ void __launch_bounds__(kExpertThreads)
     activate_kernel(ExpertActivation activation, const int* starts, int experts, int64_t hidden, Ref<Mixed> u,
@@ -281,6 +264,77 @@ __global__ void __launch_bounds__(kExpertThreads)
     if (row_of[pair + j] < 0) set(dweights, pair + j, 0.0f);
 }
 
+// The same for rows of bf16 in packs of 8 numbers.
+
+/// A warp computes one row. a is multiplied by the pair's weight, so that its sums over rows need no weighted gradient
+/// of y. Clears a and du of the rows behind the last one.
+template <ExpertActivation A>
+__global__ void __launch_bounds__(kExpertThreads)
+    activate_grad_packs_kernel(ExpertRowsRef rows, int experts, int64_t most_rows, int64_t hidden, Ref<Mixed> weights,
+                               Ref<bf16> u, Ref<bf16> da, Ref<bf16> a, Ref<bf16> du, Ref<Mixed> dweights) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  constexpr bool kGated = is_gated(A);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kExpertThreads / 32) + threadIdx.x / 32;
+  const int end = rows.starts[experts], lane = static_cast<int>(threadIdx.x) % 32;
+  if (row >= most_rows || row >= end + grouped::kRowsRead) return;
+  const int64_t at = row * hidden, at_inner = kGated ? 2 * at : at;
+  const bool there = row < end;
+  const int pair = there ? rows.pair_of[row] : 0;
+  const float weight = there ? value(weights, pair) : 0.0f;
+  float dot = 0;
+  for (int64_t i = 8 * lane; i < hidden; i += 8 * 32) {
+    float gate[8] = {}, other[8] = {}, g[8] = {}, to_a[8], to_gate[8], to_other[8];
+    if (there) {
+      load(u, at_inner + i, gate);
+      if constexpr (kGated) load(u, at_inner + hidden + i, other);
+      load(da, at + i, g);
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float slope;
+      const float v = activated(A, gate[j], slope), by = kGated ? other[j] : 1.0f;
+      dot += g[j] * v * by;
+      to_a[j] = weight * v * by;
+      to_gate[j] = weight * g[j] * by * slope;
+      to_other[j] = weight * g[j] * v;
+    }
+    store(a, at + i, to_a);
+    store(du, at_inner + i, to_gate);
+    if constexpr (kGated) store(du, at_inner + hidden + i, to_other);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
+  if (there && lane == 0) set(dweights, pair, dot);
+}
+
+/// A thread computes 8 features of a token.
+__global__ void __launch_bounds__(kExpertThreads)
+    combine_packs_kernel(const int* row_of, int64_t tokens, int top_k, int packs, Ref<bf16> rows, Ref<Mixed> weights,
+                         Ref<bf16> y, Ref<Mixed> dweights) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kExpertThreads + threadIdx.x, token = i / packs;
+  if (token >= tokens) return;
+  const int pack = static_cast<int>(i % packs);
+  const int64_t pair = token * top_k;
+  float sums[8] = {};
+#pragma unroll 4
+  for (int j = 0; j < top_k; ++j) {
+    const int64_t row = row_of[pair + j];
+    if (row < 0) continue;
+    float v[8];
+    load(rows, (row * packs + pack) * 8, v);
+    const float weight = weights.p == nullptr ? 1.0f : value(weights, pair + j);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sums[e] += weight * v[e];
+  }
+  store(y, (token * packs + pack) * 8, sums);
+  if (dweights.p == nullptr) return;
+  for (int j = pack; j < top_k; j += packs)
+    if (row_of[pair + j] < 0) set(dweights, pair + j, 0.0f);
+}
+
 // Launchers
 
 unsigned grid(int64_t count) {
@@ -310,6 +364,26 @@ bool suits_tensor_cores(Ref<Mixed> operand, int64_t width) {
   return operand.is_bf16 && width % kChunk == 0 && reinterpret_cast<uintptr_t>(operand.p) % 16 == 0;
 }
 
+Ref<bf16> packs_of(Ref<Mixed> operand) { return {static_cast<bf16*>(operand.p)}; }
+
+/// Calls run with the activation as a constant.
+template <class Run>
+void with_activation(ExpertActivation activation, Run run) {
+  using enum ExpertActivation;
+  switch (activation) {
+    case swiglu:
+      return run(std::integral_constant<ExpertActivation, swiglu>{});
+    case geglu:
+      return run(std::integral_constant<ExpertActivation, geglu>{});
+    case silu:
+      return run(std::integral_constant<ExpertActivation, silu>{});
+    case gelu:
+      return run(std::integral_constant<ExpertActivation, gelu>{});
+    case relu:
+      return run(std::integral_constant<ExpertActivation, relu>{});
+  }
+}
+
 /// The sizes and operands that both kernels share.
 struct ExpertsLaunch {
   ExpertsSize n;
@@ -334,13 +408,32 @@ struct ExpertsLaunch {
   int top_k() const { return static_cast<int>(n.top_k); }
 
   ExpertRowsRef sort(ScratchParts& parts, CudaStream stream) const {
-    const ExpertRowsRef rows = ExpertRowsRef::at(static_cast<int*>(parts.take(4 * ExpertRowsRef::ints(n))), n);
+    const ExpertRowsRef rows = ExpertRowsRef::at(static_cast<int*>(parts.take(4 * ints_of_rows(n))), n);
     const int64_t pairs = n.tokens * n.top_k;
-    const int first = static_cast<int>(n.first);
-    launch(count_pairs_kernel, grid(n.experts), kSortThreads, 0, stream, "experts", ids, pairs, first, rows);
-    launch(place_pairs_kernel, grid(n.experts), kSortThreads, 0, stream, "experts", ids, pairs, first, experts(),
-           n.rows, rows);
+    const int first = static_cast<int>(n.first), chunks = ExpertRowsRef::chunks(n);
+    if (chunks > 0)
+      launch(count_pairs_kernel, grid(chunks), kSortThreads, 0, stream, "experts", ids, pairs, first, experts(), rows);
+    launch(sum_counts_kernel, grid(ceil_div(n.experts, kSortThreads / 32)), kSortThreads, 0, stream, "experts",
+           experts(), chunks, rows);
+    launch(find_starts_kernel, 1, 32, 0, stream, "experts", experts(), n.rows, rows);
+    if (chunks > 0)
+      launch(place_pairs_kernel, grid(chunks), kSortThreads, 0, stream, "experts", ids, pairs, top_k(), first,
+             experts(), n.rows, rows);
     return rows;
+  }
+
+  /// y, and zeros in dweights for pairs of other ranks.
+  void combine(const ExpertRowsRef& rows, Ref<Mixed> made, Ref<Mixed> of_pairs, Ref<Mixed> y, Ref<Mixed> dweights,
+               CudaStream stream) const {
+    if (n.tokens == 0) return;
+    if (suits_tensor_cores(made, n.features) && suits_tensor_cores(y, n.features)) {
+      const int packs = static_cast<int>(n.features / kChunk);
+      launch(combine_packs_kernel, grid(ceil_div(n.tokens * packs, kExpertThreads)), kExpertThreads, 0, stream,
+             "experts", rows.row_of, n.tokens, top_k(), packs, packs_of(made), of_pairs, packs_of(y), dweights);
+      return;
+    }
+    launch(combine_kernel, grid(n.tokens), kExpertThreads, 0, stream, "experts", rows.row_of, top_k(), n.features, made,
+           of_pairs, y, dweights);
   }
 
   void product(const RowsProduct& p, const ExpertRowsRef& rows, CudaStream stream) const {
@@ -370,12 +463,77 @@ struct ExpertsLaunch {
   }
 };
 
+/// Whether grouped_products_cuda.h computes the experts, with these operands beside those of both kernels.
+bool on_hopper(const ExpertsLaunch& e, std::initializer_list<Ref<Mixed>> operands) {
+  const auto suits = [](Ref<Mixed> operand) { return suits_tensor_cores(operand, kChunk); };
+  return suits(e.x) && suits(e.up) && suits(e.down) && std::all_of(operands.begin(), operands.end(), suits) &&
+         grouped::applies(e.n, e.x.p);
+}
+
+grouped::Rows grouped_rows(const ExpertsSize& n, const ExpertRowsRef& rows) {
+  return {rows.starts, rows.token_of, rows.pair_of, n.experts, n.rows};
+}
+
+CudaKernel experts_on_hopper(const ExpertsLaunch& e, Ref<Mixed> y, Ref<Mixed> kept) {
+  return [e, y, kept](CudaStream stream) {
+    const ExpertsSize& n = e.n;
+    ScratchParts parts(*e.scratch, true);
+    const ExpertRowsRef sorted = e.sort(parts, stream);
+    const grouped::Rows rows = grouped_rows(n, sorted);
+    const Ref<Mixed> a = parts.numbers(n.rows * n.hidden), made = parts.numbers(n.rows * n.features);
+    grouped::up_product(stream, rows, n, e.activation, e.x.p, e.up.p, kept.p, a.p);
+    grouped::down_product(stream, rows, n, a.p, e.down.p, e.weights.p, e.weights.is_bf16, made.p);
+    e.combine(sorted, made, {}, y, {}, stream);
+  };
+}
+
+/// What experts_grad reads and writes beside the operands of both kernels.
+struct ExpertsGradient {
+  Ref<Mixed> dy, kept, dx, dweights, dup, ddown;
+  bool adds_up, adds_down;
+
+  explicit ExpertsGradient(const CudaKernelCall& call)
+      : dy(ref<Mixed>(call.in[0])),
+        kept(ref<Mixed>(call.in[6])),
+        dx(ref<Mixed>(call.out[0])),
+        dweights(ref<Mixed>(call.out[1])),
+        dup(ref<Mixed>(call.out[2])),
+        ddown(ref<Mixed>(call.out[3])),
+        adds_up(call.out[2].accumulate),
+        adds_down(call.out[3].accumulate) {}
+};
+
+CudaKernel experts_grad_on_hopper(const ExpertsLaunch& e, const ExpertsGradient& g) {
+  return [e, g](CudaStream stream) {
+    const ExpertsSize& n = e.n;
+    ScratchParts parts(*e.scratch, true);
+    const ExpertRowsRef sorted = e.sort(parts, stream);
+    const grouped::Rows rows = grouped_rows(n, sorted);
+    const Ref<Mixed> da = parts.numbers(n.rows * n.hidden), a = parts.numbers(n.rows * n.hidden),
+                     du = parts.numbers(n.rows * n.inner()), made = parts.numbers(n.rows * n.features);
+    const grouped::Operand dy{g.dy.p, n.features, true}, x{e.x.p, n.features, true}, of_u{du.p, n.inner(), false},
+        of_a{a.p, n.hidden, false};
+    grouped::product(stream, rows, dy, e.down.p, n.hidden, da.p);
+    with_activation(e.activation, [&](auto activation) {
+      launch(activate_grad_packs_kernel<activation.value>, grid(ceil_div(n.rows, kExpertThreads / 32)), kExpertThreads,
+             0, stream, "experts_grad", sorted, e.experts(), n.rows, n.hidden, e.weights, packs_of(g.kept),
+             packs_of(da), packs_of(a), packs_of(du), g.dweights);
+    });
+    grouped::product(stream, rows, of_u, e.up.p, n.features, made.p);
+    e.combine(sorted, made, {}, g.dx, g.dweights, stream);
+    grouped::sum_over_rows(stream, rows, of_u, x, g.dup.p, g.dup.is_bf16, g.adds_up);
+    grouped::sum_over_rows(stream, rows, dy, of_a, g.ddown.p, g.ddown.is_bf16, g.adds_down);
+  };
+}
+
 }  // namespace
 
 CudaKernel prepare_experts(const CudaKernelCall& call) {
   const ExpertsLaunch e(call, 0, call.out[1]);
   if (e.n.tokens == 0) return [](CudaStream) {};
   call.scratch->need(experts_scratch(e.n, false));
+  if (on_hopper(e, {ref<Mixed>(call.out[0]), ref<Mixed>(call.out[1])}))
+    return experts_on_hopper(e, ref<Mixed>(call.out[0]), ref<Mixed>(call.out[1]));
   return [e, y = ref<Mixed>(call.out[0]), kept = ref<Mixed>(call.out[1])](CudaStream stream) {
     const ExpertsSize& n = e.n;
     ScratchParts parts(*e.scratch, e.x.is_bf16);
@@ -385,34 +543,32 @@ CudaKernel prepare_experts(const CudaKernelCall& call) {
     launch(activate_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts", e.activation, rows.starts, e.experts(),
            n.hidden, kept, a);
     e.product({{a, n.hidden}, e.down, made, n.features, n.hidden, true}, rows, stream);
-    launch(combine_kernel, grid(n.tokens), kExpertThreads, 0, stream, "experts", rows.row_of, e.top_k(), n.features,
-           made, e.weights, y, Ref<Mixed>{});
+    e.combine(rows, made, e.weights, y, {}, stream);
   };
 }
 
 CudaKernel prepare_experts_grad(const CudaKernelCall& call) {
   const ExpertsLaunch e(call, 1, call.in[6]);
   call.scratch->need(experts_scratch(e.n, true));
-  return [e, dy = ref<Mixed>(call.in[0]), kept = ref<Mixed>(call.in[6]), dx = ref<Mixed>(call.out[0]),
-          dweights = ref<Mixed>(call.out[1]), dup = ref<Mixed>(call.out[2]), ddown = ref<Mixed>(call.out[3]),
-          adds_up = call.out[2].accumulate, adds_down = call.out[3].accumulate](CudaStream stream) {
+  const ExpertsGradient g(call);
+  const auto starts = [](Ref<Mixed> operand) { return reinterpret_cast<uintptr_t>(operand.p) % 16 == 0; };
+  if (on_hopper(e, {g.dy, g.kept, g.dx}) && starts(g.dup) && starts(g.ddown)) return experts_grad_on_hopper(e, g);
+  return [e, g](CudaStream stream) {
     const ExpertsSize& n = e.n;
     ScratchParts parts(*e.scratch, e.x.is_bf16);
     const ExpertRowsRef rows = e.sort(parts, stream);
     const Ref<Mixed> da = parts.numbers(n.rows * n.hidden), a = parts.numbers(n.rows * n.hidden),
                      du = parts.numbers(n.rows * n.inner()), made = parts.numbers(n.rows * n.features);
-    ExpertOperand weighted_dy = e.by_token(dy, rows);
+    ExpertOperand weighted_dy = e.by_token(g.dy, rows);
     weighted_dy.weights = e.weights;
-    e.product({e.by_token(dy, rows), e.down, da, n.hidden, n.features, false}, rows, stream);
+    e.product({e.by_token(g.dy, rows), e.down, da, n.hidden, n.features, false}, rows, stream);
     if (n.rows > 0)
       launch(activate_grad_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts_grad", e.activation, rows,
-             e.experts(), n.hidden, e.weights, kept, da, a, du, dweights);
+             e.experts(), n.hidden, e.weights, g.kept, da, a, du, g.dweights);
     e.product({{du, n.inner()}, e.up, made, n.features, n.inner(), false}, rows, stream);
-    if (n.tokens > 0)
-      launch(combine_kernel, grid(n.tokens), kExpertThreads, 0, stream, "experts_grad", rows.row_of, e.top_k(),
-             n.features, made, Ref<Mixed>{}, dx, dweights);
-    e.sum_rows({{du, n.inner()}, e.by_token(e.x, rows), dup, adds_up}, rows, stream);
-    e.sum_rows({weighted_dy, {a, n.hidden}, ddown, adds_down}, rows, stream);
+    e.combine(rows, made, {}, g.dx, g.dweights, stream);
+    e.sum_rows({{du, n.inner()}, e.by_token(e.x, rows), g.dup, g.adds_up}, rows, stream);
+    e.sum_rows({weighted_dy, {a, n.hidden}, g.ddown, g.adds_down}, rows, stream);
   };
 }
 

@@ -41,12 +41,20 @@ struct ExpertsSize {
   }
 };
 
+/// A GPU sorts pairs into rows in chunks of this many.
+inline constexpr int64_t kPairsOfChunk = 256;
+
+/// Numbers in scratch memory that describe the rows: of each expert in each chunk, of each expert, row and pair.
+inline int64_t ints_of_rows(const ExpertsSize& n) {
+  const int64_t pairs = n.tokens * n.top_k;
+  return n.experts * ((pairs + kPairsOfChunk - 1) / kPairsOfChunk) + 2 * n.experts + 1 + 2 * n.rows + pairs;
+}
+
 /// Bytes of scratch memory on a GPU, for numbers of 4 bytes: the order of the rows, and for each row a and the result,
 /// or da, a, du and the gradient of x.
 inline int64_t experts_scratch(const ExpertsSize& n, bool backward) {
-  const int64_t ints = 2 * n.experts + 1 + n.rows + n.tokens * n.top_k;
   const int64_t of_row = n.features + n.hidden + (backward ? n.hidden + n.inner() : 0);
-  return 4 * (ints + n.rows * of_row) + 5 * 256;
+  return 4 * (ints_of_rows(n) + n.rows * of_row) + 5 * 256;
 }
 
 /// The hidden features of all experts are cut in this many blocks at most.

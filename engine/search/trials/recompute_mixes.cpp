@@ -10,6 +10,9 @@
 namespace trainctl {
 namespace {
 
+/// Estimates of memory from a plan that differs in what it recomputes alone are right to this.
+constexpr double kNearlyFits = 1.03;
+
 /// True if the plans differ in what they recompute alone.
 bool differ_in_recompute(const Considered& a, const Considered& b) {
   return differences(a, b) == (recomputes_alike(a, b) ? 0 : 1);
@@ -42,16 +45,32 @@ class WaysOfPlan {
       const double memory = one.expected.memory - of_known->expected.memory,
                    seconds = one.expected.seconds - of_known->expected.seconds;
       ends_[one.recompute] = {one.recompute, known.memory + memory_scale * memory, known.seconds + seconds};
+      untried_.push_back(&one);
     }
   }
 
   const std::map<size_t, RecomputeMix::End>& ends() const { return ends_; }
+  const std::vector<const Considered*>& untried() const { return untried_; }
 
  private:
   const Considered& plan_;
   std::optional<size_t> first_;
   std::map<size_t, RecomputeMix::End> ends_;
+  std::vector<const Considered*> untried_;
 };
+
+/// Calls use(ways) once for all tried plans that differ in what they recompute alone.
+template <class Use>
+void for_each_plan(const TriedPlans& tried, const std::vector<Considered>& sources,
+                   const std::vector<Considered>& weighed, double memory_scale, const Use& use) {
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].some) continue;
+    WaysOfPlan ways(tried, sources, i);
+    if (!ways.begins_at(i)) continue;
+    ways.add_expected(weighed, memory_scale);
+    use(sources[i], ways);
+  }
+}
 
 }  // namespace
 
@@ -65,23 +84,35 @@ std::vector<RecomputeMix> recompute_mixes(const TriedPlans& tried, const std::ve
                                           int blocks) {
   std::vector<RecomputeMix> mixes;
   const auto limit = static_cast<double>(memory);
-  for (size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].some) continue;
-    WaysOfPlan ways(tried, sources, i);
-    if (!ways.begins_at(i)) continue;
-    ways.add_expected(weighed, memory_scale);
+  for_each_plan(tried, sources, weighed, memory_scale, [&](const Considered& plan, const WaysOfPlan& ways) {
     for (const auto& [way, less] : ways.ends())
       for (const auto& [other, more] : ways.ends()) {
         if (other <= way || less.memory <= limit || more.memory > limit || more.seconds <= less.seconds) continue;
-        RecomputeMix mix{.plan = sources[i], .less = less, .more = more, .blocks = blocks};
+        RecomputeMix mix{.plan = plan, .less = less, .more = more, .blocks = blocks};
         mix.plan.recompute = other;
         mixes.push_back(std::move(mix));
       }
-  }
+  });
   std::stable_sort(mixes.begin(), mixes.end(), [&](const RecomputeMix& a, const RecomputeMix& b) {
     return a.seconds_with(a.count_for(memory)) < b.seconds_with(b.count_for(memory));
   });
   return mixes;
+}
+
+std::vector<Considered> untried_ways(const TriedPlans& tried, const std::vector<Considered>& sources,
+                                     const std::vector<Considered>& weighed, double memory_scale, int64_t memory) {
+  std::vector<Considered> found;
+  for_each_plan(tried, sources, weighed, memory_scale, [&](const Considered&, const WaysOfPlan& ways) {
+    for (const Considered* one : ways.untried()) {
+      const RecomputeMix::End& end = ways.ends().at(one->recompute);
+      if (end.memory > kNearlyFits * static_cast<double>(memory)) continue;
+      found.push_back(*one);
+      found.back().expected = {end.seconds, end.memory};
+    }
+  });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Considered& a, const Considered& b) { return a.expected.seconds < b.expected.seconds; });
+  return found;
 }
 
 }  // namespace trainctl

@@ -33,4 +33,9 @@ std::vector<RecomputeMix> recompute_mixes(const TriedPlans& tried, const std::ve
                                           const std::vector<Considered>& weighed, double memory_scale, int64_t memory,
                                           int blocks);
 
+/// Choices that were not tried, differ in what they recompute alone from one that was, and are then expected to fit, or
+/// nearly; those that are expected to be fastest first. Their expected seconds are judged by the tried one.
+std::vector<Considered> untried_ways(const TriedPlans& tried, const std::vector<Considered>& sources,
+                                     const std::vector<Considered>& weighed, double memory_scale, int64_t memory);
+
 }  // namespace trainctl
