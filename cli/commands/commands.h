@@ -41,6 +41,7 @@ void add_calibrate_command(CLI::App& app, Action& chosen);
 void add_checkpoint_command(CLI::App& app, Action& chosen);
 void add_data_command(CLI::App& app, Action& chosen);
 void add_data_set_commands(CLI::App& data, Action& chosen);        ///< subcommands of `trainctl data`
+void add_data_convert_command(CLI::App& data, Action& chosen);     ///< a subcommand of `trainctl data`
 void add_train_tokenizer_command(CLI::App& data, Action& chosen);  ///< a subcommand of `trainctl data`
 void add_help_command(CLI::App& app, Action& chosen);
 void add_man_command(CLI::App& app, Action& chosen);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/data_files.h"
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
@@ -118,7 +119,8 @@ std::string describe(const std::string& path, TokenType without_header) {
 
 int print_info(const DataArguments& options) {
   for (const std::string& file : options.files)
-    std::cout << describe(file, options.dtype == "int32" ? TokenType::i32 : TokenType::u16);
+    std::cout << (is_table_path(file) ? describe_table(file)
+                                      : describe(file, options.dtype == "int32" ? TokenType::i32 : TokenType::u16));
   return kExitDone;
 }
 
@@ -126,13 +128,14 @@ int print_info(const DataArguments& options) {
 
 void add_data_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DataArguments>();
-  auto* data = app.add_subcommand("data", "Check and draw samples, and make token files");
+  auto* data = app.add_subcommand("data", "Check, draw and convert samples, and make token files");
   data->require_subcommand(1);
   data->footer(R"(Examples:
   trainctl data check photos
   trainctl data show job.yaml -n 16 -o samples.png
   trainctl data tokens book.txt -o book.bin
   trainctl data info book.bin
+  trainctl data convert data.parquet -o data.jsonl
   trainctl data train-tokenizer book.txt --vocab 4096 -o tokenizer
 
 To train on them: dataset: {type: tokens, path: book.bin, length: 128}. Plain text needs no token file:
@@ -145,7 +148,9 @@ trainctl help data tokens describes one of these commands in detail.)");
   tokens->add_option("-o,--output", options->output, "File to write")->required();
   tokens->add_option("--tokenizer", options->tokenize.tokenizer,
                      "A model's folder, tokenizer.json or a SentencePiece model; without it bytes are tokens");
-  tokens->add_option("--field", options->tokenize.documents.field, "Field of each line of *.jsonl and *.jsonl.gz")
+  tokens
+      ->add_option("--field", options->tokenize.documents.field,
+                   "Field of each line of JSON Lines and of each row of a table")
       ->capture_default_str();
   tokens->add_flag("--lines", options->tokenize.documents.lines, "Each line of other files is a document");
   tokens->add_option("--end-token", options->tokenize.end_token, "Token after each document, such as <|endoftext|>");
@@ -158,7 +163,7 @@ trainctl help data tokens describes one of these commands in detail.)");
   tokens->footer(
       R"(The file is written atomically. llm.c: a header of 1,024 bytes, then the tokens; raw: only the tokens, as in nanoGPT.
 A job reads both. Tokens are uint16, or int32 if the tokenizer has more than 65,536. A document is a file, a line of
-*.jsonl, or with --lines a line; files may be gzipped.
+*.jsonl, a row of a table (*.parquet, *.arrow …), or with --lines a line; texts may be compressed by gzip or zstd.
 
 Examples:
   trainctl data tokens book.txt -o book.bin
@@ -167,16 +172,19 @@ Examples:
   zcat book.txt.gz | trainctl data tokens - -o book.bin --format raw)");
   tokens->callback([&chosen, options] { chosen = [options] { return write_tokens(*options); }; });
 
-  auto* info = data->add_subcommand("info", "Describe token files: header, type, count, smallest and largest token");
-  info->add_option("FILE", options->files, "Token files")->required();
+  auto* info =
+      data->add_subcommand("info", "Describe token files and tables: type and count of tokens; rows and columns");
+  info->add_option("FILE", options->files, "Token files, tables, and folders of tables")->required();
   info->add_option("--token-dtype", options->dtype, "uint16 | int32")
       ->check(CLI::IsMember({"uint16", "int32"}))
       ->capture_default_str();
   info->footer(R"(Use --token-dtype for files without an llm.c header, which do not record their token type.
 
 Examples:
-  trainctl data info data/*.bin)");
+  trainctl data info data/*.bin
+  trainctl data info data/train.parquet)");
   info->callback([&chosen, options] { chosen = [options] { return print_info(*options); }; });
+  add_data_convert_command(*data, chosen);
   add_train_tokenizer_command(*data, chosen);
   add_data_set_commands(*data, chosen);
 }

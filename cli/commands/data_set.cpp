@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/data_files.h"
 #include "cli/commands/document_reports.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/render/terminal.h"
@@ -29,6 +30,7 @@
 #include "engine/train/data/file_patterns.h"
 #include "engine/train/data/image/decode.h"
 #include "engine/train/data/image/png_file.h"
+#include "engine/train/data/mixed_set.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sources/tar_index.h"
@@ -61,6 +63,11 @@ CheckedSets sets_to_check(const JobArguments& job) {
   }
   const JobSpec whole = job.load();
   const DatasetSpec& spec = whole.dataset;
+  if (!whole.has_command() && spec.is_mix()) {
+    CheckedSets sets{whole, spec};
+    if (whole.validation) sets.validation = whole.validation_set();
+    return sets;
+  }
   if (whole.has_command() ||
       !(spec.has_source() || spec.has_documents() || spec.has_class_texts() || spec.type == "mnist"))
     throw SpecError(
@@ -133,7 +140,27 @@ void print_report(const Source& source, const SourceReport& report, const std::s
 }
 
 /// Whether all samples of the set can be read and are finite. `title` is printed before the report.
+bool is_sound(const DatasetSpec& spec, const std::string& title);
+
+/// All sources of a mixture.
+bool are_sources_sound(const DatasetSpec& mix, const std::string& title) {
+  bool are_sound = true;
+  for (const DatasetSpec& source : mix.sources) {
+    const std::string name = title + printable(source.name) + ": ";
+    try {
+      if (source.has_source() || source.has_documents() || source.has_class_texts() || source.type == "mnist")
+        are_sound = is_sound(without_shares(source), name) && are_sound;
+      else
+        std::cout << name << with_commas(read_data_size(source, 0)) << " samples of type " << source.type << "\n";
+    } catch (const SpecError& error) {
+      throw of_source(error, source.name);
+    }
+  }
+  return are_sound;
+}
+
 bool is_sound(const DatasetSpec& spec, const std::string& title) {
+  if (spec.is_mix()) return are_sources_sound(spec, title);
   if (spec.has_documents() || spec.has_class_texts()) {
     if (spec.has_documents())
       report_documents(spec, title);
@@ -166,6 +193,7 @@ bool is_sound(const DatasetSpec& spec, const std::string& title) {
 }
 
 int check_sets(const JobArguments& job) {
+  if (is_table_path(job.file)) return check_table(job.file) ? kExitDone : kExitEnv;
   const CheckedSets sets = sets_to_check(job);
   const auto watch = watch_files(sets.job.launch.timeout_seconds);
   bool are_sound = true;
@@ -223,6 +251,7 @@ int show_token_rows(const JobSpec& job, const DatasetSpec& spec, int64_t count) 
 }
 
 int show_samples(const ShowOptions& options) {
+  if (is_table_path(options.job.file)) return show_table(options.job.file, options.count), kExitDone;
   const JobSpec job = options.job.load();
   if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no data set");
   if (options.validation && !job.validation)
@@ -243,20 +272,21 @@ int show_samples(const ShowOptions& options) {
   const auto picture = std::find_if(fields.begin(), fields.end(), [&](const SampleField& field) {
     return options.field.empty() ? is_picture(field.shape) : field.name == options.field;
   });
-  if (picture == fields.end() || !is_picture(picture->shape)) {
+  const bool has_picture = picture != fields.end() && is_picture(picture->shape);
+  if (!has_picture && !options.field.empty()) {
     std::vector<std::string> all;
     for (const SampleField& field : fields) all.push_back(field.name + " " + to_string(field.shape));
-    throw SpecError({}, "--field",
-                    options.field.empty() ? "the samples have no picture field" : options.field + " is not a picture",
+    throw SpecError({}, "--field", options.field + " is not a picture",
                     "fields: " + join(all) + "; a picture has shape [h, w, 1 or 3] or [1 or 3, h, w]");
   }
   SampleOrder order(spec, *set, job.seed);
   const int64_t count = std::min(options.count, set->size());
-  ContactSheet sheet(picture->shape, count);
+  std::optional<ContactSheet> sheet;
+  if (has_picture) sheet.emplace(picture->shape, count);
   std::vector<std::vector<std::byte>> bytes;
   std::vector<void*> to;
   for (const SampleField& field : fields) to.push_back(bytes.emplace_back(static_cast<size_t>(field.bytes())).data());
-  std::vector<float> values(static_cast<size_t>(picture->elements()));
+  std::vector<float> values(has_picture ? static_cast<size_t>(picture->elements()) : 0);
   ReadState state;
   set->prepare(state);
   for (int64_t i = 0; i < count; ++i) {
@@ -264,17 +294,20 @@ int show_samples(const ShowOptions& options) {
     const auto row = static_cast<size_t>(i % order.batch_size());
     state.rng = SampleRng(job.seed, order.passes()[row], batch[row]);
     set->read(batch[row], state, to);
-    const auto at = static_cast<size_t>(picture - fields.begin());
-    load_field(*picture, bytes[at].data(), DType::f32, values.data());
-    sheet.draw(i, values);
+    const size_t at = has_picture ? static_cast<size_t>(picture - fields.begin()) : fields.size();
+    if (has_picture) {
+      load_field(*picture, bytes[at].data(), DType::f32, values.data());
+      sheet->draw(i, values);
+    }
     std::cout << fmt::format("{:4}  {}", i + 1, printable(set->where(batch[row])));
     for (size_t f = 0; f < fields.size(); ++f)
       if (f != at && !is_picture(fields[f].shape)) std::cout << "  " << values_text(fields[f], source.get(), bytes[f]);
     std::cout << "\n";
   }
-  write_png(options.output, sheet.image());
+  if (!has_picture) return kExitDone;
+  write_png(options.output, sheet->image());
   std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", printable(options.output), count,
-                           printable(picture->name), to_string(picture->shape), sheet.columns());
+                           printable(picture->name), to_string(picture->shape), sheet->columns());
   return kExitDone;
 }
 
@@ -350,11 +383,12 @@ void add_data_set_commands(CLI::App& data, Action& chosen) {
   checked->add_to(*check, "JOB.yaml");
   check->footer(
       R"(Reads and decodes every sample of the training set and the validation set on all cores, and reports the number of
-samples, their shapes and classes, broken files, and non-finite values. A folder is checked as an image_folder. The exit
+samples, their shapes and classes, broken files, and non-finite values. A folder of images is checked as an image_folder, and a table (*.parquet, *.jsonl …) as it is. The exit
 code is 3 if a sample is broken or has a non-finite value.
 
 Examples:
   trainctl data check photos
+  trainctl data check data.parquet
   trainctl data check job.yaml)");
   check->callback([&chosen, checked] { chosen = [checked] { return check_sets(*checked); }; });
 
@@ -370,7 +404,7 @@ Examples:
   show->add_flag("--validation", shown->validation, "Draw samples of the validation set");
   show->footer(
       R"(Draws the samples of the first steps of a run, after their transforms. The contrast of each picture is stretched to
-its smallest and largest value.
+its smallest and largest value. Samples without a picture are printed, and so are the rows of a table (*.parquet …).
 
 Examples:
   trainctl data show job.yaml -n 16 -o samples.png

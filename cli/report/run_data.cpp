@@ -2,9 +2,11 @@
 #include "cli/report/run_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -16,11 +18,13 @@
 #include "cli/run/launch/run_end.h"
 #include "cli/run/launch/validation_results.h"
 #include "cli/run/saves/checkpoints.h"
+#include "cli/run/worker/rank_output.h"
 #include "cli/text/base64.h"
 #include "engine/base/error.h"
 #include "engine/base/json_field.h"
 #include "engine/spec/job_fields.h"
 #include "engine/spec/parse.h"
+#include "engine/train/verification/run_difference.h"
 
 namespace trainctl {
 namespace {
@@ -189,6 +193,41 @@ Json planned_data(Json plan, const std::string& job) {
   return data;
 }
 
+namespace {
+
+/// Where two runs with fingerprints diverge; null if they have none. A map of tensors and steps, with a row for each
+/// tensor in the order of the network.
+Json divergence_json(const std::vector<Json>& runs) {
+  if (runs.size() != 2) return nullptr;
+  const std::string a = field_or(runs[0], "path", ""), b = field_or(runs[1], "path", "");
+  for (const std::string& path : {a, b})
+    if (path.empty() || !std::filesystem::exists(path + "/" + kFingerprintsFile)) return nullptr;
+  try {
+    const RunDifference found = compare_run_folders(a, b, 0);
+    Json json = to_json(found);
+    json.erase("tensors");
+    std::map<int64_t, size_t> columns;
+    for (const int64_t step : found.steps) columns.emplace(step, columns.size());
+    std::vector<Json> rows;
+    std::map<std::string, size_t> places;
+    for (const TensorDistance& each : found.distances) {
+      const auto [place, added] = places.emplace(each.kind + " " + each.name, rows.size());
+      if (added) rows.push_back({{"tensor", place->first}, {"distances", std::vector<Json>(columns.size())}});
+      // -1: it differs by what is not a number.
+      rows[place->second]["distances"][columns.at(each.step)] = !each.differs ? Json(0)
+                                                                : std::isfinite(each.distance)
+                                                                    ? Json(std::max(each.distance, 1e-12))
+                                                                    : Json(-1);
+    }
+    json["rows"] = std::move(rows);
+    return json;
+  } catch (const EnvError&) {  // damaged
+    return nullptr;
+  }
+}
+
+}  // namespace
+
 Json page_data(std::vector<Json> runs, const std::string& version) {
   std::vector<std::vector<std::pair<std::string, std::string>>> jobs;
   for (const Json& run : runs) {
@@ -198,8 +237,10 @@ Json page_data(std::vector<Json> runs, const std::string& version) {
       jobs.emplace_back();
     }
   }
+  Json divergence = divergence_json(runs);
   Json data = {{"trainctl", version}, {"written", std::time(nullptr)}, {"runs", std::move(runs)}};
   data["differences"] = differing_fields(jobs);
+  if (!divergence.is_null()) data["divergence"] = std::move(divergence);
   return data;
 }
 

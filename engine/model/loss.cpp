@@ -100,6 +100,21 @@ void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId predictio
   }
 }
 
+/// Class probabilities times loss.class_weights, which the soft op of the loss reads. Moves the attrs that they depend
+/// on out of `attrs`.
+TensorId weighted_targets(LayerBuilder& builder, const std::vector<TensorId>& inputs, bool soft, Attrs& attrs) {
+  if (soft) shape_error("class_weights needs class labels, but the data set has class probabilities");
+  if (attrs.has("ignore_index"))
+    shape_error(
+        "class_weights and ignore_index exclude each other: give the class that is to be ignored a weight of 0");
+  Attrs of_targets;
+  for (const char* name : {"class_weights", "label_smoothing"}) {
+    if (const Value* value = attrs.find(name)) of_targets.set(name, *value);
+    attrs.erase(name);
+  }
+  return builder.emit("class_targets", inputs, of_targets, "targets")[0];
+}
+
 /// In layers before the loss, so that the nodes of the loss itself read (prediction, label).
 TensorId margins_of(const LossContext& c, const LossDef& type, TensorId prediction) {
   const Shape& shape = c.graph.tensors[prediction].shape;
@@ -143,9 +158,11 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const bool sums = c.spec.loss->reduction == "sum";
   attrs.set("scale", sums ? 1.0 : mean);
   if (sums) attrs.set("mean_scale", mean);  // for evaluations
-  std::vector<TensorId> inputs = {prediction, label};
+  const bool weighted = attrs.has("class_weights");
+  const TensorId targets = weighted ? weighted_targets(builder, {prediction, label}, soft, attrs) : label;
+  std::vector<TensorId> inputs = {prediction, targets};
   add_fields(c, type, inputs);
-  const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, inputs, attrs)[0];
+  const TensorId loss = builder.emit((soft || weighted ? type.soft_op : type.op)->name, inputs, attrs)[0];
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.
   const BatchRows& rows = c.graph.tensors[prediction].batch;

@@ -106,8 +106,8 @@ inline Field adapt_field() {
 /// Shared by all optimizers.
 inline Field weight_decay_field() {
   return number("weight_decay",
-                "Factor of the weight that is added to the gradient (L2 penalty); adamw and lion: decoupled "
-                "weight decay.")
+                "Factor of the weight that is added to the gradient (L2 penalty); adamw, lion, muon "
+                "and schedule_free_adamw: decoupled weight decay.")
       .defaults(0.0)
       .at_least(0);
 }

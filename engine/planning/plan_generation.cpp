@@ -51,6 +51,7 @@ JobSpec network_of(JobSpec spec, const GenerationSize& size) {
   spec.parallel.data = 0;
   spec.parallel.context = 1;
   spec.parallel.context_method = ContextMethod::automatic;
+  spec.parallel.expert_method = ExpertMethod::automatic;
   std::erase_if(spec.parallel.strategies, [](const StrategySpec& each) { return each.pattern == "loss"; });
   return spec;
 }

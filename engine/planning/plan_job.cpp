@@ -10,6 +10,7 @@
 #include "engine/model/model.h"
 #include "engine/plan/outdated.h"
 #include "engine/planning/compile_job.h"
+#include "engine/planning/exchanging_choice.h"
 #include "engine/planning/plan_graph.h"
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
@@ -61,33 +62,54 @@ PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
   return evaluation;
 }
 
+/// Puts the plan that was found in place of the job's mode. If its ranks share experts, the same plan with an exchange
+/// of tokens is tried too.
+Trials::KnownGraph take_choice(PlannedJob& job, JobSpec spec, FoundPlan found, int64_t memory, Trials& trials) {
+  job.search = std::move(found);
+  job.spec = with_choice(spec, job.search->best().choice);
+  Trials::KnownGraph known = trials.take(job.spec);
+  if (!known.graph) return known;
+  const std::optional<PlanChoice> choice = exchanging_choice(*known.graph, job.search->best().choice);
+  if (!choice) return known;
+  JobSpec exchanging = with_choice(std::move(spec), *choice);
+  Trials others(job);
+  TriedPlan tried{job.search->best().name + "; tokens exchanged", *choice, 0, others.run(exchanging, TriedRanks::all)};
+  const Trial& best = job.search->best().trial;
+  if (!tried.trial.fits(memory) || tried.trial.seconds >= best.seconds) return known;
+  job.search->tried.insert(job.search->tried.begin(), std::move(tried));
+  job.spec = std::move(exchanging);
+  return others.take(job.spec);
+}
+
 /// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
 Trials::KnownGraph search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
-  Trials trials(job);
-  const TryPlan try_plan = [&trials](JobSpec spec, TriedRanks ranks) { return trials.run(std::move(spec), ranks); };
   // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
-  job.search = find_plan(job.spec, job.data.shapes, job.cost, memory, try_plan);
-  const bool may_offload = job.cost.machine().kind == DeviceKind::cuda &&
-                           parallel.offload.optimizer == StatePlace::device && job.spec.servers() == 0;
-  if (memory > 0 && may_offload && !job.search->tried.front().trial.fits(memory)) {
-    JobSpec offloaded = job.spec;
-    offloaded.parallel.offload.optimizer = StatePlace::host;
-    Trials of_offloaded(job);
-    FoundPlan other = find_plan(offloaded, job.data.shapes, job.cost, memory, [&](JobSpec spec, TriedRanks ranks) {
-      return of_offloaded.run(std::move(spec), ranks);
+  const auto search = [&](const JobSpec& spec) {
+    Trials trials(job);
+    FoundPlan found = find_plan(spec, job.data.shapes, job.cost, memory, [&trials](JobSpec each, TriedRanks ranks) {
+      return trials.run(std::move(each), ranks);
     });
-    if (other.tried.front().trial.fits(memory)) {
-      job.search = std::move(other);
-      job.spec = with_choice(std::move(offloaded), job.search->best().choice);
-      return of_offloaded.take(job.spec);
+    return take_choice(job, spec, std::move(found), memory, trials);
+  };
+  const bool may_offload = memory > 0 && job.cost.machine().kind == DeviceKind::cuda &&
+                           parallel.offload.optimizer == StatePlace::device && job.spec.servers() == 0;
+  const JobSpec given = job.spec;
+  try {
+    return search(given);
+  } catch (const SpecError&) {
+    if (!may_offload) throw;
+    JobSpec offloaded = given;
+    offloaded.parallel.offload.optimizer = StatePlace::host;
+    try {
+      return search(offloaded);
+    } catch (const SpecError&) {  // the first error names the job's own fields
     }
+    throw;
   }
-  job.spec = with_choice(std::move(job.spec), job.search->best().choice);
-  return trials.take(job.spec);
 }
 
 /// The plan and the programs of the search's trial, if the plan that was found is exactly what it tried.

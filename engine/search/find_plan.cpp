@@ -38,7 +38,7 @@ constexpr size_t kKnownSavers = 2;
 constexpr double kBucketsMatter = 0.02;
 /// Recomputing in some blocks is tried for this many plans, with this many numbers of blocks of each, if it is expected
 /// to save more than this part of the step.
-constexpr int kMostMixes = 6, kMostCounts = 4;
+constexpr int kMostMixes = 5, kMostCounts = 3;
 constexpr double kMixMatters = 0.001;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
@@ -374,6 +374,7 @@ class PlanSearch {
       if (!trial.fault.empty()) return true;
       (trial.fits(memory_) ? enough : too_few) = count;
       const double missing = static_cast<double>(trial.memory - memory_) / mix.memory_per_block();
+      if (trial.fits(memory_) && missing > -1) return true;  // one block less would not fit
       count = std::clamp(count + static_cast<int>(std::ceil(missing)), too_few + 1, std::max(too_few + 1, enough - 1));
     }
     return true;

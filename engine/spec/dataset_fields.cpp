@@ -156,7 +156,7 @@ const Section& dataset_section() {
                                  "and https:// paths; 0: 16 GiB, or a quarter of the free disk if that is less.")
               .is(FieldKind::bytes)
               .at_least(0)
-              .for_type({"tar", "csv", "npy", "npz", "safetensors", "tokens", "text", "chat", "preference"}),
+              .for_type({"tar", "csv", "npy", "npz", "safetensors", "tokens", "text", "chat", "preference", "table"}),
           make_field("sources", FieldKind::sources,
                      "The data sets to draw from, by name. Each has the fields of `dataset` for its own type, except "
                      "those of batches and loading, and may have `max_epochs`, the passes over it in the whole run.")

@@ -36,6 +36,10 @@ void resolve_paths(JobSpec& job, const fs::path& folder) {
   };
   of_set(job.dataset);
   for (DatasetSpec& source : job.dataset.sources) of_set(source);
+  if (job.dataset.is_mix() && !job.dataset.sources.empty()) {  // all sources have the same
+    job.dataset.length = job.dataset.sources.front().length;
+    job.dataset.tokenizer = job.dataset.sources.front().tokenizer;
+  }
   if (job.validation) of_set(job.validation->dataset);
   if (job.validation && job.validation->generate) resolve(folder, job.validation->generate->prompts);
   if (job.weights) resolve(folder, job.weights->from);

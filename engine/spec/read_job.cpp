@@ -223,9 +223,20 @@ class JobReader {
     for (const Field& one : field.section->fields) {
       if (one.name != field.stands_for || !(node.is_scalar() || (node.is_list() && one.kind == FieldKind::names)))
         continue;
-      return read(node, one, inner, path);
+      read(node, one, inner, path);
+      return require_others(node, one, *field.section, inner, path);
     }
     section(node, *field.section, inner, path);
+  }
+
+  /// A bare value gives one field of a section: it must not need others.
+  void require_others(const YamlNode& node, const Field& given, const Section& section, void* object,
+                      const std::string& path) {
+    for (const Field& other : section.fields)
+      if (other.is_required && other.name != given.name && belongs_to(other, kind_) &&
+          belongs(other, section, object, path) && (other.only.empty() || !problems_.touch(at_key(path, "type"))))
+        problems_.add(node.pos, at_key(path, other.name), section.name + " needs '" + other.name + "'",
+                      other.name + ": " + kind_text(other));
   }
 
   void network(const YamlNode& node, const std::string& path) {

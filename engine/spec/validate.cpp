@@ -814,7 +814,7 @@ void stores_suit_the_type(Rules& r) {
   const DatasetSpec& set = r.job.dataset;
   if (!r.fine({"dataset.type", "dataset.path"})) return;
   const std::vector<std::string> types = {"tar",    "csv",  "npy",  "npz",       "safetensors",
-                                          "tokens", "text", "chat", "preference"};
+                                          "tokens", "text", "chat", "preference", "table"};
   const bool reads_stores = std::find(types.begin(), types.end(), set.type) != types.end();
   for (size_t i = 0; i < set.paths.size(); ++i) {
     const std::string field =

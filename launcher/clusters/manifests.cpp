@@ -150,11 +150,42 @@ void add_volumes(const KubernetesSpec& spec, Values& values) {
   values["mounts"] = in_lines(mounts);
 }
 
+/// What depends on launch.kubernetes.kind.
+struct PodKind {
+  const char* kind;
+  const char* file;       ///< template, and name of the file
+  const char* pods;       ///< between the name of the job and the number of a pod
+  const char* uid_field;  ///< of a pod: the same text for all pods that one object ever starts
+  const char* container;
+  bool has_own_queues;  ///< else a queue is one of Kueue
+};
+
+const PodKind& pod_kind(const std::string& name) {
+  static constexpr const char* kJobSetUid = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']";
+  static constexpr PodKind kKinds[] = {
+      {"job", "job.yaml", "-", "metadata.labels['controller-uid']", "trainctl", false},
+      {"jobset", "jobset.yaml", "-ranks-0-", kJobSetUid, "trainctl", false},
+      // Volcano names the group of pods by the job and its uid.
+      {"volcano", "volcano.yaml", "-ranks-", "metadata.annotations['scheduling.k8s.io/group-name']", "trainctl", true},
+      // The trainer of Kubeflow looks for a container of this name.
+      {"trainjob", "trainjob.yaml", "-node-0-", kJobSetUid, "node", false}};
+  for (const PodKind& kind : kKinds)
+    if (name == kind.kind) return kind;
+  check(false, "launch.kubernetes.kind is one of the kinds that are rendered");
+  return kKinds[0];
+}
+
+nlohmann::ordered_json labels(const std::string& name, const KubernetesSpec& spec, const PodKind& kind) {
+  nlohmann::ordered_json all = {{"trainctl", name}};
+  if (!kind.has_own_queues && !spec.queue.empty()) all["kueue.x-k8s.io/queue-name"] = spec.queue;
+  return all;
+}
+
 std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOptions& options,
                                            const Template& text_of) {
   const KubernetesSpec& spec = job.launch.kubernetes;
   const std::string name = name_of_pods(job.name);
-  const bool is_set = spec.kind == "jobset";
+  const PodKind& kind = pod_kind(spec.kind);
   const bool is_secret = has_secrets(job);
   using Json = nlohmann::ordered_json;
   const Json items = Json::array({{{"key", "job.yaml"}, {"path", "job.yaml"}}});  // the token is not a file in the pod
@@ -177,8 +208,13 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
                 {"node_selector", spec.node_selector.empty() ? "" : nlohmann::ordered_json(spec.node_selector).dump()},
                 {"tolerations", spec.tolerations.empty() ? "" : tolerations(spec).dump()},
                 {"image", yaml_text(spec.image)},
-                {"pods", yaml_text(pods_list(job, name + (is_set ? "-ranks-0-" : "-"), "." + name))},
-                {"uid_label", is_set ? "jobset.sigs.k8s.io/jobset-uid" : "controller-uid"},
+                {"pods", yaml_text(pods_list(job, name + kind.pods, "." + name))},
+                {"uid_field", kind.uid_field},
+                {"container", kind.container},
+                {"labels", labels(name, spec, kind).dump()},
+                {"queue", spec.queue.empty() ? "" : yaml_text(spec.queue)},
+                // Kueue starts what it admits.
+                {"suspend", kind.has_own_queues || spec.queue.empty() ? "" : "true"},
                 {"secret", name + "-token"},
                 {"config_map", name + "-job"},
                 {"secret_job_key", is_secret ? "job.yaml: |" : ""},
@@ -191,9 +227,8 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
                 {"token", yaml_text(options.token)}};
   add_volumes(spec, values);
   values["pod"] = fill(text_of("pod.yaml"), values);
-  const std::string kind = is_set ? "jobset.yaml" : "job.yaml";
   std::vector<Manifest> files{{"secret.yaml", fill(text_of("secret.yaml"), values), true},
-                              {kind, fill(text_of(kind), values)}};
+                              {kind.file, fill(text_of(kind.file), values)}};
   if (!is_secret) files.insert(files.begin(), {"config.yaml", fill(text_of("config.yaml"), values)});
   return files;
 }

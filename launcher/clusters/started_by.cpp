@@ -86,7 +86,7 @@ StartedBy by_hydra(const Variables& variables) {
 /// Reads the variables of the rendered manifests. A restarted pod has the same ones.
 StartedBy by_pods(const Variables& variables) {
   StartedBy by{.manager = Manager::pods, .name = "Kubernetes"};
-  by.index = variables.number({"TRAINCTL_POD", "JOB_COMPLETION_INDEX"}, 0);
+  by.index = variables.number({"TRAINCTL_POD", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX"}, 0);
   const std::string names = variables.text({kPodsVariable});
   const auto hosts = expand_nodes(names);
   if (!hosts) throw EnvError(std::string(kPodsVariable) + " is '" + names + "', which is not a list of pods");

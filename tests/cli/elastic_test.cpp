@@ -49,6 +49,18 @@ TEST_CASE("elastic: without a lost host the job has the ranks of the others, or 
   CHECK(hosts_of(jobs[1]) == std::vector<std::string>{"a:2"});
 }
 
+TEST_CASE("elastic: a host on which an audit failed is left out like a lost one") {
+  const JobSpec job = job_of("{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 1}");
+  Elastic elastic(job);
+  const Cluster cluster = several_hosts(job);
+  std::vector<RankReport> reports(4);
+  reports[3].error = RankError{.kind = ErrorKind::audit, .what = "audit: step 8 gave other bits"};
+  CHECK(elastic.note_lost(cluster, reports) == "host b computes incorrectly (rank 3: audit: step 8 gave other bits)");
+  CHECK(elastic.note_lost(cluster, reports).empty());
+  std::string fault;
+  for (const JobSpec& on : elastic.jobs(fault)) CHECK(hosts_of(on) == std::vector<std::string>{"a:2"});
+}
+
 TEST_CASE("elastic: a host that is lost is noted once, and an end without a lost host changes nothing") {
   const JobSpec job = job_of("{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 1}");
   Elastic elastic(job);

@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 import jobset_schema
+import queue_schemas
 from judge import JOB, ROOT, require
 
 for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-packages"):
@@ -61,7 +62,7 @@ def check_pod(pod, pods, uid):
     require(container["args"] == ["run", "/etc/trainctl/job.yaml"] and container["image"] == "registry/trainctl:1", container)
     variables = {one["name"]: one for one in container["env"]}
     require(variables["TRAINCTL_PODS"]["value"] == pods, variables)
-    require(variables["TRAINCTL_JOB"]["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{uid}']", variables)
+    require(variables["TRAINCTL_JOB"]["valueFrom"]["fieldRef"]["fieldPath"] == (uid if uid.startswith("metadata.") else f"metadata.labels['{uid}']"), variables)
     require(variables["TRAINCTL_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "mnist-mlp-token", "key": "token"}}, variables)
     require(container["resources"]["limits"]["nvidia.com/gpu"] == "1" and container["resources"]["requests"]["cpu"] == "500m", container)
     mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
@@ -122,6 +123,55 @@ def jobset(trainctl, folder):
         broken(other)
         require(not is_valid(other), f"the schema refuses {other['spec']}")
     return "valid by its definition, and its Job by Kubernetes'"
+
+
+def validate_by(schema, manifest):
+    import jsonschema
+    faults = [f"{list(fault.path)}: {fault.message}" for fault in jsonschema.Draft7Validator(schema).iter_errors(manifest)]
+    require(not faults, faults)
+
+
+def volcano(trainctl, folder):
+    """A Job of Volcano, whose pods start together, in its queue."""
+    files = render(trainctl, folder, "launch.target=kubernetes", "launch.kubernetes.kind=volcano", "launch.kubernetes.queue=team-a", *FIELDS)
+    manifest, = files["volcano.yaml"]
+    validate_by(queue_schemas.VOLCANO, manifest)
+    spec = manifest["spec"]
+    require(spec["queue"] == "team-a" and spec["minAvailable"] == 2 and "suspend" not in spec, spec)
+    task, = spec["tasks"]
+    require(task["name"] == "ranks" and task["replicas"] == 2, task)
+    check_pod(task["template"], "mnist-mlp-ranks-[0-1].mnist-mlp", "metadata.annotations['scheduling.k8s.io/group-name']")
+    return "valid by its definition"
+
+
+def trainjob(trainctl, folder):
+    """A TrainJob of Kubeflow and its runtime, which Kueue admits."""
+    files = render(trainctl, folder, "launch.target=kubernetes", "launch.kubernetes.kind=trainjob", "launch.kubernetes.queue=team-a", *FIELDS)
+    runtime, job = files["trainjob.yaml"]
+    validate_by(queue_schemas.RUNTIME, runtime)
+    validate_by(queue_schemas.TRAINJOB, job)
+    require(job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"] and job["spec"]["suspend"] is True, job)
+    require(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a", job)
+    node, = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "mnist-mlp-node-0"}, "spec": node["template"]["spec"]})
+    pod = node["template"]["spec"]["template"]
+    require(pod["spec"]["containers"][0]["name"] == "node", "the trainer finds the container")
+    check_pod(pod, "mnist-mlp-node-0-[0-1].mnist-mlp", "jobset.sigs.k8s.io/jobset-uid")
+    return "valid by their definitions"
+
+
+def kueue(trainctl, folder):
+    """Jobs and JobSets in a queue of Kueue are created suspended; without a queue they are not."""
+    for kind, name in (("job", "job.yaml"), ("jobset", "jobset.yaml")):
+        with tempfile.TemporaryDirectory() as other:
+            manifest = render(trainctl, other, "launch.target=kubernetes", f"launch.kubernetes.kind={kind}", "launch.kubernetes.queue=team-a",
+                              *FIELDS)[name][-1]
+            require(manifest["spec"]["suspend"] is True, manifest)
+            require(manifest["metadata"]["labels"] == {"trainctl": "mnist-mlp", "kueue.x-k8s.io/queue-name": "team-a"}, manifest)
+            validate(manifest) if kind == "job" else validate_jobset(manifest)
+    manifest = render(trainctl, folder, "launch.target=kubernetes", *FIELDS)["job.yaml"][-1]
+    require("suspend" not in manifest["spec"] and manifest["metadata"]["labels"] == {"trainctl": "mnist-mlp"}, manifest)
+    return "suspended and labelled"
 
 
 def compose(trainctl, folder):
@@ -220,7 +270,7 @@ def main():
         print("skipped: needs PyYAML (./bootstrap clusters)")
         return 77
     failed = 0
-    for case in (kubernetes, jobset, compose, slurm, secret_env, links, refused):
+    for case in (kubernetes, jobset, volcano, trainjob, kueue, compose, slurm, secret_env, links, refused):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 said = case(trainctl, folder)

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
 namespace {
@@ -115,6 +117,24 @@ TEST_CASE("slices become smaller until there is none") {
   CHECK(calls == 12);
   CHECK(largest_slice(n, true, none).b == 0);
   CHECK(largest_slice(n, false, none).b == 0);
+}
+
+TEST_CASE("cut rows of causal attention cost what the rank with the last rows computes, balanced rows the mean") {
+  const KernelDef& kernel = get_op("attention").kernel;
+  constexpr int64_t kRows = 1024, kRanks = 4;
+  const auto scores = [&](int64_t rows, int64_t window, bool exchanges) {
+    const TensorInfo q{{1, rows, 64}}, keys{{1, kRows, 64}};
+    Attrs attrs = {{"head_dim", int64_t{64}}, {"causal", true}, {"scale", 0.125}};
+    if (window > 0) attrs.set("window", window);
+    if (exchanges) attrs.set(kExchangesKeys, true);
+    const std::vector<TensorInfo> in = {q, keys, keys}, out = {q, TensorInfo{{1, 1, 1, rows}}};
+    return kernel_cost(kernel, in, out, attrs).exponentials;
+  };
+  const double whole = scores(kRows, 0, false);
+  CHECK(whole == doctest::Approx(kRows * kRows / 2.0));
+  CHECK(scores(kRows / kRanks, 0, false) == doctest::Approx(whole / kRanks * (2 - 1.0 / kRanks)));
+  CHECK(scores(kRows / kRanks, 0, true) == doctest::Approx(whole / kRanks));
+  CHECK(scores(kRows / kRanks, 16, false) == doctest::Approx(16.0 * kRows / kRanks));  // each row sees its window
 }
 
 }  // namespace trainctl

@@ -81,7 +81,7 @@ function comparison() {
   const differences = page.differences.length ? card(table(["field", ...page.runs.map((run) => run.label)], page.differences.map((d) => [el("code", {}, d.field), ...d.values.map((v) => v ?? el("span", {class: "soft"}, "not set"))]),
       "Fields that differ between the jobs")) : card(el("p", {}, "The jobs have identical fields."));
   return el("div", {}, section("runs", `${page.runs.length} runs`, null, card(table(["run", "job", "state", ">ranks", ">step", ...titles, validated.length ? ">training loss" : ">loss", ">step time", ">duration", ">parameters"], rows))),
-            section("differences", "Differences", null, differences), curvesSection(indices));
+            section("differences", "Differences", null, differences), page.divergence ? divergenceSection(page.divergence) : "", curvesSection(indices));
 }
 
 function themeButton() {

@@ -71,7 +71,7 @@ void require_hosts(const JobFile& file, int hosts) {
 
 /// Deletes files of earlier renderings that this one does not write: `kubectl apply -f` takes all files of a folder.
 void delete_earlier(const std::vector<clusters::Manifest>& files, const std::string& folder) {
-  for (const char* name : {"config.yaml", "job.yaml", "jobset.yaml"}) {
+  for (const char* name : {"config.yaml", "job.yaml", "jobset.yaml", "volcano.yaml", "trainjob.yaml"}) {
     const auto is_it = [&](const clusters::Manifest& file) { return file.name == name; };
     if (std::any_of(files.begin(), files.end(), is_it)) continue;
     std::string line;

@@ -121,7 +121,9 @@ CudaKernel prepare_layerwise(const CudaKernelCall& call, Rule rule, const char* 
   call.scratch->need(2 * kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
     using G = decltype(g);
-    LayerwiseOperands<G, S> operands{.gradient = ref<G>(call.in[0]), .weight = ref<float>(call.out[0])};
+    LayerwiseOperands<G, S> operands;
+    operands.gradient = ref<G>(call.in[0]);
+    operands.weight = ref<float>(call.out[0]);
     for (int k = 0; k < S; ++k) operands.states[k] = ref<float>(call.out[static_cast<size_t>(k) + 1]);
     if (call.out.back().dtype == DType::bf16) operands.copy = ref<bf16>(call.out.back());
     return [=, parameters = whole_parameters(call), clip = CudaClip::of(call), scalars = call.scalars,

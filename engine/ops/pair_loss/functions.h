@@ -1,5 +1,5 @@
 // The losses of a prediction and a label of the same shape, written once for CPUs and GPUs. `Number` is float or
-// double, `Maths` has exp, log1p, sigmoid, pow and abs.
+// double, `Maths` has exp, log, log1p, sigmoid, pow and abs.
 //
 //   loss(p, l)    of one element
 //   slope(p, l)   its derivative by p
@@ -190,6 +190,37 @@ struct Focal {
     const float before = Maths::abs(q) > 1e-30f ? power / q : 0.0f;  // q^(gamma - 1)
     const float of_power = gamma * before * s * Maths::sigmoid(-p) * (1.0f - 2.0f * l);
     return share(l) * ((s - l) * power + cross_entropy<Maths>(p, l) * of_power);
+  }
+};
+
+/// l (log l - p) of a probability l, 0 where l is not positive; the prediction is the logarithm of a probability.
+struct KlDiv {
+  static constexpr const char *kName = "kl_div", *kGrad = "kl_div_grad", *kWithGrad = "kl_div_with_grad";
+  explicit KlDiv(const Attrs&) {}
+
+  template <class Maths, class Number>
+  TRAINCTL_DEVICE Number loss(Number p, Number l) const {
+    return l > 0 ? l * (Maths::log(static_cast<float>(l)) - p) : Number(0);
+  }
+  template <class Maths>
+  TRAINCTL_DEVICE float slope(float p, float l) const {
+    return l > 0.0f ? -l : 0.0f * p;  // keeps NaN
+  }
+};
+
+/// 1 - l p where that is positive, else 0; l is 1 or -1.
+struct Hinge {
+  static constexpr const char *kName = "hinge", *kGrad = "hinge_grad", *kWithGrad = "hinge_with_grad";
+  explicit Hinge(const Attrs&) {}
+
+  template <class Maths, class Number>
+  TRAINCTL_DEVICE Number loss(Number p, Number l) const {
+    const Number off = 1 - l * p;
+    return off < 0 ? Number(0) : off;  // keeps NaN
+  }
+  template <class Maths>
+  TRAINCTL_DEVICE float slope(float p, float l) const {
+    return 1.0f - l * p < 0.0f ? 0.0f : -l;
   }
 };
 

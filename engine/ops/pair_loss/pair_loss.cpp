@@ -1,7 +1,7 @@
 // The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy, huber, quantile,
-// log_cosh, poisson, focal. functions.h has the formulas. loss[1] = scale * sum of loss(p, label); dp = scale *
-// slope(p, label). The label is f32 regardless of the prediction's type. With attr nan_is_no_label, terms whose label
-// is nan are 0.
+// log_cosh, poisson, focal, kl_div, hinge. functions.h has the formulas. loss[1] = scale * sum of loss(p, label); dp =
+// scale * slope(p, label). The label is f32 regardless of the prediction's type. With attr nan_is_no_label, terms whose
+// label is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -111,7 +111,8 @@ extern const KernelDef mae_with_grad_kernel = with_grad_of<Mae>(), mse_with_grad
                        quantile_with_grad_kernel = with_grad_of<Quantile>(),
                        log_cosh_with_grad_kernel = with_grad_of<LogCosh>(),
                        poisson_with_grad_kernel = with_grad_of<Poisson>(),
-                       focal_with_grad_kernel = with_grad_of<Focal>();
+                       focal_with_grad_kernel = with_grad_of<Focal>(), kl_div_with_grad_kernel = with_grad_of<KlDiv>(),
+                       hinge_with_grad_kernel = with_grad_of<Hinge>();
 
 extern const OpDef mae_grad_op = pair_loss_grad<Mae, 3>(), mae_op = loss_of<Mae, 3>(mae_grad_op, mae_with_grad_kernel);
 extern const OpDef mse_grad_op = pair_loss_grad<Mse, 3>(), mse_op = loss_of<Mse, 3>(mse_grad_op, mse_with_grad_kernel);
@@ -131,6 +132,10 @@ extern const OpDef poisson_grad_op = pair_loss_grad<Poisson, 12>(),
                    poisson_op = loss_of<Poisson, 13>(poisson_grad_op, poisson_with_grad_kernel);
 extern const OpDef focal_grad_op = pair_loss_grad<Focal, 70>(),
                    focal_op = loss_of<Focal, 60>(focal_grad_op, focal_with_grad_kernel);
+extern const OpDef kl_div_grad_op = pair_loss_grad<KlDiv, 1>(),
+                   kl_div_op = loss_of<KlDiv, 14>(kl_div_grad_op, kl_div_with_grad_kernel);
+extern const OpDef hinge_grad_op = pair_loss_grad<Hinge, 3>(),
+                   hinge_op = loss_of<Hinge, 3>(hinge_grad_op, hinge_with_grad_kernel);
 
 extern const LossDef mae_loss = {
     .name = "mae",
@@ -197,14 +202,46 @@ extern const LossDef focal_loss = {
     .op = &focal_op,
 };
 
+extern const LossDef kl_div_loss = {
+    .name = "kl_div",
+    .doc = "mean l (log l - p): the prediction is the logarithm of a probability, the label a probability",
+    .op = &kl_div_op,
+};
+
+extern const LossDef hinge_loss = {
+    .name = "hinge",
+    .doc = "mean of 1 - l p where that is positive: labels are 1 and -1",
+    .op = &hinge_op,
+};
+
 extern const OpFamily pair_loss_family = {
-    .ops = {&mae_op, &mae_grad_op, &mse_op, &mse_grad_op, &smooth_l1_op, &smooth_l1_grad_op, &binary_cross_entropy_op,
-            &binary_cross_entropy_grad_op, &huber_op, &huber_grad_op, &quantile_op, &quantile_grad_op, &log_cosh_op,
-            &log_cosh_grad_op, &poisson_op, &poisson_grad_op, &focal_op, &focal_grad_op},
+    .ops = {&mae_op,
+            &mae_grad_op,
+            &mse_op,
+            &mse_grad_op,
+            &smooth_l1_op,
+            &smooth_l1_grad_op,
+            &binary_cross_entropy_op,
+            &binary_cross_entropy_grad_op,
+            &huber_op,
+            &huber_grad_op,
+            &quantile_op,
+            &quantile_grad_op,
+            &log_cosh_op,
+            &log_cosh_grad_op,
+            &poisson_op,
+            &poisson_grad_op,
+            &focal_op,
+            &focal_grad_op,
+            &kl_div_op,
+            &kl_div_grad_op,
+            &hinge_op,
+            &hinge_grad_op},
     .kernels = {&mae_with_grad_kernel, &mse_with_grad_kernel, &smooth_l1_with_grad_kernel,
                 &binary_cross_entropy_with_grad_kernel, &huber_with_grad_kernel, &quantile_with_grad_kernel,
-                &log_cosh_with_grad_kernel, &poisson_with_grad_kernel, &focal_with_grad_kernel},
+                &log_cosh_with_grad_kernel, &poisson_with_grad_kernel, &focal_with_grad_kernel,
+                &kl_div_with_grad_kernel, &hinge_with_grad_kernel},
     .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss, &huber_loss, &quantile_loss,
-               &log_cosh_loss, &poisson_loss, &focal_loss}};
+               &log_cosh_loss, &poisson_loss, &focal_loss, &kl_div_loss, &hinge_loss}};
 
 }  // namespace trainctl

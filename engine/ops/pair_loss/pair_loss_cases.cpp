@@ -65,8 +65,15 @@ double focal_slope(double p, double l, const Attrs& attrs) {
   return (focal(p + kStep, l, attrs) - focal(p - kStep, l, attrs)) / (2 * kStep);
 }
 
-constexpr const char* kPairLosses[] = {"mae",      "mse",     "smooth_l1", "binary_cross_entropy", "huber", "quantile",
-                                       "log_cosh", "poisson", "focal"};
+double kl_div(double p, double l, const Attrs&) { return l > 0 ? l * (std::log(l) - p) : 0; }
+double kl_div_slope(double, double l, const Attrs&) { return l > 0 ? -l : 0; }
+
+double hinge(double p, double l, const Attrs&) { return std::max(0.0, 1 - l * p); }
+double hinge_slope(double p, double l, const Attrs&) { return 1 - l * p < 0 ? 0 : -l; }
+
+constexpr const char* kPairLosses[] = {"mae",   "mse",      "smooth_l1", "binary_cross_entropy",
+                                       "huber", "quantile", "log_cosh",  "poisson",
+                                       "focal", "kl_div",   "hinge"};
 
 struct Loss {
   const char* name;
@@ -90,7 +97,9 @@ const std::vector<Loss>& losses() {
                                         {"poisson"},
                                         {"focal"},
                                         {"focal", {{"alpha", -1.0}, {"gamma", 3.0}}},
-                                        {"focal", {{"alpha", 0.6}, {"gamma", 0.0}}}};
+                                        {"focal", {{"alpha", 0.6}, {"gamma", 0.0}}},
+                                        {"kl_div"},
+                                        {"hinge"}};
   return all;
 }
 
@@ -165,7 +174,9 @@ extern const OpCases pair_loss_cases = {
                    {"quantile", sum<quantile>},
                    {"log_cosh", sum<log_cosh>},
                    {"poisson", sum<poisson>},
-                   {"focal", sum<focal>}},
+                   {"focal", sum<focal>},
+                   {"kl_div", sum<kl_div>},
+                   {"hinge", sum<hinge>}},
     .rules = pair_loss_rules(),
     .gradients = pair_loss_gradients(),
     .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], expected [2, 3]"},
@@ -181,7 +192,9 @@ extern const OpCases pair_loss_cases = {
                           {"quantile_with_grad", sum_and_slopes<quantile, quantile_slope>},
                           {"log_cosh_with_grad", sum_and_slopes<log_cosh, log_cosh_slope>},
                           {"poisson_with_grad", sum_and_slopes<poisson, poisson_slope>},
-                          {"focal_with_grad", sum_and_slopes<focal, focal_slope>}},
+                          {"focal_with_grad", sum_and_slopes<focal, focal_slope>},
+                          {"kl_div_with_grad", sum_and_slopes<kl_div, kl_div_slope>},
+                          {"hinge_with_grad", sum_and_slopes<hinge, hinge_slope>}},
 };
 
 }  // namespace trainctl

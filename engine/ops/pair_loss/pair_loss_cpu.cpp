@@ -15,6 +15,7 @@ struct PairLossMaths {
     return std::fabs(x);
   }
   static float exp(float x) { return cpu::exp(x); }
+  static float log(float x) { return cpu::log(x); }
   static float log1p(float x) { return cpu::log1p(x); }
   static float sigmoid(float x) { return cpu::sigmoid(x); }
   static float pow(float x, float exponent) { return exponent == 2.0f ? x * x : std::pow(x, exponent); }
@@ -73,6 +74,12 @@ extern const CpuKernels pair_loss_cpu = {{"mae", prepare_pair_loss<Mae>},
                                          {"poisson_with_grad", prepare_with_grad<Poisson>},
                                          {"focal", prepare_pair_loss<Focal>},
                                          {"focal_grad", prepare_pair_loss_grad<Focal>},
-                                         {"focal_with_grad", prepare_with_grad<Focal>}};
+                                         {"focal_with_grad", prepare_with_grad<Focal>},
+                                         {"kl_div", prepare_pair_loss<KlDiv>},
+                                         {"kl_div_grad", prepare_pair_loss_grad<KlDiv>},
+                                         {"kl_div_with_grad", prepare_with_grad<KlDiv>},
+                                         {"hinge", prepare_pair_loss<Hinge>},
+                                         {"hinge_grad", prepare_pair_loss_grad<Hinge>},
+                                         {"hinge_with_grad", prepare_with_grad<Hinge>}};
 
 }  // namespace trainctl

@@ -63,6 +63,12 @@ extern const CudaKernels pair_loss_cuda = {{"mae", prepare_pair_loss<Mae>},
                                            {"poisson_with_grad", prepare_with_grad<Poisson>},
                                            {"focal", prepare_pair_loss<Focal>},
                                            {"focal_grad", prepare_pair_loss_grad<Focal>},
-                                           {"focal_with_grad", prepare_with_grad<Focal>}};
+                                           {"focal_with_grad", prepare_with_grad<Focal>},
+                                           {"kl_div", prepare_pair_loss<KlDiv>},
+                                           {"kl_div_grad", prepare_pair_loss_grad<KlDiv>},
+                                           {"kl_div_with_grad", prepare_with_grad<KlDiv>},
+                                           {"hinge", prepare_pair_loss<Hinge>},
+                                           {"hinge_grad", prepare_pair_loss_grad<Hinge>},
+                                           {"hinge_with_grad", prepare_with_grad<Hinge>}};
 
 }  // namespace trainctl

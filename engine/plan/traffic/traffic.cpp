@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/contraction.h"
+#include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/numbers_text.h"
 #include "engine/plan/plan.h"
@@ -41,6 +42,13 @@ std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node) {
   std::vector<TensorInfo> infos;
   for (TensorId t : node.inputs) infos.push_back({graph.tensors[t].shape, graph.tensors[t].dtype});
   return infos;
+}
+
+int causal_rows(const Graph& graph, const Node& node) {
+  constexpr size_t kRowDim = 1;
+  if (!node.attrs.flag("causal") || node.attrs.flag(kExchangesKeys) || node.rule.outputs.empty()) return -1;
+  const TensorRule& rule = node.rule.outputs[0];
+  return rule.size() > kRowDim ? cut_factor(rule[kRowDim], graph.layers[node.layer].factors) : -1;
 }
 
 int64_t statistics_bytes(const Graph& graph, const Node& node) {
@@ -90,6 +98,7 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
     // reader.
     const double own = units.all[unit].finishes() ? 0 : seconds[n];
     NodeWork& work = work_[unit].emplace_back(NodeWork{own, factors_in(all), node.rule.inner});
+    work.causal_rows = causal_rows(graph, node);
     if (node.rule.inner.empty()) continue;
     if (get_op(node.op).inner_sum->block != nullptr) {
       work.block_bytes = block_bytes(graph, node, mesh);
@@ -132,6 +141,7 @@ void Traffic::describe(int unit, std::string& out) const {
     put_numbers(out, work.factors);
     put_numbers(out, work.inner);
     put_number(out, work.statistics_bytes);
+    put_number(out, work.causal_rows);
     for (const auto& [parts, bytes] : work.block_bytes) {
       put_number(out, parts);
       put_number(out, bytes);
@@ -308,7 +318,9 @@ double Traffic::work_seconds(int unit) const {
   for (const NodeWork& work : work_[unit]) {
     double ways = 1;
     for (int f : work.factors) ways *= coded_[unit].ways[f];
-    seconds += work.seconds / std::min<double>(ways, mesh_.size()) + inner_sum_seconds(unit, work);
+    // The last of n ranks computes 2 - 1/n times the mean.
+    const double slowest = work.causal_rows < 0 ? 1 : 2 - 1.0 / coded_[unit].ways[work.causal_rows];
+    seconds += slowest * work.seconds / std::min<double>(ways, mesh_.size()) + inner_sum_seconds(unit, work);
   }
   return seconds;
 }

@@ -93,6 +93,9 @@ class Traffic {
     int64_t statistics_bytes = 0;  ///< bytes of statistics of the whole op; 0: none, or counted at another node
     /// Bytes of all blocks of a rank (InnerSum::block), by number of parts.
     std::map<int, int64_t> block_bytes = {};
+    /// The factor of causal attention's rows: if it is cut by position, all wait for the rank with the last rows. -1:
+    /// it has none, or its ranks balance their rows.
+    int causal_rows = -1;
   };
 
   template <class NumberOf>

@@ -19,6 +19,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/index_uses.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/text/text_stream.h"
 
 namespace trainctl {
@@ -60,9 +61,10 @@ class GeneratedText {
   const std::string& prompt() const { return request_.prompts[index_].text; }
   const std::string& text() const { return text_; }
 
+  int32_t choose(std::span<float> logits) const { return next_token(logits, tokens_, request_.sampling, index_); }
+
   /// Returns the new text.
-  std::string take(std::span<float> logits) {
-    const int32_t token = next_token(logits, tokens_, request_.sampling, index_);
+  std::string take(int32_t token) {
     tokens_.push_back(token);
     const bool is_end = std::count(request_.end_tokens.begin(), request_.end_tokens.end(), token) > 0;
     std::string now = is_end ? "" : stream_.add(token);
@@ -127,8 +129,12 @@ void decode(const Batch& batch, TokenSteps& steps, const std::function<void(std:
     }
     const std::span<float> logits = steps.decode(tokens, starts);
     const size_t vocabulary = logits.size() / rows;
+    cpu::over_range(steps.threads(), static_cast<int64_t>(batch.size()), 1, [&](int64_t begin, int64_t end) {
+      for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
+        if (!batch[row]->is_done()) tokens[row] = batch[row]->choose(logits.subspan(row * vocabulary, vocabulary));
+    });
     for (size_t row = 0; row < batch.size(); ++row)
-      if (!batch[row]->is_done()) on_text(batch[row]->take(logits.subspan(row * vocabulary, vocabulary)));
+      if (!batch[row]->is_done()) on_text(batch[row]->take(tokens[row]));
   }
 }
 

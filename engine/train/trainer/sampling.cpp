@@ -2,7 +2,10 @@
 #include "engine/train/trainer/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <unordered_set>
 #include <utility>
@@ -62,13 +65,33 @@ void keep_top_p(Candidates& candidates, double top_p) {
   while (candidates.size() > 1 && (dropped += p[candidates.size() - 1]) <= 1 - top_p) candidates.pop_back();
 }
 
+/// Integers in the order of floats; both zeros have one.
+int32_t key_of(float value) {
+  const auto bits = std::bit_cast<int32_t>(value + 0.0f);
+  return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+/// The first of the largest logits. Loops of fixed length over integers are vectorised, and std::max_element is not.
+int32_t first_largest(std::span<const float> logits) {
+  constexpr size_t kLanes = 16;
+  std::array<int32_t, kLanes> most;
+  most.fill(std::numeric_limits<int32_t>::min());
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) most[lane] = std::max(most[lane], key_of(logits[i + lane]));
+  for (; i < logits.size(); ++i) most[0] = std::max(most[0], key_of(logits[i]));
+  const int32_t largest = *std::max_element(most.begin(), most.end());
+  const auto found =
+      std::find_if(logits.begin(), logits.end(), [largest](float logit) { return key_of(logit) == largest; });
+  return static_cast<int32_t>(found - logits.begin());
+}
+
 }  // namespace
 
 int32_t next_token(std::span<float> logits, std::span<const int32_t> so_far, const SamplingSettings& settings,
                    uint64_t text) {
   if (settings.repetition_penalty != 1) penalize(logits, so_far, settings.repetition_penalty);
-  if (settings.temperature <= 0)
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  if (settings.temperature <= 0) return first_largest(logits);
   for (float& logit : logits) logit = static_cast<float>(logit / settings.temperature);
   Candidates candidates = candidates_of(logits, settings.top_k);
   if (settings.top_p < 1) keep_top_p(candidates, settings.top_p);

@@ -8,6 +8,8 @@
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/model/generation.h"
+#include "engine/ops/cpu/threads_cpu.h"
+#include "engine/runtime/comm/event.h"
 
 namespace trainctl {
 namespace {
@@ -21,6 +23,10 @@ void fill(const Operand& load, std::span<const int32_t> whole, std::byte* to) {
               static_cast<size_t>(load.shape[0] * columns) * sizeof(int32_t));
 }
 
+/// Fewer are not worth a thread.
+constexpr int64_t kConvertedTogether = int64_t{1} << 17;
+constexpr int kMostThreads = 8;
+
 /// The index of a part along all dims but the last, of which at most one is cut.
 int64_t flat_row(const PrintedPart& part) {
   int64_t row = 0;
@@ -28,16 +34,23 @@ int64_t flat_row(const PrintedPart& part) {
   return row;
 }
 
-void to_floats(const Operand& printed, const void* data, std::vector<float>& values) {
+void to_floats(const Operand& printed, const void* data, int threads, std::vector<float>& to) {
   const auto size = static_cast<size_t>(num_elements(printed.shape));
-  values.resize(size);
+  to.resize(size);
+  float* const values = to.data();
   if (printed.dtype == DType::f32) {
-    std::memcpy(values.data(), data, size * sizeof(float));
+    std::memcpy(values, data, size * sizeof(float));
     return;
   }
   check(printed.dtype == DType::bf16, "logits are f32 or bf16");
   const auto* halves = static_cast<const uint16_t*>(data);
-  std::transform(halves, halves + size, values.begin(), from_bf16);
+  cpu::over_range(threads, static_cast<int64_t>(size), kConvertedTogether, [&](int64_t begin, int64_t end) {
+    constexpr int64_t kLanes = 16;  // loops of fixed length are vectorised
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes)
+      for (int64_t lane = 0; lane < kLanes; ++lane) values[i + lane] = from_bf16(halves[i + lane]);
+    for (; i < end; ++i) values[i] = from_bf16(halves[i]);
+  });
 }
 
 }  // namespace
@@ -59,6 +72,7 @@ TokenSteps::TokenSteps(const PlannedJob& job, const Program& decode, const Progr
       printed_(std::make_unique<PrintedTensors>(job, decode)),
       decode_{&decode},
       prefill_{&prefill},
+      threads_(std::clamp(comm::usable_cores(), 1, kMostThreads)),
       sent_(static_cast<size_t>(comm.num_ranks())) {
   options.seed = job.spec.seed;
   options.in_flight = 1;
@@ -99,7 +113,8 @@ void TokenSteps::exchange_parts() {
 }
 
 void TokenSteps::take(const Operand& printed, const void* data) {
-  if (parts_[static_cast<size_t>(comm_.rank())].rows > 0) to_floats(printed, data, own_values_);
+  if (parts_[static_cast<size_t>(comm_.rank())].rows > 0)
+    to_floats(printed, data, threads(), comm_.num_ranks() == 1 ? logits_ : own_values_);
 }
 
 /// Message: the number of tokens per row, the first positions, the tokens.
@@ -147,6 +162,7 @@ void TokenSteps::place(const Part& part, const std::vector<float>& values) {
 std::span<float> TokenSteps::decode(std::span<const int32_t> tokens, std::span<const int32_t> starts) {
   order(1, tokens, starts);
   run(decode_, 1, tokens, starts);
+  if (comm_.num_ranks() == 1) return logits_;
   place(parts_[0], own_values_);
   for (int rank = 1; rank < comm_.num_ranks(); ++rank) {
     const Part& part = parts_[static_cast<size_t>(rank)];

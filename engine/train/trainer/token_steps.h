@@ -33,6 +33,8 @@ class TokenSteps {
   Executor& executor() { return *decode_.executor; }
   int64_t rows() const { return job_.generation->size.rows; }
   int64_t prefill_tokens() const { return job_.generation->prefill_tokens; }
+  /// Host threads for converting logits and choosing tokens.
+  int threads() const { return threads_; }
   /// The step that ranks show as theirs while they generate, from 0.
   void set_step(uint32_t step) { step_ = step; }
 
@@ -70,8 +72,9 @@ class TokenSteps {
   const std::string tokens_name_;
   std::unique_ptr<PrintedTensors> printed_;
   Steps decode_, prefill_;
+  const int threads_;
   std::vector<Part> parts_;        ///< by rank; other ranks have only their own
-  std::vector<float> own_values_;  ///< values of this rank's part
+  std::vector<float> own_values_;  ///< values of this rank's part; one rank writes logits_
   std::vector<float> logits_, received_;
   std::vector<int32_t> message_;
   std::vector<int64_t> sent_;  ///< by rank: the number of the last order

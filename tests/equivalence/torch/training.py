@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""training.py TRAINCTL [optimizers | schedules | losses | layers | skips]: a small network trains as PyTorch trains it in float64, from the same
+"""training.py TRAINCTL [optimizers | averages | schedules | losses | layers | recurrent | skips]: a small network trains as PyTorch trains it in float64, from the same
 weights on the same batches.
 
 Exits with 77 if PyTorch is missing."""
@@ -26,6 +26,7 @@ except ImportError as error:
 
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 BATCH, SAMPLES, IN, HIDDEN, OUT = 16, 64, 8, 16, 4
+WEIGHTS = [0.5, 2.0, 1.25, 0.0]
 torch.manual_seed(1)
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
@@ -43,7 +44,7 @@ PLANS = {"one rank": ONE,
 class Trained:
     """The final weights of a job, and the rows of its metrics."""
 
-    def __init__(self, network, loss, optimizer, start, data, label, steps, plan=ONE, **more):
+    def __init__(self, network, loss, optimizer, start, data, label, steps, plan=ONE, validates=0, **more):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "data").mkdir()
@@ -56,6 +57,8 @@ class Trained:
                    "weights": {"from": str(folder / "start.safetensors"), "map": "job"},
                    "train": {"steps": steps, "checkpoint": {"integrated": True}, **more.pop("train", {})},
                    "launch": {"device": "cpu", "log_dir": str(folder / "runs")}, **more}
+            if validates:
+                job["validation"] = {"dataset": {"path": str(folder / "data")}, "every_steps": validates}
             for key, value in plan.items():
                 job.setdefault(key.split(".")[0], {})
                 if "." in key:
@@ -67,7 +70,12 @@ class Trained:
             assert done.returncode == 0, json.dumps(job) + "\n" + done.stdout + done.stderr
             saved = max((folder / "runs/1/checkpoints").glob("*/model.safetensors"))
             self.weights = {key.removesuffix(":weight"): value.to(torch.float64) for key, value in safetensors.torch.load_file(saved).items()}
-            self.rows = [json.loads(line) for line in (folder / "runs/1/metrics.jsonl").read_text().splitlines()]
+            lines = [json.loads(line) for line in (folder / "runs/1/metrics.jsonl").read_text().splitlines()]
+            self.validations = [row for row in lines if row.get("kind") == "validation"]
+            if validates:
+                subprocess.run([TRAINCTL, "checkpoint", "export", saved.parent, "-o", folder / "out.safetensors"], check=True, capture_output=True)
+                self.exported = {key: value.to(torch.float64) for key, value in safetensors.torch.load_file(folder / "out.safetensors").items()}
+            self.rows = lines
             self.rows = [row for row in self.rows if "step" in row and "kind" not in row]
             self.losses = [row["loss"] for row in self.rows]
 
@@ -129,6 +137,83 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(self.betas[1]).add_((1 - self.betas[1]) * p.grad)
 
 
+class PerParameter(torch.optim.Optimizer):
+    """An optimizer given by the change of one parameter: change(step from 1, parameter, gradient, state)."""
+
+    def __init__(self, parameters, change):
+        super().__init__(parameters, {})
+        self.change, self.steps = change, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.change(self.steps, p, p.grad, self.state[p])
+
+
+def lamb(lr=0.003, betas=(0.9, 0.999), eps=1e-6, decay=0.01):
+    """You et al. (2020), Large Batch Optimization for Deep Learning."""
+
+    def change(t, p, g, state):
+        m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
+        m.mul_(betas[0]).add_((1 - betas[0]) * g)
+        v.mul_(betas[1]).add_((1 - betas[1]) * g * g)
+        u = m / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + eps) + decay * p
+        p.sub_(lr * p.norm() / u.norm() * u)
+
+    return change
+
+
+def lars(lr=0.3, momentum=0.9, decay=0.01, trust=0.02):
+    """You et al. (2017), Large Batch Training of Convolutional Networks."""
+
+    def change(_, p, g, state):
+        buffer = state.setdefault("momentum", torch.zeros_like(p))
+        buffer.mul_(momentum).add_(trust * p.norm() / (g.norm() + decay * p.norm()) * (g + decay * p))
+        p.sub_(lr * buffer)
+
+    return change
+
+
+def muon(lr=0.003, momentum=0.95, decay=0.1):
+    """torch.optim.Muon without the rounding to bf16, with match_rms_adamw; AdamW for vectors."""
+
+    def change(t, p, g, state):
+        if p.ndim < 2:
+            m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
+            m.mul_(0.9).add_(0.1 * g)
+            v.mul_(0.999).add_(0.001 * g * g)
+            p.mul_(1 - lr * decay).sub_(lr * m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8))
+            return
+        buffer = state.setdefault("momentum", torch.zeros_like(p))
+        buffer.lerp_(g, 1 - momentum)
+        x = g.lerp(buffer, momentum)
+        x = x.T if p.shape[0] > p.shape[1] else x
+        x = x / x.norm().clamp(min=1e-7)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        x = x.T if p.shape[0] > p.shape[1] else x
+        p.mul_(1 - lr * decay).sub_(lr * 0.2 * max(p.shape) ** 0.5 * x)
+
+    return change
+
+
+def schedule_free_adamw(lr=0.003, betas=(0.9, 0.999), eps=1e-8, decay=0.01):
+    """Defazio et al. (2024), The Road Less Scheduled, as in facebookresearch/schedule_free with a constant rate; state["x"] is evaluated."""
+
+    def change(t, y, g, state):
+        z, v = state.setdefault("z", y.clone()), state.setdefault("v", torch.zeros_like(y))
+        v.mul_(betas[1]).add_((1 - betas[1]) * g * g)
+        d = g / ((v / (1 - betas[1] ** t)).sqrt() + eps) + decay * y
+        y.lerp_(z, 1 / t).add_(lr * (betas[0] * (1 - 1 / t) - 1) * d)
+        z.sub_(lr * d)
+        state["x"] = (y - (1 - betas[0]) * z) / betas[0]
+
+    return change
+
+
 def data_of(seed, shape=(IN,), out=(OUT,)):
     random = np.random.default_rng(seed)
     return (random.standard_normal((SAMPLES, *shape)).astype(np.float32).astype(np.float64),
@@ -151,15 +236,87 @@ def optimizers():
                               lambda p: t.RMSprop(p, 0.003, centered=True, momentum=0.5, eps=1e-4)),
         "lion": ({"type": "lion", "weight_decay": 0.1}, lambda p: Lion(p, 0.003, (0.9, 0.99), 0.1)),
         "sgd, clipped by value": ({"type": "sgd", "momentum": 0.9, "clip_value": 0.05}, lambda p: t.SGD(p, 0.003, momentum=0.9)),
+        "lamb": ({"type": "lamb", "weight_decay": 0.01}, lambda p: PerParameter(p, lamb())),
+        "lars": ({"type": "lars", "weight_decay": 0.01, "trust_coefficient": 0.02, "learning_rate": 0.3}, lambda p: PerParameter(p, lars())),
+        "muon": ({"type": "muon", "weight_decay": 0.1}, lambda p: PerParameter(p, muon())),
+        "schedule_free_adamw": ({"type": "schedule_free_adamw", "weight_decay": 0.01}, lambda p: PerParameter(p, schedule_free_adamw())),
+        "adamw, clipped by parameter": ({"type": "adamw", "clip_parameter_norm": 0.02}, lambda p: t.AdamW(p, 0.003, weight_decay=0)),
         "adamw, clipped by value": ({"type": "adamw", "clip_value": 0.02}, lambda p: t.AdamW(p, 0.003, weight_decay=0)),
     }
     for name, (fields, make) in cases.items():
         start = mlp_weights()
-        clip = (lambda p: torch.nn.utils.clip_grad_value_(p, fields["clip_value"])) if "clip_value" in fields else None
+        clip = None
+        if "clip_value" in fields:
+            clip = lambda p, most=fields["clip_value"]: torch.nn.utils.clip_grad_value_(p, most)  # noqa: E731
+        if "clip_parameter_norm" in fields:
+            clip = lambda p, most=fields["clip_parameter_norm"]: [torch.nn.utils.clip_grad_norm_(one, most) for one in p]  # noqa: E731
+        whole = fields["type"] in ("lamb", "lars", "muon") or "clip_parameter_norm" in fields
         weights, losses = reference(mlp, mse, start, data, label, 100, make, clip)
         for plan, changes in PLANS.items():
-            trained = Trained(MLP, "mse", {**fields, "learning_rate": 0.003}, start, data, label, 100, changes)
+            if whole and plan == "sharded, level 3":
+                continue  # an error of `check`
+            trained = Trained(MLP, "mse", {"learning_rate": 0.003, **fields}, start, data, label, 100, changes)
             compare(f"{name}, {plan}", trained, weights, losses, 5e-6)
+
+
+def averages():
+    """Validations and exports use the average of the weights; the training continues with the weights."""
+    mse = torch.nn.functional.mse_loss
+    data, label = data_of(11)
+    steps = 30
+
+    def sgd(p):
+        return torch.optim.SGD(p, 0.05, momentum=0.9)
+
+    def ema(decay, warmup=False, after=0, every=1):
+        def rate(step):  # of update `step`, from 1
+            if step <= after + 1:
+                return 1.0
+            n, rest = divmod(step - 1 - after, every)
+            return 0.0 if rest else 1 - (min(decay, (1 + n) / (10 + n)) if warmup else decay)
+
+        return rate
+
+    def swa(after, every):
+        def rate(step):
+            n, rest = divmod(max(0, step - 1 - after), every)
+            return 0.0 if rest else 1 / (n + 1)
+
+        return rate
+
+    cases = {"ema": ({"decay": 0.9}, ema(0.9)), "ema, warmup": ({"decay": 0.99, "warmup": True}, ema(0.99, True)),
+             "ema, later": ({"decay": 0.8, "start": 10, "every": 3}, ema(0.8, False, 10, 3)), "swa": ({"type": "swa", "start": 5, "every": 4}, swa(5, 4)),
+             "schedule_free_adamw": (None, None)}
+    for name, (fields, rate) in cases.items():
+        start = mlp_weights()
+        weights, average = {key: value.clone().requires_grad_() for key, value in start.items()}, {}
+        optimizer = sgd(list(weights.values())) if rate else PerParameter(list(weights.values()), schedule_free_adamw())
+        expected = {}
+        for step in range(1, steps + 1):
+            rows = slice((step - 1) * BATCH % SAMPLES, (step - 1) * BATCH % SAMPLES + BATCH)
+            optimizer.zero_grad()
+            mse(mlp(weights, torch.as_tensor(data[rows])), torch.as_tensor(label[rows])).backward()
+            optimizer.step()
+            for key, value in weights.items():
+                if rate:
+                    old = average.get(key, value.detach())
+                    average[key] = old + rate(step) * (value.detach() - old)
+                else:
+                    average[key] = optimizer.state[value]["x"].clone()
+            if step % 10 == 0:
+                expected[step] = float(mse(mlp(average, torch.as_tensor(data)), torch.as_tensor(label)))
+        spec = {"type": "sgd", "momentum": 0.9, "learning_rate": 0.05, "average": fields} if rate else \
+            {"type": "schedule_free_adamw", "weight_decay": 0.01, "learning_rate": 0.003}
+        for plan, changes in PLANS.items():
+            trained = Trained(MLP, "mse", spec, start, data, label, steps, changes, validates=10)
+            trained.losses = []
+            compare(f"{name}, {plan}", trained, weights, [], 2e-6)
+            found = {row["run_step"]: row["loss"] for row in trained.validations}
+            assert found.keys() == expected.keys(), (found, expected)
+            worst = max(abs(found[step] - expected[step]) for step in expected)
+            trained.weights = trained.exported
+            compare(f"{name}, {plan}: validations differ by {worst:.2g}; the export", trained, average, [], 2e-6)
+            assert worst < 2e-6, (name, plan, found, expected)
 
 
 def schedules():
@@ -229,6 +386,10 @@ def losses():
                                              lambda p, l: f.binary_cross_entropy_with_logits(p, l, pos_weight=torch.tensor(3.0))),
         "binary_cross_entropy, label_smoothing": ({"type": "binary_cross_entropy", "label_smoothing": 0.2}, share,
                                                   lambda p, l: f.binary_cross_entropy_with_logits(p, 0.8 * l + 0.1)),
+        "kl_div": ("kl_div", share, lambda p, l: f.kl_div(p, l)),
+        "hinge": ("hinge", np.sign(label), lambda p, l: torch.clamp(1 - l * p, min=0).mean()),
+        "softmax_cross_entropy, class_weights": ({"type": "softmax_cross_entropy", "class_weights": WEIGHTS, "label_smoothing": 0.1}, classes,
+                                                 lambda p, l: f.cross_entropy(p, l, torch.tensor(WEIGHTS), reduction="sum", label_smoothing=0.1) / len(l)),
         "mse, sum": ({"type": "mse", "reduction": "sum"}, label, lambda p, l: f.mse_loss(p, l, reduction="sum")),
         "softmax_cross_entropy, sum": ({"type": "softmax_cross_entropy", "reduction": "sum", "label_smoothing": 0.1}, classes,
                                        lambda p, l: f.cross_entropy(p, l, reduction="sum", label_smoothing=0.1)),
@@ -297,6 +458,41 @@ def layers():
           + w["out.bias"], (3, 8), (OUT,))
 
 
+def recurrent():
+    """lstm and gru, forwards and backwards in time, against torch.nn with one bias set to 0."""
+    mse = torch.nn.functional.mse_loss
+    steps, units = 6, 5
+    data, label = data_of(12, (steps, IN), (steps, OUT))
+    for kind, reverse in (("lstm", False), ("lstm", True), ("gru", False), ("gru", True)):
+        cell = (torch.nn.LSTM if kind == "lstm" else torch.nn.GRU)(IN, units, batch_first=True)
+        start = {"rnn.weight": rounded(cell.weight_ih_l0.detach()), "rnn.bias": rounded(cell.bias_ih_l0.detach()),
+                 "rnn.recurrent_weight": rounded(cell.weight_hh_l0.detach()), "out.weight": rounded(torch.randn(OUT, units) * 0.4),
+                 "out.bias": rounded(torch.randn(OUT) * 0.1)}
+        if kind == "gru":
+            start["rnn.recurrent_bias"] = rounded(torch.randn(units) * 0.3)
+
+        def forward(w, x, kind=kind, reverse=reverse):
+            bias_hh = torch.zeros_like(w["rnn.bias"])
+            if kind == "gru":
+                bias_hh = torch.cat([bias_hh[:2 * units], w["rnn.recurrent_bias"]])
+            x = x.flip(1) if reverse else x
+            flat = [w["rnn.weight"], w["rnn.recurrent_weight"], w["rnn.bias"], bias_hh]
+            zero = torch.zeros(1, len(x), units)
+            if kind == "lstm":
+                y = torch.lstm(x, (zero, zero), flat, True, 1, 0.0, False, False, True)[0]
+            else:
+                y = torch.gru(x, zero, flat, True, 1, 0.0, False, False, True)[0]
+            return (y.flip(1) if reverse else y) @ w["out.weight"].T + w["out.bias"]
+
+        network = [{"name": "rnn", "type": kind, "units": units, "reverse": reverse}, {"name": "out", "type": "dense", "units": OUT}]
+        weights, values = reference(forward, mse, start, data, label, 20, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
+        plans = {**PLANS, "pipeline": {"launch.ranks": 2, "parallel": {"mode": "semi_auto_parallel", "stages": 2, "micro_batches": 2,
+                                                                       "stage_config": {"rnn": 0, "out": 1}}}}
+        for plan, changes in plans.items():
+            trained = Trained(network, "mse", {"type": "sgd", "learning_rate": 0.1, "momentum": 0.9}, start, data, label, 20, changes)
+            compare(f"{kind}{', reverse' if reverse else ''}, {plan}", trained, weights, values, 5e-6)
+
+
 def skips():
     """Every fourth batch has a sample whose gradients overflow f32: the steps in between continue as if it was not there."""
     data, label = data_of(10)
@@ -322,6 +518,6 @@ def skips():
 
 
 if __name__ == "__main__":
-    groups = {"optimizers": optimizers, "schedules": schedules, "losses": losses, "layers": layers, "skips": skips}
+    groups = {"optimizers": optimizers, "averages": averages, "schedules": schedules, "losses": losses, "layers": layers, "recurrent": recurrent, "skips": skips}
     for group in sys.argv[2:] or groups:
         groups[group]()

@@ -16,4 +16,7 @@ std::unique_ptr<TableFile> open_tfrecord(const std::string& path);
 /// The file of an LMDB environment, read without its library (lmdb.cpp has the format).
 std::unique_ptr<TableFile> open_lmdb(const std::string& path);
 
+/// Text tables with a header: *.csv, and *.tsv with tabs. For conversions; data sets read them through open_csv().
+std::unique_ptr<TableFile> open_csv_table(const std::string& path);
+
 }  // namespace trainctl

@@ -1,0 +1,285 @@
+// Writes npz files and tar shards.
+#include <fmt/format.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/train/data/tables/part_file.h"
+#include "engine/train/data/tables/table_writer.h"
+
+namespace trainctl {
+namespace {
+
+const char* numpy_type(StoredElement element) {
+  switch (element) {
+    case StoredElement::boolean:
+      return "|b1";
+    case StoredElement::u8:
+      return "|u1";
+    case StoredElement::i8:
+      return "|i1";
+    case StoredElement::u16:
+      return "<u2";
+    case StoredElement::i16:
+      return "<i2";
+    case StoredElement::i32:
+      return "<i4";
+    case StoredElement::u32:
+      return "<u4";
+    case StoredElement::i64:
+      return "<i8";
+    case StoredElement::f16:
+      return "<f2";
+    case StoredElement::f64:
+      return "<f8";
+    default:
+      return "<f4";
+  }
+}
+
+/// Everything of a .npy before its data. `first`: a dim before those of `shape`; -1: none.
+std::string numpy_head(StoredElement element, const Shape& shape, int64_t first) {
+  std::string dims;
+  if (first >= 0) dims += std::to_string(first) + ",";
+  for (const int64_t dim : shape) dims += " " + std::to_string(dim) + ",";
+  std::string head =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", numpy_type(element), dims);
+  head.append(63 - (head.size() + 10) % 64, ' ');
+  head += '\n';
+  std::string whole("\x93NUMPY\x01\x00", 8);
+  whole += static_cast<char>(head.size() & 0xff);
+  whole += static_cast<char>(head.size() >> 8);
+  return whole + head;
+}
+
+/// Numbers as NumPy has them: bf16 becomes f32.
+std::vector<uint8_t> numpy_elements(StoredElement element, std::vector<uint8_t> bytes) {
+  if (element != StoredElement::bf16) return bytes;
+  std::vector<uint8_t> wide;
+  for (size_t at = 0; at + 1 < bytes.size(); at += 2) wide.insert(wide.end(), {0, 0, bytes[at], bytes[at + 1]});
+  return wide;
+}
+
+class NpzWriter final : public TableWriter {
+ public:
+  explicit NpzWriter(const TableWriterOptions& options) : path_(options.path), replace_(options.replace) {
+    for (const TableColumn& column : options.columns) {
+      if (column.kind != ColumnKind::number)
+        throw EnvError(fmt::format("the column '{}' is {}, but npz files take numbers; leave it out with --columns",
+                                   printable(column.name), column.type_text()));
+      Column& one = columns_.emplace_back();
+      one.column = column;
+      one.file = std::make_unique<PartFile>(fmt::format("{}.{}", path_, columns_.size()), true);
+    }
+  }
+
+  void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) override {
+    values_.resize(columns.size());
+    from.read(row, columns, values_);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      Column& one = columns_[i];
+      if (values_[i].is_null)
+        throw EnvError(fmt::format("{}: '{}' is null", from.where(row), printable(one.column.name)));
+      if (rows_ == 0) one.shape = values_[i].shape;
+      if (values_[i].shape != one.shape)
+        throw EnvError(fmt::format("{}: '{}' has the shape {}, but the first row has {}", from.where(row),
+                                   printable(one.column.name), to_string(values_[i].shape), to_string(one.shape)));
+      one.file->write(numpy_elements(one.column.element, std::move(values_[i].bytes)));
+    }
+    ++rows_;
+  }
+
+  void finish() override {
+    PartFile whole(path_, replace_);
+    int code = 0;
+    zip_t* zip = zip_open(whole.part_path().c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code);
+    if (zip == nullptr) throw EnvError("cannot write " + path_);
+    for (const Column& one : columns_) {
+      const std::string head = numpy_head(one.column.element, one.shape, rows_);
+      if (!add(zip, one, head)) {
+        const std::string reason = zip_strerror(zip);
+        zip_discard(zip);
+        throw EnvError("cannot write " + path_ + ": " + reason);
+      }
+    }
+    if (zip_close(zip) != 0) {
+      const std::string reason = zip_strerror(zip);
+      zip_discard(zip);
+      throw EnvError("cannot write " + path_ + ": " + reason);
+    }
+    whole.finish();
+  }
+
+ private:
+  struct Column {
+    TableColumn column;
+    Shape shape;
+    std::unique_ptr<PartFile> file;  ///< the elements; it never gets its name
+  };
+  /// A member is its head, which memory holds, and the file of its elements.
+  struct Member {
+    std::string head;
+    FILE* data = nullptr;
+    size_t at = 0;
+    int64_t bytes = 0;
+  };
+
+  static zip_int64_t serve(void* state, void* to, zip_uint64_t count, zip_source_cmd_t command) {
+    auto* member = static_cast<Member*>(state);
+    switch (command) {
+      case ZIP_SOURCE_OPEN:
+        member->at = 0;
+        std::rewind(member->data);
+        return 0;
+      case ZIP_SOURCE_READ: {
+        if (member->at < member->head.size()) {
+          const size_t part = std::min<size_t>(count, member->head.size() - member->at);
+          std::memcpy(to, member->head.data() + member->at, part);
+          member->at += part;
+          return static_cast<zip_int64_t>(part);
+        }
+        return static_cast<zip_int64_t>(std::fread(to, 1, count, member->data));
+      }
+      case ZIP_SOURCE_STAT: {
+        auto* stat = static_cast<zip_stat_t*>(to);
+        zip_stat_init(stat);
+        stat->size = member->head.size() + static_cast<zip_uint64_t>(member->bytes);
+        stat->valid |= ZIP_STAT_SIZE;
+        return sizeof *stat;
+      }
+      case ZIP_SOURCE_FREE:
+        std::fclose(member->data);
+        delete member;
+        return 0;
+      case ZIP_SOURCE_ERROR:
+        return zip_error_to_data(nullptr, to, count);
+      case ZIP_SOURCE_SUPPORTS:
+        return zip_source_make_command_bitmap(ZIP_SOURCE_OPEN, ZIP_SOURCE_READ, ZIP_SOURCE_CLOSE, ZIP_SOURCE_STAT,
+                                              ZIP_SOURCE_ERROR, ZIP_SOURCE_FREE, -1);
+      default:
+        return 0;
+    }
+  }
+
+  static bool add(zip_t* zip, const Column& one, const std::string& head) {
+    FILE* data = std::fopen(one.file->part_path().c_str(), "rb");
+    if (data == nullptr) return false;
+    zip_source_t* source = zip_source_function(zip, serve, new Member{head, data, 0, one.file->bytes()});
+    const zip_int64_t index = zip_file_add(zip, (one.column.name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
+    if (index < 0) {
+      zip_source_free(source);
+      return false;
+    }
+    return zip_set_file_compression(zip, static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0) == 0;
+  }
+
+  std::string path_;
+  bool replace_;
+  std::vector<Column> columns_;
+  std::vector<TableValue> values_;
+  int64_t rows_ = 0;
+};
+
+class TarWriter final : public TableWriter {
+ public:
+  explicit TarWriter(const TableWriterOptions& options)
+      : columns_(options.columns), file_(options.path, options.replace) {
+    for (const TableColumn& column : columns_)
+      if (column.kind == ColumnKind::nested)
+        throw EnvError("the column '" + printable(column.name) +
+                       "' is nested, which is only written to JSON Lines; leave it out with --columns");
+  }
+
+  void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) override {
+    values_.resize(columns.size());
+    from.read(row, columns, values_);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      if (values_[i].is_null)
+        throw EnvError(fmt::format("{}: '{}' is null", from.where(row), printable(columns_[i].name)));
+      add(columns_[i], values_[i]);
+    }
+    ++rows_;
+  }
+
+  void finish() override {
+    file_.write(std::string(1024, '\0'));
+    file_.finish();
+  }
+
+ private:
+  /// image and label are those that type: tar reads without `fields`; other columns keep their names.
+  void add(const TableColumn& column, const TableValue& value) {
+    const bool is_plain = column.name == "image" || column.name == "label";
+    const std::string prefix = is_plain || columns_.size() == 1 ? "" : extension_of(column.name) + ".";
+    const std::string_view text = value.text();
+    if (column.kind != ColumnKind::number) {
+      const char* extension = text.starts_with("\xff\xd8\xff")  ? "jpg"
+                              : text.starts_with("\x89PNG")     ? "png"
+                              : text.starts_with("\x93NUMPY")   ? "npy"
+                              : column.kind == ColumnKind::json ? "json"
+                                                                : "txt";
+      return member(prefix + extension, text);
+    }
+    const bool is_integer =
+        element_type(column.element) != ElementType::f32 && element_type(column.element) != ElementType::bf16;
+    const double number = value.shape.empty() ? stored_as_double(column.element, value.bytes.data()) : 0.5;
+    const auto whole = static_cast<int64_t>(number);
+    if (value.shape.empty() && (is_integer || (column.is_untyped && static_cast<double>(whole) == number)))
+      return member(prefix + "cls", std::to_string(whole));
+    const std::vector<uint8_t> bytes = numpy_elements(column.element, value.bytes);
+    member(prefix + "npy", numpy_head(column.element, value.shape, -1) + std::string(bytes.begin(), bytes.end()));
+  }
+
+  /// A name without dots and slashes, which have a meaning in tar shards.
+  static std::string extension_of(std::string name) {
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c == '.' || c == '/' || c == '\0'; }, '_');
+    return name;
+  }
+
+  void member(const std::string& extension, std::string_view bytes) {
+    const std::string name = fmt::format("{:09}.{}", rows_, extension);
+    std::string header(512, '\0');
+    const auto put = [&](size_t at, const std::string& text) { header.replace(at, text.size(), text); };
+    constexpr size_t kMostName = 100;
+    if (name.size() > kMostName) throw EnvError("the name '" + printable(name) + "' is too long for a tar file");
+    constexpr uint64_t kMostOctal = uint64_t{1} << 33;
+    if (bytes.size() >= kMostOctal)
+      throw EnvError("the value of '" + printable(name) + "' is too large for a tar file");
+    put(0, name);
+    put(100, "0000644");
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, fmt::format("{:011o}", bytes.size()));
+    put(136, "00000000000");
+    put(148, "        ");
+    put(156, "0");
+    put(257, std::string("ustar\00000", 8));
+    uint32_t sum = 0;
+    for (const char c : header) sum += static_cast<uint8_t>(c);
+    put(148, fmt::format("{:06o}", sum) + std::string("\0 ", 2));
+    file_.write(header);
+    file_.write(bytes);
+    file_.write(std::string((512 - bytes.size() % 512) % 512, '\0'));
+  }
+
+  std::vector<TableColumn> columns_;
+  PartFile file_;
+  std::vector<TableValue> values_;
+  int64_t rows_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TableWriter> write_npz(const TableWriterOptions& options) {
+  return std::make_unique<NpzWriter>(options);
+}
+std::unique_ptr<TableWriter> write_tar(const TableWriterOptions& options) {
+  return std::make_unique<TarWriter>(options);
+}
+
+}  // namespace trainctl
