@@ -112,8 +112,10 @@ class MemoryAdvice {
   /// The first way that fits, of those that take less and less memory; if possible, in some of the blocks alone.
   void offer_recompute() {
     if (!job_.graph.trains()) return;
-    Networks networks(job_.spec, job_.data.shapes, job_.cost);
-    const std::vector<Recompute> ways = recompute_ways(job_.spec, networks);
+    JobSpec plain = job_.spec;  // blocks that recompute different layers would not count as equal
+    plain.parallel.recompute.clear();
+    Networks networks(plain, job_.data.shapes, job_.cost);
+    const std::vector<Recompute> ways = recompute_ways(plain, networks);
     std::optional<Variant> before;
     for (size_t w = 0; w < ways.size(); ++w) {
       const std::optional<Variant> variant = measure_recompute(ways[w]);

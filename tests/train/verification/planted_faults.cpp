@@ -257,7 +257,7 @@ std::vector<FaultCase> fault_cases() {
   add("a forward kernel that is off by 0.1 % everywhere", "gpt", kTwoRanks, in_kernel(scaled("h.0.sum1", 1.001)),
       {"slope"});
   add("a backward kernel that is off by 0.1 % everywhere", "gpt", kTwoRanks,
-      in_kernel(scaled("h.1.down.matmul.grad_in0", 1.001)), {"slope"});
+      in_kernel(scaled("h.1.act.grad_in0", 1.001)), {"slope"});
   // Memory and hardware.
   add("a rank that writes behind its arena", "mlp", kTwoRanks,
       PlantedFault{.in_state =

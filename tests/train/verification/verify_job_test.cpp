@@ -36,7 +36,7 @@ TEST_CASE("every planted fault is found, and without it the same job is verified
   CHECK(cases.size() >= 20);
   for (const FaultCase& each : cases) {
     CAPTURE(each.name);
-    VerifyOptions options{.timeout_seconds = 8};
+    VerifyOptions options{.slope_seconds = 3, .timeout_seconds = 8};
     options.fault = each.fault;
     const Certificate certificate = verify_job(job_spec(each.job, each.overrides), options);
     CAPTURE(failures(certificate));

@@ -23,7 +23,7 @@
 namespace trainctl::object_store {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 struct Address {
   std::string scheme, bucket, key;  ///< https: only the scheme
@@ -123,7 +123,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
                  const std::vector<std::string>& headers, const std::vector<long>& wanted) {
   constexpr double kFirstPause = 0.1, kMostPause = 10;
   thread_local std::minstd_rand random(std::random_device{}());
-  const Clock::time_point start = Clock::now();
+  const SteadyClock::time_point start = SteadyClock::now();
   double pause = kFirstPause;
   bool renews = false, has_renewed = false;
   for (int tries = 1;; ++tries) {
@@ -140,7 +140,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
       renews = has_renewed = true;
       continue;
     }
-    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+    const double waited = std::chrono::duration<double>(SteadyClock::now() - start).count();
     if (!response.may_succeed_later() || waited + pause > patience())
       throw EnvError(
           fmt::format("{}: cannot be read: {}{}{}", shown_url(url), reason_of(response), hint_for(response, address),
