@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import traceback
 
 SKIPPED = 77
 ROWS = 250
@@ -139,7 +140,7 @@ def arrow(trainctl):
     table = arrow_table(pa, numpy)
     half = pa.array(numpy.arange(ROWS).astype("f2") / 4)
     parquet.write_table(table, folder / "snappy.parquet", row_group_size=60)
-    parquet.write_table(table, folder / "zstd.parquet", compression="zstd", version="1.0", data_page_version="2.0", use_dictionary=False)
+    parquet.write_table(table, folder / "zstd.parquet", compression="zstd", version="2.4", data_page_version="2.0", use_dictionary=False)
     wide = table.append_column("half", half).append_column("view", pa.array([f"short {i}" if i % 2 else "a longer text " * (i % 5) for i in range(ROWS)], pa.string_view()))
     feather.write_feather(wide, folder / "lz4.feather", chunksize=77)
     feather.write_feather(wide, folder / "plain.feather", compression="uncompressed")
@@ -209,14 +210,14 @@ def hugging_face(trainctl):
         same(trainctl.rows(folder / path, columns=columns), expected, path)
     info = trainctl.run("data", "info", folder / "hf")
     assert "label: i64; 2 classes: no, yes" in info and "image: bytes" in info and "in 3 files" in info, info
-    assert "train" in trainctl.run("data", "info", folder / "dict", code=2)
+    assert "train" in trainctl.run("data", "info", folder / "dict", code=3)
     trainctl.convert(folder / "hf", to=folder / "hf.tar", columns=["image", "label"])
     rows = trainctl.rows(folder / "hf.tar", columns=["label"])
     same(rows, [{"label": i % 2} for i in range(20)], "hf.tar")
     state = json.loads((folder / "hf/state.json").read_text())
     state["_data_files"][0]["filename"] = "../shards.parquet"
     (folder / "hf/state.json").write_text(json.dumps(state))
-    assert "outside of its folder" in trainctl.run("data", "info", folder / "hf", code=2)
+    assert "outside of its folder" in trainctl.run("data", "info", folder / "hf", code=3)
 
 
 def mds(trainctl):
@@ -278,11 +279,11 @@ def tfrecord(trainctl):
     (trainctl.folder / "a.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
     same([{key: row[key] for key in expected[0]} for row in trainctl.rows(trainctl.folder / "a.tfrecord.gz")], expected, "tfrecord.gz")
     whole = bytearray(path.read_bytes())
-    whole[40] ^= 1
+    whole[-10] ^= 1
     path.write_bytes(whole)
     assert "checksum" in trainctl.convert(path, to=trainctl.folder / "x.jsonl", code=3)
     assert f"{ROWS} rows, 1 broken" in trainctl.run("data", "check", path, code=3)
-    whole[40] ^= 1
+    whole[-10] ^= 1
     whole[0:8] = (1 << 62).to_bytes(8, "little")
     path.write_bytes(whole)
     assert "checksum of a record's length" in trainctl.convert(path, to=trainctl.folder / "x.jsonl", code=3)
@@ -315,14 +316,75 @@ def lmdb_package(trainctl):
     assert "databases with names" in trainctl.run("data", "info", folder / "many", code=3)
 
 
+def megatron(trainctl):
+    """Written as megatron/core/datasets/indexed_dataset.py writes it; Megatron itself has no package that installs without a GPU."""
+    (numpy,) = need("numpy")
+    folder = trainctl.folder
+    sequences = [list(range(i % 7 + 1)) for i in range(50)]
+    firsts = [0, *range(1, 50, 2), 50]
+    for code, kind in [(1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2")]:
+        name = f"d{code}"
+        numpy.concatenate(sequences).astype(kind).tofile(folder / f"{name}.bin")
+        lengths = numpy.array([len(s) for s in sequences], "<i4")
+        places = numpy.concatenate([[0], numpy.cumsum(lengths)[:-1]]).astype("<i8") * numpy.dtype(kind).itemsize
+        head = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + bytes([code]) + len(sequences).to_bytes(8, "little") + len(firsts).to_bytes(8, "little")
+        (folder / f"{name}.idx").write_bytes(head + lengths.tobytes() + places.tobytes() + numpy.array(firsts, "<i8").tobytes())
+        expected = [{"tokens": sum(sequences[a:b], [])} for a, b in zip(firsts, firsts[1:])]
+        same(trainctl.rows(folder / f"{name}.idx"), expected, name)
+        assert f"{len(expected)} rows" in trainctl.run("data", "info", folder / f"{name}.bin")
+    damaged(trainctl, folder / "d4.idx", "megatron")
+    (folder / "d4.bin").write_bytes((folder / "d4.bin").read_bytes()[:-4])
+    assert "get both files again" in trainctl.run("data", "info", folder / "d4.idx", code=3)
+
+
 def text_tables(trainctl):
     folder = trainctl.folder
     (folder / "a.csv").write_text('id,"na,me",x\n1,"a ""b""\nc",1.5\n2,d,-3e4\n')
     same(trainctl.rows(folder / "a.csv"), [{"id": 1, "na,me": 'a "b"\nc', "x": 1.5}, {"id": 2, "na,me": "d", "x": -3e4}], "csv")
 
 
+def losses(trainctl, folder, job, *overrides):
+    output = trainctl.run("run", folder / job, f"launch.log_dir={folder}/log_{job}", *overrides)
+    return [line.split("loss is ")[1] for line in output.splitlines() if "loss is " in line]
+
+
+def jobs(trainctl):
+    """The same values in other formats train with the same losses, on one rank and on two."""
+    folder = trainctl.folder
+    rows = [{"a": i % 7 / 8, "b": i % 5 - 2, "kind": "xyz"[i % 3]} for i in range(60)]
+    (folder / "t.csv").write_text("a,b,kind\n" + "".join(f"{row['a']},{row['b']},{row['kind']}\n" for row in rows))
+    (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "l.jsonl").write_text("".join(json.dumps({"x": [row["a"], row["b"]], "kind": row["kind"]}) + "\n" for row in rows))
+    names = ["t.csv", "t.jsonl", "l.jsonl"]
+    try:
+        need("pyarrow")
+        trainctl.convert(folder / "t.jsonl", to=folder / "t.parquet")
+        names.append("t.parquet")
+    except Missing:
+        pass
+    found = {}
+    for name in names:
+        data = "x" if name == "l.jsonl" else "[a, b]"
+        (folder / f"{name}.yaml").write_text(
+            f"seed: 3\ndataset: {{type: table, path: {name}, fields: {{data: {data}, label: kind}}, batch: 12, split: {{train: 0.8, validation: 0.2}}}}\n"
+            "network: [{type: dense, units: 8}, {type: relu}, {type: dense, units: 3}]\nloss: softmax_cross_entropy\n"
+            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {}\nmetrics: [accuracy]\n"
+            "launch: {ranks: 1, device: cpu}\n")
+        assert "0 broken" in trainctl.run("data", "check", folder / f"{name}.yaml"), name
+        found[name] = losses(trainctl, folder, f"{name}.yaml")
+    assert len(found["t.csv"]) > 0 and all(one == found["t.csv"] for one in found.values()), found
+    both = losses(trainctl, folder, f"{names[-1]}.yaml", "launch.ranks=2", "parallel.mode=data_parallel")
+    assert len(both) == len(found["t.csv"]) and all(abs(float(a) - float(b)) < 1e-4 for a, b in zip(both, found["t.csv"])), (both, found["t.csv"])
+    (folder / "bad.jsonl").write_text('{"a": 1, "b": 2, "kind": "x"}\n{"a": "one", "b": 2, "kind": "x"}\n')
+    text = (folder / "t.jsonl.yaml").read_text().replace("path: t.jsonl", "path: bad.jsonl")
+    (folder / "bad.yaml").write_text(text)
+    assert "bad.jsonl:2" in trainctl.run("data", "check", folder / "bad.yaml", code=3)
+    (folder / "bad.yaml").write_text(text.replace("label: kind", "label: knd"))
+    assert "did you mean 'kind'" in trainctl.run("check", folder / "bad.yaml", code=2)
+
+
 CASES = {"json_lines": json_lines, "zstandard": zstandard_package, "arrow": arrow, "hugging_face": hugging_face, "mds": mds, "tfrecord": tfrecord,
-         "lmdb": lmdb_package, "csv": text_tables}
+         "lmdb": lmdb_package, "megatron": megatron, "jobs": jobs, "csv": text_tables}
 
 
 def main():
@@ -339,7 +401,7 @@ def main():
                 left_out.append(f"{name} ({error})")
             except AssertionError as error:
                 failed.append(name)
-                print(f"{name}: FAILED: {error}", flush=True)
+                print(f"{name}: FAILED: {error}\n{traceback.format_exc()}", flush=True)
     if left_out:
         print("Skipped: " + "; ".join(left_out))
     return 1 if failed else SKIPPED if left_out and len(left_out) >= len(names or CASES) - 2 else 0
