@@ -189,7 +189,8 @@ __device__ void activate(float (&d)[128]) {
   const auto round = [](float v) { return __bfloat162float(__float2bfloat16_rn(v)); };
 #pragma unroll
   for (int i = 0; i < (is_gated(A) ? 64 : 128); ++i) {
-    const float v = activated<A>(round(d[i]));
+    float slope;
+    const float v = activated<A>(round(d[i]), slope);
     d[i] = is_gated(A) ? v * round(d[(i + 64) % 128]) : v;
   }
 }
