@@ -40,13 +40,13 @@ class Proxy:
     def __init__(self, upstream):
         self.upstream, self.port = upstream, free_port()
         self.requests = self.failures = self.bytes = 0
-        self.faults = True
+        self.faults, self.away = True, False
         self.random = random.Random(5)
         self.lock = threading.Lock()
         self.start()
 
     def start(self):
-        proxy = self
+        proxy, self.away = self, False
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -55,6 +55,10 @@ class Proxy:
                 pass
 
             def do_GET(self):
+                if proxy.away:  # a connection from before
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
                 with proxy.lock:
                     proxy.requests += 1
                     fault = proxy.random.random() if proxy.faults else 1
@@ -98,6 +102,7 @@ class Proxy:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def stop(self):
+        self.away = True
         self.server.shutdown()
         self.server.server_close()
 

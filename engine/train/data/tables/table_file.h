@@ -5,6 +5,7 @@
 //   *.parquet *.arrow *.feather       columns (arrow_file.cpp), also the files of a Hugging Face folder
 //   *.tfrecord *.tfrecords            tf.Example (tfrecord.cpp)
 //   index.json                        MDS, the shards of MosaicML Streaming (mds.cpp)
+//   *.idx                             documents of tokens of Megatron (megatron.cpp)
 //   *.mdb                             LMDB (lmdb.cpp)
 #pragma once
 
