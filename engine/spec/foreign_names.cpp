@@ -271,6 +271,8 @@ std::span<const ForeignName> all_names() {
       {dataset, "idx digits fashion_mnist fashionmnist emnist kmnist", "mnist", "dataset: {type: mnist, path: FOLDER}"},
       {dataset, "cifar", "cifar10", "dataset: {type: cifar10, path: FOLDER}"},
       {dataset, "fake synthetic dummy fake_data", "random", "dataset: {type: random, shape: [28, 28, 1], classes: 10}"},
+      {dataset, "mixture blend blended interleave interleaved weighted concat", "mix",
+       "dataset: {type: mix, sources: {web: {type: text, path: web.txt, length: 256}}, mix: {web: 1}}"},
       {dataset, "imagenet", "image_folder", "dataset: {type: image_folder, path: imagenet/train}"},
       {dataset, "json jsonl", "text",
        "dataset: {type: text, path: a.jsonl, tokenizer: FOLDER, length: 128, label_field: label}"},

@@ -151,7 +151,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
   }
 }
 
-/// What listings and earlier requests have said about objects.
+/// Sizes and versions of objects from listings and earlier requests.
 class KnownObjects {
  public:
   std::optional<ObjectInfo> find(const std::string& url) {
