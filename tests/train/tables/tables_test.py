@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """tables_test.py TRAINCTL: files of tables that each format's own Python package writes are read with the values that the package reads, are
-converted to the other formats, and damaged files are errors. A case whose package is missing is left out; if all are, exits with 77."""
+converted to the other formats, and damaged files are errors. Runs in the environment of ./bootstrap peers if there is one. Exits with 77 if a case is
+left out because its package is missing, and the others pass."""
 import gzip
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -433,6 +435,9 @@ CASES = {"json_lines": json_lines, "zstandard": zstandard_package, "arrow": arro
 
 def main():
     program, *names = sys.argv[1:]
+    peers = pathlib.Path(__file__).resolve().parents[3] / "build/peers/bin/python3"
+    if importlib.util.find_spec("pyarrow") is None and peers.exists() and pathlib.Path(sys.prefix) != peers.parent.parent:
+        os.execv(peers, [str(peers), *sys.argv])
     program = str(pathlib.Path(program).resolve())
     left_out, failed = [], []
     for name in names or CASES:
@@ -448,7 +453,7 @@ def main():
                 print(f"{name}: FAILED: {error}\n{traceback.format_exc()}", flush=True)
     if left_out:
         print("Skipped: " + "; ".join(left_out))
-    return 1 if failed else SKIPPED if left_out and len(left_out) >= len(names or CASES) - 2 else 0
+    return 1 if failed else SKIPPED if left_out else 0
 
 
 if __name__ == "__main__":
