@@ -5,6 +5,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/verify/verify_programs.h"
+#include "engine/model/evaluation.h"
 #include "engine/model/model.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/spec/parse.h"
@@ -37,25 +38,33 @@ optimizer: )" + optimizer + "\n",
   return made;
 }
 
+/// The optimizer that an instruction runs: that of the job, or its companion.
+const OptimizerDef* updates_by(const Instruction& i, const OptimizerDef& def) {
+  if (i.op == def.kernel->name) return &def;
+  return def.companion != nullptr && i.op == def.companion->kernel->name ? def.companion : nullptr;
+}
+
 void check_updates(const std::string& text) {
   CAPTURE(text);
   const auto [spec, program] = optimizers_compiled(text);
-  const Optimizer optimizer(spec.optimizer.type, spec.optimizer.attrs);
-  const std::vector<std::string> states = optimizer.states();
+  const OptimizerDef& job = get_optimizer(spec.optimizer.type);
   int updates = 0;
+  int64_t kept = 0;
   for (const Instruction& i : program.instructions) {
-    if (i.op != optimizer.def.kernel->name) continue;
+    const OptimizerDef* const def = updates_by(i, job);
+    if (def == nullptr) continue;
     ++updates;
-    REQUIRE(i.outputs.size() == 1 + states.size());
+    const Optimizer optimizer(*def, spec.optimizer.attrs);
+    const std::vector<std::string> states = optimizer.states();
+    REQUIRE(i.outputs.size() == 1 + states.size() + (def->work_elements != nullptr ? 1 : 0));
     for (size_t s = 0; s < states.size(); ++s) CHECK(i.outputs[1 + s].tensor.starts_with(states[s] + "."));
     for (const auto& [name, value] : optimizer.kernel_attrs())
       CHECK(to_string(*i.attrs.find(name)) == to_string(value));
     CHECK(i.attrs.number("clip_norm") == spec.optimizer.clip_norm);
+    kept += static_cast<int64_t>(states.size()) * num_elements(i.outputs[0].shape) * byte_size(DType::f32);
   }
   CHECK(updates == static_cast<int>(program.buckets.size()));
-  int64_t elements = 0;
-  for (const Bucket& bucket : program.buckets) elements += bucket.elements;
-  CHECK(program.memory.optimizer == static_cast<int64_t>(states.size()) * elements * byte_size(DType::f32));
+  CHECK(program.memory.optimizer == kept);
 }
 
 }  // namespace
@@ -69,6 +78,86 @@ TEST_CASE("every optimizer of the list: its kernel updates each bucket and has t
   check_updates("{type: sgd, momentum: 0.9, nesterov: true}");
   check_updates("{type: adamw, amsgrad: true}");
   check_updates("{type: rmsprop, momentum: 0.9, centered: true}");
+}
+
+TEST_CASE("muon updates the weights of products, and adamw vectors and the groups that ask for it") {
+  const auto updates_of = [](const std::string& text, const char* kernel) {
+    const Program program = optimizers_compiled(text).program;
+    return std::count_if(program.instructions.begin(), program.instructions.end(),
+                         [&](const Instruction& i) { return i.op == kernel; });
+  };
+  CHECK(updates_of("muon", "muon_update") == 1);
+  CHECK(updates_of("muon", "adam_update") == 1);
+  CHECK(updates_of("{type: muon, adamw: true}", "muon_update") == 0);
+  CHECK(updates_of("{type: muon, groups: [{parameters: [fc.weight], adamw: true}]}", "muon_update") == 0);
+}
+
+TEST_CASE("an optimizer that needs whole parameters has each of them in one shard, and shards of equal sizes") {
+  const JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [5], label_dtype: f32, batch: 8}
+network:
+  - {name: a, type: dense, units: 24}
+  - {name: b, type: dense, units: 31, bias: false}
+  - {name: c, type: dense, units: 7, bias: false}
+  - {name: d, type: dense, units: 5}
+loss: mse
+parallel: {mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}
+launch: {ranks: 4}
+optimizer: {type: lamb, clip_norm: 1, average: ema}
+)",
+                                 "job.yaml");
+  const Graph graph = build_graph(spec, data_and_label({16}, {5}));
+  const CostModel cost = CostModel();
+  const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), cost);
+  CHECK(verify_programs(programs).empty());
+  for (const Program& program : programs) {
+    int in_shards = 0;
+    for (const Variable& v : program.variables) {
+      const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
+      const int64_t first = v.bucket_element / bucket.shard_elements();
+      CHECK((v.bucket_element + num_elements(v.shape) - 1) / bucket.shard_elements() == first);
+      in_shards += bucket.shards > 1 ? 1 : 0;
+    }
+    CHECK(in_shards == 6);
+    for (const Instruction& i : program.instructions)
+      if (i.op == "lamb_update") CHECK(i.attrs.int_lists("parameters").size() == 4);
+  }
+}
+
+TEST_CASE(
+    "with an average each bucket has a copy of its weights, and one more program exchanges both and gathers them") {
+  for (const int level : {0, 1, 2, 3}) {
+    CAPTURE(level);
+    const JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}
+network: [{name: fc, type: dense, units: 32}]
+loss: mse
+parallel: {mode: data_parallel, optimizer_shard: {level: )" +
+                                       std::to_string(level) +
+                                       R"(, min_kb: 0}}
+launch: {ranks: 2}
+optimizer: {type: adamw, average: swa}
+)",
+                                   "job.yaml");
+    const Graph graph = build_graph(spec, data_and_label({16}, {32}));
+    const CostModel cost = CostModel();
+    const Plan plan = make_plan(graph, spec, cost);
+    const std::vector<Program> programs = compile_all(graph, plan, cost);
+    CHECK(verify_programs(programs).empty());
+    const Graph evaluated = evaluation_graph(graph);
+    const EvaluationOf of{.trained = graph, .exchanges_averages = true};
+    std::vector<Program> exchanges;
+    for (int rank = 0; rank < 2; ++rank) exchanges.push_back(compile(evaluated, plan, cost, rank, &of));
+    CHECK(verify_programs(exchanges).empty());
+    for (size_t b = 0; b < programs[0].buckets.size(); ++b) {
+      CHECK(programs[0].buckets[b].average_offset >= 0);
+      CHECK(programs[0].buckets[b].average_offset == exchanges[0].buckets[b].average_offset);
+      CHECK(programs[0].buckets[b].weights_offset == exchanges[0].buckets[b].weights_offset);
+    }
+    const auto gathers = std::count_if(exchanges[0].instructions.begin(), exchanges[0].instructions.end(),
+                                       [](const Instruction& i) { return i.opcode == Opcode::collective; });
+    CHECK(gathers == (level == 1 || level == 2 ? static_cast<long>(exchanges[0].buckets.size()) : 0));
+  }
 }
 
 TEST_CASE("parameters with different settings are in different buckets, each updated with its own") {

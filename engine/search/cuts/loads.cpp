@@ -166,7 +166,8 @@ WeightBytes weight_bytes(const JobSpec& job) {
   if (job.gradient_precision == Precision::bf16) bytes.gradient = 2;
   bytes.least_sharded = static_cast<double>(job.parallel.optimizer_shard.min_kb) * 1024;
   const OptimizerDef& optimizer = *find_optimizer(job.optimizer.type);
-  bytes.optimizer = 4.0 * static_cast<double>(optimizer.states(job.optimizer.settings_of(-1)).size());
+  bytes.optimizer = 4.0 * static_cast<double>(optimizer.states(job.optimizer.settings_of(-1)).size() +
+                                              (job.optimizer.average ? 1 : 0));
   return bytes;
 }
 

@@ -42,9 +42,9 @@ bool is_same_field(const SampleField& a, const SampleField& b) {
          byte_values(a) == byte_values(b);
 }
 
-class MixedSet final : public Dataset {
+class MixtureSet final : public Dataset {
  public:
-  MixedSet(const DatasetSpec& spec, uint64_t seed) {
+  MixtureSet(const DatasetSpec& spec, uint64_t seed) {
     for (const DatasetSpec& source : spec.sources) {
       Part& part = parts_.emplace_back();
       part.name = source.name;
@@ -174,7 +174,7 @@ SpecError of_source(const SpecError& error, const std::string& name) {
 }
 
 std::unique_ptr<Dataset> open_mixed_set(const DatasetSpec& spec, uint64_t seed) {
-  return std::make_unique<MixedSet>(spec, seed);
+  return std::make_unique<MixtureSet>(spec, seed);
 }
 
 DataHeader mixed_header(const DatasetSpec& spec, uint64_t seed) {

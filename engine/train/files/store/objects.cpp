@@ -23,7 +23,7 @@
 namespace trainctl::object_store {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 struct Address {
   std::string scheme, bucket, key;  ///< https: only the scheme
@@ -61,8 +61,8 @@ class BucketRegions {
 };
 
 BucketRegions& bucket_regions() {
-  static BucketRegions regions;
-  return regions;
+  static auto* regions = new BucketRegions;  // threads that fetch may use it until the process ends
+  return *regions;
 }
 
 /// A request for a key (or with an empty one for the bucket). `query`: sorted and encoded.
@@ -123,7 +123,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
                  const std::vector<std::string>& headers, const std::vector<long>& wanted) {
   constexpr double kFirstPause = 0.1, kMostPause = 10;
   thread_local std::minstd_rand random(std::random_device{}());
-  const Clock::time_point start = Clock::now();
+  const SteadyClock::time_point start = SteadyClock::now();
   double pause = kFirstPause;
   bool renews = false, has_renewed = false;
   for (int tries = 1;; ++tries) {
@@ -140,7 +140,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
       renews = has_renewed = true;
       continue;
     }
-    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+    const double waited = std::chrono::duration<double>(SteadyClock::now() - start).count();
     if (!response.may_succeed_later() || waited + pause > patience())
       throw EnvError(
           fmt::format("{}: cannot be read: {}{}{}", shown_url(url), reason_of(response), hint_for(response, address),
@@ -151,7 +151,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
   }
 }
 
-/// What listings and earlier requests have said about objects.
+/// Sizes and versions of objects from listings and earlier requests.
 class KnownObjects {
  public:
   std::optional<ObjectInfo> find(const std::string& url) {
@@ -171,8 +171,8 @@ class KnownObjects {
 };
 
 KnownObjects& known_objects() {
-  static KnownObjects objects;
-  return objects;
+  static auto* objects = new KnownObjects;
+  return *objects;
 }
 
 /// All keys of the bucket with the prefix; each becomes known.
@@ -224,6 +224,7 @@ std::optional<ObjectInfo> ask_info(const std::string& url) {
     bytes = static_cast<int64_t>(response.body.size());
     if (*bytes > 1) throw EnvError(shown_url(url) + ": its server does not support range requests; download the file");
   }
+  if (!bytes && response.status == 416) bytes = 0;  // an empty object has no first byte
   if (!bytes) throw EnvError(shown_url(url) + ": its server does not state its size");
   ObjectInfo info{*bytes, response.header("etag")};
   known_objects().add(url, info);
