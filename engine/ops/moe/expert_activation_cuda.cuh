@@ -25,14 +25,22 @@ __device__ inline float activated(ExpertActivation activation, float x, float& s
   return 0.5f * x * (1 + t);
 }
 
-/// act(x) by approximate instructions, for results in bf16: relative errors are below 1e-6 times the size of x.
+/// act(x), and its slope, by approximate instructions, for results in bf16: their error is below 1e-6 times the size of
+/// x.
 template <ExpertActivation A>
-__device__ float activated(float x) {
-  if constexpr (A == ExpertActivation::relu) return x > 0 ? x : 0.0f;
-  if constexpr (A == ExpertActivation::swiglu || A == ExpertActivation::silu)
-    return __fdividef(x, 1.0f + __expf(-x));
-  else  // x (1 + tanh(y)) / 2 = x / (1 + e^(-2 y))
-    return __fdividef(x, 1.0f + __expf(-2 * kGeluRoot * (x + kGeluCube * x * x * x)));
+__device__ float activated(float x, float& slope) {
+  if constexpr (A == ExpertActivation::relu) {
+    slope = x > 0 ? 1.0f : 0.0f;
+    return x > 0 ? x : 0.0f;
+  } else if constexpr (A == ExpertActivation::swiglu || A == ExpertActivation::silu) {
+    const float s = __fdividef(1.0f, 1.0f + __expf(-x));
+    slope = s * (1 + x * (1 - s));
+    return x * s;
+  } else {  // (1 + tanh(y)) / 2 = 1 / (1 + e^(-2 y))
+    const float half = __fdividef(1.0f, 1.0f + __expf(-2 * kGeluRoot * (x + kGeluCube * x * x * x)));
+    slope = half + 2 * x * half * (1 - half) * kGeluRoot * (1 + 3 * kGeluCube * x * x);
+    return x * half;
+  }
 }
 
 }  // namespace trainctl

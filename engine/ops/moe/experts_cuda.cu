@@ -284,16 +284,20 @@ __global__ void __launch_bounds__(kExpertThreads)
   const float weight = there ? value(weights, pair) : 0.0f;
   float dot = 0;
   for (int64_t i = 8 * lane; i < hidden; i += 8 * 32) {
-    float gate[8] = {}, other[8] = {}, g[8] = {}, to_a[8], to_gate[8], to_other[8];
+    Raw<bf16, 8> raw[3] = {};
     if (there) {
-      load(u, at_inner + i, gate);
-      if constexpr (kGated) load(u, at_inner + hidden + i, other);
-      load(da, at + i, g);
+      raw[0] = fetch<8>(u, at_inner + i);
+      if constexpr (kGated) raw[1] = fetch<8>(u, at_inner + hidden + i);
+      raw[2] = fetch<8>(da, at + i);
     }
+    float gate[8], other[8], g[8], to_a[8], to_gate[8], to_other[8];
+    unpack(raw[0], gate);
+    unpack(raw[1], other);
+    unpack(raw[2], g);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       float slope;
-      const float v = activated(A, gate[j], slope), by = kGated ? other[j] : 1.0f;
+      const float v = activated<A>(gate[j], slope), by = kGated ? other[j] : 1.0f;
       dot += g[j] * v * by;
       to_a[j] = weight * v * by;
       to_gate[j] = weight * g[j] * by * slope;
@@ -319,15 +323,24 @@ __global__ void __launch_bounds__(kExpertThreads)
   const int pack = static_cast<int>(i % packs);
   const int64_t pair = token * top_k;
   float sums[8] = {};
-#pragma unroll 4
-  for (int j = 0; j < top_k; ++j) {
-    const int64_t row = row_of[pair + j];
-    if (row < 0) continue;
-    float v[8];
-    load(rows, (row * packs + pack) * 8, v);
-    const float weight = weights.p == nullptr ? 1.0f : value(weights, pair + j);
+  constexpr int kAtOnce = 4;  // loads in flight
+  for (int first = 0; first < top_k; first += kAtOnce) {
+    Raw<bf16, 8> raw[kAtOnce];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) sums[e] += weight * v[e];
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t row = first + j < top_k ? row_of[pair + first + j] : -1;
+      raw[j].q = {};
+      if (row >= 0) raw[j] = fetch<8>(rows, (row * packs + pack) * 8);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const bool weighted = weights.p != nullptr && first + j < top_k;
+      const float weight = weighted ? value(weights, pair + first + j) : 1.0f;
+      float v[8];
+      unpack(raw[j], v);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sums[e] += weight * v[e];
+    }
   }
   store(y, (token * packs + pack) * 8, sums);
   if (dweights.p == nullptr) return;

@@ -53,9 +53,9 @@ class Random final : public Dataset {
   std::vector<uint64_t> keys_;  ///< random key of each field
 };
 
-class Constant final : public Dataset {
+class ConstantSet final : public Dataset {
  public:
-  explicit Constant(const DatasetSpec& spec)
+  explicit ConstantSet(const DatasetSpec& spec)
       : size_(made_size(spec)), fields_(as_loaded(made_shapes(spec))), values_{spec.value, spec.label_value} {}
   int64_t size() const override { return size_; }
   const std::vector<SampleField>& fields() const override { return fields_; }
@@ -89,6 +89,6 @@ std::unique_ptr<Dataset> make_random_set(const DatasetSpec& spec, uint64_t seed)
   return std::make_unique<Random>(spec, seed);
 }
 
-std::unique_ptr<Dataset> make_constant_set(const DatasetSpec& spec) { return std::make_unique<Constant>(spec); }
+std::unique_ptr<Dataset> make_constant_set(const DatasetSpec& spec) { return std::make_unique<ConstantSet>(spec); }
 
 }  // namespace trainctl

@@ -23,7 +23,7 @@ namespace trainctl::object_store {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::system_clock;
+using CalendarClock = std::chrono::system_clock;
 
 /// Credentials are renewed this long before they expire.
 constexpr auto kRenewBefore = std::chrono::minutes(5);
@@ -46,15 +46,15 @@ std::string trimmed(std::string_view text) {
 }
 
 /// "2026-11-29T12:00:00Z".
-Clock::time_point time_of(const std::string& text) {
+CalendarClock::time_point time_of(const std::string& text) {
   std::tm time{};
-  if (strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time) == nullptr) return Clock::time_point::max();
-  return Clock::from_time_t(timegm(&time));
+  if (strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time) == nullptr) return CalendarClock::time_point::max();
+  return CalendarClock::from_time_t(timegm(&time));
 }
 
 struct Held {
   Keys keys;
-  Clock::time_point until = Clock::time_point::max();
+  CalendarClock::time_point until = CalendarClock::time_point::max();
 };
 
 /// Answers of local services, which are there at once or not at all.
@@ -128,7 +128,7 @@ class S3Credentials {
  public:
   S3Settings get(bool renew) {
     const std::lock_guard lock(mutex_);
-    if (!has_read_ || renew || Clock::now() + kRenewBefore > held_.until) read();
+    if (!has_read_ || renew || CalendarClock::now() + kRenewBefore > held_.until) read();
     return {held_.keys, region_, endpoint_};
   }
 
@@ -210,14 +210,14 @@ class GoogleCredentials {
  public:
   std::string get(bool renew) {
     const std::lock_guard lock(mutex_);
-    if (!has_read_ || renew || Clock::now() + kRenewBefore > until_) read();
+    if (!has_read_ || renew || CalendarClock::now() + kRenewBefore > until_) read();
     return token_.empty() ? "" : "Authorization: Bearer " + token_;
   }
 
  private:
   void read() {
     has_read_ = true;
-    until_ = Clock::time_point::max();
+    until_ = CalendarClock::time_point::max();
     token_ = variable("GOOGLE_OAUTH_ACCESS_TOKEN");
     if (!token_.empty() || !variable("STORAGE_EMULATOR_HOST").empty()) return;
     const std::string named = variable("GOOGLE_APPLICATION_CREDENTIALS");
@@ -241,7 +241,7 @@ class GoogleCredentials {
                                  percent_encoded(json.value("client_secret", ""), false),
                                  percent_encoded(json.value("refresh_token", ""), false));
     } else if (type == "service_account") {
-      const auto now = Clock::to_time_t(Clock::now());
+      const auto now = CalendarClock::to_time_t(CalendarClock::now());
       const nlohmann::json claims = {{"iss", json.value("client_email", "")},
                                      {"scope", "https://www.googleapis.com/auth/devstorage.read_only"},
                                      {"aud", request.url},
@@ -266,13 +266,13 @@ class GoogleCredentials {
     const auto json = nlohmann::json::parse(response.body, nullptr, false);
     if (response.status != 200 || !json.is_object()) return;
     token_ = json.value("access_token", "");
-    until_ = Clock::now() + std::chrono::seconds(json.value("expires_in", 3600));
+    until_ = CalendarClock::now() + std::chrono::seconds(json.value("expires_in", 3600));
   }
 
   std::mutex mutex_;
   bool has_read_ = false;
   std::string token_;
-  Clock::time_point until_;
+  CalendarClock::time_point until_;
 };
 
 }  // namespace
@@ -296,13 +296,13 @@ IniFile parse_ini(std::string_view text) {
 }
 
 S3Settings s3_settings(bool renew) {
-  static S3Credentials credentials;
-  return credentials.get(renew);
+  static auto* credentials = new S3Credentials;  // threads that fetch may use it until the process ends
+  return credentials->get(renew);
 }
 
 std::string google_authorization(bool renew) {
-  static GoogleCredentials credentials;
-  return credentials.get(renew);
+  static auto* credentials = new GoogleCredentials;
+  return credentials->get(renew);
 }
 
 }  // namespace trainctl::object_store
