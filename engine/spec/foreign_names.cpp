@@ -258,6 +258,8 @@ std::span<const ForeignName> all_names() {
        "dataset: {type: image_folder, path: photos/train}"},
       {dataset, "webdataset wds shards", "tar", "dataset: {type: tar, path: 'shards/*.tar'}"},
       {dataset, "tsv pandas excel", "csv", "dataset: {type: csv, path: table.csv, fields: {data: [a, b], label: c}}"},
+      {dataset, "audiofolder audio wav flac sound speech", "audio_folder",
+       "dataset: {type: audio_folder, path: clips, length: 16000}"},
       {dataset, "numpy np arrays", "npy", "dataset: {type: npy, path: FOLDER, fields: {data: x.npy, label: y.npy}}"},
       {dataset, "bin token_file pretraining megatron", "tokens",
        "dataset: {type: tokens, path: 'data/*.bin', length: 1024}"},
