@@ -9,6 +9,7 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/train/data/mapped_file.h"
+#include "engine/train/data/tables/megatron.h"
 #include "engine/train/data/token_file.h"
 #include "engine/train/data/token_writer.h"
 #include "engine/train/data/tokenize_files.h"
@@ -104,6 +106,7 @@ int write_tokens(const DataArguments& options) {
 }
 
 std::string describe(const std::string& path, TokenType without_header) {
+  if (const std::optional<MegatronIndex> index = megatron_index_of(path)) return describe_table(index->path);
   const MappedFile file(path);
   const std::span<const uint8_t> bytes = file.bytes();
   const auto size = static_cast<int64_t>(bytes.size());

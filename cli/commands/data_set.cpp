@@ -70,12 +70,12 @@ CheckedSets sets_to_check(const JobArguments& job) {
   }
   if (whole.has_command() ||
       !(spec.has_source() || spec.has_documents() || spec.has_class_texts() || spec.type == "mnist"))
-    throw SpecError(
-        whole.position("dataset.type"), "dataset.type",
-        "a data set of type " + spec.type + " has no sample files to check",
-        "supported types: image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, mnist, chat, "
-        "and text with a "
-        "tokenizer; for token files, use trainctl data info");
+    throw SpecError(whole.position("dataset.type"), "dataset.type",
+                    "a data set of type " + spec.type + " has no sample files to check",
+                    "supported types: image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, "
+                    "audio_folder, mnist, chat, "
+                    "and text with a "
+                    "tokenizer; for token files, use trainctl data info");
   CheckedSets sets{whole, without_shares(spec)};
   if (whole.validation && !(whole.validation->dataset.paths.empty() && whole.validation->dataset.split.empty()))
     sets.validation = without_shares(whole.validation_set());

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace trainctl {
 namespace {
@@ -27,6 +28,9 @@ constexpr PublicModel kPublicModels[] = {
     {"qwen3-32b", "Qwen3 32B", 64, 5120, 64, 8, 128, 128, 25600, 151936},
     {"llama-70b", "Llama 3.1 70B", 80, 8192, 64, 8, 128, 128, 28672, 128256},
     {"deepseek-v3", "DeepSeek-V3, its dense layers", 61, 7168, 128, 128, 192, 128, 18432, 129280},
+    {"mixtral-8x7b", "Mixtral 8x7B", 32, 4096, 32, 8, 128, 128, 14336, 32000, true, 8, 2},
+    {"qwen3-30b-a3b", "Qwen3 30B-A3B", 48, 2048, 32, 4, 128, 128, 768, 151936, true, 128, 8},
+    {"deepseek-v2-lite", "DeepSeek-V2-Lite, its routed experts", 26, 2048, 16, 16, 192, 128, 1408, 102400, true, 64, 6},
 };
 
 class ModelStep {
@@ -39,8 +43,12 @@ class ModelStep {
                   values = m_.kv_heads * m_.value_size;
     product("q, k, v", m_.width, queries + keys + values, m_.layers);
     product("attention output", m_.heads * m_.value_size, m_.width, m_.layers);
-    product(m_.is_gated ? "gate, up" : "up", m_.width, m_.hidden, m_.is_gated ? 2 * m_.layers : m_.layers);
-    product("down", m_.hidden, m_.width, m_.layers);
+    if (m_.experts > 0) {
+      experts();
+    } else {
+      product(m_.is_gated ? "gate, up" : "up", m_.width, m_.hidden, m_.is_gated ? 2 * m_.layers : m_.layers);
+      product("down", m_.hidden, m_.width, m_.layers);
+    }
     product("head", m_.width, m_.vocab, 1);
     attention(queries, keys, values);
     norms();
@@ -61,6 +69,21 @@ class ModelStep {
         calls);
     add("products", what + ": gradient of the weights", "matmul_weight_grad",
         fmt::format("{}x{},{}x{}", rows_, in, rows_, out), "", calls);
+  }
+
+  /// All experts of a layer with random routes, on a rank that holds them all.
+  void experts() {
+    const int64_t parts = m_.is_gated ? 2 : 1, blocks = std::gcd(m_.hidden, int64_t{64}), block = m_.hidden / blocks;
+    const int64_t kept = (m_.top_k * parts * block + m_.experts - 1) / m_.experts;
+    const std::string x = fmt::format("{}x{}", rows_, m_.width), chosen = fmt::format("{}x{}", rows_, m_.top_k);
+    const std::string operands =
+        fmt::format("{0},{1},{1},{2}x{3}x{4}x{5},{2}x{5}x{4}", x, chosen, m_.experts, parts, m_.hidden, m_.width);
+    const std::string attrs =
+        fmt::format("experts={},block={},function={}", m_.experts, block, m_.is_gated ? "swiglu" : "gelu");
+    product("router", m_.width, m_.experts, m_.layers);
+    add("experts", "experts", "experts", operands, attrs, m_.layers);
+    add("experts", "experts: gradient", "experts_grad",
+        fmt::format("{},{},{}x{}x{}x{}", x, operands, rows_, m_.experts, blocks, kept), attrs, m_.layers);
   }
 
   /// Packed q, k and v where their heads have one size, else three inputs.

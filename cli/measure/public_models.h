@@ -18,7 +18,8 @@ struct PublicModel {
   int64_t key_size = 0, value_size = 0;  ///< features of a head in queries and keys, and in values
   int64_t hidden = 0;                    ///< features inside the feed-forward part
   int64_t vocab = 0;
-  bool is_gated = true;  ///< rms_norm, and a feed-forward part of three products; false: as GPT-2
+  bool is_gated = true;            ///< rms_norm, and a feed-forward part of three products; false: as GPT-2
+  int64_t experts = 0, top_k = 0;  ///< feed-forward parts of each layer, and how many of them a token passes; 0: one
 };
 
 std::span<const PublicModel> public_models();
@@ -27,14 +28,14 @@ const PublicModel* find_public_model(std::string_view name);
 
 /// A kernel call of a model's training step.
 struct ModelOp {
-  std::string part;           ///< "products", "attention", "norms", "loss"
+  std::string part;           ///< "products", "experts", "attention", "norms", "loss"
   std::string what;           ///< "q, k, v: gradient of the weights"
   std::string op;             ///< KernelDef::name
   std::string shapes, attrs;  ///< in the form of `trainctl bench op`
   int calls = 1;              ///< per step
 };
 
-/// The products, attention, norms and the loss of a step of `samples` rows of `length` tokens.
+/// The products, experts, attention, norms and the loss of a step of `samples` rows of `length` tokens.
 std::vector<ModelOp> model_ops(const PublicModel& model, int64_t samples, int64_t length);
 
 }  // namespace trainctl

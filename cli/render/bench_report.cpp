@@ -160,12 +160,14 @@ Json models_json(const std::vector<ModelResult>& results, const std::string& dev
 }
 
 std::string render_model_list() {
-  Table table({"model", "", ">layers", ">width", ">heads", ">kv heads", ">head size", ">hidden", ">vocab"});
+  Table table({"model", "", ">layers", ">width", ">heads", ">kv heads", ">head size", ">hidden", ">experts", ">vocab"});
   for (const PublicModel& m : public_models()) {
     const std::string size =
         m.key_size == m.value_size ? std::to_string(m.key_size) : fmt::format("{} / {}", m.key_size, m.value_size);
+    const std::string experts = m.experts == 0 ? "" : fmt::format("{} of {}", m.top_k, m.experts);
     table.add({std::string(m.name), std::string(m.title), std::to_string(m.layers), with_commas(m.width),
-               std::to_string(m.heads), std::to_string(m.kv_heads), size, with_commas(m.hidden), with_commas(m.vocab)});
+               std::to_string(m.heads), std::to_string(m.kv_heads), size, with_commas(m.hidden), experts,
+               with_commas(m.vocab)});
   }
   return table.str();
 }

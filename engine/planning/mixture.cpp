@@ -23,7 +23,7 @@ constexpr int64_t kKeepEvery = 1024;
 
 double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-/// As fractions of their sum.
+/// Returns the values as fractions of their sum.
 std::vector<double> normalized(std::vector<double> values) {
   const double sum = sum_of(values);
   for (double& value : values) value = sum > 0 ? value / sum : 0;

@@ -40,6 +40,10 @@ constexpr double kBucketsMatter = 0.02;
 /// to save more than this part of the step.
 constexpr int kMostMixes = 5, kMostCounts = 3;
 constexpr double kMixMatters = 0.001;
+/// Number of other cuts that are tried for the best of these, if they are expected to take at most this many times as
+/// long.
+constexpr size_t kMostOtherCuts = 4;
+constexpr double kOtherCutsDoubt = 1.03;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -337,9 +341,41 @@ class PlanSearch {
 
   /// Where memory is short: what fits if all blocks recompute may fit if some do.
   void try_some_blocks() {
-    const int blocks = num_blocks(networks_.repeats());
-    if (blocks < 2 || !tried_.is_short_of_memory()) return;
+    if (num_blocks(networks_.repeats()) < 2 || !tried_.is_short_of_memory()) return;
     const int64_t most = work_ + limits_.most_work;
+    try_mixes(most);
+    if (try_other_cuts()) try_mixes(most);
+  }
+
+  /// Other cuts of the best plan, as long as they are expected to take about as long, without recompute. Returns true
+  /// if there were any.
+  bool try_other_cuts() {
+    const std::optional<size_t> best = tried_.fastest();
+    if (!best) return false;
+    const Considered base = sources_[*best];
+    std::vector<Considered> others;
+    double own = kNoTime;
+    for (const Considered& one : weighed_.all()) {
+      Considered alike = one;
+      alike.cuts = base.cuts;
+      alike.recompute = base.recompute;
+      alike.some = base.some;
+      if (one.recompute != 0 || differences(alike, base) != 0) continue;
+      if (one.cuts->name == base.cuts->name)
+        own = one.expected.seconds;
+      else
+        others.push_back(one);
+    }
+    std::stable_sort(others.begin(), others.end(),
+                     [](const Considered& a, const Considered& b) { return a.expected.seconds < b.expected.seconds; });
+    const size_t before = tried_.size();
+    for (size_t i = 0; i < others.size() && i < kMostOtherCuts; ++i)
+      if (others[i].expected.seconds <= kOtherCutsDoubt * own) try_one(others[i], true);
+    return tried_.size() > before;
+  }
+
+  void try_mixes(int64_t most) {
+    const int blocks = num_blocks(networks_.repeats());
     int mixes = 0, ways = 0;
     for (const Considered& one : untried_ways(tried_, sources_, weighed_.all(), memory_scale(), memory_)) {
       const std::optional<size_t> best = tried_.fastest();

@@ -21,7 +21,8 @@ std::string label_types() {
 
 /// Appends to `others` the types that read files of samples, one image or row at a time.
 std::vector<std::string> with_sources(std::vector<std::string> others = {}) {
-  for (const char* type : {"image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10", "cifar100"})
+  for (const char* type :
+       {"image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10", "cifar100", "audio_folder"})
     others.emplace_back(type);
   return others;
 }
@@ -38,20 +39,25 @@ const Section& dataset_section() {
               "type",
               "mnist: IDX files (also .gz). image_folder: JPEG and PNG files, one folder per class. tar: shards in "
               "which files with a common name form a sample (WebDataset). csv: rows of text. table: rows of JSON "
-              "Lines, Parquet, "
-              "Arrow, TFRecord, MDS, LMDB or a Hugging Face folder. npy, npz, safetensors: "
-              "arrays. cifar10, cifar100: their binary files. tokens: token files of nanoGPT or llm.c. text: the "
-              "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines. "
+              "Lines, Parquet, Arrow, TFRecord, MDS, LMDB or a Hugging Face folder. npy, npz, safetensors: "
+              "arrays. cifar10, cifar100: their binary files. audio_folder: wav and flac files, one folder per "
+              "class. tokens: token files of nanoGPT, llm.c or Megatron. text: the "
+              "bytes of any files, or with `tokenizer` the tokens of texts. chat: conversations in JSON Lines or "
+              "tables. "
               "preference: "
-              "chosen and rejected answers in JSON Lines, for the loss dpo. random, constant and clicks generate "
+              "chosen and rejected answers in JSON Lines or tables, for the loss dpo. random, constant and clicks "
+              "generate "
               "samples. mix: draws from several data sets.")
               .one_of({"mnist", "image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10",
-                       "cifar100", "tokens", "text", "chat", "preference", "random", "constant", "clicks", "mix"})
+                       "cifar100", "audio_folder", "tokens", "text", "chat", "preference", "random", "constant",
+                       "clicks", "mix"})
               .required(),
-          list_field<&D::paths>("path", FieldKind::paths,
-                                "mnist, cifar10, cifar100: the folder of the files. image_folder: the folder that "
-                                "contains the class folders. npy: the folder of the files named by `fields`. All "
-                                "others: files, by name or glob. Relative to the job file.")
+          list_field<&D::paths>(
+              "path", FieldKind::paths,
+              "mnist, cifar10, cifar100: the folder of the files. image_folder, audio_folder: the folder "
+              "that contains the class folders. table, text, chat, preference: also the folder of a table."
+              "  npy: the folder of the files named by `fields`. All "
+              "others: files, by name or glob. Relative to the job file.")
               .for_type(with_sources({"mnist", "tokens", "text", "chat", "preference"}))
               .required(),
           field<&D::split>("split",
@@ -81,11 +87,33 @@ const Section& dataset_section() {
               .for_type({"csv"}),
           field<&D::length>("length",
                             "Tokens per sample; the label of each token is the next token. preference: of both "
-                            "answers together, each with its prompt.")
-              .for_type({"tokens", "text", "chat", "preference"})
+                            "answers together, each with its prompt. audio_folder: values of sound per sample; longer "
+                            "clips are truncated, and zeros follow shorter ones.")
+              .for_type({"tokens", "text", "chat", "preference", "audio_folder"})
               .at_least(1)
               .at_most(kMaxSize)
               .required(),
+          field<&D::audio>("audio",
+                           "samples: the values of the sound. mel: the logarithm of the power in bands of "
+                           "frequencies, [frames, mel_bins].")
+              .one_of({"samples", "mel"})
+              .for_type({"audio_folder"}),
+          field<&D::sample_rate>("sample_rate", "Values of sound per second; files with another rate are errors.")
+              .for_type({"audio_folder"})
+              .at_least(1)
+              .at_most(1'000'000),
+          field<&D::mel_bins>("mel_bins", "For audio: mel, the number of bands.")
+              .for_type({"audio_folder"})
+              .at_least(1)
+              .at_most(1024),
+          field<&D::window>("window", "For audio: mel, values of sound per frame.")
+              .for_type({"audio_folder"})
+              .at_least(2)
+              .at_most(65'536),
+          field<&D::hop>("hop", "For audio: mel, values of sound from one frame to the next.")
+              .for_type({"audio_folder"})
+              .at_least(1)
+              .at_most(kMaxSize),
           unless_zero<&D::stride>("stride", "Tokens between the starts of consecutive samples; length if omitted.")
               .for_type({"tokens", "text"})
               .at_least(1)

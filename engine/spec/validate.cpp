@@ -813,7 +813,7 @@ void mixtures_fit(Rules& r) {
 void stores_suit_the_type(Rules& r) {
   const DatasetSpec& set = r.job.dataset;
   if (!r.fine({"dataset.type", "dataset.path"})) return;
-  const std::vector<std::string> types = {"tar",    "csv",  "npy",  "npz",       "safetensors",
+  const std::vector<std::string> types = {"tar",    "csv",  "npy",  "npz",        "safetensors",
                                           "tokens", "text", "chat", "preference", "table"};
   const bool reads_stores = std::find(types.begin(), types.end(), set.type) != types.end();
   for (size_t i = 0; i < set.paths.size(); ++i) {
@@ -822,8 +822,9 @@ void stores_suit_the_type(Rules& r) {
     if (is_url(set.paths[i]) && !reads_stores)
       r.wrong(field, "a data set of type " + set.type + " cannot be read from an object store",
               set.type == "image_folder" ? "write the images into tar shards, which can" : "download its files");
-    const std::string_view rest = std::string_view(set.paths[i]).substr(0, set.paths[i].find_first_of("?#"));
-    if (is_url(set.paths[i]) && rest.find('@') != std::string_view::npos && set.paths[i].starts_with("http"))
+    const bool has_user = is_url(set.paths[i]) && set.paths[i].starts_with("http") &&
+                          shown_url(set.paths[i]) != set.paths[i].substr(0, set.paths[i].find_first_of("?#"));
+    if (has_user)
       r.wrong(field, "must not contain a user name or password", "jobs are saved; use a signed address or a store");
   }
   if (is_url(set.tokenizer))

@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -161,8 +160,6 @@ def main():
 
         scene.kill_before(11, PLANS["1 rank"])
         killed = scene.last_run()
-        saved = folder / "saved"
-        shutil.copytree(folder / "log_output", saved)
         job = JOB.replace("  mix: {a: 0.6", "    c: {type: csv, path: c.csv, fields: {data: [id, x], label: y}, label_dtype: f32}\n  mix: {a: 0.6")
         (folder / "job.yaml").write_text(job.replace("mix: {a: 0.6, b: 0.4}", "mix: {a: 0.4, b: 0.3, c: 0.3}"))
         refused = scene.run("run", "job.yaml", "--resume", code=3)

@@ -156,7 +156,7 @@ TEST_CASE("a file that is not a token file is named, with the reason") {
   CHECK(error(header(20240522, 1, 3) + ascending(0, 3))
             .starts_with("byte 0: 20240522 is the magic number of another llm.c file"));
   CHECK(error({0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0}).starts_with("is a NumPy .npy file"));
-  CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0}).starts_with("is a Megatron index of a .bin file"));
+  CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0}).starts_with("is the index of a Megatron data set, whose tokens are in the .bin file"));
   CHECK(error({16, 0, 0, 0, 0, 0, 0, 0, '{', '"', 't', '"'}).starts_with("is a safetensors file"));
   CHECK(error(ByteVector(400, 'a')).starts_with("is a text"));
   CHECK(error(ByteVector(3000, 0)).starts_with("all of its tokens are 0"));

@@ -8,7 +8,6 @@
 //
 // The gradient sends dy in the same way, and dx and the gradient of the weights come back. A token's results are added
 // in the order of ranks, so each plan has the sums of one that gathers tokens.
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -40,7 +39,7 @@ class TokenExchange {
     for (int& rank : group) rank = l.c.global_rank(l.c.stage, rank);
     group_ = l.c.group_of(group);
     counted_ = counts_tokens(l.c.cost.machine());
-    name_ = node_.name.substr(0, node_.name.rfind('.'));
+    name_ = l.c.graph.layers[static_cast<size_t>(node_.layer)].name;
   }
 
   /// Sends the tokens, or dy.

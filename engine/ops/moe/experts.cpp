@@ -48,6 +48,12 @@ Cost experts_cost(Infos operands_in, Infos in, Infos out, const Attrs& attrs, do
   return cost;
 }
 
+/// The first product of each expert, if its rows fill the memory of `kept`; the other products are as large.
+WrittenMatrices written_by_experts(const Shape& up, const Shape& kept) {
+  const int64_t inner = up[1] * up[2], experts = std::max<int64_t>(1, up[0]);
+  return {experts, num_elements(kept) / std::max<int64_t>(1, experts * inner), inner};
+}
+
 void expect_experts_grad(Infos in) {
   using namespace example;
   expect(in.size() == 7, "it expects dy, x, weights, ids, up, down and the kept rows");
@@ -103,6 +109,7 @@ extern const OpDef experts_op = {
                .private_outputs = 2,
                .has_products = true,
                .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in, out, attrs, 1); },
+               .written = [](Infos in, Infos out) { return written_by_experts(in[3].shape, out[1].shape); },
                .most_cuda_scratch =
                    [](const std::vector<Shape>& in, const std::vector<Shape>& out) {
                      return experts_scratch(ExpertsSize::of(in[2], in[3], out[1]), false);
@@ -134,6 +141,7 @@ extern const OpDef experts_grad_op = {
         .accumulates = 12,
         .has_products = true,
         .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in.subspan(1), out, attrs, 2); },
+        .written = [](Infos in, Infos) { return written_by_experts(in[4].shape, in[6].shape); },
         .most_cuda_scratch =
             [](const std::vector<Shape>& in, const std::vector<Shape>&) {
               return experts_scratch(ExpertsSize::of(in[3], in[4], in[6]), true);

@@ -94,11 +94,11 @@ struct RowsTile {
 };
 
 /// Barriers of both blocks. `packs`: all loading threads note their packs.
-__device__ void prepare_pair(Shared& shared, bool packs, int blocks) {
+__device__ void prepare_pair(Shared& shared, bool packs) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       prepare_notes(shared.here[i], 1 + (packs ? kGroupThreads : 0));
-      prepare_notes(shared.left[i], blocks * kComputingWarps);
+      prepare_notes(shared.left[i], kPair * kComputingWarps);
     }
     publish_barriers();
     publish_to_copies();
@@ -212,7 +212,7 @@ __device__ void activate(ExpertActivation activation, float (&d)[128]) {
 template <bool ByToken, bool BByTerms, Epilogue E>
 __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
   const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms;
-  TermsReader<0, BByTerms, 2, ByToken> reader{shared};
+  TermsReader<0, BByTerms, ByToken> reader{shared};
   const ResultsWriter out(shared);
   float d[128];
   for (int unit = static_cast<int>(blockIdx.x) / 2; unit < units; unit += static_cast<int>(gridDim.x) / 2) {
@@ -264,7 +264,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_pair(shared, ByToken, 2);
+  prepare_pair(shared, ByToken);
   find_tiles(shared, x.starts, x.experts);
   const int units = RowsTile::units(x, shared);
   if (group_of_warp() == 0) {
@@ -457,7 +457,7 @@ struct SumsResults {
 template <bool Transposed>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   const int place = place_in_pair(), units = SumsTile::units(x);
-  TermsReader<1, 1, 2, true> reader{shared};
+  TermsReader<1, 1, true> reader{shared};
   const ResultsWriter out(shared);
   float d[128];
   for (int unit = static_cast<int>(blockIdx.x) / 2; unit < units; unit += static_cast<int>(gridDim.x) / 2) {
@@ -487,7 +487,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_pair(shared, true, 2);
+  prepare_pair(shared, true);
   if (group_of_warp() == 0) {
     give_registers<56>();
     load_sums(x, shared);

@@ -23,6 +23,7 @@ using namespace cuda;
 
 inline constexpr int kLines = 128, kColumns = 256, kTerms = 64, kStages = 4;
 inline constexpr int kGroups = 2;  ///< groups of warps that compute
+inline constexpr int kPair = 2;    ///< blocks of a cluster
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads, kComputingWarps = kGroups * 4;
 inline constexpr int kABytes = 2 * kLines * kTerms, kBBytes = 2 * kColumns * kTerms;
 inline constexpr int kPanels = kColumns / 64;  ///< of B, and of bf16 results
@@ -197,8 +198,8 @@ __device__ void add_terms(float (&d)[128], uint64_t a, uint64_t b) {
 __device__ inline int group_of_warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
 
 /// Reads the places one after another, as a group of computing warps. AByTerms, BByTerms: as in add_terms();
-/// Blocks: how many blocks fill a place; Gathered: the tensor cores do not see gathered packs before a fence.
-template <int AByTerms, int BByTerms, int Blocks, bool Gathered>
+/// Gathered: A consists of packs, which the tensor cores do not see before a fence.
+template <int AByTerms, int BByTerms, bool Gathered>
 struct TermsReader {
   Shared& shared;
   int group = group_of_warp() - 1, stage = 0, parity = 0;
@@ -237,14 +238,10 @@ struct TermsReader {
   __device__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  /// A warp no longer reads the place.
+  /// A warp no longer reads the place, which both blocks fill.
   __device__ void leave(int place) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (Blocks == 1) {
-      if (lane == 0) note(shared.left[place]);
-    } else {
-      if (lane < Blocks) note_in_block(shared.left[place], lane);
-    }
+    if (lane < kPair) note_in_block(shared.left[place], lane);
   }
 };
 

@@ -75,8 +75,8 @@ class DocumentSet final : public Dataset {
   /// The mean length of the documents of each row.
   std::vector<int32_t> lengths() const override;
   double tokens_per_sample() const override;
-  /// What the fields of the job do to the documents: "2 of 10 documents are left out by dataset.filter". Empty if it
-  /// uses none of them.
+  /// Lines about what the fields of the job do to the documents: "2 of 10 documents are left out by dataset.filter".
+  /// Empty if it uses none of them.
   std::vector<std::string> notes() const;
 
   /// Memory of the index and of tokens that could not be written to the cache.

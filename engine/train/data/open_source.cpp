@@ -13,6 +13,7 @@
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/sources/arrays.h"
+#include "engine/train/data/sources/audio_folder.h"
 #include "engine/train/data/sources/cifar.h"
 #include "engine/train/data/sources/csv.h"
 #include "engine/train/data/sources/csv_text.h"
@@ -312,6 +313,16 @@ TableOptions with_words_of_training(TableOptions options, const DatasetSpec& spe
   return options;
 }
 
+AudioFolderOptions audio_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
+  return {spec.paths,
+          classes,
+          spec.labels,
+          spec.length,
+          spec.sample_rate,
+          spec.audio == "mel",
+          {spec.sample_rate, spec.mel_bins, spec.window, spec.hop}};
+}
+
 std::unique_ptr<Source> open_files(const DatasetSpec& spec, const std::vector<std::string>& classes);
 
 std::unique_ptr<Source> open_table_files(const DatasetSpec& spec, const std::vector<std::string>& classes) {
@@ -325,6 +336,7 @@ std::unique_ptr<Source> open_files(const DatasetSpec& spec, const std::vector<st
   if (spec.type == "tar") return open_tar(tar_options(spec));
   if (spec.type == "csv") return open_csv(csv_options(spec, classes));
   if (spec.type == "table") return open_table_files(spec, classes);
+  if (spec.type == "audio_folder") return open_audio_folder(audio_options(spec, classes));
   if (spec.type == "npy") return open_npy(spec.labels ? npy_options(spec) : npy_options_without_label(spec));
   if (spec.type == "npz") return open_npz(array_options(spec));
   if (spec.type == "safetensors") return open_safetensors(array_options(spec));
@@ -344,7 +356,8 @@ std::vector<SampleFieldSpec> fields_without_label(const DatasetSpec& spec) {
 
 /// The label of a sample without one. A table says how many numbers it has; arrays have that of the training set.
 SourceField label_field(const DatasetSpec& spec) {
-  if (spec.type != "csv" && spec.type != "table" && spec.has_source() && !spec.class_paths.empty()) {
+  if (spec.type != "csv" && spec.type != "table" && spec.type != "audio_folder" && spec.has_source() &&
+      !spec.class_paths.empty()) {
     DatasetSpec training = spec;
     training.labels = true;
     training.paths = spec.class_paths;
@@ -386,7 +399,8 @@ std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, cons
   options.parts = {{"train", spec.train_share}, {"validation", spec.validation_share}, {"rest", rest}};
   options.part = spec.takes_validation_share ? "validation" : "train";
   options.seed = seed;
-  options.by_name = spec.type == "image_folder";  // photos that are added leave the others in their parts
+  options.by_name = spec.type == "image_folder" ||
+                    spec.type == "audio_folder";  // files that are added leave the others in their parts
   return open_split(std::move(set), options);
 }
 

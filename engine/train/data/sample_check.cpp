@@ -279,7 +279,7 @@ bool has_own_samples(const PlannedJob& job) {
 
 namespace {
 
-/// What each source of a mixture gives to the run.
+/// Adds a line for each source of a mixture: its share, and how often its samples are drawn.
 void add_mixture_notes(const PlannedJob& job, std::vector<std::string>& notes) {
   const DatasetSpec& spec = job.spec.dataset;
   constexpr int64_t kMostSteps = 20'000'000;

@@ -54,7 +54,8 @@ bool is_numpy(std::span<const uint8_t> start) {
 /// Describes a file that has no tokens, by its format; null if it may have some.
 const char* foreign_format(std::span<const uint8_t> start) {
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
-  if (text.starts_with("MMIDIDX")) return "a Megatron index of a .bin file";
+  if (text.starts_with("MMIDIDX"))
+    return "the index of a Megatron data set, whose tokens are in the .bin file beside it";
   uint64_t header_bytes = 0;  // of a safetensors file, whose header is JSON
   if (text.size() > sizeof header_bytes) std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
   if (header_bytes > 0 && header_bytes < (uint64_t{100} << 20) && text.substr(8).starts_with("{\""))
@@ -104,6 +105,24 @@ void convert_tokens(const uint8_t* from, int64_t count, int32_t* out) {
     std::memcpy(&token, from + i * int64_t{sizeof(T)}, sizeof(T));
     out[i] = token;
   }
+}
+
+/// A token that no int32 holds becomes -1, which no network has.
+void convert_wide_tokens(const uint8_t* from, int64_t count, int32_t* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t token = 0;
+    std::memcpy(&token, from + i * int64_t{sizeof token}, sizeof token);
+    out[i] = token < 0 || token > std::numeric_limits<int32_t>::max() ? -1 : static_cast<int32_t>(token);
+  }
+}
+
+std::optional<int64_t> first_outside_wide(std::span<const uint8_t> body, int64_t below) {
+  for (size_t i = 0; i < body.size() / sizeof(int64_t); ++i) {
+    int64_t token = 0;
+    std::memcpy(&token, body.data() + i * sizeof token, sizeof token);
+    if (token < 0 || token >= below) return static_cast<int64_t>(i);
+  }
+  return {};
 }
 
 template <class T>
@@ -159,10 +178,14 @@ bool is_idx(std::span<const uint8_t> start, int64_t file_bytes) {
 
 }  // namespace
 
-int64_t byte_size(TokenType type) { return type == TokenType::u8 ? 1 : type == TokenType::u16 ? 2 : 4; }
+int64_t byte_size(TokenType type) {
+  constexpr int64_t kBytes[] = {1, 2, 4, 1, 2, 8};
+  return kBytes[static_cast<size_t>(type)];
+}
 
 std::string_view to_string(TokenType type) {
-  return type == TokenType::u8 ? "uint8" : type == TokenType::u16 ? "uint16" : "int32";
+  constexpr std::string_view kNames[] = {"uint8", "uint16", "int32", "int8", "int16", "int64"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 TokenFormat parse_token_header(std::span<const uint8_t> start, int64_t file_bytes, TokenType without_header,
@@ -208,6 +231,12 @@ void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, i
       return convert_tokens<uint8_t>(from, count, out);
     case TokenType::u16:
       return convert_tokens<uint16_t>(from, count, out);
+    case TokenType::i8:
+      return convert_tokens<int8_t>(from, count, out);
+    case TokenType::i16:
+      return convert_tokens<int16_t>(from, count, out);
+    case TokenType::i64:
+      return convert_wide_tokens(from, count, out);
     case TokenType::i32:
       std::memcpy(out, from, static_cast<size_t>(count) * sizeof(int32_t));
   }
@@ -219,6 +248,12 @@ TokenRange range_of(std::span<const uint8_t> body, TokenType type) {
       return range_as<uint8_t>(body);
     case TokenType::u16:
       return range_as<uint16_t>(body);
+    case TokenType::i8:
+      return range_as<int8_t>(body);
+    case TokenType::i16:
+      return range_as<int16_t>(body);
+    case TokenType::i64:
+      return range_as<int64_t>(body);
     case TokenType::i32:
       break;
   }
@@ -231,10 +266,16 @@ std::optional<int64_t> first_outside(std::span<const uint8_t> body, TokenType ty
       return first_outside_as<uint8_t>(body, below);
     case TokenType::u16:
       return first_outside_as<uint16_t>(body, below);
+    // A negative token is a large one.
+    case TokenType::i8:
+      return first_outside_as<uint8_t>(body, std::min<int64_t>(below, int64_t{1} << 7));
+    case TokenType::i16:
+      return first_outside_as<uint16_t>(body, std::min<int64_t>(below, int64_t{1} << 15));
+    case TokenType::i64:
+      return first_outside_wide(body, below);
     case TokenType::i32:
       break;
   }
-  // A negative token is a large one.
   return first_outside_as<uint32_t>(body, std::min<int64_t>(below, int64_t{1} << 31));
 }
 

@@ -1,4 +1,4 @@
-// Files of tokens, as nanoGPT and llm.c write them. Numbers are little-endian.
+// Files of tokens, as nanoGPT, llm.c and Megatron (tables/megatron.h) write them. Numbers are little-endian.
 //
 //   file   := header? token*
 //   header := magic version count int32{253}      256 int32, of llm.c; nanoGPT's files have none
@@ -20,9 +20,10 @@
 
 namespace trainctl {
 
-enum class TokenType : uint8_t { u8, u16, i32 };  ///< u8: a file's bytes; i32 also for uint32, whose tokens are smaller
+/// u8: also the bytes of a text; i32: also uint32, whose tokens are smaller; i8, i16, i64: only of Megatron.
+enum class TokenType : uint8_t { u8, u16, i32, i8, i16, i64 };
 int64_t byte_size(TokenType type);
-std::string_view to_string(TokenType type);  ///< "uint8", "uint16", "int32"
+std::string_view to_string(TokenType type);  ///< "uint8", "uint16", "int32", …
 
 inline constexpr int64_t kTokenHeaderBytes = 1024;
 

@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/base/url.h"
 #include "engine/train/data/file_patterns.h"
+#include "engine/train/data/tables/megatron.h"
 
 namespace trainctl {
 namespace {
@@ -77,6 +78,8 @@ void require_written(const InputFile& file, std::span<const uint8_t> start) {
 
 TokenFormat read_format(const std::string& path, const DatasetSpec& spec) {
   const InputFile file(path);
+  if (spec.type == "tokens")
+    if (const std::optional<MegatronIndex> index = megatron_index_of(path)) return index->format(file.bytes(), path);
   if (spec.type == "text") return {TokenType::u8, false, file.bytes()};
   std::vector<uint8_t> start(static_cast<size_t>(std::min(file.bytes(), kTokenHeaderBytes)));
   file.read(0, start);
@@ -182,7 +185,7 @@ int64_t TokenSet::bytes_of(const Piece& piece) const {
 
 void TokenSet::read(int64_t sample, std::vector<uint8_t>& scratch, int32_t* data, int32_t* label) const {
   TokenType type = TokenType::u8;  // files that a window crosses have one
-  scratch.resize(static_cast<size_t>((length_ + 1) * byte_size(TokenType::i32)));
+  scratch.resize(static_cast<size_t>((length_ + 1) * byte_size(TokenType::i64)));
   size_t filled = 0;
   for_pieces(sample, [&](const Piece& piece) {
     type = index_.files[piece.file].format.type;

@@ -166,10 +166,8 @@ void add_attention(std::vector<OpCase>& rows) {
     for (const int64_t t : {1, 130, 517}) add(2, t, 2, 256, 2, causal);
     add(1, 300, 2, 192, 1, causal, "qkv");
     const Attrs deepseek{{"head_dim", int64_t{192}}, {"causal", causal}, {"scale", 0.07}};
-    rows.push_back({"attention",
-                    {{{1, 517, 768}}, {{1, 517, 384}}, {{1, 517, 256}}},
-                    deepseek,
-                    {{1, 517, 512}, {1, 2, 2, 517}}});
+    rows.push_back(
+        {"attention", {{{1, 517, 768}}, {{1, 517, 384}}, {{1, 517, 256}}}, deepseek, {{1, 517, 512}, {1, 2, 2, 517}}});
     add(3, 77, 2, 20, 1, causal);  // no multiple of 8
     add(2, 300, 2, 64, 3, causal);
     add(2, 300, 2, 64, 3, causal, "qkv");
@@ -197,10 +195,29 @@ void add_attention(std::vector<OpCase>& rows) {
   }
 }
 
+/// Several tiles of each expert's rows, the last one partial; experts of very different sizes, some without rows.
+void add_experts(std::vector<OpCase>& rows) {
+  const Attrs gated{
+      {"experts", int64_t{3}}, {"function", std::string("swiglu")}, {"capacity", 3.0}, {"block", int64_t{17}}};
+  rows.push_back({"experts",
+                  {{{2, 190, 72}}, {{2, 190, 2}}, ids({2, 190, 2}, 3), {{3, 2, 136, 72}}, {{3, 72, 136}}},
+                  gated,
+                  {{2, 190, 72}, {2, 190, 3, 8, 68}},
+                  5e-6});
+  const Attrs plain{
+      {"experts", int64_t{12}}, {"function", std::string("relu")}, {"capacity", 12.0}, {"block", int64_t{1}}};
+  rows.push_back({"experts",
+                  {{{300, 264}}, {{300, 1}}, ids({300, 1}, 2), {{12, 1, 64, 264}}, {{12, 264, 64}}},
+                  plain,
+                  {{300, 264}, {300, 12, 64, 1}},
+                  5e-6});
+}
+
 }  // namespace
 
 std::vector<OpCase> large_cases() {
   std::vector<OpCase> rows;
+  add_experts(rows);
   add_attention(rows);
   add_elementwise(rows);
   add_shapes(rows);

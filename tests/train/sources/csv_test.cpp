@@ -156,8 +156,8 @@ TEST_CASE("a missing column, a table without rows and a Parquet file are errors"
   CHECK(contains(error_of_csv(folder, "", {kA}), "contains no rows"));
   folder.write("t.parquet", {1});
   const std::string parquet = error_of([&] { open_csv({.paths = {folder.path() + "/t.parquet"}, .fields = {kA}}); });
-  CHECK(contains(parquet, "is Parquet, which trainctl does not support"));
-  CHECK(contains(parquet, "write it as csv (pandas: to_csv)"));
+  CHECK(contains(parquet, "is Parquet, which a data set of this type does not read"));
+  CHECK(contains(parquet, "dataset.type: table reads it"));
 }
 
 TEST_CASE("a text has the same rows wherever reading splits it") {

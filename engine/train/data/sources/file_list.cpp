@@ -118,9 +118,10 @@ std::vector<std::string> list_table_files(const std::vector<std::string>& patter
 void refuse_foreign_format(const std::string& path, const std::string& field) {
   for (const ForeignFormat& format : kForeign)
     if (path.ends_with(format.suffix))
-      throw SpecError({}, field,
-                      fmt::format("'{}' is {}, which trainctl does not support", shown_url(path), format.name),
-                      format.instead);
+      throw SpecError(
+          {}, field,
+          fmt::format("'{}' is {}, which a data set of this type does not read", shown_url(path), format.name),
+          format.instead);
 }
 
 }  // namespace trainctl

@@ -15,6 +15,7 @@
 #include "engine/train/data/tables/formats.h"
 #include "engine/train/data/tables/hugging_face.h"
 #include "engine/train/data/tables/mds.h"
+#include "engine/train/data/tables/megatron.h"
 
 namespace trainctl {
 namespace {
@@ -30,9 +31,11 @@ constexpr TableFormat kTableFormats[] = {
     {".ndjson", open_json_lines},    {".parquet", open_arrow_file},    {".arrow", open_arrow_file},
     {".feather", open_arrow_file},   {".tfrecord", open_tfrecord},     {".tfrecords", open_tfrecord},
     {".tfrecord.gz", open_tfrecord}, {".tfrecords.gz", open_tfrecord}, {".mdb", open_lmdb},
+    {".idx", open_megatron},
 };
 
 const TableFormat* format_of_name(const std::string& path) {
+  if (path.ends_with(".tar.idx")) return nullptr;  // an index of a tar shard
   const auto* found = std::find_if(std::begin(kTableFormats), std::end(kTableFormats),
                                    [&](const TableFormat& format) { return path.ends_with(format.suffix); });
   return found == std::end(kTableFormats) ? nullptr : found;

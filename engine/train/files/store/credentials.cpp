@@ -296,13 +296,13 @@ IniFile parse_ini(std::string_view text) {
 }
 
 S3Settings s3_settings(bool renew) {
-  static S3Credentials credentials;
-  return credentials.get(renew);
+  static auto* credentials = new S3Credentials;  // threads that fetch may use it until the process ends
+  return credentials->get(renew);
 }
 
 std::string google_authorization(bool renew) {
-  static GoogleCredentials credentials;
-  return credentials.get(renew);
+  static auto* credentials = new GoogleCredentials;
+  return credentials->get(renew);
 }
 
 }  // namespace trainctl::object_store

@@ -61,8 +61,8 @@ class BucketRegions {
 };
 
 BucketRegions& bucket_regions() {
-  static BucketRegions regions;
-  return regions;
+  static auto* regions = new BucketRegions;  // threads that fetch may use it until the process ends
+  return *regions;
 }
 
 /// A request for a key (or with an empty one for the bucket). `query`: sorted and encoded.
@@ -151,7 +151,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
   }
 }
 
-/// What listings and earlier requests have said about objects.
+/// Sizes and versions of objects from listings and earlier requests.
 class KnownObjects {
  public:
   std::optional<ObjectInfo> find(const std::string& url) {
@@ -171,8 +171,8 @@ class KnownObjects {
 };
 
 KnownObjects& known_objects() {
-  static KnownObjects objects;
-  return objects;
+  static auto* objects = new KnownObjects;
+  return *objects;
 }
 
 /// All keys of the bucket with the prefix; each becomes known.
@@ -224,6 +224,7 @@ std::optional<ObjectInfo> ask_info(const std::string& url) {
     bytes = static_cast<int64_t>(response.body.size());
     if (*bytes > 1) throw EnvError(shown_url(url) + ": its server does not support range requests; download the file");
   }
+  if (!bytes && response.status == 416) bytes = 0;  // an empty object has no first byte
   if (!bytes) throw EnvError(shown_url(url) + ": its server does not state its size");
   ObjectInfo info{*bytes, response.header("etag")};
   known_objects().add(url, info);

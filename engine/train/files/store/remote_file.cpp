@@ -104,8 +104,8 @@ class DiskLimit {
 };
 
 DiskLimit& disk_limit() {
-  static DiskLimit limit;
-  return limit;
+  static auto* limit = new DiskLimit;  // threads that fetch may use it until the process ends
+  return *limit;
 }
 
 /// Threads that fetch. They are never joined: a request may hang at the end of the process.
