@@ -370,7 +370,7 @@ def jobs(trainctl):
         (folder / f"{name}.yaml").write_text(
             f"seed: 3\ndataset: {{type: table, path: {name}, fields: {{data: {data}, label: kind}}, batch: 12, split: {{train: 0.8, validation: 0.2}}}}\n"
             "network: [{type: dense, units: 8}, {type: relu}, {type: dense, units: 3}]\nloss: softmax_cross_entropy\n"
-            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {}\nmetrics: [accuracy]\n"
+            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {every_epochs: 1}\nmetrics: [accuracy]\n"
             "launch: {ranks: 1, device: cpu}\n")
         assert "0 broken" in trainctl.run("data", "check", folder / f"{name}.yaml"), name
         found[name] = losses(trainctl, folder, f"{name}.yaml")
