@@ -95,6 +95,8 @@ def json_lines(trainctl):
     trainctl.convert(folder / "plain.jsonl", to=folder / "a.jsonl.zst")
     for name in [*names, "a.jsonl.zst"]:
         same(trainctl.rows(folder / name), rows, name)
+    (folder / "deep.jsonl").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    assert "nested too deeply" in trainctl.convert(folder / "deep.jsonl", to=folder / "x.jsonl", columns=["a"], code=3)
     (folder / "cut.jsonl.zst").write_bytes((folder / "a.jsonl.zst").read_bytes()[:-20])
     assert "truncated" in trainctl.convert(folder / "cut.jsonl.zst", to=folder / "x.jsonl", code=3)
     (folder / "cut.jsonl.gz").write_bytes((folder / "a.jsonl.gz").read_bytes()[:-20])
