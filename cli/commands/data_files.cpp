@@ -74,7 +74,9 @@ int convert_files(const ConvertArguments& arguments) {
 bool is_table_path(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return !table_files_of_folder(path).empty();
-  return is_table_file(path);
+  constexpr const char* kOtherSuffixes[] = {".csv", ".tsv", ".tar", ".npz", ".npy", ".safetensors"};
+  return is_table_file(path) || std::any_of(std::begin(kOtherSuffixes), std::end(kOtherSuffixes),
+                                            [&](const char* suffix) { return path.ends_with(suffix); });
 }
 
 std::string describe_table(const std::string& path) {

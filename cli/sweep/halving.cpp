@@ -10,6 +10,7 @@
 
 #include "engine/base/json_field.h"
 #include "engine/base/measures.h"
+#include "engine/base/measures.h"
 #include "engine/base/output_file.h"
 #include "engine/spec/job_spec.h"
 

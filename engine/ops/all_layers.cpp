@@ -110,13 +110,13 @@ const std::vector<EntryType>& optimizer_types() {
   return types;
 }
 
-extern const OpDef binary_cross_entropy_op, focal_op, poisson_op;
+extern const OpDef binary_cross_entropy_op, focal_op, poisson_op, kl_div_op;
 
 PredictionKind prediction_kind(std::string_view loss) {
   const LossDef* def = find_loss(loss);
   check(def != nullptr, "a loss is one of the list");
   if (def->labels_are_classes) return PredictionKind::class_logits;
-  if (def->op == &poisson_op) return PredictionKind::log_values;
+  if (def->op == &poisson_op || def->op == &kl_div_op) return PredictionKind::log_values;
   return def->op == &binary_cross_entropy_op || def->op == &focal_op ? PredictionKind::logit : PredictionKind::values;
 }
 

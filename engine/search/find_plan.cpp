@@ -40,6 +40,12 @@ constexpr double kBucketsMatter = 0.02;
 /// to save more than this part of the step.
 constexpr int kMostMixes = 5, kMostCounts = 3;
 constexpr double kMixMatters = 0.001;
+/// Number of other cuts that are tried for the best of these, if they are expected to take at most this many times as
+/// long.
+constexpr size_t kMostOtherCuts = 4;
+constexpr double kOtherCutsDoubt = 1.03;
+/// A plan that needs this many times the memory may fit with other cuts.
+constexpr double kNearlyFits = 1.05;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -337,9 +343,55 @@ class PlanSearch {
 
   /// Where memory is short: what fits if all blocks recompute may fit if some do.
   void try_some_blocks() {
-    const int blocks = num_blocks(networks_.repeats());
-    if (blocks < 2 || !tried_.is_short_of_memory()) return;
+    if (num_blocks(networks_.repeats()) < 2 || !tried_.is_short_of_memory()) return;
     const int64_t most = work_ + limits_.most_work;
+    try_mixes(most);
+    if (try_other_cuts()) try_mixes(most);
+  }
+
+  /// Other cuts of the best plan, and of the fastest one that nearly fits. Returns true if any were tried.
+  bool try_other_cuts() {
+    const size_t before = tried_.size();
+    if (const std::optional<size_t> best = tried_.fastest()) try_other_cuts(sources_[*best]);
+    if (const std::optional<size_t> nearly = fastest_that_nearly_fits()) try_other_cuts(sources_[*nearly]);
+    return tried_.size() > before;
+  }
+
+  std::optional<size_t> fastest_that_nearly_fits() const {
+    std::optional<size_t> fastest = tried_.fastest();
+    for (size_t i = 0; i < tried_.size(); ++i) {
+      const Trial& trial = tried_[i].trial;
+      const bool nearly =
+          trial.fault.empty() && static_cast<double>(trial.memory) <= kNearlyFits * static_cast<double>(memory_);
+      if (nearly && (!fastest || trial.seconds < tried_[*fastest].trial.seconds)) fastest = i;
+    }
+    return fastest;
+  }
+
+  /// As long as they are expected to take about as long as those of `base`, without recompute. By value: trials are
+  /// added to sources_.
+  void try_other_cuts(const Considered base) {
+    std::vector<Considered> others;
+    double own = kNoTime;
+    for (const Considered& one : weighed_.all()) {
+      Considered alike = one;
+      alike.cuts = base.cuts;
+      alike.recompute = base.recompute;
+      alike.some = base.some;
+      if (one.recompute != 0 || differences(alike, base) != 0) continue;
+      if (one.cuts->name == base.cuts->name)
+        own = one.expected.seconds;
+      else
+        others.push_back(one);
+    }
+    std::stable_sort(others.begin(), others.end(),
+                     [](const Considered& a, const Considered& b) { return a.expected.seconds < b.expected.seconds; });
+    for (size_t i = 0; i < others.size() && i < kMostOtherCuts; ++i)
+      if (others[i].expected.seconds <= kOtherCutsDoubt * own) try_one(others[i], true);
+  }
+
+  void try_mixes(int64_t most) {
+    const int blocks = num_blocks(networks_.repeats());
     int mixes = 0, ways = 0;
     for (const Considered& one : untried_ways(tried_, sources_, weighed_.all(), memory_scale(), memory_)) {
       const std::optional<size_t> best = tried_.fastest();

@@ -11,12 +11,12 @@ using namespace trainctl;
 
 namespace {
 
-struct Exchanges {
+struct TokenExchanges {
   int all = 0, counted = 0, reversed = 0;
 };
 
-Exchanges exchanges_of(const Program& program) {
-  Exchanges n;
+TokenExchanges token_exchanges_of(const Program& program) {
+  TokenExchanges n;
   for (const Instruction& i : program.instructions) {
     if (i.opcode != Opcode::collective || i.collective != Collective::all_to_all) continue;
     ++n.all;
@@ -38,7 +38,7 @@ Job exchanging(std::vector<std::string> overrides = {}) {
 TEST_CASE("tokens, their gradients and the results are exchanged, and only the rows that are used") {
   const Job j = exchanging();  // 2 layers
   for (const Program& p : compile_all(j.graph, j.plan, CostModel())) {
-    const Exchanges n = exchanges_of(p);
+    const TokenExchanges n = token_exchanges_of(p);
     // ids, weights, x and y; then dy, dx and the gradient of the weights. Ids have padding and are sent as a whole.
     CHECK(n.all == 2 * (4 + 3));
     CHECK(n.counted == 2 * (3 + 3));
@@ -69,5 +69,6 @@ TEST_CASE("a shared expert runs between the messages and the experts, in both di
 
 TEST_CASE("a layer that is recomputed sends its tokens again") {
   const Job j = exchanging({"parallel.recompute=['moe_?']"});
-  for (const Program& p : compile_all(j.graph, j.plan, CostModel())) CHECK(exchanges_of(p).all >= 2 * (4 + 3 + 3));
+  for (const Program& p : compile_all(j.graph, j.plan, CostModel()))
+    CHECK(token_exchanges_of(p).all >= 2 * (4 + 3 + 3));
 }

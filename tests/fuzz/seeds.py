@@ -97,13 +97,63 @@ def template(folder, _):
         (folder / f"{number}").write_bytes(text.encode())
 
 
+def tables(folder, _):
+    """The first byte is the format's place in fuzz_tables.cpp, the next two the size of the first file."""
+    def seed(name, form, first, second=b""):
+        (folder / name).write_bytes(bytes([form]) + struct.pack("<H", len(first) if second else 0) + first + second)
+
+    rows = b'{"a": 1, "b": [1.5, 2], "c": "x", "d": {"e": null}}\n{"a": null, "b": [1], "c": "y"}\n'
+    seed("jsonl", 0, rows)
+    seed("gzip", 3, gzip.compress(rows))
+    # A frame of zstd with one raw block, and no checksum.
+    seed("zstd", 4, b"\x28\xb5\x2f\xfd\x20" + bytes([len(rows)]) + struct.pack("<I", len(rows) << 3 | 1)[:3] + rows)
+
+    def crc(data):
+        value = 0xFFFFFFFF
+        for byte in data:
+            value ^= byte
+            for _ in range(8):
+                value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        value ^= 0xFFFFFFFF
+        return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    def field(number, data):
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    features = [("id", field(3, field(1, b"\x05\xac\x02"))), ("f", field(2, field(1, struct.pack("<2f", 1, 2)))), ("t", field(1, field(1, b"text")))]
+    example = field(1, b"".join(field(1, field(1, name.encode()) + field(2, value)) for name, value in features))
+    length = struct.pack("<Q", len(example))
+    records = (length + crc(length) + example + crc(example)) * 2
+    seed("tfrecord", 1, records)
+    seed("tfrecord_gz", 8, gzip.compress(records))
+    shard_head = struct.pack("<4I", 2, 16, 33, 50)
+    sample = struct.pack("<I", 1) + struct.pack("<q", 7) + b"x" + struct.pack("<f", 1.5)
+    index = ('{"version": 2, "shards": [{"version": 2, "format": "mds", "samples": 2, "compression": null, "column_names": ["n", "t", "g"], '
+             '"column_encodings": ["int", "str", "ndarray:float32:1"], "column_sizes": [8, null, 4], "hashes": [], '
+             f'"raw_data": {{"basename": "shard.00000.mds", "bytes": {len(shard_head) + 2 * len(sample)}, "hashes": {{}}}}, "zip_data": null}}]}}').encode()
+    seed("mds", 5, index, shard_head + sample * 2)
+    lengths, places, documents = struct.pack("<2i", 2, 3), struct.pack("<2q", 0, 4), struct.pack("<3q", 0, 1, 2)
+    seed("megatron", 6, b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 3) + lengths + places + documents, struct.pack("<5H", *range(5)))
+    page = 4096
+
+    def meta(number, transaction):
+        databases = struct.pack("<IHH5Q", page, 0, 0, 0, 0, 0, 0, 2**64 - 1) + struct.pack("<IHH5Q", 0, 0, 1, 0, 1, 0, 2, 2)
+        body = struct.pack("<QHHHH", number, 0, 8, 0, 0) + struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 1 << 20) + databases + struct.pack("<QQ", 2, transaction)
+        return body + bytes(page - len(body))
+
+    nodes = [struct.pack("<HHHH", len(value), 0, 0, len(key)) + key + value for key, value in [(b"a-1", b"x"), (b"b-1", b"yy")]]
+    leaf = struct.pack("<QHHHH", 2, 0, 2, 20, 64) + struct.pack("<HH", 64, 128)
+    leaf = leaf + bytes(64 - len(leaf)) + nodes[0] + bytes(64 - len(nodes[0])) + nodes[1]
+    seed("lmdb", 2, meta(0, 1) + meta(1, 2) + leaf + bytes(page - len(leaf)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--trainctl", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    for make in [tar, npy, csv, idx, tokens, image, safetensors, tokenizer, template]:
+    for make in [tar, npy, csv, idx, tokens, image, safetensors, tokenizer, template, tables]:
         folder = options.folder / f"fuzz_{make.__name__}"
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, options)

@@ -2,7 +2,7 @@
 
     object_stores_test.py TRAINCTL
 
-A moto server holds shards, texts, tokens and a table. Between it and trainctl is a proxy that delays each response by 200 ms (40 ms in
+A moto server, which verifies signatures, holds shards, texts, tokens and a table. Between it and trainctl is a proxy that delays each response by 200 ms (40 ms in
 the short form), lets 5 % of the requests fail (status 503, a lost connection, half a body), and goes away for some seconds in the middle
 of a run. `--long` has more data, all of the delay and a longer absence. Skipped without the package moto[server,s3].
 """
@@ -22,7 +22,7 @@ import time
 import urllib.request
 import io
 
-SECRET, KEY_ID = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY", "AKIDEXAMPLE0123456789"
+SIGNED = "X-Amz-Signature=0123456789abcdef"
 LONG = "--long" in sys.argv
 DELAY, AWAY = (0.2, 8.0) if LONG else (0.04, 2.0)
 ROWS = 4000 if LONG else 400
@@ -37,8 +37,8 @@ def free_port():
 class Proxy:
     """Forwards requests to the store, and injects what real networks do."""
 
-    def __init__(self, upstream):
-        self.upstream, self.port = upstream, free_port()
+    def __init__(self, upstream, folder):
+        self.upstream, self.folder, self.port = upstream, folder, free_port()
         self.requests = self.failures = self.bytes = 0
         self.faults, self.away = True, False
         self.random = random.Random(5)
@@ -64,6 +64,8 @@ class Proxy:
                     fault = proxy.random.random() if proxy.faults else 1
                     proxy.failures += fault < 0.05
                 time.sleep(DELAY if proxy.faults else 0)
+                if self.path.startswith("/web/"):
+                    return self.send_file()
                 if fault < 0.02:
                     self.send_response(503)
                     self.send_header("Content-Length", "0")
@@ -92,6 +94,21 @@ class Proxy:
                 with proxy.lock:
                     proxy.bytes += len(body)
 
+            def send_file(self):
+                """A plain web server with signed addresses: moto itself does not verify those."""
+                name, _, query = self.path[len("/web/"):].partition("?")
+                path = proxy.folder / "files" / name
+                status = 403 if query != SIGNED else 200 if path.exists() else 404
+                content = path.read_bytes() if status == 200 else b""
+                self.send_response(206 if status == 200 else status)
+                if status == 200:
+                    begin, end = (int(part) for part in self.headers["Range"][len("bytes="):].split("-"))
+                    self.send_header("Content-Range", f"bytes {begin}-{min(end, len(content) - 1)}/{len(content)}")
+                    content = content[begin:end + 1]
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
         class Server(http.server.ThreadingHTTPServer):
             allow_reuse_address, daemon_threads = True, True
 
@@ -108,12 +125,12 @@ class Proxy:
 
 
 class Scene:
-    def __init__(self, program, folder, proxy):
+    def __init__(self, program, folder, proxy, keys):
         self.program, self.folder, self.proxy = program, folder, proxy
         self.environment = dict(os.environ, XDG_RUNTIME_DIR=str(folder), XDG_CACHE_HOME=str(folder / "cache"), OMP_NUM_THREADS="1", HOME=str(folder),
-                                AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=SECRET, AWS_SESSION_TOKEN="session-" + SECRET,
+                                AWS_ACCESS_KEY_ID=keys["AccessKeyId"], AWS_SECRET_ACCESS_KEY=keys["SecretAccessKey"],
                                 AWS_ENDPOINT_URL=f"http://127.0.0.1:{proxy.port}", AWS_REGION="us-east-1")
-        for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3"):
+        for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
             self.environment.pop(name, None)
         self.text = ""
 
@@ -130,9 +147,22 @@ class Scene:
         return [(row["step"], row["loss"]) for row in map(json.loads, lines) if "loss" in row and "step" in row]
 
 
-def put(port, key, data):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/data/{key}", data=data, method="PUT")
-    urllib.request.urlopen(request).read()
+def client(port, name="s3", keys=None):
+    import boto3
+    import botocore.config
+    keys = keys or {"AccessKeyId": "administrator", "SecretAccessKey": "unchecked"}
+    return boto3.client(name, endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", aws_access_key_id=keys["AccessKeyId"],
+                        aws_secret_access_key=keys["SecretAccessKey"],
+                        config=botocore.config.Config(signature_version="s3v4" if name == "s3" else "v4", s3={"addressing_style": "path"}))
+
+
+def make_keys(port):
+    """The store verifies all signatures once a user with keys exists."""
+    iam = client(port, "iam")
+    iam.create_user(UserName="trainer")
+    policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    iam.put_user_policy(UserName="trainer", PolicyName="all", PolicyDocument=json.dumps(policy))
+    return iam.create_access_key(UserName="trainer")["AccessKey"]
 
 
 def write_files(folder):
@@ -198,8 +228,10 @@ def cache_bytes(folder):
 
 
 def check_all(program, folder, port):
-    proxy = Proxy(port)
-    scene = Scene(program, folder, proxy)
+    keys = make_keys(port)
+    store = client(port, keys=keys)
+    proxy = Proxy(port, folder)
+    scene = Scene(program, folder, proxy, keys)
     files = write_files(folder)
     scene.run("data", "index", *(str(folder / "files" / f"shard-{i}.tar") for i in range(2)))  # the third has no index
     for path in sorted((folder / "files").glob("*.idx")):
@@ -207,9 +239,9 @@ def check_all(program, folder, port):
     text = "\n".join(json.loads(line)["text"] for line in (folder / "files" / "texts 0.jsonl").read_text().splitlines())
     (folder / "corpus.txt").write_text(text)
     scene.run("data", "train-tokenizer", "corpus.txt", "--vocab", "300", "-o", "tok")
-    urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/data", method="PUT")).read()
+    store.create_bucket(Bucket="data")
     for key, path in files.items():
-        put(port, key.replace(" ", "%20"), path.read_bytes())
+        store.put_object(Bucket="data", Key=key, Body=path.read_bytes())
 
     local = {}
     for name in JOBS:
@@ -257,9 +289,7 @@ def check_all(program, folder, port):
     # The cache stays within its limit.
     subprocess.run(["rm", "-rf", str(folder / "cache" / "trainctl" / "objects")], check=True)
     for i in range(6):
-        put(port, f"big/{i}.bin", bytes(2 * 1024 * 1024 + 1000))
-    for i in range(6):
-        put(port, f"big/{i}.bin", (i + 1).to_bytes(2, "little") * (1024 * 1024 + 500))
+        store.put_object(Bucket="data", Key=f"big/{i}.bin", Body=(i + 1).to_bytes(2, "little") * (1024 * 1024 + 500))
     (folder / "big.yaml").write_text("seed: 2\ndataset: {type: tokens, path: s3://data/big/*.bin, length: 4096, batch: 8, store_cache: 5MB}\n"
                                      "network: [{type: embedding, vocab: 400, units: 2}, {name: out, type: dense, units: 8}]\n"
                                      "loss: softmax_cross_entropy\ntrain: {steps: 20}\nlaunch: {device: cpu}\n")
@@ -277,21 +307,28 @@ def check_all(program, folder, port):
     (folder / "photos.yaml").write_text("dataset: {type: image_folder, path: s3://data/photos, batch: 2, transforms: [{resize: [8, 8]}]}\n"
                                         "network: [{type: flatten}, {type: dense, units: 2}]\nloss: softmax_cross_entropy\n")
     assert "tar shards" in scene.run("check", "photos.yaml", code=2)
-    url = f"http://127.0.0.1:{proxy.port}/data/set/table.csv?X-Amz-Signature={SECRET}"
-    (folder / "signed.yaml").write_text((folder / "csv.yaml").read_text().replace("s3://data/set/table.csv", f"'{url}'"))
-    scene.run("check", "signed.yaml")
+    wrong = dict(scene.environment, AWS_SECRET_ACCESS_KEY="wrong")
+    assert "SignatureDoesNotMatch" in scene.run("check", "csv.yaml", code=2, environment=wrong)
+    link = f"http://127.0.0.1:{proxy.port}/web/table.csv?{SIGNED}"
+    (folder / "signed.yaml").write_text((folder / "csv.yaml").read_text().replace("s3://data/set/table.csv", f"'{link}'"))
+    scene.run("run", "signed.yaml", "launch.log_dir=signed_output")
     (folder / "signed.yaml").write_text((folder / "signed.yaml").read_text().replace("table.csv?", "missing.csv?"))
     scene.run("check", "signed.yaml", code=2)
-    assert SECRET not in scene.text and KEY_ID not in scene.text, "an output has a credential"
+    (folder / "signed.yaml").write_text((folder / "signed.yaml").read_text().replace("missing.csv?", "table.csv?no"))
+    assert "status 403" in scene.run("check", "signed.yaml", code=2)
+    secrets = [keys["SecretAccessKey"], keys["AccessKeyId"], SIGNED]
+    leaks = [line for line in scene.text.splitlines() if any(secret in line for secret in secrets)]
+    assert not leaks, f"an output has a credential: {leaks}"
     for path in (folder / "log_output").rglob("*"):
         if path.is_file():
             content = path.read_bytes()
-            assert SECRET.encode() not in content and KEY_ID.encode() not in content, f"{path} has a credential"
+            assert not any(secret.encode() in content for secret in secrets), f"{path} has a credential"
     print("no output and no file of a run has a credential")
 
 
 def main():
     try:
+        import boto3  # noqa: F401
         import moto.server  # noqa: F401
     except ImportError as missing:
         print(f"SKIPPED: {sys.executable} has no {missing.name}; install moto[server,s3]")
@@ -300,7 +337,7 @@ def main():
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                  env=dict(os.environ, MOTO_S3_DEFAULT_KEY_BUFFER_SIZE="67108864"))
+                                  env=dict(os.environ, INITIAL_NO_AUTH_ACTION_COUNT="3"))
         try:
             wait_for(port)
             check_all(program, pathlib.Path(name), port)

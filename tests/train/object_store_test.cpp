@@ -3,6 +3,7 @@
 
 #include "engine/base/url.h"
 #include "engine/train/files/store/credentials.h"
+#include "engine/train/files/store/signature.h"
 #include "engine/train/files/store/objects.h"
 
 using namespace trainctl;
@@ -37,6 +38,18 @@ TEST_CASE("a file of credentials has sections with keys; comments and blanks do 
 TEST_CASE("an address is shown without its user, password and query") {
   CHECK(shown_url("https://me:pw@host/a.tar?X-Amz-Signature=s#x") == "https://host/a.tar");
   CHECK(shown_url("s3://bucket/a@b.tar") == "s3://bucket/a@b.tar");
+  CHECK(with_hidden_queries("path: ['https://h/a?k=v', s3://b/k?]") == "path: ['https://h/a?***', s3://b/k?]");
   CHECK(is_url("gs://bucket/x"));
   CHECK_FALSE(is_url("data/s3/x"));
+}
+
+TEST_CASE("a signature is that of the example in the documentation of Amazon S3") {
+  // "Example: GET Bucket (List Objects)", https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+  const object_store::Keys keys{"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", ""};
+  const std::vector<std::string> headers = object_store::signature_headers(
+      "GET", "https://examplebucket.s3.amazonaws.com/?max-keys=2&prefix=J", keys, "us-east-1", 1369353600);
+  CHECK(headers.back() ==
+        "Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, "
+        "SignedHeaders=host;x-amz-content-sha256;x-amz-date, "
+        "Signature=34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }

@@ -58,7 +58,7 @@ Outputs mean_and_var(const NaiveCall& call) {
   return {means, var({call.in[0], means}, call.attrs)[0]};
 }
 
-Outputs merged(const NaiveCall& call) {
+Outputs merged_statistics(const NaiveCall& call) {
   const Tensor64& parts = call.in[0];
   const int64_t count = parts.shape[0], features = parts.shape[2];
   const auto of_part = [&](int64_t p, int64_t which, int64_t c) {
@@ -215,7 +215,7 @@ extern const OpCases batch_norm_cases = {
                      {{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
     .kernels = batch_norm_kernels(),
     .kernel_references = {{"batch_norm_mean_var", mean_and_var},
-                          {"batch_norm_merge", merged},
+                          {"batch_norm_merge", merged_statistics},
                           {"batch_norm", fused},
                           {"batch_norm_grad_stats", grad_stats_behind_relu},
                           {"batch_norm_grad", grad_behind_relu}},

@@ -62,7 +62,8 @@ Recompute recompute_of_some(const std::vector<LayerSpec>& network, const Repeats
     const auto of_some = numbers.find(rule.pattern);
     if (is_in_all || of_some == numbers.end()) continue;
     const std::string& prefix = prefixes[rule.pattern];  // the pattern is the prefix, a star and the rest
-    rules.push_back({prefix + "{" + range_list(of_some->second) + "}" + rule.pattern.substr(prefix.size() + 1), ""});
+    const std::string list = range_list(of_some->second), rest = rule.pattern.substr(prefix.size() + 1);
+    rules.push_back({prefix + (of_some->second.size() == 1 ? list : "{" + list + "}") + rest, ""});
   }
   return rules;
 }

@@ -75,6 +75,12 @@ std::vector<std::string> document_files(const DatasetSpec& spec) {
   return list_table_files(spec.paths, "dataset.path");
 }
 
+/// The columns of tables that the documents are made of; empty: all, which a filter or a chat template may read.
+std::vector<std::string> columns_of(const DatasetSpec& spec) {
+  if (spec.type != "text" || !spec.filter.empty()) return {};
+  return {spec.json_field.empty() ? messages_or_text(spec) : spec.json_field};
+}
+
 /// The scalar fields of an object, those of objects in it as outer_inner.
 void add_fields(const nlohmann::json& object, const std::string& prefix, Names& names) {
   for (const auto& [key, value] : object.items()) {
@@ -285,7 +291,8 @@ DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
     : length_(spec.length),
       packs_(spec.pack),
       splits_(spec.type == "text"),
-      index_(of_the_document_job("dataset.path", [&] { return DocumentIndex(document_files(spec)); })),
+      index_(
+          of_the_document_job("dataset.path", [&] { return DocumentIndex(document_files(spec), columns_of(spec)); })),
       tokens_(tokens_of_documents(spec, index_)),
       fields_(as_loaded(shapes_of(spec))),
       packing_(spec.packing),
@@ -480,6 +487,7 @@ DocumentSet::Summary DocumentSet::summarize() const {
   }
   for (int64_t d = 0; d < index_.size(); ++d) {
     const DocumentTokens tokens = tokens_.document(d);
+    if (!filter_.empty() && tokens.size() == 0) continue;  // it is left out
     const bool is_truncated = !splits_ && tokens.size() - 1 > length_;
     summary.truncated += is_truncated ? 1 : 0;
     if (tokens.count_trained(1, is_truncated ? length_ + 1 : tokens.size()) > 0) continue;

@@ -2,7 +2,6 @@
 #include "engine/train/verification/loss_slope.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -11,10 +10,14 @@
 namespace trainctl {
 namespace {
 
-/// Share of the loss by which it changes in a step: more loses digits to curvature, less to the rounding of f32.
-constexpr double kChangeOfLoss = 0.02;
-/// Smaller norms, relative to that of all gradients, cannot change the loss that much.
-constexpr double kLeastNorm = 1e-3;
+/// Share of the loss by which it changes in the longest step along all weights: more crosses more corners of the loss,
+/// less loses digits to the rounding of f32.
+constexpr double kChangeOfLoss = 0.01;
+/// Relative error of a loss, which is a sum in f32.
+constexpr double kRoundingOfLoss = 1e-7;
+/// Tensors with smaller norms, relative to that of all gradients, cannot change the loss enough.
+constexpr double kLeastNorm = 1e-2;
+constexpr double kShorter = 10;
 
 double gradient_norm(const std::vector<float>& values) {
   double squares = 0;
@@ -22,11 +25,11 @@ double gradient_norm(const std::vector<float>& values) {
   return std::sqrt(squares);
 }
 
-/// `moved`: empty for all tensors.
-LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, double norm, double loss,
+/// `moved`: empty for all tensors. `longest`: the length of the longest step.
+LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, double norm, double longest, double loss,
                      const LossAt& loss_at) {
   LossSlope slope{.of = moved.empty() ? "all weights" : moved, .expected = norm};
-  const auto slope_at = [&](double h) {
+  const auto slope_at = [&](double length) {
     const auto loss_moved_by = [&](double step) {
       return double{loss_at([&](const std::string& name, std::vector<float>& values) {
         const auto found = gradients.find(name);
@@ -35,16 +38,17 @@ LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, do
           values[i] = static_cast<float>(values[i] + step / norm * found->second[i]);
       })};
     };
-    return (loss_moved_by(h) - loss_moved_by(-h)) / (2 * h);
+    return (loss_moved_by(length) - loss_moved_by(-length)) / (2 * length);
   };
-  const double h = kChangeOfLoss * std::max(std::abs(loss), 1e-3) / norm;
-  std::array<double, 3> slopes{};
-  for (size_t i = 0; i < slopes.size(); ++i) slopes[i] = slope_at(h / std::pow(1.5, i));
-  // The error is a multiple of h^2, which pairs of lengths remove.
-  const auto without_curvature = [](double coarse, double fine) { return fine + (fine - coarse) / 1.25; };
-  const double first = without_curvature(slopes[0], slopes[1]), second = without_curvature(slopes[1], slopes[2]);
-  slope.measured = (first + second) / 2;
-  slope.uncertainty = std::abs(first - second) / norm;
+  const double coarse = slope_at(longest), middle = slope_at(longest / 2), fine = slope_at(longest / 4);
+  const double rounding = kRoundingOfLoss * std::abs(loss) / (longest / 4);
+  // Of a smooth loss the error is a multiple of the squared length: each half removes three quarters of it.
+  const bool is_smooth =
+      std::abs((coarse - middle) - 4 * (middle - fine)) < std::abs(coarse - middle) / 2 + 4 * rounding;
+  const double from_coarse = middle + (middle - coarse) / 3, from_middle = fine + (fine - middle) / 3;
+  const auto [least, most] = std::minmax({coarse, middle, fine});
+  slope.measured = is_smooth ? from_middle : middle;
+  slope.uncertainty = ((is_smooth ? std::abs(from_middle - from_coarse) : most - least) + rounding) / norm;
   return slope;
 }
 
@@ -55,7 +59,8 @@ double LossSlope::difference() const {
   return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
 }
 
-std::vector<LossSlope> loss_slopes(const TensorValues& gradients, double loss, const LossAt& loss_at, double seconds) {
+std::vector<LossSlope> loss_slopes(const TensorValues& gradients, double loss, const LossAt& loss_at, double tolerance,
+                                   double seconds) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -68,11 +73,25 @@ std::vector<LossSlope> loss_slopes(const TensorValues& gradients, double loss, c
   all = std::sqrt(all);
   std::vector<LossSlope> slopes;
   if (all == 0 || !std::isfinite(all)) return slopes;
-  slopes.push_back(loss_slope(gradients, "", all, loss, loss_at));
+  const double longest = kChangeOfLoss * std::max(std::abs(loss), 1e-3) / all;
+  const auto add = [&](const std::string& moved, double norm) {
+    const double length = longest * std::sqrt(all / norm);
+    LossSlope slope = loss_slope(gradients, moved, norm, length, loss, loss_at);
+    if (slope.difference() > tolerance) {
+      // A wrong gradient stays wrong in shorter steps; the error of a corner of the loss does not.
+      const LossSlope shorter = loss_slope(gradients, moved, norm, length / kShorter, loss, loss_at);
+      if (shorter.difference() <= tolerance)
+        slope = shorter;
+      else
+        slope.uncertainty = std::max(slope.uncertainty, std::abs(slope.measured - shorter.measured) / norm);
+    }
+    slopes.push_back(std::move(slope));
+  };
+  add("", all);
   std::sort(norms.begin(), norms.end(), std::greater<>());
   for (const auto& [norm, name] : norms) {
     if (norm < kLeastNorm * all || Clock::now() > end) break;
-    slopes.push_back(loss_slope(gradients, name, norm, loss, loss_at));
+    add(name, norm);
   }
   return slopes;
 }

@@ -14,11 +14,11 @@ namespace trainctl {
 struct LossSlope {
   std::string of;  ///< the tensor that was moved; "all weights"
   double measured = 0, expected = 0;
-  double uncertainty = 0;  ///< relative: by how much the slopes of steps of three lengths differ
+  double uncertainty = 0;  ///< relative: by how much the slopes of steps of three lengths differ, and rounding
 
   double difference() const;  ///< relative
   /// Steps of other lengths give other slopes: the loss is not smooth there, and says nothing about the gradient.
-  bool is_uncertain() const { return uncertainty > difference() / 4; }
+  bool is_uncertain() const { return uncertainty > difference() / 2; }
 };
 
 /// The loss of the job's first step at weights, which `move` changes: it receives a tensor's name and its values.
@@ -26,8 +26,9 @@ using MoveWeights = std::function<void(const std::string& name, std::vector<floa
 using LossAt = std::function<float(const MoveWeights& move)>;
 
 /// Along the gradients themselves, for which the slope is their norm: first of all weights together, then of each
-/// tensor alone, those with the largest gradients first, until `seconds` have passed. `loss` is that at the unmoved
-/// weights.
-std::vector<LossSlope> loss_slopes(const TensorValues& gradients, double loss, const LossAt& loss_at, double seconds);
+/// tensor alone, those with the largest gradients first, until `seconds` have passed. A slope that differs by more than
+/// `tolerance` is measured again with shorter steps. `loss` is that at the unmoved weights.
+std::vector<LossSlope> loss_slopes(const TensorValues& gradients, double loss, const LossAt& loss_at, double tolerance,
+                                   double seconds);
 
 }  // namespace trainctl

@@ -329,7 +329,7 @@ class JobVerifier {
       return run_on_threads(step, programs, run).losses.at(0);
     };
     const std::vector<LossSlope> slopes =
-        loss_slopes(expected.first_gradients, expected.losses.at(0), loss_at, options_.slope_seconds);
+        loss_slopes(expected.first_gradients, expected.losses.at(0), loss_at, kSlopeTolerance, options_.slope_seconds);
     check.tolerance = kSlopeTolerance;
     std::vector<std::string> findings;
     size_t known = 0;

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """tables_test.py TRAINCTL: files of tables that each format's own Python package writes are read with the values that the package reads, are
-converted to the other formats, and damaged files are errors. A case whose package is missing is left out; if all are, exits with 77."""
+converted to the other formats, and damaged files are errors. Runs in the environment of ./bootstrap peers if there is one. Exits with 77 if a case is
+left out because its package is missing, and the others pass."""
 import gzip
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -93,6 +95,8 @@ def json_lines(trainctl):
     trainctl.convert(folder / "plain.jsonl", to=folder / "a.jsonl.zst")
     for name in [*names, "a.jsonl.zst"]:
         same(trainctl.rows(folder / name), rows, name)
+    (folder / "deep.jsonl").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    assert "nested too deeply" in trainctl.convert(folder / "deep.jsonl", to=folder / "x.jsonl", columns=["a"], code=3)
     (folder / "cut.jsonl.zst").write_bytes((folder / "a.jsonl.zst").read_bytes()[:-20])
     assert "truncated" in trainctl.convert(folder / "cut.jsonl.zst", to=folder / "x.jsonl", code=3)
     (folder / "cut.jsonl.gz").write_bytes((folder / "a.jsonl.gz").read_bytes()[:-20])
@@ -368,7 +372,7 @@ def jobs(trainctl):
         (folder / f"{name}.yaml").write_text(
             f"seed: 3\ndataset: {{type: table, path: {name}, fields: {{data: {data}, label: kind}}, batch: 12, split: {{train: 0.8, validation: 0.2}}}}\n"
             "network: [{type: dense, units: 8}, {type: relu}, {type: dense, units: 3}]\nloss: softmax_cross_entropy\n"
-            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {}\nmetrics: [accuracy]\n"
+            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {every_epochs: 1}\nmetrics: [accuracy]\n"
             "launch: {ranks: 1, device: cpu}\n")
         assert "0 broken" in trainctl.run("data", "check", folder / f"{name}.yaml"), name
         found[name] = losses(trainctl, folder, f"{name}.yaml")
@@ -433,6 +437,9 @@ CASES = {"json_lines": json_lines, "zstandard": zstandard_package, "arrow": arro
 
 def main():
     program, *names = sys.argv[1:]
+    peers = pathlib.Path(__file__).resolve().parents[3] / "build/peers/bin/python3"
+    if importlib.util.find_spec("pyarrow") is None and peers.exists() and pathlib.Path(sys.prefix) != peers.parent.parent:
+        os.execv(peers, [str(peers), *sys.argv])
     program = str(pathlib.Path(program).resolve())
     left_out, failed = [], []
     for name in names or CASES:
@@ -448,7 +455,7 @@ def main():
                 print(f"{name}: FAILED: {error}\n{traceback.format_exc()}", flush=True)
     if left_out:
         print("Skipped: " + "; ".join(left_out))
-    return 1 if failed else SKIPPED if left_out and len(left_out) >= len(names or CASES) - 2 else 0
+    return 1 if failed else SKIPPED if left_out else 0
 
 
 if __name__ == "__main__":

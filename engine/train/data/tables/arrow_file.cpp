@@ -124,6 +124,7 @@ class ArrowTable final : public TableFile {
   }
 
   std::string json(int64_t row, const std::vector<std::string>& names) const override {
+    if (chosen_.empty()) return "{}";
     const auto [group, at] = place_of(row);
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     for (const int32_t number : chosen_) {

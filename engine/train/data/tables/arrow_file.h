@@ -3,7 +3,7 @@
 //
 //   column type               column of the table
 //   numbers, bool, dates      numbers; u64 as i64
-//   lists of numbers          numbers of a shape, of which lists without a fixed size have kAnySize
+//   lists of numbers          numbers of a shape, of which lists without a fixed size have -1
 //   string, large_string      text
 //   binary                    bytes
 //   struct with `bytes`       bytes: an image or a sound of Hugging Face datasets

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <ctime>
 #include <memory>
 
 #include "engine/base/error.h"
+#include "engine/train/files/store/signature.h"
 
 namespace trainctl::object_store {
 namespace {
@@ -74,8 +76,10 @@ HttpResponse request_http(const HttpRequest& request) {
   HttpResponse response;
   curl_slist* list = nullptr;
   for (const std::string& header : request.headers) list = curl_slist_append(list, header.c_str());
-  if (request.keys && !request.keys->session.empty())
-    list = curl_slist_append(list, ("x-amz-security-token: " + request.keys->session).c_str());
+  if (request.keys)
+    for (const std::string& header :
+         signature_headers(request.method, request.url, *request.keys, request.region, std::time(nullptr)))
+      list = curl_slist_append(list, header.c_str());
   const std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(list, curl_slist_free_all);
   curl_easy_setopt(curl, CURLOPT_URL, request.url.c_str());
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, list);
@@ -98,11 +102,6 @@ HttpResponse request_http(const HttpRequest& request) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
     curl_easy_setopt(curl, CURLOPT_COPYPOSTFIELDS, request.body.c_str());
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
-  }
-  if (request.keys) {
-    curl_easy_setopt(curl, CURLOPT_AWS_SIGV4, ("aws:amz:" + request.region + ":s3").c_str());
-    curl_easy_setopt(curl, CURLOPT_USERNAME, request.keys->id.c_str());
-    curl_easy_setopt(curl, CURLOPT_PASSWORD, request.keys->secret.c_str());
   }
   const CURLcode code = curl_easy_perform(curl);
   if (code == CURLE_OK)

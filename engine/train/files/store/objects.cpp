@@ -224,6 +224,7 @@ std::optional<ObjectInfo> ask_info(const std::string& url) {
     bytes = static_cast<int64_t>(response.body.size());
     if (*bytes > 1) throw EnvError(shown_url(url) + ": its server does not support range requests; download the file");
   }
+  if (!bytes && response.status == 416) bytes = 0;  // an empty object has no first byte
   if (!bytes) throw EnvError(shown_url(url) + ": its server does not state its size");
   ObjectInfo info{*bytes, response.header("etag")};
   known_objects().add(url, info);

@@ -1,0 +1,99 @@
+// Any bytes are a table with rows that can be read, or an EnvError: files of each format, and an index of MDS or
+// Megatron with the file that it refers to. The first byte is the format, the next two the size of the first file.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/train/data/tables/table_file.h"
+
+namespace {
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+struct FuzzedFormat {
+  const char* first;
+  const char* second;  ///< null: there is one file
+};
+constexpr FuzzedFormat kFormats[] = {
+    {"t.jsonl", nullptr},       {"t.tfrecord", nullptr},
+    {"data.mdb", nullptr},      {"t.jsonl.gz", nullptr},
+    {"t.jsonl.zst", nullptr},   {"index.json", "shard.00000.mds"},
+    {"t.idx", "t.bin"},         {"index.json", "shard.00000.mds.zstd"},
+    {"t.tfrecord.gz", nullptr}, {"t.parquet", nullptr},
+    {"t.arrow", nullptr},
+};
+
+const fs::path& folder() {
+  static const fs::path path = [] {
+    const fs::path base = fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
+    fs::path made = base / ("trainctl_fuzz_tables." + std::to_string(getpid()));
+    fs::create_directory(made);
+    static const fs::path to_remove = made;
+    std::atexit([] {
+      std::error_code ignored;
+      fs::remove_all(to_remove, ignored);
+    });
+    return made;
+  }();
+  return path;
+}
+
+void write_file(const fs::path& path, const uint8_t* data, size_t size) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+}
+
+/// A value has as many elements as its shape says.
+void check_value(const TableColumn& column, const TableValue& value) {
+  if (value.is_null || column.kind != ColumnKind::number) return;
+  int64_t elements = 1;
+  for (const int64_t dim : value.shape) elements *= dim;
+  if (elements * byte_size(column.element) != static_cast<int64_t>(value.bytes.size())) abort();
+}
+
+void read_all(const std::string& path) {
+  const std::unique_ptr<TableFile> table = open_table_file(path);
+  std::vector<TableValue> value(1);
+  constexpr int64_t kMostRows = 64;
+  for (int64_t row = 0; row < std::min(table->size(), kMostRows); ++row) {
+    for (size_t c = 0; c < table->columns().size(); ++c) {
+      try {
+        const size_t columns[] = {c};
+        table->read(row, columns, value);
+        check_value(table->columns()[c], value[0]);
+      } catch (const EnvError&) {
+      }
+    }
+    try {
+      (void)table->json(row, {});
+    } catch (const EnvError&) {
+    }
+    (void)table->where(row);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 3) return 0;
+  const FuzzedFormat& format = kFormats[data[0] % std::size(kFormats)];
+  const size_t rest = size - 3,
+               first = format.second == nullptr ? rest : std::min<size_t>(rest, data[1] | data[2] << 8);
+  const std::string path = (folder() / format.first).string();
+  write_file(path, data + 3, first);
+  if (format.second != nullptr) write_file(folder() / format.second, data + 3 + first, rest - first);
+  try {
+    read_all(path);
+  } catch (const EnvError&) {
+  }
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  if (format.second != nullptr) fs::remove(folder() / format.second, ignored);
+  return 0;
+}
