@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/printable.h"
+#include "engine/base/url.h"
 #include "engine/spec/warnings.h"
 
 namespace trainctl {
@@ -21,7 +22,7 @@ constexpr int kNotUtf8 = 316;
 
 void print_diagnostics(const std::vector<Diagnostic>& diagnostics) {
   for (const Diagnostic& diagnostic : diagnostics) {
-    std::string text = render(diagnostic, source_of(diagnostic.pos));
+    std::string text = render(diagnostic, with_hidden_queries(source_of(diagnostic.pos)));
     while (!text.empty() && text.back() == '\n') text.pop_back();
     std::cerr << text << "\n";
   }

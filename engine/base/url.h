@@ -26,4 +26,14 @@ inline std::string shown_url(std::string_view url) {
   return std::string(url.substr(0, scheme + 3)) + std::string(rest);
 }
 
+/// A text with each query of an address in it replaced by as many asterisks, so that columns stay the same.
+inline std::string with_hidden_queries(std::string text) {
+  for (size_t at = text.find("://"); at != std::string::npos; at = text.find("://", at + 1)) {
+    const size_t end = std::min(text.find_first_of(" \t\r\n\"',]}", at), text.size());
+    if (const size_t query = text.find('?', at); query < end)
+      for (size_t i = query + 1; i < end; ++i) text[i] = '*';
+  }
+  return text;
+}
+
 }  // namespace trainctl

@@ -44,6 +44,8 @@ constexpr double kMixMatters = 0.001;
 /// long.
 constexpr size_t kMostOtherCuts = 4;
 constexpr double kOtherCutsDoubt = 1.03;
+/// A plan that needs this many times the memory may fit with other cuts.
+constexpr double kNearlyFits = 1.05;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -347,12 +349,28 @@ class PlanSearch {
     if (try_other_cuts()) try_mixes(most);
   }
 
-  /// Other cuts of the best plan, as long as they are expected to take about as long, without recompute. Returns true
-  /// if there were any.
+  /// Other cuts of the best plan, and of the fastest one that nearly fits. Returns true if any were tried.
   bool try_other_cuts() {
-    const std::optional<size_t> best = tried_.fastest();
-    if (!best) return false;
-    const Considered base = sources_[*best];
+    const size_t before = tried_.size();
+    if (const std::optional<size_t> best = tried_.fastest()) try_other_cuts(sources_[*best]);
+    if (const std::optional<size_t> nearly = fastest_that_nearly_fits()) try_other_cuts(sources_[*nearly]);
+    return tried_.size() > before;
+  }
+
+  std::optional<size_t> fastest_that_nearly_fits() const {
+    std::optional<size_t> fastest = tried_.fastest();
+    for (size_t i = 0; i < tried_.size(); ++i) {
+      const Trial& trial = tried_[i].trial;
+      const bool nearly =
+          trial.fault.empty() && static_cast<double>(trial.memory) <= kNearlyFits * static_cast<double>(memory_);
+      if (nearly && (!fastest || trial.seconds < tried_[*fastest].trial.seconds)) fastest = i;
+    }
+    return fastest;
+  }
+
+  /// As long as they are expected to take about as long as those of `base`, without recompute. By value: trials are
+  /// added to sources_.
+  void try_other_cuts(const Considered base) {
     std::vector<Considered> others;
     double own = kNoTime;
     for (const Considered& one : weighed_.all()) {
@@ -368,10 +386,8 @@ class PlanSearch {
     }
     std::stable_sort(others.begin(), others.end(),
                      [](const Considered& a, const Considered& b) { return a.expected.seconds < b.expected.seconds; });
-    const size_t before = tried_.size();
     for (size_t i = 0; i < others.size() && i < kMostOtherCuts; ++i)
       if (others[i].expected.seconds <= kOtherCutsDoubt * own) try_one(others[i], true);
-    return tried_.size() > before;
   }
 
   void try_mixes(int64_t most) {

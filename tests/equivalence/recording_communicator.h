@@ -48,6 +48,11 @@ class RecordingCommunicator final : public Communicator {
     collective(Collective::all_to_all, g, members(g) * n * byte_size(t));
     inner_->all_to_all(g, in, out, n, t);
   }
+  /// The report has the most that such a call moves.
+  void all_to_all_rows(int g, const void* in, void* out, int64_t n, DType t, const CountedRows& rows) override {
+    collective(Collective::all_to_all, g, members(g) * n * byte_size(t));
+    inner_->all_to_all_rows(g, in, out, n, t, rows);
+  }
   void broadcast(int g, const void* in, void* out, int64_t n, DType t, int root) override {
     collective(Collective::broadcast, g, n * byte_size(t));
     inner_->broadcast(g, in, out, n, t, root);

@@ -128,9 +128,9 @@ def main():
         table = scene.run("data", "mix", "job.yaml", "-n", str(STEPS), "--samples")
         shown = {step: [] for step in range(1, STEPS + 1)}
         for step, where in re.findall(r"^step (\d+) row \d+: .*?, (.*)$", table, re.M):
-            source, row = re.match(r"(\w+): .*row ([\d,]+)", where).groups()
+            source, line = re.match(r"(\w+): .*:(\d+)", where).groups()
             first = sum(SIZES[s] for s in "abc"[:"abc".index(source)])
-            shown[int(step)].append(first + int(row.replace(",", "")) - 1)
+            shown[int(step)].append(first + int(line) - 2)
 
         expected, losses = {}, {}
         for plan, words in PLANS.items():

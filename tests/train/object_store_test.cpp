@@ -38,6 +38,7 @@ TEST_CASE("a file of credentials has sections with keys; comments and blanks do 
 TEST_CASE("an address is shown without its user, password and query") {
   CHECK(shown_url("https://me:pw@host/a.tar?X-Amz-Signature=s#x") == "https://host/a.tar");
   CHECK(shown_url("s3://bucket/a@b.tar") == "s3://bucket/a@b.tar");
+  CHECK(with_hidden_queries("path: ['https://h/a?k=v', s3://b/k?]") == "path: ['https://h/a?***', s3://b/k?]");
   CHECK(is_url("gs://bucket/x"));
   CHECK_FALSE(is_url("data/s3/x"));
 }

@@ -84,13 +84,23 @@ float sigmoid_of(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
 constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // of gelu's approximation by tanh
 
-/// act(x)
+/// act(x), and its slope.
 template <ExpertActivation activation>
 float act(float x) {
   if constexpr (activation == ExpertActivation::relu) return x > 0 ? x : 0.0f;
   if constexpr (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu)
     return x * sigmoid_of(x);
   return 0.5f * x * (1 + cpu::tanh(kGeluRoot * (x + kGeluCube * x * x * x)));
+}
+template <ExpertActivation activation>
+float slope(float x) {
+  if constexpr (activation == ExpertActivation::relu) return x > 0 ? 1.0f : 0.0f;
+  if constexpr (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu) {
+    const float s = sigmoid_of(x);
+    return s * (1 + x * (1 - s));
+  }
+  const float t = cpu::tanh(kGeluRoot * (x + kGeluCube * x * x * x));
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluRoot * (1 + 3 * kGeluCube * x * x);
 }
 
 /// a [hidden] of u [parts, hidden].
@@ -103,47 +113,18 @@ void activate(int64_t hidden, const float* u, float* a) {
   }
 }
 
-/// act(x) and its slope, which share their exponential.
+/// du [parts, hidden] of the gradient of a.
 template <ExpertActivation activation>
-std::pair<float, float> act_and_slope(float x) {
-  if constexpr (activation == ExpertActivation::swiglu || activation == ExpertActivation::silu) {
-    const float s = sigmoid_of(x), value = x * s;
-    return {value, s + value * (1 - s)};
-  }
-  if constexpr (activation == ExpertActivation::relu) return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f};
-  const float t = cpu::tanh(kGeluRoot * (x + kGeluCube * x * x * x));
-  return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluRoot * (1 + 3 * kGeluCube * x * x)};
-}
-
-/// a [hidden] and du [parts, hidden], of u and the gradient of a.
-template <ExpertActivation activation>
-void activate_grad(int64_t hidden, const float* __restrict u, const float* __restrict da, float weight,
-                   float* __restrict a, float* __restrict du) {
+void activate_grad(int64_t hidden, const float* u, const float* da, float weight, float* du) {
   for (int64_t i = 0; i < hidden; ++i) {
-    const auto [value, slope] = act_and_slope<activation>(u[i]);
     const float g = weight * da[i];
     if constexpr (is_gated(activation)) {
-      a[i] = value * u[hidden + i];
-      du[i] = g * u[hidden + i] * slope;
-      du[hidden + i] = g * value;
+      du[i] = g * u[hidden + i] * slope<activation>(u[i]);
+      du[hidden + i] = g * act<activation>(u[i]);
     } else {
-      a[i] = value;
-      du[i] = g * slope;
+      du[i] = g * slope<activation>(u[i]);
     }
   }
-}
-
-/// The sum of a[i] * b[i], in as many sums as a vector has lanes.
-float dot_of(const float* a, const float* b, int64_t n) {
-  constexpr int kLanes = 16;
-  float sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
-  double total = 0;
-  for (; i < n; ++i) total += double{a[i]} * b[i];
-  for (const float sum : sums) total += sum;
-  return static_cast<float>(total);
 }
 
 /// Calls f with the activation as a constant.
@@ -405,8 +386,11 @@ class ExpertsBackward : ExpertsKernel {
       const int64_t pair = rows_.pair_of[static_cast<size_t>(task.first + i)];
       const float *const u = kept_ + (task.first + i) * inner, *const slopes = da(thread) + i * h;
       float* const a = as() + (task.first + i) * h;
-      activate_grad<activation>(h, u, slopes, in_.weights[pair], a, du + i * inner);
-      dweights_[pair] = dot_of(slopes, a, h);
+      activate<activation>(h, u, a);
+      activate_grad<activation>(h, u, slopes, in_.weights[pair], du + i * inner);
+      double dot = 0;
+      for (int64_t j = 0; j < h; ++j) dot += double{slopes[j]} * a[j];
+      dweights_[pair] = static_cast<float>(dot);
       for (int64_t j = 0; j < d; ++j) dy[i * d + j] *= in_.weights[pair];
     }
     const float* const up = in_.up + task.expert * inner * d;

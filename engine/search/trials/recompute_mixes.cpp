@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 /// Estimates of memory from a plan that differs in what it recomputes alone are right to this.
-constexpr double kNearlyFits = 1.03;
+constexpr double kMayFit = 1.03;
 
 /// True if the plans differ in what they recompute alone.
 bool differ_in_recompute(const Considered& a, const Considered& b) {
@@ -105,7 +105,7 @@ std::vector<Considered> untried_ways(const TriedPlans& tried, const std::vector<
   for_each_plan(tried, sources, weighed, memory_scale, [&](const Considered&, const WaysOfPlan& ways) {
     for (const Considered* one : ways.untried()) {
       const RecomputeMix::End& end = ways.ends().at(one->recompute);
-      if (end.memory > kNearlyFits * static_cast<double>(memory)) continue;
+      if (end.memory > kMayFit * static_cast<double>(memory)) continue;
       found.push_back(*one);
       found.back().expected = {end.seconds, end.memory};
     }

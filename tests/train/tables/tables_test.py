@@ -95,6 +95,8 @@ def json_lines(trainctl):
     trainctl.convert(folder / "plain.jsonl", to=folder / "a.jsonl.zst")
     for name in [*names, "a.jsonl.zst"]:
         same(trainctl.rows(folder / name), rows, name)
+    (folder / "deep.jsonl").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    assert "nested too deeply" in trainctl.convert(folder / "deep.jsonl", to=folder / "x.jsonl", columns=["a"], code=3)
     (folder / "cut.jsonl.zst").write_bytes((folder / "a.jsonl.zst").read_bytes()[:-20])
     assert "truncated" in trainctl.convert(folder / "cut.jsonl.zst", to=folder / "x.jsonl", code=3)
     (folder / "cut.jsonl.gz").write_bytes((folder / "a.jsonl.gz").read_bytes()[:-20])
@@ -370,7 +372,7 @@ def jobs(trainctl):
         (folder / f"{name}.yaml").write_text(
             f"seed: 3\ndataset: {{type: table, path: {name}, fields: {{data: {data}, label: kind}}, batch: 12, split: {{train: 0.8, validation: 0.2}}}}\n"
             "network: [{type: dense, units: 8}, {type: relu}, {type: dense, units: 3}]\nloss: softmax_cross_entropy\n"
-            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {}\nmetrics: [accuracy]\n"
+            "optimizer: {type: sgd, learning_rate: 0.1}\ntrain: {epochs: 2}\nvalidation: {every_epochs: 1}\nmetrics: [accuracy]\n"
             "launch: {ranks: 1, device: cpu}\n")
         assert "0 broken" in trainctl.run("data", "check", folder / f"{name}.yaml"), name
         found[name] = losses(trainctl, folder, f"{name}.yaml")

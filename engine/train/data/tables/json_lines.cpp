@@ -8,6 +8,7 @@
 #include "engine/base/printable.h"
 #include "engine/train/data/document_index.h"
 #include "engine/train/data/tables/formats.h"
+#include "engine/train/data/tables/plain_text.h"
 
 namespace trainctl {
 namespace {
@@ -118,7 +119,9 @@ class JsonLines final : public TableFile {
   }
 
   RowJson parse(int64_t row) const {
-    RowJson object = RowJson::parse(lines_.read(row), nullptr, false);
+    const std::string line = lines_.read(row);
+    if (!is_shallow_json(line)) throw EnvError(where(row) + ": is nested too deeply");
+    RowJson object = RowJson::parse(line, nullptr, false);
     if (!object.is_object()) throw EnvError(where(row) + ": expected a JSON object");
     return object;
   }

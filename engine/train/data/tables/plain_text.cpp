@@ -19,4 +19,20 @@ bool is_plain_text(std::string_view bytes) {
   return true;
 }
 
+bool is_shallow_json(std::string_view text) {
+  constexpr int kMostDepth = 512;
+  int depth = 0;
+  bool is_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') is_string = !is_string;
+    if (c == '\\' && is_string) ++i;
+    if (is_string) continue;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > kMostDepth) return false;
+  }
+  return true;
+}
+
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Whether bytes of a format without text types are a text.
+// Properties of texts in files that may contain any bytes.
 #pragma once
 
 #include <string_view>
@@ -7,5 +7,9 @@ namespace trainctl {
 
 /// Whether the bytes are UTF-8 without control characters.
 bool is_plain_text(std::string_view bytes);
+
+/// Whether no value of a JSON text is nested in more than 512 lists and objects. Writing deeper values would exhaust
+/// the stack.
+bool is_shallow_json(std::string_view text);
 
 }  // namespace trainctl

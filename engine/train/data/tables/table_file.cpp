@@ -16,6 +16,7 @@
 #include "engine/train/data/tables/hugging_face.h"
 #include "engine/train/data/tables/mds.h"
 #include "engine/train/data/tables/megatron.h"
+#include "engine/train/data/tables/plain_text.h"
 
 namespace trainctl {
 namespace {
@@ -138,7 +139,8 @@ std::string TableFile::json(int64_t row, const std::vector<std::string>& names) 
       to = numbers_from(column.element, values[i].shape, 0, at);
     } else if (column.kind == ColumnKind::json) {
       to = nlohmann::ordered_json::parse(values[i].text(), nullptr, false);
-      if (to.is_discarded()) throw EnvError(where(row) + ": '" + printable(column.name) + "' is not JSON");
+      if (to.is_discarded() || !is_shallow_json(values[i].text()))
+        throw EnvError(where(row) + ": '" + printable(column.name) + "' is not JSON");
     } else {
       to = std::string(values[i].text());
     }

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kMostTfFeatures = 65'536;
+constexpr size_t kMostTfFeatures = 4096;
 
 [[noreturn]] void fail_message(const char* what) {
   throw EnvError(std::string("is no tf.Example: ") + what + "; trainctl reads TFRecord files of tf.Example");
