@@ -21,15 +21,15 @@ Axes token_exchange_axes(const Graph& graph, const Plan& plan, const Node& node)
 bool counts_tokens(const Machine& machine);
 
 struct TokenBlockQuery {
-  int64_t tokens = 0;  ///< of one rank
+  int64_t tokens = 0;  ///< tokens of one rank
   int64_t top_k = 1;
-  int64_t ranks = 1;  ///< that share the experts
+  int64_t ranks = 1;  ///< ranks that share the experts
   double capacity = 1;
   bool counted = false;  ///< counts_tokens()
 };
 struct TokenBlocks {
   int64_t tokens = 0;
-  int64_t rows = 0;           ///< of a block
+  int64_t rows = 0;           ///< rows of a block
   double expected_share = 1;  ///< part of the rows of all blocks that is moved if each expert is equally probable
 };
 TokenBlocks token_blocks(const TokenBlockQuery& query);

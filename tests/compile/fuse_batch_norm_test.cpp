@@ -127,15 +127,15 @@ TEST_CASE("batch_norm whose result another layer reads writes it") {
   CHECK(epilogue_of(of(p, "batch_norm")[0]->attrs) == Epilogue{});
 }
 
-TEST_CASE("batch_norm and its relu read x twice forward and twice backward, once more where ranks share the batch") {
-  for (const auto& [ranks, reads] : {std::pair{"1", 4}, std::pair{"2", 5}}) {
+TEST_CASE("batch_norm and its relu read x twice forward and twice backward, also where ranks share the batch") {
+  for (const char* ranks : {"1", "2"}) {
     for (const Program& p :
          batch_norm_programs(kNorm + kRelu + "  - {name: s, type: softmax}\n",
                              {"parallel.mode=data_parallel", std::string("launch.ranks=") + ranks})) {
       int found = 0;
       for (const Instruction& i : p.instructions)
         found += std::any_of(i.inputs.begin(), i.inputs.end(), [](const Operand& x) { return x.tensor == "a"; });
-      CHECK(found == reads);
+      CHECK(found == 4);
     }
   }
 }

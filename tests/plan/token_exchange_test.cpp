@@ -50,7 +50,7 @@ TEST_CASE("all_to_all cuts the tokens over all ranks, and the experts over some 
   CHECK(token_exchange_axes(p.graph, p.plan, experts.node) == experts.in(3).dims[0]);
   CHECK_FALSE(experts.out(0).is_partial());
   CHECK(experts.out(0).dims == experts.in(0).dims);
-  // What a rank keeps has the rows of its own experts, from the tokens of the ranks that share them.
+  // A rank keeps the rows of its own experts, from the tokens of all ranks that share them.
   CHECK(p.plan.mesh.ways(experts.out(1).dims[0]) == 2);
   CHECK(p.plan.mesh.ways(experts.out(1).dims[2]) == 2);
   CHECK(has_note(p, "a token is sent to the ranks of its experts"));

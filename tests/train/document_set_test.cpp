@@ -329,6 +329,7 @@ TEST_CASE("a filter leaves out documents by their tokens, bytes and fields, and 
   CHECK(used("not (score == 2) and bytes > 4") == 3 + 5 + 1);
   spec.filter = "tokens >= 6";
   CHECK(DocumentSet(spec).notes().front() == "2 of 4 documents are left out by dataset.filter");
+  CHECK(DocumentSet(spec).summarize().untrained == 0);
   spec.filter = "quality > 1";
   try {
     DocumentSet set(spec);

@@ -46,8 +46,8 @@ class JoinStatistics {
     return std::nullopt;
   }
 
-  /// The next use of output `o` of instruction `maker`, if it is its sum over ranks, in place. `after_readers`: kernels
-  /// may read it before.
+  /// The next use of output `o` of instruction `maker`, if it is its sum over ranks. `after_readers`: kernels may read
+  /// it before.
   std::optional<size_t> sum_of(size_t maker, size_t o, bool after_readers = false) const {
     const BufferId buffer = c_.code[maker].outputs[o];
     std::optional<size_t> use = next_use(maker, buffer);
@@ -55,7 +55,8 @@ class JoinStatistics {
     if (!use) return std::nullopt;
     const VirtualInstruction& v = c_.code[*use];
     const bool is_sum = v.code.opcode == Opcode::collective && v.code.collective == Collective::all_reduce &&
-                        v.inputs.size() == 1 && v.inputs == v.outputs && is_whole(v.inputs[0], v.code.inputs[0]);
+                        v.inputs.size() == 1 && v.inputs[0] == buffer && is_whole(v.inputs[0], v.code.inputs[0]) &&
+                        is_whole(v.outputs[0], v.code.outputs[0]);
     return is_sum ? use : std::nullopt;
   }
   bool only_reads(size_t i, BufferId buffer) const {
@@ -80,13 +81,13 @@ class JoinStatistics {
     const VirtualInstruction& mean = c_.code[first];
     if (mean.outputs.size() != 1 || !is_whole(mean.outputs[0], mean.code.outputs[0])) return false;
     const std::optional<size_t> sum = sum_of(first, 0);
-    const std::optional<size_t> second = sum ? next_use(*sum, mean.outputs[0]) : std::nullopt;
+    const std::optional<size_t> second = sum ? next_use(*sum, c_.code[*sum].outputs[0]) : std::nullopt;
     if (!second || !is_kernel(c_.code[*second], *kernel->next)) return false;
     const VirtualInstruction& var = c_.code[*second];
     const bool reads_alike = var.inputs.size() == 2 && var.inputs[0] == mean.inputs[0] &&
                              var.code.inputs[0].offset == mean.code.inputs[0].offset &&
                              var.code.inputs[0].bytes() == mean.code.inputs[0].bytes() &&
-                             var.inputs[1] == mean.outputs[0] && is_whole(var.outputs[0], var.code.outputs[0]);
+                             var.inputs[1] == c_.code[*sum].outputs[0] && is_whole(var.outputs[0], var.code.outputs[0]);
     const std::optional<size_t> other_sum = reads_alike ? sum_of(*second, 0) : std::nullopt;
     const int64_t parts = sum ? group_size(*sum) : 1, count = mean.code.attrs.integer("count");
     if (!other_sum || !in_same_group(*sum, *other_sum) || count % parts != 0 || writes_between(first, *second))
@@ -118,8 +119,8 @@ class JoinStatistics {
 
   void join(size_t first, size_t sum, size_t second, size_t other_sum, int64_t parts) {
     VirtualInstruction &moments = c_.code[first], &gather = c_.code[sum], &merge = c_.code[second];
-    const Operand mean = moments.code.outputs[0], var = merge.code.outputs[0];
-    const BufferId mean_buffer = moments.outputs[0], var_buffer = merge.outputs[0];
+    const Operand mean = gather.code.outputs[0], var = c_.code[other_sum].code.outputs[0];
+    const BufferId mean_buffer = gather.outputs[0], var_buffer = c_.code[other_sum].outputs[0];
     const int64_t features = num_elements(mean.shape);
     const std::string name = mean.tensor + ", " + var.tensor;
     const BufferId own = c_.new_buffer(BufferKind::scratch, 2 * mean.bytes()),
@@ -130,7 +131,7 @@ class JoinStatistics {
     moments.code.name += ", " + var.tensor;
     moments.code.attrs.set("count", moments.code.attrs.integer("count") / parts);
     moments.outputs = {own, own};
-    moments.code.outputs = {operand_of(mean.shape, mean.tensor + ".own"), operand_of(var.shape, var.tensor + ".own")};
+    moments.code.outputs = {operand_of(mean.shape, name), operand_of(var.shape, name)};
     moments.code.outputs[1].offset = mean.bytes();
 
     gather.code.collective = Collective::all_gather;
@@ -160,38 +161,47 @@ class JoinStatistics {
     if (!apart || !is_whole(v.outputs[0], v.code.outputs[0]) || !is_whole(v.outputs[1], v.code.outputs[1])) return;
     const std::optional<size_t> sum = sum_of(maker, 0, true), other = sum_of(maker, 1, true);
     if (!sum || !other || *other < *sum || !in_same_group(*sum, *other) || is_used_before(*sum, *other)) return;
-    const BufferId first = v.outputs[0], second = v.outputs[1];
-    const int64_t bytes = v.code.outputs[0].bytes();
-    const BufferKind kind = c_.buffers[static_cast<size_t>(first)].kind;
-    const BufferId both = c_.new_buffer(kind, 2 * bytes);
     VirtualInstruction& call = c_.code[*sum];
-    const std::string more = c_.code[*other].code.inputs[0].tensor;
+    const BufferId own = v.outputs[0], other_own = v.outputs[1], summed = call.outputs[0],
+                   other_summed = c_.code[*other].outputs[0];
+    if ((own == summed) != (other_own == other_summed)) return;
+    const std::string more = c_.code[*other].code.inputs[0].tensor, name = call.code.inputs[0].tensor + ", " + more;
     call.code.name += ", " + more;
     call.code.purpose = Purpose::statistics;
-    call.code.inputs = call.code.outputs = {
-        operand_of({2, num_elements(call.code.inputs[0].shape)}, call.code.inputs[0].tensor + ", " + more)};
+    call.code.inputs = call.code.outputs = {operand_of({2, num_elements(call.code.inputs[0].shape)}, name)};
     removed_[*other] = true;
+    put_together(own, other_own, name);
+    if (own != summed) put_together(summed, other_summed, name);
+  }
+
+  /// Gives two buffers of equal size one buffer, the second one behind the first, and their contents one name: an
+  /// instruction that reads both finds one value.
+  void put_together(BufferId first, BufferId second, const std::string& name) {
+    const VirtualBuffer one = c_.buffers[static_cast<size_t>(first)];
+    const BufferId both = c_.new_buffer(one.kind, 2 * one.bytes);
     for (VirtualInstruction& user : c_.code) {
-      move_to(both, first, 0, user.inputs, user.code.inputs);
-      move_to(both, first, 0, user.outputs, user.code.outputs);
-      move_to(both, second, bytes, user.inputs, user.code.inputs);
-      move_to(both, second, bytes, user.outputs, user.code.outputs);
+      move_to(both, first, 0, name, user.inputs, user.code.inputs);
+      move_to(both, first, 0, name, user.outputs, user.code.outputs);
+      move_to(both, second, one.bytes, name, user.inputs, user.code.inputs);
+      move_to(both, second, one.bytes, name, user.outputs, user.code.outputs);
     }
   }
 
   /// True if the sums are used between the collectives.
   bool is_used_before(size_t sum, size_t other) const {
     for (size_t i = sum + 1; i < other; ++i)
-      if (touches_buffer(c_.code[i], c_.code[other].inputs[0])) return true;
+      if (touches_buffer(c_.code[i], c_.code[other].inputs[0]) || touches_buffer(c_.code[i], c_.code[sum].outputs[0]))
+        return true;
     return false;
   }
 
-  static void move_to(BufferId to, BufferId from, int64_t offset, std::vector<BufferId>& buffers,
-                      std::vector<Operand>& operands) {
+  static void move_to(BufferId to, BufferId from, int64_t offset, const std::string& name,
+                      std::vector<BufferId>& buffers, std::vector<Operand>& operands) {
     for (size_t i = 0; i < buffers.size(); ++i) {
       if (buffers[i] != from) continue;
       buffers[i] = to;
       operands[i].offset += offset;
+      operands[i].tensor = name;
     }
   }
 

@@ -77,7 +77,7 @@ class TokenExchange {
   LayoutId made(size_t output) const { return l_.node_outputs[static_cast<size_t>(id_)][output]; }
   void keep(size_t output, View view) { l_.have(node_.outputs[output]).push_back({made(output), std::move(view)}); }
 
-  /// Of the layer in this micro-batch.
+  /// Identifies the layer in this micro-batch.
   std::pair<size_t, TensorId> key() const {
     return {l_.slot(), at_.is_grad() ? node_.inputs[at_.kept()] : node_.outputs[1]};
   }
@@ -184,7 +184,7 @@ class TokenExchange {
   int64_t ranks_ = 1;
   int group_ = -1;
   bool counted_ = false;  ///< ranks move only the rows that are used
-  std::string name_;      ///< of the layer
+  std::string name_;      ///< the layer's name
   std::vector<bool> direct_;
 };
 

@@ -73,7 +73,7 @@ class TaskLowering {
 
   Lowering& l_;
   NodeId begun_ = -1;                ///< a forward node that has begun; -1: none
-  std::vector<NodeId> gradients_{};  ///< those in this task that may begin early
+  std::vector<NodeId> gradients_{};  ///< gradients in this task that may begin early
 };
 
 }  // namespace

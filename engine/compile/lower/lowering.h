@@ -77,7 +77,7 @@ struct ReceiverProgress {
 struct SentTokens {
   int64_t rows_of_block = 0, pairs = 0;
   double expected_share = 1;
-  View rows, places;     ///< of this rank's tokens
+  View rows, places;     ///< rows of this rank's tokens
   View counts;           ///< [ranks, ranks]: the rows that are used
   View ids, weights, x;  ///< received
   View dy;               ///< in the backward pass: received

@@ -1,5 +1,5 @@
-// What loss.class_weights makes of labels: weighted class probabilities, which soft_cross_entropy reads; the formula is
-// in class_targets.h. The prediction only determines the shape.
+// Turns labels into class probabilities times loss.class_weights, which soft_cross_entropy reads; the formula is in
+// class_targets.h. The prediction only determines the shape.
 #include "engine/ops/class_targets/class_targets.h"
 
 #include <fmt/format.h>

@@ -500,7 +500,7 @@ CudaKernel experts_on_hopper(const ExpertsLaunch& e, Ref<Mixed> y, Ref<Mixed> ke
   };
 }
 
-/// What experts_grad reads and writes beside the operands of both kernels.
+/// Operands of experts_grad beside those of both kernels.
 struct ExpertsGradient {
   Ref<Mixed> dy, kept, dx, dweights, dup, ddown;
   bool adds_up, adds_down;

@@ -28,7 +28,7 @@ struct RowsProduct {
   int terms, columns, parts;  ///< columns of each part
   int column_tiles;
   const bf16* tokens;  ///< [tokens, terms]
-  bf16 *to, *act_to;   ///< as c and act
+  bf16 *to, *act_to;   ///< matrices of c and act
   Ref<Mixed> weights;
   ExpertActivation activation;
 
@@ -164,7 +164,7 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
 struct RowsResults {
   const CUtensorMap& map;
   bf16* to;
-  int columns, parts;  ///< of a row of the matrix
+  int columns, parts;  ///< sizes of a row of the matrix
 
   /// The first `rows` lines of a panel that begins at `column` of `part`, from row `first` on.
   __device__ void write(const ResultsWriter& out, const unsigned char* slot, int part, int column, int first,
@@ -286,7 +286,7 @@ struct SumOverRows {
   int experts, lines, columns;
   int line_pairs, column_tiles;
   const uint4* tokens;  ///< [tokens, lines]
-  bf16* to;             ///< as c, if it is bf16
+  bf16* to;             ///< the matrix of c, if it is bf16
   bool adds;
 };
 
@@ -309,7 +309,7 @@ struct SumsTile {
 /// The rows of a step of a tile, of which a thread gathers every 16th.
 struct SumsStep {
   int row = 0, line = 0, column = 0;
-  int tokens[4];  ///< of the thread's rows; -1: none
+  int tokens[4];  ///< tokens of the thread's rows; -1: none
 };
 
 /// The steps of all tiles of a pair, one after another. They are looked up two steps ahead, and the rows of an expert a
@@ -391,7 +391,7 @@ struct SumsResults {
   const SumOverRows& x;
   const SumsTile& tile;
   const ResultsWriter& out;
-  int line;  ///< of the group's first sums
+  int line;  ///< line of the group's first sums
 
   __device__ void write_f32(const float (&d)[128]) const {
 #pragma unroll

@@ -26,7 +26,7 @@ inline constexpr int kGroups = 2;  ///< groups of warps that compute
 inline constexpr int kPair = 2;    ///< blocks of a cluster
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads, kComputingWarps = kGroups * 4;
 inline constexpr int kABytes = 2 * kLines * kTerms, kBBytes = 2 * kColumns * kTerms;
-inline constexpr int kPanels = kColumns / 64;  ///< of B, and of bf16 results
+inline constexpr int kPanels = kColumns / 64;  ///< panels of B, and of bf16 results
 inline constexpr int kSlots = 2;               ///< panels of results on their way to memory
 inline constexpr int kPairsAtOnce = 8;         ///< pairs of lines of tiles that share columns in the L2 cache
 inline constexpr int kMostExperts = 384;

@@ -26,7 +26,7 @@ struct ExpertOperands {
   size_t ids() const { return first + 2; }
   size_t up() const { return first + 3; }
   size_t down() const { return first + 4; }
-  size_t kept() const { return first + 5; }  ///< of the gradient
+  size_t kept() const { return first + 5; }  ///< an input of the gradient alone
 };
 /// nullopt: the node is none.
 std::optional<ExpertOperands> expert_operands(const Node& node);

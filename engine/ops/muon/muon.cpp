@@ -17,7 +17,7 @@ int64_t muon_work(const std::vector<Ints>& parameters) {
   return most;
 }
 
-/// Of the rank with the most work. The products of a step: X X^T, A A, and one with X.
+/// The cost on the rank with the most work. The products of a step are X X^T, A A, and one with X.
 Cost muon_cost(Infos in, Infos out, const Attrs& attrs) {
   double most = 0;
   for (const Ints& shard : attrs.int_lists("parameters")) {
@@ -79,12 +79,12 @@ extern const OptimizerDef muon_optimizer = {
               "Scale the updates of matrices to the size of adamw's, so that both use one learning rate; false: "
               "by sqrt(max(1, rows / columns))."),
          flag("adamw", false, "Update these parameters with adamw: for groups, e.g. the last layer."),
-         numbers("betas", "Of adamw: decay rates of the first and second moment.")
+         numbers("betas", "Decay rates of the first and second moment of adamw.")
              .defaults(std::vector<double>{0.9, 0.999})
              .items(2)
              .at_least(0)
              .below(1),
-         number("eps", "Of adamw: small constant in the denominator for numerical stability.").defaults(1e-8).above(0)},
+         number("eps", "Small constant in the denominator of adamw for numerical stability.").defaults(1e-8).above(0)},
     .same_in_groups = {"betas"},  // the bias corrections of a step follow from them
     .kernel = &muon_update_kernel,
     .kernel_attrs = [](const Attrs& settings) -> Attrs {

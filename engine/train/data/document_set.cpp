@@ -487,6 +487,7 @@ DocumentSet::Summary DocumentSet::summarize() const {
   }
   for (int64_t d = 0; d < index_.size(); ++d) {
     const DocumentTokens tokens = tokens_.document(d);
+    if (!filter_.empty() && tokens.size() == 0) continue;  // it is left out
     const bool is_truncated = !splits_ && tokens.size() - 1 > length_;
     summary.truncated += is_truncated ? 1 : 0;
     if (tokens.count_trained(1, is_truncated ? length_ + 1 : tokens.size()) > 0) continue;

@@ -14,7 +14,7 @@ namespace {
 /// less loses digits to the rounding of f32.
 constexpr double kChangeOfLoss = 0.01;
 /// Relative error of a loss, which is a sum in f32.
-constexpr double kRoundingOfLoss = 1e-7;
+constexpr double kRoundingOfLoss = 2e-7;
 /// Tensors with smaller norms, relative to that of all gradients, cannot change the loss enough.
 constexpr double kLeastNorm = 1e-2;
 constexpr double kShorter = 10;

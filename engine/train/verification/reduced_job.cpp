@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kOperationsPerUpdate = 20;  // of one element
+constexpr double kOperationsPerUpdate = 200;  // of one element, and of its initial value
 constexpr double kVerifiedEps = 1e-3;
 constexpr int64_t kLeastRows = 2;  // of a rank's micro-batch, for layers that compute over rows
 constexpr int64_t kLeastLength = 16, kLeastWidth = 64, kLeastImage = 32;
