@@ -33,6 +33,7 @@ def campaigns(build, seed):
                                "--seed", seed)
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
     yield "injured files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
+    yield "failing object stores", python("stores/object_stores_test.py", binaries / "trainctl", "--long")
     yield "verified templates", python("cli/verify_test.py", binaries / "trainctl", "--templates")
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
     yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)

@@ -124,7 +124,7 @@ def activations(folder):
 def audits(folder):
     """A bit that is wrong on one rank from step 6 on is named by the audit of step 8; a sound run passes its audits."""
     folder.run("run", "job.yaml", "train.epochs=3", "train.audit_every=4", "train.fingerprints=0")
-    failed = folder.run("run", "job.yaml", "train.epochs=3", "train.audit_every=4", "train.fingerprints=0", code=3,
+    failed = folder.run("run", "job.yaml", "train.epochs=3", "train.audit_every=4", "train.fingerprints=0", code=5,
                         TRAINCTL_TEST_FAULT="1:6:flip")
     said = failed.stdout + failed.stderr
     assert "audit: step 8 gave other bits on core" in said and "weight/" in said and "rank 1" in said, said

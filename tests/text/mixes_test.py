@@ -9,6 +9,7 @@ killed with SIGKILL and resumed by as many ranks or by others: together their st
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -116,6 +117,61 @@ def check_sequence(per_step):
         first += size
 
 
+DOCUMENTS = """seed: 4
+dataset:
+  type: mix
+  batch: 4
+  mix_by: tokens
+  mix: {a: 0.6, b: 0.4}
+  sources:
+    a: {type: text, path: texts.jsonl, tokenizer: tok, length: 64, pack: true, packing: in_order, fim: 0.5, curriculum: length, deduplicate: true,
+        fim_tokens: [<fim_prefix>, <fim_suffix>, <fim_middle>], filter: "tokens > 1 and lang == 'en'"}
+    b: {type: tokens, path: tokens.bin, length: 64}
+validation: {every_steps: 6, dataset: {sources: {a: held_out.jsonl}}}
+network:
+  - {name: emb, type: embedding, vocab: 310, units: 16, inputs: [data]}
+  - {name: qkv, type: dense, units: 48}
+  - {name: attn, type: attention, heads: 2, causal: true, mask: documents, inputs: [qkv, documents]}
+  - {name: out, type: dense, units: 310}
+loss: {type: softmax_cross_entropy, ignore_index: -100}
+optimizer: {type: sgd, learning_rate: 0.1}
+train: {steps: 12}
+launch: {device: cpu}
+"""
+
+
+def check_documents(scene, folder):
+    """Packed, filtered and rearranged documents beside rows of tokens: the losses of one rank under every plan, and notes on what is left out."""
+    words = "alpha beta gamma delta epsilon zeta eta theta".split()
+    draw = random.Random(3)
+    for name, count in [("texts", 60), ("held_out", 20)]:
+        texts = [" ".join(draw.choice(words) for _ in range(draw.randrange(2, 50))) for _ in range(count)]
+        texts[7] = texts[3]
+        rows = (json.dumps({"text": text, "lang": "de" if i % 4 == 0 else "en"}) for i, text in enumerate(texts))
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "corpus.txt").write_text(" ".join(words * 50))
+    scene.run("data", "train-tokenizer", "corpus.txt", "--vocab", "300", "--special", "<fim_prefix>", "<fim_suffix>", "<fim_middle>", "-o", "tok")
+    scene.run("data", "tokens", "texts.jsonl", "--tokenizer", "tok", "-o", "tokens.bin")
+    (folder / "documents.yaml").write_text(DOCUMENTS)
+    notes = scene.run("check", "documents.yaml")
+    for note in ["15 of 60 documents are left out by dataset.filter", "1 of 60 documents is left out by dataset.deduplicate", "rearranged for fill-in-the-middle"]:
+        assert note in notes, f"no note '{note}' in\n{notes}"
+    expected = {}
+    for plan, words_of_plan in PLANS.items():
+        if "whole" in plan:
+            continue
+        scene.run("run", "documents.yaml", *words_of_plan, "parallel.micro_batches=2")
+        losses = scene.losses(scene.last_run())
+        expected = expected or losses
+        assert len(losses) >= 12, losses
+        for step, loss in expected.items():
+            assert abs(losses[step] - loss) <= 1e-5 * abs(loss), f"{plan}: step {step}: {losses[step]} and not {loss}"
+    (folder / "wrong.yaml").write_text(DOCUMENTS.replace("lang ==", "language =="))
+    wrong = scene.run("check", "wrong.yaml", code=2)
+    assert "wrong.yaml:9" in wrong and "texts.jsonl:1" in wrong and "lang" in wrong, wrong
+    print("packed, filtered and rearranged documents have the losses of one rank under every plan")
+
+
 def main():
     program = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as name:
@@ -180,6 +236,7 @@ def main():
         check_sequence(draws)
         assert any(number >= SIZES["a"] + SIZES["b"] for number in draws[step + 2]), "the new source is drawn"
         print(f"a source that joins by mix_schedule after step {step}: the others continue with their next samples")
+        check_documents(scene, folder)
     print("all checks passed")
 
 

@@ -79,7 +79,7 @@ class SampleOrder {
     return std::min(static_cast<int64_t>(batch_.size()), samples_ - step * static_cast<int64_t>(batch_.size()));
   }
   /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
-  /// nothing.
+  /// nothing, unless the set is a mixture.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);
   /// For each row of the last batch(): the pass over the set, counted over the whole run.
   std::span<const uint64_t> passes() const { return passes_; }

@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kOperationsPerUpdate = 20;  // of one element
+constexpr double kOperationsPerUpdate = 200;  // of one element, and of its initial value
 constexpr double kVerifiedEps = 1e-3;
 constexpr int64_t kLeastRows = 2;  // of a rank's micro-batch, for layers that compute over rows
 constexpr int64_t kLeastLength = 16, kLeastWidth = 64, kLeastImage = 32;
@@ -138,7 +138,7 @@ Reduction drop_blocks(const JobSpec& spec) {
     return name.number >= 0 && name.block == block && !kept.contains(name.number);
   };
   std::erase_if(smaller.network, [&](const LayerSpec& layer) { return is_dropped(layer.name); });
-  // What a block read from a dropped one, it reads from the kept one before that.
+  // A block that read from a dropped one reads from the kept one before that.
   for (LayerSpec& layer : smaller.network)
     for (std::string& input : layer.inputs)
       if (is_dropped(input)) {
