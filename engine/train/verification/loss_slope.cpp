@@ -42,7 +42,8 @@ LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, do
   };
   const double coarse = slope_at(longest), middle = slope_at(longest / 2), fine = slope_at(longest / 4);
   const double rounding = kRoundingOfLoss * std::abs(loss) / (longest / 4);
-  // Of a smooth loss the error is a multiple of the squared length: each half removes three quarters of it.
+  // Where the loss is smooth, the error is a multiple of the squared length: a step of half the length has a quarter of
+  // it.
   const bool is_smooth =
       std::abs((coarse - middle) - 4 * (middle - fine)) < std::abs(coarse - middle) / 2 + 4 * rounding;
   const double from_coarse = middle + (middle - coarse) / 3, from_middle = fine + (fine - middle) / 3;
