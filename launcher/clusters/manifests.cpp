@@ -150,12 +150,12 @@ void add_volumes(const KubernetesSpec& spec, Values& values) {
   values["mounts"] = in_lines(mounts);
 }
 
-/// What depends on launch.kubernetes.kind.
+/// The parts of a manifest that depend on launch.kubernetes.kind.
 struct PodKind {
   const char* kind;
   const char* file;       ///< template, and name of the file
   const char* pods;       ///< between the name of the job and the number of a pod
-  const char* uid_field;  ///< of a pod: the same text for all pods that one object ever starts
+  const char* uid_field;  ///< field of a pod with the same text for all pods that one object ever starts
   const char* container;
   bool has_own_queues;  ///< else a queue is one of Kueue
 };

@@ -58,7 +58,8 @@ TEST_CASE("elastic: a host on which an audit failed is left out like a lost one"
   CHECK(elastic.note_lost(cluster, reports) == "host b computes incorrectly (rank 3: audit: step 8 gave other bits)");
   CHECK(elastic.note_lost(cluster, reports).empty());
   std::string fault;
-  for (const JobSpec& on : elastic.jobs(fault)) CHECK(hosts_of(on) == std::vector<std::string>{"a:2"});
+  for (const JobSpec& on : elastic.jobs(fault))
+    for (const std::string& host : hosts_of(on)) CHECK(host.starts_with("a:"));
 }
 
 TEST_CASE("elastic: a host that is lost is noted once, and an end without a lost host changes nothing") {

@@ -10,7 +10,6 @@
 #include "engine/planning/plan_job.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
-#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
@@ -116,12 +115,20 @@ launch: {ranks: 2, device: cuda, machine: h100x8}
 
 TEST_CASE("under max_memory collectives are repeated in the backward pass if their kept results do not fit") {
   const auto megatron = [](const std::string& max_memory) {
-    return plan_job(
-        job_spec("transformer", {"launch.ranks=2", "parallel.mode=semi_auto_parallel",
-                                 "parallel.strategies={'h.*.ln?': [[1, 2, 1]], h.*.q: [[1, 1, 1], [2, 1]], h.*.k: [[1, "
-                                 "1, 1], [2, 1]], h.*.v: [[1, 1, 1], [2, 1]], h.*.proj: [[1, 1, 2], [1, 2]], h.*.fc1: "
-                                 "[[1, 1, 1], [2, 1]], h.*.fc2: [[1, 1, 2], [1, 2]]}",
-                                 "parallel.recompute=['h.*']", "parallel.max_memory=" + max_memory}));
+    return plan_job(parse_job(R"(
+dataset: {type: random, shape: [16, 64], label_shape: [16, 64], label_dtype: f32, batch: 32}
+modules:
+  block: [{name: norm, type: layer_norm}, {name: up, type: dense, units: 256}, {name: act, type: gelu},
+          {name: down, type: dense, units: 64}, {name: sum, type: add, inputs: [down, input]}]
+network: [{module: block, name: h, repeat: 8}]
+loss: mse
+optimizer: {type: sgd}
+parallel:
+  mode: semi_auto_parallel
+  strategies: {h.*.up: [[1, 1, 1], [2, 1]], h.*.down: [[1, 1, 2], [1, 2]], 'h.*.norm': [[1, 2, 1]]}
+  recompute: ['h.*']
+  max_memory: )" + max_memory + "\nlaunch: {ranks: 2}\n",
+                              "job.yaml"));
   };
   const PlannedJob any = megatron("0");
   REQUIRE_FALSE(any.plan.kept.empty());

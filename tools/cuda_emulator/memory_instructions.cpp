@@ -378,7 +378,7 @@ bool decode_sends(Decoder& d, const Statement& s, Instruction& in) {
     in.run = send_tile;
     return true;
   }
-  if (s.opcode == "prefetch.tensormap" || s.opcode == "prefetch.global.L2") {
+  if (s.opcode == "prefetch.tensormap") {
     in.run = [](const Instruction&, Warp&, uint32_t) {};
     return true;
   }

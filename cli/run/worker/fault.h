@@ -47,7 +47,7 @@ class Fault {
   void strike(int64_t step) const;
   /// The collective to skip; nullopt if no skip is ordered or the program has no collective.
   std::optional<LeftOut> left_out(const Program& program) const;
-  /// What changes the arena after a step, from 1; null if no flip is ordered.
+  /// Changes the arena after a step, counted from 1; null if no flip is ordered.
   std::function<void(int64_t step, Executor&)> corruption(const Program& program) const;
 
  private:

@@ -132,6 +132,9 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
       bucket.optimizer_states = states;
     } else if (c.exchanges_averages) {
       r.average = kept.average;
+      // The optimizer's memory begins where it does in the training, which has these gradients elsewhere.
+      for (const BufferId shared : {kept.gradients, kept.sums})
+        if (bucket.gradients_share_memory && shared >= 0) c.buffers[static_cast<size_t>(shared)].bytes = 0;
     }
   }
   c.program.buckets.push_back(std::move(bucket));

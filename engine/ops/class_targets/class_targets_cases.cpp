@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -16,6 +18,9 @@ Outputs class_targets(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
+/// Determines the shape alone.
+CaseInput logits_of_targets(Shape shape) { return {.shape = std::move(shape), .differentiable = false}; }
+
 Attrs weights_of(int64_t classes, double smoothing) {
   std::vector<double> weights;
   for (int64_t c = 0; c < classes; ++c) weights.push_back(0.5 + 0.25 * static_cast<double>(c));
@@ -30,9 +35,9 @@ Attrs with_ignored(Attrs attrs) {
 }  // namespace
 
 extern const OpCases class_targets_cases = {
-    .rows = {{"class_targets", {{{6, 5}}, ids({6}, 5)}, weights_of(5, 0), {{6, 5}}},
-             {"class_targets", {{{4, 6, 3}}, ids({4, 6}, 3)}, weights_of(3, 0.2), {{4, 6, 3}}},
-             {"class_targets", {{{8, 3}}, ids({8}, 3)}, with_ignored(weights_of(3, 0)), {{8, 3}}}},
+    .rows = {{"class_targets", {logits_of_targets({6, 5}), ids({6}, 5)}, weights_of(5, 0), {{6, 5}}},
+             {"class_targets", {logits_of_targets({4, 6, 3}), ids({4, 6}, 3)}, weights_of(3, 0.2), {{4, 6, 3}}},
+             {"class_targets", {logits_of_targets({8, 3}), ids({8}, 3)}, with_ignored(weights_of(3, 0)), {{8, 3}}}},
     .references = {{"class_targets", class_targets}},
     .rules = {{{"class_targets", {{{2, 3}}, {{2}, DType::i32}}, weights_of(3, 0)}, "ab,a->ab", "b", {{2, 3}}}},
     .shape_errors = {{{"class_targets", {{{2, 3}}, {{2}, DType::i32}}, weights_of(2, 0)},

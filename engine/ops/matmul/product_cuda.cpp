@@ -2,7 +2,6 @@
 #include "engine/ops/matmul/product_cuda.h"
 
 #include "engine/base/error.h"
-#include "engine/ops/matmul/few_rows_cuda.h"
 #include "engine/ops/small_step/small_step.h"
 
 namespace trainctl::cuda {
@@ -27,8 +26,6 @@ std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& s
   check(product.residual == nullptr || !product.accumulate, "a product adds itself to C or to a residual, not to both");
   if (product.is_fp8()) return prepare_cublas(product, scratch);
   const Product p = normal_form(product);
-  if (small_step_kernels())
-    if (std::optional<CudaKernel> few = prepare_few_rows(p)) return few;
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
   if (work < kLarge && p.a_row == 0 && p.residual == nullptr && small_step_kernels()) {
     if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;

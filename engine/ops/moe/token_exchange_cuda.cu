@@ -108,9 +108,15 @@ CudaKernel prepare_place_tokens(const CudaKernelCall& call) {
 
 CudaKernel prepare_pack_tokens(const CudaKernelCall& call) {
   const int64_t bytes = call.in[0].shape.back() * byte_size(call.in[0].dtype);
+  const auto begin_at = [&](int64_t word) {  // rows of both operands begin at whole words
+    const auto address = [](const TensorArg& arg) {
+      return static_cast<int64_t>(reinterpret_cast<uintptr_t>(arg.data));
+    };
+    return (bytes | address(call.in[0]) | address(call.out[0])) % word == 0;
+  };
   if (call.in[0].dtype == DType::i32) return launch_pack<int32_t>(call, bytes, -1);
-  if (bytes % 16 == 0) return launch_pack<uint4>(call, bytes, uint4{});
-  if (bytes % 4 == 0) return launch_pack<uint32_t>(call, bytes, 0u);
+  if (begin_at(16)) return launch_pack<uint4>(call, bytes, uint4{});
+  if (begin_at(4)) return launch_pack<uint32_t>(call, bytes, 0u);
   return launch_pack<uint16_t>(call, bytes, uint16_t{0});
 }
 

@@ -42,7 +42,7 @@ extern const KernelDef muon_update_kernel = {
     .updates_outputs = true,
     .has_products = true,
     .cost = muon_cost,
-    .most_cuda_scratch = [](const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace; },
+    .most_cuda_scratch = [](const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; },
     .example =
         [] {
           using namespace example;

@@ -122,6 +122,9 @@ __global__ void __launch_bounds__(kRecurrentThreads)
 
 RecurrentSize recurrent_size_of(const TensorArg& y) { return {y.shape[0], y.shape[1], y.shape[2]}; }
 
+/// Compilers read the last value of an odd number with the word after it, so that word must exist.
+size_t shared_bytes(int64_t values) { return static_cast<size_t>(ceil_div(values, 4)) * 4 * sizeof(float); }
+
 /// More shared memory than 48 KiB must be asked for.
 template <class Kernel>
 void allow_shared(Kernel kernel, size_t bytes, const char* name) {
@@ -136,7 +139,7 @@ CudaKernel prepare_recurrent(const CudaKernelCall& call) {
   const RecurrentSize s = recurrent_size_of(call.out[0]);
   return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
-    const auto shared = static_cast<size_t>(3 * s.h) * sizeof(float);
+    const size_t shared = shared_bytes(3 * s.h);
     allow_shared(recurrent_forward<Cell, T>, shared, "lstm and gru");
     return
         [=, gx = ref<T>(call.in[0]), w = ref<T>(call.in[1]), bias = Cell::kHasState ? Ref<T>{} : ref<T>(call.in.back()),
@@ -154,7 +157,7 @@ CudaKernel prepare_recurrent_grad(const CudaKernelCall& call) {
   const RecurrentSize s = recurrent_size_of(call.in[1]);
   return with_float_type(call.in[1].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
-    const auto shared = static_cast<size_t>((2 + Cell::kGates) * s.h) * sizeof(float);
+    const size_t shared = shared_bytes((2 + Cell::kGates) * s.h);
     allow_shared(recurrent_backward<Cell, T>, shared, "gradient of lstm and gru");
     const int64_t elements = Cell::kGates * s.h * (s.h + (Cell::kHasState ? 0 : 1));
     const TensorArg &dw = call.out[1], &db = call.out.back();

@@ -239,10 +239,13 @@ std::string AuditMismatch::text() const {
                                  core_text(replay_core), tensor);
   if (element >= 0) text += fmt::format(", element {}: {:.9g} and {:.9g}", element, first, replayed);
   if (third_core < 0) return text;
-  if (!first_is_wrong) return text + fmt::format("; a third run on {} agrees with neither", core_text(third_core));
-  const int wrong = *first_is_wrong ? first_core : replay_core;
-  return text +
-         fmt::format("; a third run on {} shows that {} computes incorrectly", core_text(third_core), core_text(wrong));
+  const std::string third = "; a third run on " + core_text(third_core);
+  if (first_is_wrong && *first_is_wrong)
+    return text + third + " agrees with the replay, so " + core_text(first_core) + " computed incorrectly";
+  if (first_is_wrong)
+    return text + third + " agrees with the step, so " + core_text(replay_core) + " computed incorrectly";
+  return text + third +
+         (third_core == first_core ? " does not tell which of them computed incorrectly" : " agrees with neither");
 }
 
 AuditFailed::AuditFailed(const AuditMismatch& mismatch, const std::string& where)
@@ -382,10 +385,13 @@ class StepAudit::State {
     }
     if (is_same) return;
     found.third_core = move_to_another_core({recording_.core, found.replay_core});
+    // Without a third core the first one shows at least whether its fault was transient.
+    const bool has_third = found.third_core != recording_.core && found.third_core != found.replay_core;
+    if (!has_third) found.third_core = move_to_another_core({found.replay_core});
     const NamedValues third = run_again().first;
     if (same(third, values, nullptr))
       found.first_is_wrong = true;
-    else if (same(third, recording_.after, nullptr))
+    else if (has_third && same(third, recording_.after, nullptr))
       found.first_is_wrong = false;
     values_ = std::move(values);
     mismatch_ = std::move(found);

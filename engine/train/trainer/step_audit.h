@@ -30,7 +30,7 @@ struct AuditMismatch {
   int64_t element = -1;            ///< first one with other bits; -1: not known
   double first = 0, replayed = 0;  ///< its values
   int first_core = -1, replay_core = -1, third_core = -1;  ///< -1: not known, or no third run
-  std::optional<bool> first_is_wrong;                      ///< what the third run says; nullopt: it agrees with neither
+  std::optional<bool> first_is_wrong;                      ///< according to the third run; nullopt: it does not tell
   std::string text() const;                                ///< one sentence without the rank
 };
 

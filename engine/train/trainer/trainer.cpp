@@ -156,6 +156,9 @@ void Trainer::make_evaluator(const ExecutorOptions& training, const TrainOptions
 /// `training`: the options of the executor that trains, in whose arena the exchange runs.
 void Trainer::make_exchange(const ExecutorOptions& training, const Program& program) {
   require_same_places(program_, program);
+  for (size_t b = 0; b < program.buckets.size(); ++b)
+    check(program.buckets[b].average_offset == program_.buckets[b].average_offset,
+          "the exchange must find the averages at the offsets of the training");
   ExecutorOptions beside;
   beside.seed = training.seed;
   beside.threads = training.threads;

@@ -17,11 +17,11 @@ std::string_view to_string(CheckStatus status);
 
 struct VerifiedCheck {
   std::string name;  ///< "proof", "losses", "gradients", …
-  std::string rule;  ///< what holds if it has passed, as a sentence
+  std::string rule;  ///< the property that a passed check shows, as a sentence
   CheckStatus status = CheckStatus::passed;
   std::string summary;  ///< "largest relative difference 2.1e-07, at step 3"; of a skipped check the reason
   std::optional<double> largest, tolerance;  ///< relative differences
-  std::vector<std::string> findings;         ///< what is wrong, the first ones
+  std::vector<std::string> findings;         ///< the first faults
 };
 
 struct Certificate {
@@ -30,7 +30,7 @@ struct Certificate {
   std::string trainctl;              ///< version
   std::string written;               ///< "2026-11-29 12:30:00 UTC"
   std::string device = "cpu";        ///< where the numbers were computed
-  int ranks = 1;                     ///< of the job
+  int ranks = 1;                     ///< ranks of the job
   int64_t steps = 0;                 ///< steps of each run
   double seconds = 0;                ///< that verification took
   std::vector<std::string> changes;  ///< how the job was reduced; empty: it ran in full size

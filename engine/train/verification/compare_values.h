@@ -14,7 +14,7 @@ namespace trainctl {
 struct ValueDifference {
   double largest = 0;                 ///< infinite if a value is not finite in one run alone
   std::string at;                     ///< "fc1.weight" or "step 3"; empty: there is no difference
-  std::vector<std::string> findings;  ///< those above the tolerance, the largest first
+  std::vector<std::string> findings;  ///< differences above the tolerance, the largest first
 };
 
 /// Relative differences of losses.

@@ -14,7 +14,7 @@ namespace {
 /// less loses digits to the rounding of f32.
 constexpr double kChangeOfLoss = 0.01;
 /// Relative error of a loss, which is a sum in f32.
-constexpr double kRoundingOfLoss = 1e-7;
+constexpr double kRoundingOfLoss = 2e-7;
 /// Tensors with smaller norms, relative to that of all gradients, cannot change the loss enough.
 constexpr double kLeastNorm = 1e-2;
 constexpr double kShorter = 10;
@@ -42,7 +42,8 @@ LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, do
   };
   const double coarse = slope_at(longest), middle = slope_at(longest / 2), fine = slope_at(longest / 4);
   const double rounding = kRoundingOfLoss * std::abs(loss) / (longest / 4);
-  // Of a smooth loss the error is a multiple of the squared length: each half removes three quarters of it.
+  // Where the loss is smooth, the error is a multiple of the squared length: a step of half the length has a quarter of
+  // it.
   const bool is_smooth =
       std::abs((coarse - middle) - 4 * (middle - fine)) < std::abs(coarse - middle) / 2 + 4 * rounding;
   const double from_coarse = middle + (middle - coarse) / 3, from_middle = fine + (fine - middle) / 3;

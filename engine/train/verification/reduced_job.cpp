@@ -138,7 +138,7 @@ Reduction drop_blocks(const JobSpec& spec) {
     return name.number >= 0 && name.block == block && !kept.contains(name.number);
   };
   std::erase_if(smaller.network, [&](const LayerSpec& layer) { return is_dropped(layer.name); });
-  // What a block read from a dropped one, it reads from the kept one before that.
+  // A block that read from a dropped one reads from the kept one before that.
   for (LayerSpec& layer : smaller.network)
     for (std::string& input : layer.inputs)
       if (is_dropped(input)) {

@@ -24,7 +24,7 @@ struct RunDifference {
   std::vector<int64_t> loss_steps;        ///< logged by both
   std::optional<int64_t> first_loss;      ///< the first step with another loss
   double first_loss_distance = 0;
-  std::vector<std::string> notes;  ///< what could not be compared, and why
+  std::vector<std::string> notes;  ///< parts that could not be compared, and why
 
   /// Null: nothing differs.
   const TensorDistance* first() const;

@@ -467,7 +467,7 @@ class JobVerifier {
   const VerifyOptions& options_;
   const JobSpec& given_;
   Certificate certificate_;
-  int runs_ = 0;  ///< of the plan
+  int runs_ = 0;  ///< number of runs of the plan so far
 };
 
 }  // namespace

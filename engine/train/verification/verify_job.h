@@ -18,14 +18,14 @@ inline constexpr int kMostThreadRanks = 64;
 /// For tests: a fault of the planner, the compiler or a kernel.
 struct PlantedFault {
   std::function<void(Graph&)> in_rules{};                     ///< before the graph is planned
-  std::function<void(std::vector<Program>&)> in_programs{};   ///< of the plan, by rank
-  std::function<void(std::vector<Program>&)> in_reference{};  ///< of the one-rank reference
+  std::function<void(std::vector<Program>&)> in_programs{};   ///< the plan's programs, by rank
+  std::function<void(std::vector<Program>&)> in_reference{};  ///< the programs of the one-rank reference
   /// On each rank's thread before each step and after the last one; `run` counts the runs of the plan.
   std::function<void(int run, const Program&, int64_t step, Executor&)> in_state{};
 };
 
 struct VerifyOptions {
-  int64_t steps = 4;            ///< of each run, at least 2
+  int64_t steps = 4;            ///< length of each run, at least 2
   double most_work = 1e9;       ///< operations of a step over all ranks, which the job is reduced to
   double slope_seconds = 10;    ///< for slopes of the loss, of which at least one is measured
   double timeout_seconds = 60;  ///< for a collective

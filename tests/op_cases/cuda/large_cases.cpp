@@ -200,16 +200,16 @@ void add_experts(std::vector<OpCase>& rows) {
   const Attrs gated{
       {"experts", int64_t{3}}, {"function", std::string("swiglu")}, {"capacity", 3.0}, {"block", int64_t{17}}};
   rows.push_back({"experts",
-                  {{{2, 190, 72}}, {{2, 190, 2}}, ids({2, 190, 2}, 3), {{3, 2, 136, 72}}, {{3, 72, 136}}},
+                  {{{2, 190, 24}}, {{2, 190, 2}}, ids({2, 190, 2}, 3), {{3, 2, 136, 24}}, {{3, 24, 136}}},
                   gated,
-                  {{2, 190, 72}, {2, 190, 3, 8, 68}},
+                  {{2, 190, 24}, {2, 190, 3, 8, 68}},
                   5e-6});
   const Attrs plain{
-      {"experts", int64_t{12}}, {"function", std::string("relu")}, {"capacity", 12.0}, {"block", int64_t{1}}};
+      {"experts", int64_t{12}}, {"function", std::string("relu")}, {"capacity", 12.0}, {"block", int64_t{3}}};
   rows.push_back({"experts",
-                  {{{300, 264}}, {{300, 1}}, ids({300, 1}, 2), {{12, 1, 64, 264}}, {{12, 264, 64}}},
+                  {{{300, 264}}, {{300, 1}}, ids({300, 1}, 2), {{12, 1, 24, 264}}, {{12, 264, 24}}},
                   plain,
-                  {{300, 264}, {300, 12, 64, 1}},
+                  {{300, 264}, {300, 12, 8, 3}},
                   5e-6});
 }
 

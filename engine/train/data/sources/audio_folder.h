@@ -21,7 +21,7 @@ struct AudioFolderOptions {
   std::vector<std::string> classes;  ///< their numbers; empty: the names of the folders, sorted
   bool has_labels = true;            ///< false: there is no field `label`, and folders are no classes
   int64_t length = 0;                ///< samples per clip
-  int64_t sample_rate = 0;           ///< of every file
+  int64_t sample_rate = 0;           ///< the rate of every file
   bool mel = false;
   MelOptions mels;  ///< for mel; its sample rate is the one above
 };

@@ -29,7 +29,7 @@ struct TableColumns {
   TableField spec;
   TableWay way = TableWay::elements;
   std::vector<size_t> places;                ///< in the chosen columns of a file
-  std::vector<TableColumn> types;            ///< of the first file
+  std::vector<TableColumn> types;            ///< the columns of the first file
   std::vector<std::string> words;            ///< sorted
   std::vector<int32_t> numbers;              ///< number of each word
   StoredElement stored = StoredElement::u8;  ///< npy, elements

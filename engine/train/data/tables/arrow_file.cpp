@@ -183,7 +183,7 @@ class ArrowTable final : public TableFile {
   std::shared_ptr<ArrowHandle> handle_;
   ArrowSchema schema_{};
   std::vector<TableColumn> columns_;
-  std::vector<int64_t> first_rows_;  ///< of the groups
+  std::vector<int64_t> first_rows_;  ///< the first row of each group
   int64_t size_ = 0;
   std::vector<int32_t> chosen_;  ///< ascending
   BlockCache blocks_;

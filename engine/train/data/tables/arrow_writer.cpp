@@ -204,7 +204,7 @@ class ColumnBuilder {
         if (values_[i] != 0) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
       values_ = std::move(bits);
     }
-    std::vector<int64_t> lengths{rows_};  // of the lists of each dim
+    std::vector<int64_t> lengths{rows_};  // the number of lists in each dim, and of elements
     for (size_t dim = 0; dim < dims_; ++dim)
       lengths.push_back(column_.shape[dim] >= 0 ? lengths.back() * column_.shape[dim] : counts_[dim]);
     ArrowArray at = OwnedArray::make(elements_, dims_ == 0 ? nulls_ : 0,

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct MdsShard {
-  std::string path;                ///< of the file that is read
+  std::string path;                ///< the file that is read
   bool is_compressed = false;      ///< by zstd
   int64_t samples = 0, bytes = 0;  ///< bytes: without compression
 };
@@ -226,7 +226,7 @@ class MdsTable final : public TableFile {
   MdsIndexFile index_;
   OpenFiles files_;
   std::vector<TableColumn> columns_;
-  std::vector<int64_t> first_rows_;  ///< of the shards
+  std::vector<int64_t> first_rows_;  ///< the first row of each shard
   int64_t size_ = 0;
   BlockCache blocks_;
 };

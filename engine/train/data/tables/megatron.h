@@ -26,7 +26,7 @@ struct MegatronDocument {
 };
 
 struct MegatronIndex {
-  std::string path;  ///< of the .idx file
+  std::string path;  ///< the .idx file
   TokenType type = TokenType::i32;
   int64_t tokens = 0;
   std::vector<MegatronDocument> documents;

@@ -150,8 +150,8 @@ class TfRecords final : public TableFile {
 
   std::string path_;
   std::unique_ptr<InputFile> file_;  ///< null if the content is in text_
-  std::string text_;                 ///< of a compressed file
-  std::vector<int64_t> places_;      ///< of the messages
+  std::string text_;                 ///< the content of a compressed file
+  std::vector<int64_t> places_;      ///< where each message begins
   std::vector<TableColumn> columns_;
 };
 
