@@ -33,7 +33,7 @@ struct DataHeader {
   std::vector<ByteField> byte_fields = {};
   std::vector<std::string> classes = {};   ///< names of the classes, by number; empty: they have none
   double tokens = 0;                       ///< tokens per sample on average; 0: samples have none
-  std::vector<SourceHeader> sources = {};  ///< of a mixture, in its order
+  std::vector<SourceHeader> sources = {};  ///< the sources of a mixture, in its order
   std::vector<std::string> notes = {};     ///< lines about the samples for `plan`: documents that are left out
 };
 

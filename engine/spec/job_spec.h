@@ -106,7 +106,7 @@ struct DatasetSpec {
   bool pack = false;                    ///< several documents share a row
   std::string packing = "best_fit";     ///< best_fit | in_order | concatenate: how documents share rows
   std::string filter;                   ///< an expression over a document; documents for which it is false are left out
-  bool deduplicate = false;             ///< of documents with the same tokens only the first is used
+  bool deduplicate = false;             ///< only the first of documents with the same tokens is used
   double fim = 0;                       ///< fraction of the documents that are rearranged for fill-in-the-middle
   double fim_spm = 0.5;                 ///< fraction of those whose suffix comes before their prefix
   std::vector<std::string> fim_tokens;  ///< prefix, suffix and middle token; empty: those that the tokenizer has
@@ -115,8 +115,8 @@ struct DatasetSpec {
   double curriculum_noise = 0.05;       ///< how far a sample moves from its place by length, as a fraction of the set
   // mix: several sets, each declared in full (engine/planning/mixture.h)
   std::vector<DatasetSpec> sources;
-  std::string name;                       ///< of a source
-  double max_epochs = 0;                  ///< of a source: passes over it in the whole run; 0: no limit
+  std::string name;                       ///< a source: its key in dataset.sources
+  double max_epochs = 0;                  ///< a source: passes over it in the whole run; 0: no limit
   std::vector<SourceShare> mix;           ///< empty: by the sizes of the sources
   std::string mix_by = "samples";         ///< samples | tokens: the unit of the shares
   double temperature = 1;                 ///< shares to the power of 1 / temperature

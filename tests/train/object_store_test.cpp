@@ -27,7 +27,7 @@ TEST_CASE("keys are encoded as a signature needs them, and entities of a list ar
   CHECK_FALSE(object_store::next_element(xml, "Key", at));
 }
 
-TEST_CASE("a file of credentials has sections with keys; comments and blanks do not count") {
+TEST_CASE("a file of credentials has sections with keys, and comments and blanks do not count") {
   const object_store::IniFile file = object_store::parse_ini(
       "# work\n[default]\naws_access_key_id = A\n\n[profile lab]\nregion=eu-west-1 \n; x = y\n");
   CHECK(file.at("default").at("aws_access_key_id") == "A");

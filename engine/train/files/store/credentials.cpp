@@ -242,11 +242,11 @@ class GoogleCredentials {
                                  percent_encoded(json.value("refresh_token", ""), false));
     } else if (type == "service_account") {
       const auto now = CalendarClock::to_time_t(CalendarClock::now());
-      const nlohmann::json claims = {{"iss", json.value("client_email", "")},
-                                     {"scope", "https://www.googleapis.com/auth/devstorage.read_only"},
-                                     {"aud", request.url},
-                                     {"iat", now},
-                                     {"exp", now + 3600}};
+      nlohmann::json claims = {{"iss", json.value("client_email", "")},
+                               {"scope", "https://www.googleapis.com/auth/devstorage.read_only"},
+                               {"aud", request.url},
+                               {"iat", now}};
+      claims["exp"] = now + 3600;
       const std::string text = base64url(R"({"alg":"RS256","typ":"JWT"})") + "." + base64url(claims.dump());
       const std::string signature = signature_of(text, json.value("private_key", ""));
       if (signature.empty()) throw EnvError(file + ": its private key cannot be used");

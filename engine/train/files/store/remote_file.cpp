@@ -202,7 +202,7 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
   fs::path folder;  ///< empty: there is no disk for blocks
   std::mutex mutex;
   std::condition_variable fetched;
-  std::map<int64_t, std::shared_ptr<Fetch>> fetches;  ///< those under way
+  std::map<int64_t, std::shared_ptr<Fetch>> fetches;  ///< fetches under way, by block
   std::list<std::pair<int64_t, Bytes>> in_memory;     ///< recently used first
   std::map<int64_t, std::chrono::steady_clock::time_point> touched;
   std::atomic<int64_t> last_block = -2;
