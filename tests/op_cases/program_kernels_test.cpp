@@ -180,6 +180,22 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   }
 }
 
+namespace {
+
+/// What an optimizer needs for the weights as one parameter: the attr, and work space as an output after the states.
+void add_whole_parameter(const Optimizer& optimizer, Attrs& attrs, std::vector<TensorArg>& out,
+                         ProgramKernelsFloats& work) {
+  if (!optimizer.needs_whole_parameters()) return;
+  const std::vector<Ints> parameters = {{0, 1, static_cast<int64_t>(kWeights)}};
+  attrs.set("parameters", parameters);
+  if (optimizer.def.work_elements == nullptr) return;
+  work.resize(static_cast<size_t>(optimizer.def.work_elements(parameters)));
+  out.push_back(arg(work));
+  out.back().dtype = DType::i32;
+}
+
+}  // namespace
+
 TEST_CASE(
     "every optimizer of the list reduces a loss with its defaults, and a plain step is -learning_rate * gradient") {
   for (const OptimizerDef* def : all_optimizers()) {
@@ -194,6 +210,8 @@ TEST_CASE(
     optimizer.fill_scalars(1, scalars);
     Attrs attrs = optimizer.kernel_attrs();
     attrs.set("clip_norm", 0.0);
+    ProgramKernelsFloats work;
+    add_whole_parameter(optimizer, attrs, out, work);
     prepare(def->kernel->name, {arg(g)}, out, attrs, &scalars)();
     CHECK(norm_of(w) < norm_of(g));
     if (!optimizer.is_plain_step()) continue;
@@ -217,7 +235,8 @@ TEST_CASE("every optimizer of the list clips by value, and a step that is skippe
       Attrs attrs = optimizer.kernel_attrs();
       attrs.set("clip_norm", 0.0);
       for (const auto& [name, value] : more) attrs.set(name, value);
-      ProgramKernelsFloats squared = {norm};
+      ProgramKernelsFloats squared = {norm}, work;
+      add_whole_parameter(optimizer, attrs, out, work);
       prepare(def->kernel->name, {arg(g), arg(squared)}, out, attrs, &scalars)();
       return values;
     };
