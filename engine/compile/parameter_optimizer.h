@@ -3,7 +3,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/ops/optimizer_def.h"
-#include "engine/spec/job_spec.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 

@@ -87,7 +87,7 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
     for (const Node& node : graph.nodes) {
       const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm" ||
-                        node.op == "attention",
+                        node.op == "attention" || node.op == "lstm" || node.op == "gru",
                  sums = node.op.starts_with("batch_norm_") || node.op == "expert_load" || node.op == "balance_bias" ||
                         node.op == "dora_squares";
       for (size_t o = 0; o < node.outputs.size(); ++o)

@@ -39,7 +39,7 @@ extern const OpCases class_targets_cases = {
              {"class_targets", {logits_of_targets({4, 6, 3}), ids({4, 6}, 3)}, weights_of(3, 0.2), {{4, 6, 3}}},
              {"class_targets", {logits_of_targets({8, 3}), ids({8}, 3)}, with_ignored(weights_of(3, 0)), {{8, 3}}}},
     .references = {{"class_targets", class_targets}},
-    .rules = {{{"class_targets", {{{2, 3}}, {{2}, DType::i32}}, weights_of(3, 0)}, "ab,a->ab", "b", {{2, 3}}}},
+    .rules = {{{"class_targets", {{{2, 3}}, {{2}, DType::i32}}, weights_of(3, 0)}, "ac,a->ac", "c", {{2, 3}}}},
     .shape_errors = {{{"class_targets", {{{2, 3}}, {{2}, DType::i32}}, weights_of(2, 0)},
                       "there are 2 weights, but the prediction [2, 3] has 3 classes"}},
 };
