@@ -29,27 +29,36 @@ double gradient_norm(const std::vector<float>& values) {
 LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, double norm, double longest, double loss,
                      const LossAt& loss_at) {
   LossSlope slope{.of = moved.empty() ? "all weights" : moved, .expected = norm};
-  const auto slope_at = [&](double length) {
-    const auto loss_moved_by = [&](double step) {
-      return double{loss_at([&](const std::string& name, std::vector<float>& values) {
-        const auto found = gradients.find(name);
-        if (found == gradients.end() || (!moved.empty() && name != moved)) return;
-        for (size_t i = 0; i < values.size(); ++i)
-          values[i] = static_cast<float>(values[i] + step / norm * found->second[i]);
-      })};
-    };
-    return (loss_moved_by(length) - loss_moved_by(-length)) / (2 * length);
+  const auto loss_moved_by = [&](double step) {
+    return double{loss_at([&](const std::string& name, std::vector<float>& values) {
+      const auto found = gradients.find(name);
+      if (found == gradients.end() || (!moved.empty() && name != moved)) return;
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(values[i] + step / norm * found->second[i]);
+    })};
   };
-  const double coarse = slope_at(longest), middle = slope_at(longest / 2), fine = slope_at(longest / 4);
+  struct Sides {
+    double slope;  ///< between both sides
+    double bend;   ///< by how much the slopes of the two sides differ
+  };
+  const auto sides_at = [&](double length) {
+    const double ahead = loss_moved_by(length), behind = loss_moved_by(-length);
+    return Sides{(ahead - behind) / (2 * length), (ahead + behind - 2 * loss) / length};
+  };
+  const Sides coarse = sides_at(longest), middle = sides_at(longest / 2), fine = sides_at(longest / 4);
   const double rounding = kRoundingOfLoss * std::abs(loss) / (longest / 4);
   // Where the loss is smooth, the error is a multiple of the squared length: a step of half the length has a quarter of
   // it.
-  const bool is_smooth =
-      std::abs((coarse - middle) - 4 * (middle - fine)) < std::abs(coarse - middle) / 2 + 4 * rounding;
-  const double from_coarse = middle + (middle - coarse) / 3, from_middle = fine + (fine - middle) / 3;
-  const auto [least, most] = std::minmax({coarse, middle, fine});
-  slope.measured = is_smooth ? from_middle : middle;
-  slope.uncertainty = ((is_smooth ? std::abs(from_middle - from_coarse) : most - least) + rounding) / norm;
+  const bool is_smooth = std::abs((coarse.slope - middle.slope) - 4 * (middle.slope - fine.slope)) <
+                         std::abs(coarse.slope - middle.slope) / 2 + 4 * rounding;
+  const double from_coarse = middle.slope + (middle.slope - coarse.slope) / 3;
+  const double from_middle = fine.slope + (fine.slope - middle.slope) / 3;
+  const auto [least, most] = std::minmax({coarse.slope, middle.slope, fine.slope});
+  // A curve bends in proportion to the length; the rest is a corner at the weights themselves.
+  const double corner = std::max(std::abs(2 * fine.bend - middle.bend) - 8 * rounding, 0.0);
+  slope.measured = is_smooth ? from_middle : middle.slope;
+  slope.uncertainty =
+      (std::max(is_smooth ? std::abs(from_middle - from_coarse) : most - least, corner) + rounding) / norm;
   return slope;
 }
 
