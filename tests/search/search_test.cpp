@@ -328,6 +328,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   int64_t memory = found(text, free).search->best().trial.memory;
   int plans = 0;
   double seconds = 0;
+  bool offloads = false;
   std::string fault;
   for (int round = 0; round < 30 && fault.empty(); ++round) {
     std::vector<std::string> settings = free;
@@ -336,6 +337,9 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
       const PlannedJob job = found(text, settings);
       const Trial& trial = job.search->best().trial;
       CHECK(trial.memory < memory);
+      // Where nothing fits without, the optimizer's state is on the host: another row of plans begins.
+      if (job.spec.parallel.offload.optimizer == StatePlace::host && !offloads) seconds = 0;
+      offloads = job.spec.parallel.offload.optimizer == StatePlace::host;
       CHECK(trial.seconds >= seconds * 0.85);  // only some plans are tried
       seconds = std::max(seconds, trial.seconds);
       memory = trial.memory;
