@@ -31,7 +31,7 @@ std::optional<double> value_at_rung(const std::vector<StepValue>& values, int64_
 /// Why a trial ended.
 struct RungDecision {
   int64_t rung = 0;   ///< run step
-  double value = 0;   ///< of the trial
+  double value = 0;   ///< its own value there
   double cutoff = 0;  ///< the worst value at this rung that continues
 };
 

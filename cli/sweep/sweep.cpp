@@ -178,7 +178,7 @@ class Trials {
   std::vector<int> free_;     ///< slots, the next one last
   std::map<int, Running> running_;
   int failed_ = 0;
-  std::vector<std::vector<StepValue>> values_;  ///< of each trial, with halving
+  std::vector<std::vector<StepValue>> values_;  ///< one list per trial, with halving
 };
 
 }  // namespace

@@ -126,7 +126,7 @@ struct DatasetSpec {
   int64_t store_cache = 0;  ///< bytes on the local disk for blocks of object stores; 0: chosen by the size of the disk
   // audio_folder
   std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
-  int64_t sample_rate = 16'000;     ///< of every file; other rates are errors
+  int64_t sample_rate = 16'000;     ///< required of every file; other rates are errors
   int64_t mel_bins = 80;            ///< mel: values per frame
   int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
   // random and constant sets; shapes are per sample

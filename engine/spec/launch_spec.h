@@ -42,7 +42,7 @@ struct VolumeSpec {
 /// launch.kubernetes: what the pods are made of.
 struct KubernetesSpec {
   std::string kind = "job";  ///< job (an Indexed Job with a headless service) | jobset | volcano | trainjob
-  std::string queue;         ///< of Kueue, or of Volcano; empty: none
+  std::string queue;         ///< the queue of Kueue or Volcano; empty: none
   std::string image = "trainctl:latest";
   std::string name_space;  ///< `namespace`; empty: that of the user's context
   std::string service_account;

@@ -44,7 +44,7 @@ const std::string kRelu = "  - {name: r, type: relu}\n";
 
 }  // namespace
 
-TEST_CASE("the mean and variance are one kernel; where ranks share the batch, they exchange both in one call") {
+TEST_CASE("the mean and variance are one kernel, and ranks that share the batch exchange both in one call") {
   const Program one = batch_norm_programs(kNorm)[0];
   REQUIRE(of(one, "batch_norm_mean_var").size() == 1);
   CHECK(of(one, "batch_norm_mean_var")[0]->outputs.size() == 2);

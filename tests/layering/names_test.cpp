@@ -51,7 +51,8 @@ const std::string kEnumerators = "kNames[] = ";                        // the te
 const Names kExempt = {"engine/runtime/comm/collective_call.cpp",      // to_string(Collective)
                        "engine/train/data/chain_builder.cpp",          // transforms of samples
                        "engine/train/trainer/generation_request.cpp",  // options of sampling
-                       "cli/foreign_options.cpp"};                     // options of other launchers
+                       "cli/foreign_options.cpp",                      // options of other launchers
+                       "cli/render/plan_colors.cpp"};                  // headings of a plan
 
 std::string read(const fs::path& file) {
   std::ifstream in(file);

@@ -182,7 +182,7 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
 
 namespace {
 
-/// What an optimizer needs for the weights as one parameter: the attr, and work space as an output after the states.
+/// Everything an optimizer needs for the weights as one parameter: the attr, and work space as an output after the states.
 void add_whole_parameter(const Optimizer& optimizer, Attrs& attrs, std::vector<TensorArg>& out,
                          ProgramKernelsFloats& work) {
   if (!optimizer.needs_whole_parameters()) return;

@@ -17,7 +17,7 @@ struct RecomputeMix {
     size_t way = 0;  ///< index into OpenChoices::recompute_ways
     double memory = 0, seconds = 0;
   };
-  Considered plan;  ///< as the second end, which all blocks would use
+  Considered plan;  ///< the same as the second end, which all blocks would use
   End less, more;
   int blocks = 1;  ///< number of blocks of the network
 
