@@ -240,7 +240,9 @@ std::span<const ForeignName> all_names() {
       {loss, "l1 l1_loss l1loss mean_absolute_error abs absolute_error", "mae", "loss: mae"},
       {loss, "l2 l2_loss mse_loss mseloss mean_squared_error squared_error rmse", "mse", "loss: mse"},
       {loss, "smooth_l1_loss smoothl1loss", "smooth_l1", "loss: smooth_l1"},
-      {loss, "dice hinge kl_div kldivloss triplet contrastive ctc", "", "",
+      {loss, "kldivloss kl_div_loss kullback_leibler kl_divergence", "kl_div", "loss: kl_div"},
+      {loss, "hinge_loss", "hinge", "loss: hinge"},
+      {loss, "dice triplet contrastive ctc", "", "",
        "this loss is not supported; a PyTorch script under `command` can use it"},
       // Optimizers.
       {optimizer, "adamw_torch adamw_hf adamw_fused adam_w", "adamw", "optimizer: adamw"},

@@ -109,6 +109,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "collective_*",
       "constant_fraction",
       "context_method_alone",
+      "expert_method_alone",
       "cosine_*",
       "curriculum_in_blocks",
       "documents_*",
