@@ -433,13 +433,10 @@ struct ParallelSpec {
   OffloadSpec offload;
   int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
   bool full_batch = false;
-  int head_pieces = 0;      ///< 0: as many as max_memory requires
-  int64_t max_memory = 0;   ///< bytes per rank; 0: no limit
-  int64_t local_steps = 0;  ///< steps of each group of replicas between two exchanges of weights; 0: every step
-  double outer_learning_rate = 0.7;  ///< local_steps: of the outer optimizer
-  double outer_momentum = 0.9;       ///< local_steps: Nesterov momentum of the outer optimizer
-  SearchSpec search;                 ///< auto_parallel
-  int servers = 1;                   ///< parameter_server, as are the fields below
+  int head_pieces = 0;     ///< 0: as many as max_memory requires
+  int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
+  SearchSpec search;       ///< auto_parallel
+  int servers = 1;         ///< parameter_server, as are the fields below
   bool sync = true;
   int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
