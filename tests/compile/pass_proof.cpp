@@ -18,7 +18,8 @@ constexpr size_t kMostFaultsShown = 5;
 
 // Passes that may change the collectives or the order of communication.
 const std::set<std::string_view> kMovesCommunication = {"lower_stage",     "gather_ahead",   "head_in_pieces",
-                                                        "order_gradients", "make_in_pieces", "update_early"};
+                                                        "order_gradients", "make_in_pieces", "update_early",
+                                                        "join_statistics"};
 
 std::string text_of(const std::vector<ProgramFault>& faults) {
   std::string text;
