@@ -69,12 +69,14 @@ TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& value
   return arg;
 }
 
-std::vector<double> in_double(const TensorArg& arg) {
+/// i32 has signs, but for words of E4M3 numbers.
+std::vector<double> in_double(const CaseOperand& operand, const TensorArg& arg) {
+  const bool has_words = operand.fill == CaseOperand::Fill::e4m3;
   std::vector<double> values(static_cast<size_t>(arg.size()));
   for (size_t i = 0; i < values.size(); ++i) {
     if (arg.dtype == DType::f32) values[i] = double{arg.as<float>()[i]};
     if (arg.dtype == DType::bf16) values[i] = double{from_bf16(arg.as<uint16_t>()[i])};
-    if (arg.dtype == DType::i32) values[i] = static_cast<double>(arg.as<uint32_t>()[i]);
+    if (arg.dtype == DType::i32) values[i] = has_words ? double{arg.as<uint32_t>()[i]} : double{arg.as<int32_t>()[i]};
   }
   return values;
 }
@@ -99,7 +101,8 @@ Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wi
   const auto prepared = device.prepare(row.kernel, call);
   for (int i = 0; i < times; ++i) prepared();
   Results results;
-  for (size_t o = 0; o < call.out.size(); ++o) results.push_back(result_of(row.out[o], in_double(call.out[o])));
+  for (size_t o = 0; o < call.out.size(); ++o)
+    results.push_back(result_of(row.out[o], in_double(row.out[o], call.out[o])));
   return results;
 }
 

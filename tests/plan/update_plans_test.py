@@ -82,7 +82,7 @@ def same_plans_everywhere(tree):
 
 
 def a_changed_program_is_named(tree):
-    changed = tree.changed_trainctl("show program", "s/all_reduce/all_divide/g")
+    changed = tree.changed_trainctl("show program", "s/all_gather/all_divide/g")
     output, named = tree.check(trainctl=changed)
     assert list(named) == ["configs/bn_matmul.yaml"], output
     assert named["configs/bn_matmul.yaml"] == "the plan; show program of ranks 0-3 (cpu, cuda)", named
