@@ -76,7 +76,8 @@ std::vector<double> in_double(const CaseOperand& operand, const TensorArg& arg) 
   for (size_t i = 0; i < values.size(); ++i) {
     if (arg.dtype == DType::f32) values[i] = double{arg.as<float>()[i]};
     if (arg.dtype == DType::bf16) values[i] = double{from_bf16(arg.as<uint16_t>()[i])};
-    if (arg.dtype == DType::i32) values[i] = has_words ? double{arg.as<uint32_t>()[i]} : double{arg.as<int32_t>()[i]};
+    if (arg.dtype == DType::i32)
+      values[i] = has_words ? static_cast<double>(arg.as<uint32_t>()[i]) : static_cast<double>(arg.as<int32_t>()[i]);
   }
   return values;
 }
