@@ -219,4 +219,20 @@ TEST_CASE("a key changes with each byte of the data, the tokenizer, its template
   CHECK(keys.back() == last);
 }
 
+TEST_CASE("a key changes with the bytes of a shard that an index names") {
+  const ScratchFolder folder;
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder.path() + "/" + name) << text;
+  };
+  write("tokenizer.json", "{}");
+  write("index.json", R"({"version": 2, "shards": [{"format": "mds", "column_names": ["text"],
+    "column_encodings": ["str"], "samples": 1, "raw_data": {"basename": "shard.mds", "bytes": 8}}]})");
+  const auto key = [&] { return TokenKey({folder.path() + "/index.json"}, folder.path()).text(); };
+  write("shard.mds", "12345678");
+  const std::string before = key();
+  CHECK(key() == before);
+  write("shard.mds", "1234567x");
+  CHECK(key() != before);
+}
+
 }  // namespace trainctl

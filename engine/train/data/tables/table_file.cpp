@@ -161,7 +161,9 @@ std::unique_ptr<TableFile> open_table_file(const std::string& path) {
   return format->open(path);
 }
 
-std::vector<std::string> table_file_parts(const std::string& path) { return {path}; }
+std::vector<std::string> table_file_parts(const std::string& path) {
+  return is_mds_index(path) ? mds_parts(path) : std::vector<std::string>{path};
+}
 
 std::vector<std::string> table_files_of_folder(const std::string& folder) {
   const fs::path at(folder);
