@@ -20,15 +20,6 @@
 namespace trainctl {
 namespace {
 
-View exchange_buffer(Lowering& l, BufferKind kind, Shape shape, DType dtype, std::string name) {
-  Operand operand;
-  operand.dtype = dtype;
-  operand.global_offset.assign(shape.size(), 0);
-  operand.global_shape = operand.shape = std::move(shape);
-  operand.tensor = std::move(name);
-  return {l.c.new_buffer(kind, operand.bytes()), std::move(operand)};
-}
-
 class TokenExchange {
  public:
   TokenExchange(Lowering& l, NodeId id)
@@ -121,23 +112,22 @@ class TokenExchange {
 
   /// The row of each token in the blocks for other ranks, and how many rows are used.
   void place(const View& ids, int64_t tokens, SentTokens& sent) {
-    sent.rows = exchange_buffer(l_, BufferKind::activation, {ranks_, sent.rows_of_block}, DType::i32, name_ + ".rows");
-    sent.places = exchange_buffer(l_, BufferKind::activation, {ranks_, tokens}, DType::i32, name_ + ".places");
-    const View counts = exchange_buffer(l_, BufferKind::scratch, {ranks_}, DType::i32, name_ + ".counts");
+    sent.rows = l_.new_value(BufferKind::activation, {ranks_, sent.rows_of_block}, DType::i32, name_ + ".rows");
+    sent.places = l_.new_value(BufferKind::activation, {ranks_, tokens}, DType::i32, name_ + ".places");
+    const View counts = l_.new_value(BufferKind::scratch, {ranks_}, DType::i32, name_ + ".counts");
     const int64_t held = node_.attrs.integer("experts") / ranks_;
     l_.emit_kernel(name_ + ".place_tokens", place_tokens_kernel,
                    {{"held", held}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
                    {sent.rows, sent.places, counts}, Purpose::redistribute);
     if (!counted_) return;
-    sent.counts =
-        exchange_buffer(l_, BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");
+    sent.counts = l_.new_value(BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");
     l_.emit_collective("all_gather " + name_ + ".counts", Collective::all_gather, group_, counts, sent.counts,
                        Purpose::redistribute);
   }
 
   View blocks_like(const View& rows, const char* of, const SentTokens& sent) {
-    return exchange_buffer(l_, BufferKind::activation, {ranks_, sent.rows_of_block, rows.operand.shape.back()},
-                           rows.operand.dtype, name_ + "." + of + " by rank");
+    return l_.new_value(BufferKind::activation, {ranks_, sent.rows_of_block, rows.operand.shape.back()},
+                        rows.operand.dtype, name_ + "." + of + " by rank");
   }
 
   /// The rows of this rank's tokens in blocks, at the ranks that they are for. Ids are sent with the padding that marks

@@ -10,15 +10,6 @@
 namespace trainctl {
 namespace {
 
-View new_buffer(Lowering& l, BufferKind kind, Shape shape, DType dtype, std::string name) {
-  Operand operand;
-  operand.dtype = dtype;
-  operand.global_offset.assign(shape.size(), 0);
-  operand.global_shape = operand.shape = std::move(shape);
-  operand.tensor = std::move(name);
-  return {l.c.new_buffer(kind, operand.bytes()), std::move(operand)};
-}
-
 class InnerSumLowering {
  public:
   InnerSumLowering(Lowering& l, const Node& node, const std::vector<View>& inputs)
@@ -35,9 +26,9 @@ class InnerSumLowering {
     std::vector<TensorInfo> infos;
     for (const View& view : inputs_) infos.push_back({view.operand.shape, view.operand.dtype});
     Shape shape = inner_.shape(infos, node_.attrs);
-    const View part = new_buffer(l_, BufferKind::scratch, shape, DType::f32, name);
+    const View part = l_.new_value(BufferKind::scratch, shape, DType::f32, name);
     shape.insert(shape.begin(), parts());
-    View all = new_buffer(l_, BufferKind::activation, std::move(shape), DType::f32, name);
+    View all = l_.new_value(BufferKind::activation, std::move(shape), DType::f32, name);
     emit(Collective::all_gather, name, part, all, Purpose::statistics);
     return all;
   }
@@ -47,8 +38,8 @@ class InnerSumLowering {
     Shape shape = inner_.block(with_whole_inner_dims(), node_.attrs, parts());
     shape.insert(shape.begin(), parts());
     const DType dtype = inputs_[0].operand.dtype;
-    const View sent = new_buffer(l_, BufferKind::scratch, shape, dtype, name);
-    View received = new_buffer(l_, BufferKind::activation, std::move(shape), dtype, name);
+    const View sent = l_.new_value(BufferKind::scratch, shape, dtype, name);
+    View received = l_.new_value(BufferKind::activation, std::move(shape), dtype, name);
     emit(Collective::all_to_all, name, sent, received, Purpose::redistribute);
     return received;
   }

@@ -126,4 +126,13 @@ View Lowering::new_tensor(TensorId tensor, LayoutId layout_id, Format format) {
   return {buffer, std::move(operand)};
 }
 
+View Lowering::new_value(BufferKind kind, Shape shape, DType dtype, std::string name) {
+  Operand operand;
+  operand.dtype = dtype;
+  operand.global_offset.assign(shape.size(), 0);
+  operand.global_shape = operand.shape = std::move(shape);
+  operand.tensor = std::move(name);
+  return {c.new_buffer(kind, operand.bytes()), std::move(operand)};
+}
+
 }  // namespace trainctl

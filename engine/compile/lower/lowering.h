@@ -149,6 +149,8 @@ struct Lowering {
   /// By default in the format in which its node makes it.
   View new_tensor(TensorId tensor, LayoutId layout);
   View new_tensor(TensorId tensor, LayoutId layout, Format format);
+  /// A whole value that is no tensor of the graph, in a buffer of its own.
+  View new_value(BufferKind kind, Shape shape, DType dtype, std::string name);
 
  private:
   std::map<Layout, LayoutId> ids_;
