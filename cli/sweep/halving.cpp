@@ -5,11 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/json_field.h"
-#include "engine/base/measures.h"
 #include "engine/base/measures.h"
 #include "engine/base/output_file.h"
 #include "engine/spec/job_spec.h"
@@ -34,30 +32,35 @@ double number_in(const Json& line, const std::string& metric) {
   return found != line.end() && found->is_number() ? found->get<double>() : NAN;
 }
 
-void add_values(std::map<int64_t, double>& values, const std::string& path, const std::string& by) {
-  const std::string metric = metric_of(by), quoted = '"' + metric + '"';
-  std::ifstream file(path);
-  for (std::string text; std::getline(file, text) && !file.eof();) {  // a line without its end is still being written
-    if (text.find(quoted) == std::string::npos) continue;
-    const Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object() || !line.contains("run_step") || !line.contains(metric)) continue;
-    const bool is_validation = field_or(line, "kind", "") == "validation";
-    if (is_validation != is_validated(by) || (!is_validation && line.contains("kind"))) continue;
-    values[field_or(line, "run_step", int64_t{0})] = number_in(line, metric);
-  }
-}
-
 std::string decision_path(const Sweep& sweep, size_t trial) { return sweep.log_dir(trial) + "/ended_early.json"; }
 
 }  // namespace
 
-std::vector<StepValue> read_step_values(const Sweep& sweep, size_t trial, const std::string& by) {
-  std::map<int64_t, double> values;
-  for (const int run : list_runs(sweep.log_dir(trial)))
-    add_values(values, RunDirectory(sweep.log_dir(trial), run).file("metrics.jsonl"), by);
-  std::vector<StepValue> list;
-  for (const auto& [step, value] : values) list.push_back({step, value});
-  return list;
+void TrialValues::read(const Sweep& sweep, size_t trial, const std::string& by) {
+  const std::string metric = metric_of(by), quoted = '"' + metric + '"';
+  for (const int run : list_runs(sweep.log_dir(trial))) {
+    int64_t& read_bytes = read_bytes_[run];
+    std::ifstream file(RunDirectory(sweep.log_dir(trial), run).file("metrics.jsonl"));
+    file.seekg(read_bytes);
+    for (std::string text; std::getline(file, text) && !file.eof();) {  // a line without its end is still being written
+      read_bytes += static_cast<int64_t>(text.size()) + 1;
+      if (text.find(quoted) == std::string::npos) continue;
+      const Json line = Json::parse(text, nullptr, false);
+      if (!line.is_object() || !line.contains("run_step") || !line.contains(metric)) continue;
+      const bool is_validation = field_or(line, "kind", "") == "validation";
+      if (is_validation != is_validated(by) || (!is_validation && line.contains("kind"))) continue;
+      add(field_or(line, "run_step", int64_t{0}), number_in(line, metric));
+    }
+  }
+}
+
+void TrialValues::add(int64_t run_step, double value) {
+  const auto at = std::lower_bound(list_.begin(), list_.end(), run_step,
+                                   [](const StepValue& one, int64_t step) { return one.run_step < step; });
+  if (at != list_.end() && at->run_step == run_step)
+    at->value = value;
+  else
+    list_.insert(at, {run_step, value});
 }
 
 std::optional<double> value_at_rung(const std::vector<StepValue>& values, int64_t rung, const std::string& by) {

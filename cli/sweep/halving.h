@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,9 +21,20 @@ struct StepValue {
   double value = 0;  ///< may be NaN or infinite
 };
 
-/// The values of `by` in the metrics.jsonl of all runs of a trial, in the order of their steps. A step that a resumed
-/// run repeated counts once.
-std::vector<StepValue> read_step_values(const Sweep& sweep, size_t trial, const std::string& by);
+/// The values of a metric in the metrics.jsonl of all runs of a trial, read as the files grow.
+class TrialValues {
+ public:
+  /// Adds the lines that were written since the last call.
+  void read(const Sweep& sweep, size_t trial, const std::string& by);
+  /// In the order of their steps. A step that a resumed run repeated counts once.
+  const std::vector<StepValue>& list() const { return list_; }
+
+ private:
+  void add(int64_t run_step, double value);
+
+  std::map<int, int64_t> read_bytes_;  ///< by run
+  std::vector<StepValue> list_;
+};
 
 /// The value at a rung: of a validation metric, the first one at or after the rung (with "best", the best one up to
 /// there); of a metric of steps, the mean over the second half of the steps up to the rung. None: not reached yet.

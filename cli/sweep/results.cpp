@@ -63,6 +63,29 @@ std::vector<std::string> names_of(const std::vector<TrialResult>& results) {
   return names;
 }
 
+bool has_name(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::vector<TrialResult> all_results(const Sweep& sweep) {
+  std::vector<TrialResult> results;
+  for (size_t trial = 0; trial < sweep.trials.size(); ++trial) results.push_back(result_of(sweep, trial));
+  return results;
+}
+
+/// The value that ranks trials which have values of these names.
+std::string measure_of(const std::vector<std::string>& names, const std::string& by) {
+  if (!by.empty()) return by;
+  return has_name(names, "validation loss") ? "validation loss" : "loss";
+}
+
+/// Lower is better; infinite without a finite value.
+double badness_of(const TrialResult& result, const std::string& measure) {
+  const double value = result.value(measure).value_or(NAN);
+  if (!std::isfinite(value)) return INFINITY;
+  return measure.ends_with("loss") ? value : -value;
+}
+
 }  // namespace
 
 std::optional<double> TrialResult::value(const std::string& name) const {
@@ -72,39 +95,24 @@ std::optional<double> TrialResult::value(const std::string& name) const {
 }
 
 std::vector<TrialResult> results_of(const Sweep& sweep, std::string by) {
-  std::vector<TrialResult> results;
-  for (size_t trial = 0; trial < sweep.trials.size(); ++trial) results.push_back(result_of(sweep, trial));
+  std::vector<TrialResult> results = all_results(sweep);
   const std::vector<std::string> names = names_of(results);
-  const auto is_there = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (!by.empty() && !is_there(by) && !names.empty())
+  if (!by.empty() && !has_name(names, by) && !names.empty())
     throw SpecError({}, "--by", "no trial has a value called '" + by + "'", "available: " + join(names));
-  if (by.empty()) by = is_there("validation loss") ? "validation loss" : "loss";
-  const bool least = by.ends_with("loss");
-  const auto badness = [&](const TrialResult& result) {
-    const double value = result.value(by).value_or(NAN);
-    return !std::isfinite(value) ? INFINITY : least ? value : -value;
-  };
+  by = measure_of(names, by);
   std::stable_sort(results.begin(), results.end(),
-                   [&](const TrialResult& a, const TrialResult& b) { return badness(a) < badness(b); });
+                   [&](const TrialResult& a, const TrialResult& b) { return badness_of(a, by) < badness_of(b, by); });
   return results;
 }
 
 std::vector<Observation> observations_of(const Sweep& sweep, const std::string& by) {
-  std::vector<TrialResult> results;
-  for (size_t trial = 0; trial < sweep.trials.size(); ++trial) results.push_back(result_of(sweep, trial));
-  const std::vector<std::string> names = names_of(results);
-  const bool is_validated = std::find(names.begin(), names.end(), "validation loss") != names.end();
-  const std::string measure = !by.empty() ? by : is_validated ? "validation loss" : "loss";
+  const std::vector<TrialResult> results = all_results(sweep);
+  const std::string measure = measure_of(names_of(results), by);
   std::vector<Observation> ended;
   for (const TrialResult& result : results) {
     if (result.state == TrialState::open || result.state == TrialState::running) continue;
-    const double value = result.value(measure).value_or(NAN);
-    const double badness = !std::isfinite(value) || result.state == TrialState::failed ? INFINITY
-                           : measure.ends_with("loss")                                 ? value
-                                                                                       : -value;
-    ended.push_back({sweep.trials[result.trial], badness});
+    ended.push_back(
+        {sweep.trials[result.trial], result.state == TrialState::failed ? INFINITY : badness_of(result, measure)});
   }
   return ended;
 }

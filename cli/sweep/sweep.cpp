@@ -115,12 +115,14 @@ class Trials {
     values_.resize(sweep_.trials.size());
     for (size_t trial = 0; trial < values_.size(); ++trial) {
       const TrialState state = trainctl::state_of(sweep_, trial);
-      if (state == TrialState::open || (state != TrialState::running && !values_[trial].empty())) continue;
-      values_[trial] = read_step_values(sweep_, trial, sweep_.halving->by);
+      if (state == TrialState::open || (state != TrialState::running && !values_[trial].list().empty())) continue;
+      values_[trial].read(sweep_, trial, sweep_.halving->by);
     }
+    std::vector<std::vector<StepValue>> lists;
+    for (const TrialValues& values : values_) lists.push_back(values.list());
     for (const auto& [pid, running] : running_) {
       if (read_decision(sweep_, running.trial)) continue;
-      const std::optional<RungDecision> decision = rung_that_ends(values_, running.trial, *sweep_.halving);
+      const std::optional<RungDecision> decision = rung_that_ends(lists, running.trial, *sweep_.halving);
       if (!decision) continue;
       write_decision(sweep_, running.trial, *decision);
       runner_.signal_group(pid, SIGINT);
@@ -178,7 +180,7 @@ class Trials {
   std::vector<int> free_;     ///< slots, the next one last
   std::map<int, Running> running_;
   int failed_ = 0;
-  std::vector<std::vector<StepValue>> values_;  ///< one list per trial, with halving
+  std::vector<TrialValues> values_;  ///< one per trial, with halving
 };
 
 }  // namespace
