@@ -80,11 +80,7 @@ std::optional<Held> keys_of_web_identity(const std::string& region) {
       "&RoleSessionName=trainctl&WebIdentityToken={}",
       region, percent_encoded(role, false), percent_encoded(trimmed(text_of_file(file)), false));
   const HttpResponse response = request_http(request);
-  size_t at = 0;
-  const auto element = [&](const char* name) {
-    at = 0;
-    return next_element(response.body, name, at).value_or("");
-  };
+  const auto element = [&](const char* name) { return first_element(response.body, name); };
   Held held{{element("AccessKeyId"), element("SecretAccessKey"), element("SessionToken")},
             time_of(element("Expiration"))};
   if (response.status != 200 || held.keys.empty())

@@ -124,14 +124,24 @@ std::string percent_encoded(const std::string& text, bool keeps_slashes) {
   return encoded;
 }
 
-std::optional<std::string> next_element(const std::string& xml, const std::string& name, size_t& at) {
+std::optional<std::string> next_raw_element(const std::string& xml, const std::string& name, size_t& at) {
   const std::string open = "<" + name + ">", close = "</" + name + ">";
   const size_t begin = xml.find(open, at);
   if (begin == std::string::npos) return {};
   const size_t end = xml.find(close, begin + open.size());
   if (end == std::string::npos) return {};
   at = end + close.size();
-  return without_entities(xml.substr(begin + open.size(), end - begin - open.size()));
+  return xml.substr(begin + open.size(), end - begin - open.size());
+}
+
+std::optional<std::string> next_element(const std::string& xml, const std::string& name, size_t& at) {
+  const std::optional<std::string> raw = next_raw_element(xml, name, at);
+  return raw ? std::optional(without_entities(*raw)) : std::nullopt;
+}
+
+std::string first_element(const std::string& xml, const std::string& name) {
+  size_t at = 0;
+  return next_element(xml, name, at).value_or("");
 }
 
 }  // namespace trainctl::object_store

@@ -44,8 +44,14 @@ HttpResponse request_http(const HttpRequest& request);
 /// "%20" for " ", but not for "/" and unreserved characters.
 std::string percent_encoded(const std::string& text, bool keeps_slashes);
 
+// For the flat answers of stores, which are too simple for an XML library:
+
 /// The text of the first element <name> from `at` on, with entities replaced; moves `at` behind it. Nothing: there is
-/// none. For the flat answers of stores, which are too simple for an XML library.
+/// none.
 std::optional<std::string> next_element(const std::string& xml, const std::string& name, size_t& at);
+/// The same without replacing entities, for an element that contains others.
+std::optional<std::string> next_raw_element(const std::string& xml, const std::string& name, size_t& at);
+/// The text of the first element <name>; "": there is none.
+std::string first_element(const std::string& xml, const std::string& name);
 
 }  // namespace trainctl::object_store

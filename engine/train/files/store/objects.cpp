@@ -95,9 +95,7 @@ HttpRequest request_for(const Address& address, const std::string& url, const st
 /// "NoSuchBucket: The specified bucket does not exist", or the status.
 std::string reason_of(const HttpResponse& response) {
   if (response.status == 0) return response.error;
-  size_t at = 0;
-  const std::string code = next_element(response.body, "Code", at).value_or("");
-  const std::string message = next_element(response.body, "Message", at).value_or("");
+  const std::string code = first_element(response.body, "Code"), message = first_element(response.body, "Message");
   const std::string status = fmt::format("status {}", response.status);
   return code.empty() ? status : fmt::format("{}, {}{}", status, code, message.empty() ? "" : ": " + message);
 }
@@ -186,24 +184,15 @@ std::vector<std::string> list_keys(const Address& address, const std::string& pr
     if (!token.empty()) query = "continuation-token=" + percent_encoded(token, false) + "&" + query;
     const HttpResponse page = ask(root + prefix, bucket, query, {}, {200});
     size_t at = 0;
-    for (size_t entry = 0; const auto contents = next_element(page.body, "Contents", at);) {
-      entry = 0;
-      // `contents` had its entities replaced once: names inside are read from the page itself.
-      const size_t end = page.body.rfind("</Contents>", at), begin = page.body.rfind("<Contents>", end);
-      const std::string part = page.body.substr(begin, end - begin);
-      const std::string key = next_element(part, "Key", entry).value_or("");
-      entry = 0;
-      const std::string etag = next_element(part, "ETag", entry).value_or("");
-      entry = 0;
-      const std::optional<int64_t> bytes = parse_integer(next_element(part, "Size", entry).value_or(""));
+    while (const auto contents = next_raw_element(page.body, "Contents", at)) {
+      const std::string key = first_element(*contents, "Key"), etag = first_element(*contents, "ETag");
+      const std::optional<int64_t> bytes = parse_integer(first_element(*contents, "Size"));
       if (key.empty() || !bytes || key.ends_with('/')) continue;
       known_objects().add(root + key, {*bytes, etag});
       keys.push_back(key);
     }
-    at = 0;
-    if (next_element(page.body, "IsTruncated", at).value_or("") != "true") break;
-    at = 0;
-    token = next_element(page.body, "NextContinuationToken", at).value_or("");
+    if (first_element(page.body, "IsTruncated") != "true") break;
+    token = first_element(page.body, "NextContinuationToken");
     if (token.empty()) throw EnvError(shown_url(root + prefix) + ": the store ends its list without a next page");
   }
   return keys;
