@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// Which trials end early (cli/sweep/halving.h).
+/// Determines which trials end early (cli/sweep/halving.h).
 struct Halving {
   int64_t first_step = 0;  ///< run step of the first rung
   int64_t factor = 4;      ///< between two rungs; one trial in `factor` passes each

@@ -1,4 +1,4 @@
-// Which optimizer updates a parameter: that of the job, or its companion (OptimizerDef::companion).
+// Selects the optimizer that updates a parameter: the job's own, or its companion (OptimizerDef::companion).
 #pragma once
 
 #include "engine/graph/graph.h"

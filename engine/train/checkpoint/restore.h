@@ -47,7 +47,7 @@ void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, 
 /// validation, or if the job ends before it.
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
-/// Which weights of a checkpoint an executor reads: an evaluation takes their averages where the checkpoint has them.
+/// Selects the weights of a checkpoint that an executor reads: an evaluation takes their averages where the checkpoint has them.
 enum class WeightsRead : uint8_t { latest, averages };
 
 /// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only

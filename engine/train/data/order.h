@@ -63,7 +63,7 @@ class PassOrder {
 /// the first samples of the epoch.
 ///
 /// The steps of a mixture draw from its sources by Mixture::counts(). Each source has a PassOrder of its own, keyed by
-/// its name, and goes on where the step before has left it. The rows of a batch are shuffled over the sources.
+/// its name, and each step continues where the previous one ended. The rows of a batch are shuffled over the sources.
 class SampleOrder {
  public:
   /// Throws SpecError if the set has less than one batch of samples.

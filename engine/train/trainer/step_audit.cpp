@@ -53,7 +53,7 @@ struct Recording {
   int core = -1;
 };
 
-/// Passes calls on, and records them while it is told to.
+/// Forwards calls to another communicator, and records them between record_to(list) and record_to(nullptr).
 class RecordingExchange final : public Communicator {
  public:
   explicit RecordingExchange(Communicator& inner) : inner_(inner) {}

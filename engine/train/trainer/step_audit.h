@@ -4,8 +4,9 @@
 //   another core                          [ replay of 499: same state, inputs, counters and received data ]
 //
 // The recording has the arena before the step, the step's inputs, and everything that other ranks sent. The replay has
-// its own arena and talks to nobody: it receives what was recorded, and compares what it sends. If its state or what it
-// sends has other bits, a third run on another core decides which core was wrong.
+// its own arena and no communication: its receives return the recorded data, and its sends are compared with the
+// recorded ones. If its state or a message differs in any bit, a third run on another core decides which core was
+// wrong.
 #pragma once
 
 #include <cstdint>
