@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <thread>
 
 using namespace trainctl;
 
@@ -89,6 +90,19 @@ TEST_CASE("a copy is the state before the step, although steps overwrite it mean
       run_step(program, copier, arena, 7);  // of a step without a save
     }
   }
+}
+
+TEST_CASE("a copy is done once finish() returns, even if the copier's thread copied the last piece") {
+  std::vector<std::byte> arena(256), to(arena.size());
+  StateCopier copier(Program(), arena.data(), {{0, 0, 64}, {64, 64, 64}, {128, 128, 64}}, to.data());
+  int unfinished = 0;
+  for (int copy = 0; copy < 50'000; ++copy) {
+    copier.begin();
+    copier.finish();
+    if (!copier.is_done()) ++unfinished;
+    while (!copier.is_done()) std::this_thread::yield();  // begin() requires it
+  }
+  CHECK(unfinished == 0);
 }
 
 TEST_CASE("a copier that ends with a copy under way, or with nothing to copy, ends") {

@@ -206,7 +206,10 @@ void Saver::begin(int64_t step, Executor& executor) {
 
 /// Checks whether the copy is complete, and if so allows the writer to read it.
 void Saver::look(Executor& executor, bool wait) {
-  if (copying_ < 0 || !executor.is_copied(wait)) return;
+  if (copying_ < 0) return;
+  const bool is_copied = executor.is_copied(wait);
+  check(is_copied || !wait, "an executor that waits for the copy of the state has copied it");
+  if (!is_copied) return;
   const uint64_t copied = static_cast<uint64_t>(copying_) + 1;
   status_.copied.store(copied, std::memory_order_release);
   for (int worker = 0; reports_ && worker < job_.plan.own_workers; ++worker)  // workers have nothing to copy

@@ -57,6 +57,12 @@ void StateCopier::begin() {
   changed_.notify_one();
 }
 
+/// The thread counts a piece shortly after it has marked it as done, and is_done() reads the count.
+void StateCopier::finish() {
+  copy_up_to(pieces_.size());
+  while (!is_done()) std::this_thread::yield();
+}
+
 void StateCopier::work() {
   uint64_t seen = 0;
   for (;;) {

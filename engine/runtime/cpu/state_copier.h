@@ -27,8 +27,8 @@ class StateCopier {
     if (const size_t needed = needed_[static_cast<size_t>(instruction)]; needed > safe_) copy_up_to(needed);
   }
   bool is_done() const { return finished_.load(std::memory_order_acquire) == pieces_.size(); }
-  /// Waits until it is.
-  void finish() { copy_up_to(pieces_.size()); }
+  /// Waits until is_done(), copying what is left.
+  void finish();
 
  private:
   struct Piece {
