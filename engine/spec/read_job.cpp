@@ -15,6 +15,7 @@
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_fields.h"
 #include "engine/spec/read_value.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -201,6 +202,8 @@ class JobReader {
         return;  // the vars, which all else has been read with
       case FieldKind::groups:
         return groups(node, path);
+      case FieldKind::segments:
+        return segments(node, *static_cast<ScheduleSpec*>(object), path);
       case FieldKind::layers:
         return network(node, path);
       case FieldKind::stage_map:
@@ -332,6 +335,20 @@ class JobReader {
     const EntryType* type = find_type(optimizer_types(), job_.optimizer.type);
     if (type == nullptr || problems_.touch("optimizer.type") || !demand_few(node.pos, path, node.items.size())) return;
     for (size_t i = 0; i < node.items.size(); ++i) group(node.items[i], *type, at_index(path, i));
+  }
+
+  void segments(const YamlNode& node, ScheduleSpec& schedule, const std::string& path) {
+    constexpr const char* kExample = "e.g. [{steps: 100, type: linear}, {type: cosine}]";
+    if (!node.is_list()) return problems_.add(node.pos, path, "must be a list, not " + describe(node), kExample);
+    if (node.items.empty()) return problems_.add(node.pos, path, "must have at least one segment", kExample);
+    if (!demand_few(node.pos, path, node.items.size())) return;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      ScheduleSpec one;
+      one.base = schedule.base;
+      one.path = at_index(path, i);
+      section(node.items[i], segment_section(), &one, one.path);
+      schedule.segments.push_back(std::move(one));
+    }
   }
 
   void group(const YamlNode& node, const EntryType& type, const std::string& path) {

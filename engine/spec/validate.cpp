@@ -899,34 +899,62 @@ void batches_are_finite(Rules& r) {
   }
 }
 
-void schedules_fit(Rules& r) {
-  const ScheduleSpec& s = r.job.optimizer.learning_rate;
-  if (!r.fine({"optimizer"})) return;
-  const auto need_ascending = [&](const char* field, const Ints& steps) {
-    for (size_t i = 1; i < steps.size(); ++i)
-      if (steps[i] <= steps[i - 1])
-        return r.wrong(std::string("optimizer.learning_rate.") + field,
-                       "steps must ascend, but " + number(steps[i]) + " follows " + number(steps[i - 1]));
+/// `steps`: the length of a segment; 0: that of the run.
+void schedule_fits(Rules& r, const ScheduleSpec& s, const std::string& path, int64_t steps) {
+  const auto need_ascending = [&](const char* field, const Ints& at) {
+    for (size_t i = 1; i < at.size(); ++i)
+      if (at[i] <= at[i - 1])
+        return r.wrong(path + "." + field, "steps must ascend, but " + number(at[i]) + " follows " + number(at[i - 1]));
   };
   need_ascending("milestones", s.milestones);
   need_ascending("points", s.points);
   if (s.type == "piecewise" && (s.points.empty() || s.points.size() != s.rates.size()))
-    r.wrong("optimizer.learning_rate.rates",
+    r.wrong(path + ".rates",
             "there are " + number(static_cast<int64_t>(s.rates.size())) + " rates for " +
                 number(static_cast<int64_t>(s.points.size())) + " points",
             "e.g. points: [0, 100, 1000], rates: [0, 0.1, 0.001]");
-  if (s.total_steps == 0 && s.end(1) == 0 && s.type != "cosine_restarts") return;
-  if (s.type == "wsd" && s.total_steps > 0 && s.warmup_steps + s.decay_steps > s.total_steps)
-    r.wrong("optimizer.learning_rate.decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
-                                                       number(s.decay_steps) +
-                                                       " steps are longer than total_steps: " + number(s.total_steps));
-  if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
-    r.wrong("optimizer.learning_rate.warmup_steps",
-            "the warm-up of " + number(s.warmup_steps) +
-                " steps is not shorter than total_steps: " + number(s.total_steps));
+  const bool has_min = s.type == "cosine_restarts" || s.is_plateau();
+  const int64_t total = s.total_steps > 0 || s.end(1) == 0 ? s.total_steps : steps;
+  if (total == 0 && s.end(1) == 0 && !has_min) return;
+  const std::string length = s.total_steps > 0 ? "total_steps: " + number(total) : number(total) + " steps";
+  if (s.type == "wsd" && total > 0 && s.warmup_steps + s.decay_steps > total)
+    r.wrong(path + ".decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
+                                       number(s.decay_steps) + " steps are longer than " + length);
+  if (total > 0 && s.warmup_steps >= total)
+    r.wrong(path + ".warmup_steps",
+            "the warm-up of " + number(s.warmup_steps) + " steps is not shorter than " + length);
   if (s.min > s.base)
-    r.wrong("optimizer.learning_rate.min",
-            "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
+    r.wrong(path + ".min", "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
+}
+
+void schedules_fit(Rules& r) {
+  const ScheduleSpec& s = r.job.optimizer.learning_rate;
+  if (!r.fine({"optimizer"})) return;
+  if (s.type != "segments") return schedule_fits(r, s, "optimizer.learning_rate", 0);
+  for (size_t i = 0; i < s.segments.size(); ++i) {
+    const ScheduleSpec& segment = s.segments[i];
+    if (segment.steps == 0 && i + 1 < s.segments.size())
+      r.wrong(segment.path + ".steps", "only the last segment may last to the end of the run", "set its steps");
+    schedule_fits(r, segment, segment.path, segment.steps);
+  }
+}
+
+/// The rate follows the validations, which all ranks know.
+void plateaus_have_validations(Rules& r) {
+  const ScheduleSpec& s = r.job.optimizer.learning_rate;
+  if (!r.fine({"optimizer", "validation", "metrics", "parallel.mode"}) || !s.is_plateau()) return;
+  if (!r.job.validation)
+    return r.wrong("optimizer.learning_rate.metric", "there is no validation to report '" + s.metric + "'",
+                   "add validation: {dataset: ...}, or choose another type");
+  metric_is_known(r, "optimizer.learning_rate.metric", s.metric, true);
+  const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
+  if (type != nullptr && type->averages)
+    r.wrong("optimizer.learning_rate.type",
+            type->name + " weighs its average by the rates of all steps, which do not follow from the step alone here",
+            "choose another optimizer or schedule");
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong("optimizer.learning_rate.type", "parameter servers do not know the validations",
+            "use another parallel.mode, e.g. data_parallel");
 }
 
 void one_way_of_clipping(Rules& r) {
@@ -955,7 +983,7 @@ void whole_parameters_are_not_cut(Rules& r) {
   if (!r.fine({"optimizer", "parallel", "gradient_precision"})) return;
   const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
   const bool clips = r.job.optimizer.clip_parameter_norm > 0;
-  if (type == nullptr || (!clips && !type->needs_whole_parameters)) return;
+  if (type == nullptr || (!clips && !type->needs_whole_parameters && !type->sums_over_parameters)) return;
   const std::string field = clips ? "optimizer.clip_parameter_norm" : "optimizer.type";
   const std::string what = clips ? "clip_parameter_norm" : type->name;
   const ParallelSpec& parallel = r.job.parallel;
@@ -964,6 +992,7 @@ void whole_parameters_are_not_cut(Rules& r) {
         field,
         what + " needs whole parameters, which " + std::string(to_string(parallel.mode)) + " does not keep on a rank",
         "use another parallel.mode, e.g. data_parallel");
+  if (!clips && type->sums_over_parameters) return;
   if (parallel.optimizer_shard.level > 2)
     r.wrong(field, what + " needs whole parameters, of which optimizer_shard.level 3 keeps parts",
             "set parallel.optimizer_shard.level: 2");
@@ -978,12 +1007,45 @@ void sums_need_all_labels(Rules& r) {
 }
 
 void skipping_needs_one_update(Rules& r) {
-  if (!r.fine({"train.on_nan", "parallel.mode", "metrics"}) || r.job.train.on_nan != OnNan::skip) return;
+  if (!r.fine({"train.on_nan", "train.on_spike", "parallel.mode", "metrics"})) return;
+  const bool spikes = r.job.train.on_spike.has_value();
+  if (!spikes && r.job.train.on_nan != OnNan::skip) return;
+  const std::string field = spikes ? "train.on_spike" : "train.on_nan";
   if (r.job.parallel.mode == ParallelMode::parameter_server)
-    r.wrong("train.on_nan", "parameter servers cannot skip a step", "set train.on_nan: stop or warn");
+    r.wrong(field, "parameter servers cannot skip a step", spikes ? "remove it" : "set train.on_nan: stop or warn");
   if (r.job.metrics.size() >= kMaxMetrics)
-    r.wrong("train.on_nan", "skip counts in a metric of its own, and there are " + number(kMaxMetrics) + " already",
+    r.wrong(field, "skipped steps count in a metric of their own, and there are " + number(kMaxMetrics) + " already",
             "remove a metric");
+}
+
+void spikes_have_a_limit(Rules& r) {
+  if (!r.fine({"train"}) || !r.job.train.on_spike) return;
+  const SpikeSpec& spike = *r.job.train.on_spike;
+  if (!(spike.norm > 1))
+    r.wrong("train.on_spike.norm", "must be a multiple above 1 of the usual norm", "e.g. norm: 10x");
+  if (spike.least > spike.window)
+    r.wrong("train.on_spike.least", "there are never more norms than the window of " + number(spike.window),
+            "set least to at most " + number(spike.window));
+  if (spike.then == "rollback" && r.job.train.saving().every_steps == 0)
+    r.wrong("train.on_spike.then", "rollback returns to the last checkpoint by steps, but there is none",
+            "set train.checkpoint.every_steps");
+}
+
+/// Updates read and write states of the stored type.
+void states_have_a_type(Rules& r) {
+  if (!r.fine({"optimizer", "parallel.mode"}) || r.job.optimizer.state_type == StateType::fp32) return;
+  const std::string chosen(to_string(r.job.optimizer.state_type));
+  const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
+  if (type == nullptr) return;
+  if (type->averages)
+    r.wrong("optimizer.state_type", "the average that " + type->name + " keeps is exchanged with the weights in fp32",
+            "remove state_type: " + chosen);
+  if (type->sums_over_parameters)
+    r.wrong("optimizer.state_type",
+            "the states of " + type->name + " are sums over rows and columns, which stay in fp32",
+            "remove state_type: " + chosen);
+  if (r.job.parallel.mode == ParallelMode::parameter_server)
+    r.wrong("optimizer.state_type", "parameter servers keep their states in fp32", "remove state_type: " + chosen);
 }
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
@@ -1072,11 +1134,14 @@ void validate(const JobSpec& job, Problems& problems) {
   validation_has_samples_of_its_own(r);
   validation_has_metrics(r);
   schedules_fit(r);
+  plateaus_have_validations(r);
   one_way_of_clipping(r);
   averages_need_one_update(r);
   whole_parameters_are_not_cut(r);
   sums_need_all_labels(r);
   skipping_needs_one_update(r);
+  spikes_have_a_limit(r);
+  states_have_a_type(r);
   fields_agree(r);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -131,6 +132,8 @@ class Writer {
         return;  // the network is written unrolled, with the values of its expressions
       case FieldKind::groups:
         return groups(field);
+      case FieldKind::segments:
+        return segments(field, *static_cast<const ScheduleSpec*>(object));
       case FieldKind::layers:
         return network(field);
       case FieldKind::stage_map:
@@ -232,6 +235,13 @@ class Writer {
       put(change.ramp);
       out_ << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
+  }
+
+  void segments(const Field& field, const ScheduleSpec& schedule) {
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const ScheduleSpec& segment : schedule.segments) section(segment_section(), &segment);
     out_ << YAML::EndSeq;
   }
 
