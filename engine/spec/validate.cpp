@@ -123,7 +123,11 @@ void several_adapters_have_a_field(Rules& r) {
     r.wrong("adapters.field", "the adapters have no names", "set adapters.names: [a, b]");
   else if (adapters.field.empty())
     r.wrong("adapters.names", "no field states which adapter a sample uses",
-            "set adapters.field to an integer field of the samples");
+            "set adapters.field to an integer field of the samples; with chat and text, to a field of the documents");
+  else if (const std::vector<std::string> own = {"data", "label", "mask", "documents"};
+           r.job.dataset.has_adapters() && std::find(own.begin(), own.end(), adapters.field) != own.end())
+    r.wrong("adapters.field", "'" + adapters.field + "' is the name of another field of the samples",
+            "rename the field of the documents");
   for (size_t a = 0; a < adapters.names.size(); ++a) {
     const std::string& name = adapters.names[a];
     const std::string path = "adapters.names[" + number(static_cast<int64_t>(a)) + "]";
@@ -132,6 +136,17 @@ void several_adapters_have_a_field(Rules& r) {
     else if (std::find(adapters.names.begin(), adapters.names.begin() + static_cast<std::ptrdiff_t>(a), name) !=
              adapters.names.begin() + static_cast<std::ptrdiff_t>(a))
       r.wrong(path, "'" + name + "' is there twice", "each adapter has its own name");
+  }
+}
+
+void trackers_differ(Rules& r) {
+  const std::vector<TrackerSpec>& all = r.job.track;
+  for (size_t i = 1; i < all.size(); ++i) {
+    const auto is_same = [&](const TrackerSpec& other) {
+      return other.type == all[i].type && other.to == all[i].to && other.command == all[i].command;
+    };
+    if (std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), is_same))
+      r.wrong(all[i].path, all[i].type + " is there twice", "remove one, or give it another 'to'");
   }
 }
 
@@ -1051,6 +1066,7 @@ void validate(const JobSpec& job, Problems& problems) {
   frozen_weights_are_packed_beside_adapters(r);
   norms_start_as_those_of_weights(r);
   several_adapters_have_a_field(r);
+  trackers_differ(r);
   servers_hold_the_weights(r);
   stages_divide_ranks(r);
   stage_numbers_exist(r);
