@@ -1,6 +1,9 @@
 // Rules about launch: hosts, cluster managers, elastic runs.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/spec/hosts.h"
 #include "engine/spec/rules/rules.h"
