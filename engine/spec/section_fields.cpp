@@ -600,7 +600,9 @@ const Section& adapters_section() {
                    {lora,
                     list_field<&A::names>("names", FieldKind::metric_names,
                                           "Several adapters on one base: each sample uses one of them. Needs `field`."),
-                    field<&A::field>("field", "The sample field with the number of its adapter in `names`, from 0.")}};
+                    field<&A::field>("field",
+                                    "The sample field with the number of its adapter in `names`, from 0. With chat and "
+                                    "text a field of the documents with the number or the name.")}};
   }();
   return section;
 }
@@ -685,6 +687,10 @@ const Section& job_section() {
               .of(JobKind::network),
           subsection<&J::launch>("launch", launch_section(), "Where the ranks run."),
           print_field(),
+          make_field("track", FieldKind::trackers,
+                     "Trackers that get the losses, metrics and validations of a run while it trains: tensorboard, "
+                     "mlflow, wandb or a command.")
+              .of(JobKind::network),
       }};
   return section;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/spec/rules/rules.h"
 
@@ -64,7 +65,11 @@ void several_adapters_have_a_field(RuleContext& r) {
     r.wrong("adapters.field", "the adapters have no names", "set adapters.names: [a, b]");
   else if (adapters.field.empty())
     r.wrong("adapters.names", "no field states which adapter a sample uses",
-            "set adapters.field to an integer field of the samples");
+            "set adapters.field to an integer field of the samples; with chat and text, to a field of the documents");
+  else if (const std::vector<std::string> own = {"data", "label", "mask", "documents"};
+           r.job.dataset.has_adapters() && std::find(own.begin(), own.end(), adapters.field) != own.end())
+    r.wrong("adapters.field", "'" + adapters.field + "' is the name of another field of the samples",
+            "rename the field of the documents");
   for (size_t a = 0; a < adapters.names.size(); ++a) {
     const std::string& name = adapters.names[a];
     const std::string path = "adapters.names[" + number(static_cast<int64_t>(a)) + "]";

@@ -1,6 +1,9 @@
 // Rules about launch: hosts, cluster managers, elastic runs.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/spec/hosts.h"
 #include "engine/spec/rules/rules.h"
@@ -61,6 +64,17 @@ void cluster_manager_assigns_the_hosts(RuleContext& r) {
   if (r.fine({field.c_str()}) && launch.ranks < hosts)
     r.wrong(field, number(hosts) + " is greater than launch.ranks, which is " + number(launch.ranks),
             "each needs at least one rank: set launch.ranks: " + number(hosts));
+}
+
+void trackers_differ(RuleContext& r) {
+  const std::vector<TrackerSpec>& all = r.job.track;
+  for (size_t i = 1; i < all.size(); ++i) {
+    const auto is_same = [&](const TrackerSpec& other) {
+      return other.type == all[i].type && other.to == all[i].to && other.command == all[i].command;
+    };
+    if (std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), is_same))
+      r.wrong(all[i].path, all[i].type + " is there twice", "remove one, or give it another 'to'");
+  }
 }
 
 void volumes_have_a_path(RuleContext& r) {

@@ -33,6 +33,7 @@ void ranks_fit_on_the_hosts(RuleContext& r);
 void elastic_runs_have_hosts(RuleContext& r);
 void cluster_manager_assigns_the_hosts(RuleContext& r);
 void volumes_have_a_path(RuleContext& r);
+void trackers_differ(RuleContext& r);
 
 // parallel.cpp
 void stand_alone_is_one_rank(RuleContext& r);
