@@ -15,6 +15,7 @@
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_fields.h"
 #include "engine/spec/read_value.h"
+#include "engine/spec/trackers.h"
 #include "engine/spec/update_fields.h"
 
 namespace trainctl {
@@ -63,6 +64,7 @@ class JobReader {
 
   void finish() {
     metrics_of_validation();
+    adapters_of_documents();
     for (size_t i = 0; job_.fp8 && i < job_.fp8->layers.size(); ++i) {
       const std::string path = at_index("fp8.layers", i);
       demand_match(job_.fp8->layers[i], job_.position(path), path);
@@ -84,6 +86,18 @@ class JobReader {
   }
 
  private:
+  /// Documents have the name or number of their adapter in a field, which becomes one of the samples.
+  void adapters_of_documents() {
+    const auto choose = [&](DatasetSpec& set) {
+      if (!set.has_documents() && !set.has_class_texts()) return;
+      set.adapter_field = job_.adapters.field;
+      set.adapter_names = job_.adapters.names;
+    };
+    if (job_.adapters.field.empty()) return;
+    choose(job_.dataset);
+    for (DatasetSpec& source : job_.dataset.sources) choose(source);
+  }
+
   /// Reports an error if the name of a layer with several outputs is used where one output is needed.
   bool refuse_several(const std::string& name, const SourcePos& pos, const std::string& path) {
     const auto several = network_.several.find(name);
@@ -204,6 +218,8 @@ class JobReader {
         return groups(node, path);
       case FieldKind::segments:
         return segments(node, *static_cast<ScheduleSpec*>(object), path);
+      case FieldKind::trackers:
+        return trackers(node, path);
       case FieldKind::layers:
         return network(node, path);
       case FieldKind::stage_map:
@@ -509,6 +525,20 @@ class JobReader {
     names.emplace_back("type");
     refuse_unknown_keys(fields, names, type->name, path, problems_);
     job_.metrics.push_back({type->name, read_attrs(fields, type->fields, type->name, path, problems_), path});
+  }
+
+  /// `[mlflow, {type: wandb, to: PROJECT}, 'command: ./push.py']`; one stands for a list of one.
+  void trackers(const YamlNode& node, const std::string& path) {
+    const bool is_list = node.is_list();
+    for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
+      const std::string where = is_list ? at_index(path, i) : path;
+      const std::optional<YamlNode> fields = tracker_fields(is_list ? node.items[i] : node, where, problems_);
+      if (!fields) continue;
+      TrackerSpec tracker;
+      tracker.path = where;
+      section(*fields, tracker_section(), &tracker, where);
+      job_.track.push_back(std::move(tracker));
+    }
   }
 
   /// `{code: {type: text, …}, web: {…}}`.
