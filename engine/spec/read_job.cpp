@@ -171,7 +171,7 @@ class JobReader {
       case FieldKind::names:
         return print(node, path);
       case FieldKind::patterns:
-        return recompute(node, path);
+        return layer_patterns(node, path);
       case FieldKind::paths:
         return paths(node, path, field.list(object));
       case FieldKind::metric_names:
@@ -313,13 +313,17 @@ class JobReader {
     return "layers: " + join(names) + (more ? ", ..." : "");
   }
 
-  void recompute(const YamlNode& node, const std::string& path) {
+  /// parallel.recompute or parallel.offload.activations.
+  void layer_patterns(const YamlNode& node, const std::string& path) {
     const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
     if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size())) return;
     for (size_t i = 0; i < patterns.size(); ++i) {
       const std::string where = node.is_list() ? at_index(path, i) : path;
       demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
-      job_.parallel.recompute.push_back({patterns[i], where});
+      if (path == "parallel.recompute")
+        job_.parallel.recompute.push_back({patterns[i], where});
+      else
+        job_.parallel.offload.activations.push_back({patterns[i], where});
     }
   }
 
