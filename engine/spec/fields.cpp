@@ -17,6 +17,7 @@ const void* default_object(const Section* section) {
   static const Fp8Spec fp8;
   static const LoraSpec lora;
   static const GenerateSpec generate;
+  static const TrackerSpec tracker;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset" || section->name == "a source") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
@@ -34,6 +35,7 @@ const void* default_object(const Section* section) {
   if (section->name == "launch.slurm") return &job.launch.slurm;
   if (section->name == "launch.kubernetes") return &job.launch.kubernetes;
   if (section->name == "print") return &job.print;
+  if (section->name == "track") return &tracker;
   if (section->name == "fp8") return &fp8;
   if (section->name == "adapters") return &job.adapters;
   if (section->name == "adapters.lora") return &lora;
@@ -108,6 +110,8 @@ std::string kind_name(const Field& field) {
       return "list of mappings with step, mix and ramp";
     case FieldKind::named_paths:
       return "mapping of source to path or list of paths";
+    case FieldKind::trackers:
+      return "list of trackers";
   }
   return "";
 }

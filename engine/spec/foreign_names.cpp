@@ -60,8 +60,8 @@ std::span<const ForeignName> all_names() {
       {field, "metric compute_metrics", "metrics", "metrics: [accuracy]"},
       {field, "ema ema_decay swa", "", "", "averages of weights are not supported"},
       {field, "tqdm progress_bar verbose disable_tqdm", "", "", "remove it: run shows its progress"},
-      {field, "report_to logger tensorboard wandb mlflow", "", "",
-       "remove it: each run writes metrics.jsonl and TensorBoard's event files"},
+      {field, "report_to logger loggers tensorboard wandb mlflow trackers", "track", "track: [mlflow]",
+       "one or more of tensorboard, mlflow, wandb and 'command: PROGRAM'"},
       // Data.
       {field, "batch_size bs b global_batch_size train_batch_size batchsize minibatch mini_batch_size", "dataset.batch",
        "dataset: {batch: 64}"},

@@ -141,6 +141,9 @@ struct DatasetSpec {
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
+  std::string adapter_field;               ///< field of a document with the name or number of its adapter
+  std::vector<std::string> adapter_names;  ///< empty: no field has adapters
 
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
@@ -151,6 +154,8 @@ struct DatasetSpec {
   bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
+  /// True if its samples have a field with the number of their adapter, which comes last.
+  bool has_adapters() const { return !adapter_names.empty(); }
   /// True if its samples are tokens and the tokens that follow them; a mixture has samples as its first source.
   bool has_tokens() const {
     if (is_mix()) return !sources.empty() && sources.front().has_tokens();
@@ -459,6 +464,15 @@ struct PrintSpec {
   friend bool operator==(const PrintSpec&, const PrintSpec&) = default;
 };
 
+/// One of `track`: where the numbers of a run go besides its own files.
+struct TrackerSpec {
+  std::string type;      ///< tensorboard | mlflow | wandb | command
+  std::string to;        ///< mlflow: a folder, made absolute, or a URI; wandb: a project; empty: the tracker's default
+  std::string command;   ///< a shell command, which runs in the folder of the job file
+  bool required = true;  ///< false: a tracker that cannot start is a warning
+  std::string path;      ///< "track[1]", for positions
+};
+
 /// Position of a value that an override on the command line gives.
 inline const SourcePos kCommandLine = {"command line", 0, 0};
 
@@ -485,6 +499,7 @@ struct JobSpec {
   ParallelSpec parallel;
   LaunchSpec launch;
   PrintSpec print;
+  std::vector<TrackerSpec> track;
   AdaptersSpec adapters;
 
   std::string file;                            ///< path as given by the user

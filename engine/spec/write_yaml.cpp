@@ -11,6 +11,7 @@
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/trackers.h"
 
 namespace trainctl {
 namespace {
@@ -131,6 +132,8 @@ class Writer {
         return;  // the network is written unrolled, with the values of its expressions
       case FieldKind::groups:
         return groups(field);
+      case FieldKind::trackers:
+        return trackers(field);
       case FieldKind::layers:
         return network(field);
       case FieldKind::stage_map:
@@ -174,6 +177,17 @@ class Writer {
       put(group.learning_rate_scale);
       entries(group.attrs);
       out_ << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
+  }
+
+  void trackers(const Field& field) {
+    if (job_.track.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const TrackerSpec& tracker : job_.track) {
+      out_ << YAML::Flow;
+      section(tracker_section(), &tracker);
     }
     out_ << YAML::EndSeq;
   }
