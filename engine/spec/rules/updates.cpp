@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/base/entry_types.h"
 #include "engine/spec/rules/rules.h"
 
 namespace trainctl::rules {
