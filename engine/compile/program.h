@@ -4,7 +4,8 @@
 //   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
 //
 // With parallel.offload the optimizer's states are not in the arena of a GPU but in pinned memory of its host, which
-// kernels access over the bus: offsets from kHostOffset on are offsets in that memory.
+// kernels access over the bus. Activations that wait for the backward pass are copied there and back. Offsets from
+// kHostOffset on are offsets in that memory.
 //
 // Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap: instructions of
 // one stream run in list order; across streams only `waits` orders them. send does not block: its buffer belongs to the
@@ -37,6 +38,7 @@ enum class Opcode : uint8_t {
   recv,        ///< outputs[0] from rank `peer`; f32 on a CPU may be added to it
   print,       ///< write inputs[0] to the rank's stdout as tensor `op`
   wait,        ///< only its waits
+  copy,        ///< inputs[0] -> outputs[0], of which one is in the memory of the host
 };
 std::string_view to_string(Opcode opcode);
 
@@ -50,11 +52,13 @@ enum class Purpose : uint8_t {
   weights,
   clip,
   loss,
-  layer  ///< layer: hybrid's own collectives
+  layer,   ///< hybrid's own collectives
+  offload  ///< to the memory of the host, and back
 };
 std::string_view to_string(Purpose purpose);
 
-enum class Stream : uint8_t { compute, comm, send, recv, copy };
+enum class Stream : uint8_t { compute, comm, send, recv, to_host, from_host };
+inline constexpr size_t kStreams = 6;
 std::string_view to_string(Stream stream);
 
 /// A rank may use its own part of a flat range: such an operand has a different offset on each rank.
@@ -108,6 +112,10 @@ struct Instruction {
   /// Kernels with the same number are adjacent and may run as one launch: their buffers share no memory. -1: its
   /// own launch.
   int launch = -1;
+
+  /// Ranks of one class have the same list, but this rank does not run the instruction: it concerns a part of its data
+  /// that the step does not need, and its outputs are read by idle instructions alone, or updated in place.
+  bool idle = false;
 
   Stream stream = Stream::compute;
   std::vector<int> waits;  ///< indices of earlier instructions: those of other streams, and sends
@@ -216,7 +224,7 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
-  int64_t host = 0;         ///< optimizer state in the memory of the host, beside all that follows
+  int64_t host = 0;         ///< offloaded state and activations in the memory of the host, beside all that follows
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.

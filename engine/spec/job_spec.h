@@ -408,9 +408,15 @@ std::string_view to_string(ExpertMethod method);
 enum class StatePlace : uint8_t { device, host };
 std::string_view to_string(StatePlace place);
 
-/// parallel.offload: state that ranks on GPUs keep in the memory of their host.
+struct OffloadRule {
+  std::string pattern;
+  std::string path;
+};
+
+/// parallel.offload: state and activations that ranks on GPUs keep in the memory of their host.
 struct OffloadSpec {
   StatePlace optimizer = StatePlace::device;
+  std::vector<OffloadRule> activations;  ///< layers whose tensors wait there for the backward pass
 };
 
 /// parallel.search: how auto_parallel chooses what the job leaves open.

@@ -105,7 +105,7 @@ class Writer {
       case FieldKind::names:
         return names(field, job_.print.tensors);
       case FieldKind::patterns:
-        return recompute(field);
+        return layer_patterns(field);
       case FieldKind::paths:
       case FieldKind::metric_names:
         return names(field, field.list(const_cast<void*>(object)));
@@ -203,9 +203,12 @@ class Writer {
     out_ << YAML::EndMap;
   }
 
-  void recompute(const Field& field) {
+  void layer_patterns(const Field& field) {
     std::vector<std::string> patterns;
-    for (const RecomputeRule& rule : job_.parallel.recompute) patterns.push_back(rule.pattern);
+    if (field.name == std::string_view("recompute"))
+      for (const RecomputeRule& rule : job_.parallel.recompute) patterns.push_back(rule.pattern);
+    else
+      for (const OffloadRule& rule : job_.parallel.offload.activations) patterns.push_back(rule.pattern);
     names(field, patterns);
   }
 
