@@ -67,13 +67,9 @@ class Slot {
   std::vector<StoredRange>& to_;
 };
 
-StoredRange range_of_state(const Variable& v) {
+StoredRange range_of_state(const Variable& v, std::string_view slot) {
   check(v.arena_offset >= 0, "a variable without a bucket needs its own place");
-  const bool is_parameter = v.kind == TensorKind::parameter;
-  StoredRange range{.variable = &v,
-                    .slot = is_parameter ? kWeightSlot : kStateSlot,
-                    .count = num_elements(v.shape),
-                    .offset = v.arena_offset};
+  StoredRange range{.variable = &v, .slot = slot, .count = num_elements(v.shape), .offset = v.arena_offset};
   range.dtype = v.dtype;
   range.is_fresh = true;
   range.own_first = v.own_first;
@@ -90,7 +86,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
   for (const Variable& v : program.variables) {
     if (v.is_cache) continue;
     if (v.bucket < 0) {
-      ranges.push_back(range_of_state(v));
+      ranges.push_back(range_of_state(v, v.kind == TensorKind::parameter ? kWeightSlot : kStateSlot));
       continue;
     }
     const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
@@ -104,6 +100,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
     if (!bucket.computes_average())
       Slot(v, bucket, {.slot = kAverageSlot}, ranges).add(bucket.average_offset, bucket.level > 0);
   }
+  for (const OtherState& state : program.other_states) ranges.push_back(range_of_state(state.variable, state.slot));
   return ranges;
 }
 

@@ -216,6 +216,8 @@ void note_offsets(Compiler& c) {
     p.buckets[b].average_offset = offset(c.buckets[b].average);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
+  for (size_t s = 0; s < p.other_states.size(); ++s)
+    p.other_states[s].variable.arena_offset = offset(c.other_states[s].first) + c.other_states[s].second;
   for (size_t v = 0; v < p.variables.size(); ++v) {
     Variable& variable = p.variables[v];
     if (variable.bucket < 0) {

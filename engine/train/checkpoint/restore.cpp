@@ -124,6 +124,8 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
     const Optimizer optimizer =
         optimizer_of(spec, group->second, uses_companion(job.graph, spec, v.tensor, group->second));
     for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
+    if (const ParameterSums* sums = optimizer.def.sums; sums != nullptr && sums->states != nullptr)
+      for (const auto& [slot, of_slot] : sums->states(shape)) state[{tensor.name, slot}] = of_slot;
     if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
   }
   return state;
