@@ -187,8 +187,12 @@ struct Bucket {
   int64_t sums_offset = -1;
   /// No gradients are kept: the kernels that would compute them update the weights (fuse_update).
   bool updated_by_parts = false;
+  DType state_type = DType::f32;              ///< f32 or bf16, at optimizer_offsets
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
   std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
+  /// optimizer.state_type: int8. One per state: the largest magnitude of each block, f32; at optimizer_offsets are the
+  /// codes then, a byte per element. Empty: states are of state_type.
+  std::vector<int64_t> scale_offsets;
   int64_t average_offset = -1;  ///< f32, whole or shard: the weights' average (kAverageSlot), if there is one
 
   /// The update itself computes the average, which is one of its states.
@@ -208,6 +212,13 @@ struct Bucket {
     int64_t kept_first = 0;                   ///< the same, where only shards are kept
   };
   Piece piece(int index) const;
+};
+
+/// State that is stored beside the ranges of buckets because it has another shape: sums over rows and columns of a
+/// parameter (adafactor), codes of blocks (optimizer.state_type: int8), the last gradient norms (train.on_spike).
+struct OtherState {
+  std::string slot;   ///< "row_squares"
+  Variable variable;  ///< `name` is that of the parameter, the shapes are those of the state
 };
 
 /// Bytes of the arena that hold something while an instruction runs, beside weights and optimizer states.
@@ -265,6 +276,7 @@ struct Program {
   std::vector<std::vector<int>> groups;  ///< global ranks, in block order; this rank is in each
   std::vector<Variable> variables;
   std::vector<Bucket> buckets;
+  std::vector<OtherState> other_states;
   std::vector<Instruction> instructions;
   std::vector<LiveBytes> live;  ///< by instruction; the most activations are Memory::activations
 };

@@ -19,6 +19,7 @@
 #include "engine/spec/read_parameter_groups.h"
 #include "engine/spec/read_value.h"
 #include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -217,6 +218,8 @@ class JobReader {
         return;  // the vars, which all else has been read with
       case FieldKind::groups:
         return read_parameter_groups(node, path, job_.optimizer, problems_);
+      case FieldKind::segments:
+        return segments(node, *static_cast<ScheduleSpec*>(object), path);
       case FieldKind::trackers:
         return trackers(node, path);
       case FieldKind::layers:
@@ -342,6 +345,20 @@ class JobReader {
         job_.parallel.recompute.push_back({patterns[i], where});
       else
         job_.parallel.offload.activations.push_back({patterns[i], where});
+    }
+  }
+
+  void segments(const YamlNode& node, ScheduleSpec& schedule, const std::string& path) {
+    constexpr const char* kExample = "e.g. [{steps: 100, type: linear}, {type: cosine}]";
+    if (!node.is_list()) return problems_.add(node.pos, path, "must be a list, not " + describe(node), kExample);
+    if (node.items.empty()) return problems_.add(node.pos, path, "must have at least one segment", kExample);
+    if (!demand_few(node.pos, path, node.items.size(), problems_)) return;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      ScheduleSpec one;
+      one.base = schedule.base;
+      one.path = at_index(path, i);
+      section(node.items[i], segment_section(), &one, one.path);
+      schedule.segments.push_back(std::move(one));
     }
   }
 

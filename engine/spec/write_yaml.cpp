@@ -12,6 +12,7 @@
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
 #include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -132,6 +133,8 @@ class Writer {
         return;  // the network is written unrolled, with the values of its expressions
       case FieldKind::groups:
         return groups(field);
+      case FieldKind::segments:
+        return segments(field, *static_cast<const ScheduleSpec*>(object));
       case FieldKind::trackers:
         return trackers(field);
       case FieldKind::layers:
@@ -249,6 +252,13 @@ class Writer {
       put(change.ramp);
       out_ << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
+  }
+
+  void segments(const Field& field, const ScheduleSpec& schedule) {
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const ScheduleSpec& segment : schedule.segments) section(segment_section(), &segment);
     out_ << YAML::EndSeq;
   }
 
