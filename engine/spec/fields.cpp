@@ -13,6 +13,7 @@ const void* default_object(const Section* section) {
   static const CheckpointSpec checkpoint;
   static const AverageSpec average;
   static const StopSpec stop;
+  static const SpikeSpec spike;
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
   static const LoraSpec lora;
@@ -22,6 +23,8 @@ const void* default_object(const Section* section) {
   if (section->name == "dataset" || section->name == "a source") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
+  if (section->name == "a segment") return &job.optimizer.learning_rate;
+  if (section->name == "train.on_spike") return &spike;
   if (section->name == "optimizer.average") return &average;
   if (section->name == "train") return &job.train;
   if (section->name == "train.checkpoint") return &checkpoint;
@@ -110,6 +113,8 @@ std::string kind_name(const Field& field) {
       return "list of mappings with step, mix and ramp";
     case FieldKind::named_paths:
       return "mapping of source to path or list of paths";
+    case FieldKind::segments:
+      return "list of mappings with steps and the fields of a schedule";
     case FieldKind::trackers:
       return "list of trackers";
   }

@@ -152,6 +152,18 @@ std::string_view to_string(OnNan on_nan) {
   return "";
 }
 
+std::string_view to_string(StateType type) {
+  switch (type) {
+    case StateType::fp32:
+      return "fp32";
+    case StateType::bf16:
+      return "bf16";
+    case StateType::int8:
+      return "int8";
+  }
+  return "";
+}
+
 std::string_view to_string(FrozenType type) {
   switch (type) {
     case FrozenType::same:

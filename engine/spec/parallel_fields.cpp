@@ -29,11 +29,14 @@ const Section& offload_section() {
   using O = OffloadSpec;
   static const Section section{
       "parallel.offload",
-      "State that ranks on GPUs keep in the memory of their host.",
+      "State and activations that ranks on GPUs keep in the memory of their host.",
       {
           field<&O::optimizer>("optimizer",
                                "Optimizer state. device: in the memory of the GPU; host: in pinned memory of the host, "
                                "which updates read and write over the bus."),
+          make_field("activations", FieldKind::patterns,
+                     "Layers, by name or glob, whose outputs wait for the backward pass in pinned memory of the host. "
+                     "Copy engines move them there and back while kernels run."),
       }};
   return section;
 }
@@ -116,7 +119,7 @@ const Section& parallel_section() {
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Shards optimizer state, gradients and weights over data-parallel ranks.")
               .shorthand("level"),
-          subsection<&P::offload>("offload", offload_section(), "State in the memory of the host."),
+          subsection<&P::offload>("offload", offload_section(), "State and activations in the memory of the host."),
           field<&P::bucket_bytes>("bucket_bytes",
                                   "Bucket size: at optimizer_shard levels 0 to 2, parameters with up to this many "
                                   "bytes of gradients are reduced, updated and gathered together; 0: 32 MiB.")

@@ -19,6 +19,7 @@
 #include "engine/spec/read_parameter_groups.h"
 #include "engine/spec/read_value.h"
 #include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -187,7 +188,7 @@ class JobReader {
       case FieldKind::names:
         return print(node, path);
       case FieldKind::patterns:
-        return recompute(node, path);
+        return layer_patterns(node, path);
       case FieldKind::paths:
         return read_paths(node, path, field.list(object), problems_);
       case FieldKind::metric_names:
@@ -217,6 +218,8 @@ class JobReader {
         return;  // the vars, which all else has been read with
       case FieldKind::groups:
         return read_parameter_groups(node, path, job_.optimizer, problems_);
+      case FieldKind::segments:
+        return segments(node, *static_cast<ScheduleSpec*>(object), path);
       case FieldKind::trackers:
         return trackers(node, path);
       case FieldKind::layers:
@@ -331,13 +334,31 @@ class JobReader {
     return "layers: " + join(names) + (more ? ", ..." : "");
   }
 
-  void recompute(const YamlNode& node, const std::string& path) {
+  /// parallel.recompute or parallel.offload.activations.
+  void layer_patterns(const YamlNode& node, const std::string& path) {
     const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
     if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size(), problems_)) return;
     for (size_t i = 0; i < patterns.size(); ++i) {
       const std::string where = node.is_list() ? at_index(path, i) : path;
       demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
-      job_.parallel.recompute.push_back({patterns[i], where});
+      if (path == "parallel.recompute")
+        job_.parallel.recompute.push_back({patterns[i], where});
+      else
+        job_.parallel.offload.activations.push_back({patterns[i], where});
+    }
+  }
+
+  void segments(const YamlNode& node, ScheduleSpec& schedule, const std::string& path) {
+    constexpr const char* kExample = "e.g. [{steps: 100, type: linear}, {type: cosine}]";
+    if (!node.is_list()) return problems_.add(node.pos, path, "must be a list, not " + describe(node), kExample);
+    if (node.items.empty()) return problems_.add(node.pos, path, "must have at least one segment", kExample);
+    if (!demand_few(node.pos, path, node.items.size(), problems_)) return;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      ScheduleSpec one;
+      one.base = schedule.base;
+      one.path = at_index(path, i);
+      section(node.items[i], segment_section(), &one, one.path);
+      schedule.segments.push_back(std::move(one));
     }
   }
 

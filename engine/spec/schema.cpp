@@ -15,6 +15,7 @@
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_value.h"
 #include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -257,6 +258,11 @@ Json plain_schema(const Field& field) {
       return names_and_values(constant_schema());
     case FieldKind::groups:
       return groups_schema();
+    case FieldKind::segments: {
+      Json list = list_of(section_schema(segment_section()));
+      list["minItems"] = 1;
+      return list;
+    }
     case FieldKind::stage_map:
       return {
           {"type", "object"},

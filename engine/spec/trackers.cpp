@@ -46,9 +46,10 @@ const Section& tracker_section() {
       "track",
       "A tracker: its name, 'command: PROGRAM', or a mapping of these fields.",
       {
-          field<&T::type>("type",
-                          "tensorboard: event files, which every run writes; mlflow, wandb: with their Python packages; "
-                          "command: a program that reads the lines of metrics.jsonl from its standard input.")
+          field<&T::type>(
+              "type",
+              "tensorboard: event files, which every run writes; mlflow, wandb: with their Python packages; "
+              "command: a program that reads the lines of metrics.jsonl from its standard input.")
               .one_of({"tensorboard", "mlflow", "wandb", std::string(kCommand)})
               .required(),
           field<&T::to>("to",

@@ -1,4 +1,8 @@
-// The fields of train, with train.checkpoint and train.stop_when. Defaults are the initializers of job_spec.h.
+// The fields of train, with train.on_spike, train.checkpoint and train.stop_when. Defaults are the initializers of
+// job_spec.h.
+#include <cstdlib>
+#include <string_view>
+
 #include "engine/spec/field_makers.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/section_fields.h"
@@ -17,6 +21,58 @@ Field reaches_field() {
   f.get = [](const void* object) -> Value {
     const auto& reaches = static_cast<const StopSpec*>(object)->reaches;
     return reaches ? Value(*reaches) : Value(std::string());
+  };
+  return f;
+}
+
+/// "10x": a multiple of the usual norm.
+Field spike_norm_field() {
+  Field f = make_field("norm", FieldKind::text,
+                       "The largest norm of a step's gradients, as a multiple of the usual one, e.g. 10x.");
+  f.set = [](void* object, const Value& value) {
+    const std::string& text = std::get<std::string>(value);
+    char* end = nullptr;
+    const double multiple = std::strtod(text.c_str(), &end);
+    const bool is_whole = end != text.c_str() && (*end == 0 || std::string_view(end) == "x");
+    static_cast<SpikeSpec*>(object)->norm = is_whole ? multiple : 0;  // validate refuses 0
+  };
+  f.get = [](const void* object) -> Value {
+    return to_string(Value(static_cast<const SpikeSpec*>(object)->norm)) + "x";
+  };
+  return f;
+}
+
+const Section& spike_section() {
+  using S = SpikeSpec;
+  static const Section section{
+      "train.on_spike",
+      "A step whose gradients are much larger than usual changes nothing, like one whose gradients are not finite. "
+      "Both count in the metric `skipped`.",
+      {
+          spike_norm_field(),
+          field<&S::usual>("usual",
+                           "The usual norm: the median or the mean of the norms of the last steps that were not "
+                           "skipped.")
+              .one_of({"median", "mean"}),
+          field<&S::window>("window", "How many steps those are.").at_least(1).at_most(1024),
+          field<&S::least>("least", "Steps whose norms are known before the first one is judged.").at_least(1),
+          field<&S::then>("then",
+                          "skip: the step changes nothing; rollback: weights and optimizer states also return to the "
+                          "last checkpoint by steps, and the steps since then have no effect.")
+              .one_of({"skip", "rollback"}),
+      }};
+  return section;
+}
+
+Field spike_field() {
+  Field f = make_field("on_spike", FieldKind::section,
+                       "Skips a step whose gradients are much larger than usual. A bare value is the norm: 10x.");
+  f.section = &spike_section();
+  f.stands_for = "norm";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& spike = static_cast<TrainSpec*>(enclosing)->on_spike;
+    if (make && !spike) spike.emplace();
+    return spike ? &*spike : nullptr;
   };
   return f;
 }
@@ -139,6 +195,7 @@ const Section& train_section() {
                             "warning and continues; skip continues too, and a step whose gradients contain NaN or "
                             "infinity changes neither weights nor optimizer states and counts in the metric "
                             "`skipped`."),
+          spike_field(),
           list_field<&T::freeze>(
               "freeze", FieldKind::metric_names,
               "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "

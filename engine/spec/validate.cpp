@@ -63,11 +63,14 @@ void validate_network_job(RuleContext& r) {
   validation_has_its_own_samples(r);
   metrics_of_validation_exist(r);
   learning_rate_schedule_is_consistent(r);
+  plateau_follows_a_validation(r);
   gradients_are_clipped_in_one_way(r);
   weight_averages_suit_the_mode(r);
   whole_parameters_are_not_sharded(r);
   summed_losses_count_all_labels(r);
   skipped_steps_suit_the_mode(r);
+  spike_limit_is_consistent(r);
+  state_type_suits_the_optimizer(r);
   fields_of_types_agree(r);
 }
 

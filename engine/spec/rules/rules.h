@@ -85,7 +85,6 @@ void metrics_of_validation_exist(RuleContext& r);
 void bf16_gradients_need_bf16_weights(RuleContext& r);
 void audits_run_on_cpu_ranks(RuleContext& r);
 void saves_are_consistent(RuleContext& r);
-void learning_rate_schedule_is_consistent(RuleContext& r);
 void gradients_are_clipped_in_one_way(RuleContext& r);
 void weight_averages_suit_the_mode(RuleContext& r);
 void whole_parameters_are_not_sharded(RuleContext& r);
@@ -93,7 +92,16 @@ void summed_losses_count_all_labels(RuleContext& r);
 void skipped_steps_suit_the_mode(RuleContext& r);
 void fields_of_types_agree(RuleContext& r);
 
+// updates.cpp
+void learning_rate_schedule_is_consistent(RuleContext& r);
+void plateau_follows_a_validation(RuleContext& r);
+void spike_limit_is_consistent(RuleContext& r);
+void state_type_suits_the_optimizer(RuleContext& r);
+
 // Shared by several files
+
+/// Reports an error unless validations report the metric; with `of_validation` false, unless the job has it.
+void metric_is_known(RuleContext& r, const std::string& path, const std::string& name, bool of_validation);
 
 std::string number(int64_t value);
 /// Returns the twelve smallest divisors as a list: "1, 2, 4, 8".

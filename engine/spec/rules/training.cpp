@@ -43,36 +43,6 @@ void saves_are_consistent(RuleContext& r) {
   contradicts(!saves.keep_best.empty(), "keep_best");
 }
 
-void learning_rate_schedule_is_consistent(RuleContext& r) {
-  const ScheduleSpec& s = r.job.optimizer.learning_rate;
-  if (!r.fine({"optimizer"})) return;
-  const auto need_ascending = [&](const char* field, const Ints& steps) {
-    for (size_t i = 1; i < steps.size(); ++i)
-      if (steps[i] <= steps[i - 1])
-        return r.wrong(std::string("optimizer.learning_rate.") + field,
-                       "steps must ascend, but " + number(steps[i]) + " follows " + number(steps[i - 1]));
-  };
-  need_ascending("milestones", s.milestones);
-  need_ascending("points", s.points);
-  if (s.type == "piecewise" && (s.points.empty() || s.points.size() != s.rates.size()))
-    r.wrong("optimizer.learning_rate.rates",
-            "there are " + number(static_cast<int64_t>(s.rates.size())) + " rates for " +
-                number(static_cast<int64_t>(s.points.size())) + " points",
-            "e.g. points: [0, 100, 1000], rates: [0, 0.1, 0.001]");
-  if (s.total_steps == 0 && s.end(1) == 0 && s.type != "cosine_restarts") return;
-  if (s.type == "wsd" && s.total_steps > 0 && s.warmup_steps + s.decay_steps > s.total_steps)
-    r.wrong("optimizer.learning_rate.decay_steps", "the warm-up of " + number(s.warmup_steps) + " and the decay of " +
-                                                       number(s.decay_steps) +
-                                                       " steps are longer than total_steps: " + number(s.total_steps));
-  if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
-    r.wrong("optimizer.learning_rate.warmup_steps",
-            "the warm-up of " + number(s.warmup_steps) +
-                " steps is not shorter than total_steps: " + number(s.total_steps));
-  if (s.min > s.base)
-    r.wrong("optimizer.learning_rate.min",
-            "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
-}
-
 void gradients_are_clipped_in_one_way(RuleContext& r) {
   if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
     r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
@@ -99,7 +69,7 @@ void whole_parameters_are_not_sharded(RuleContext& r) {
   if (!r.fine({"optimizer", "parallel", "gradient_precision"})) return;
   const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
   const bool clips = r.job.optimizer.clip_parameter_norm > 0;
-  if (type == nullptr || (!clips && !type->needs_whole_parameters)) return;
+  if (type == nullptr || (!clips && !type->needs_whole_parameters && !type->sums_over_parameters)) return;
   const std::string field = clips ? "optimizer.clip_parameter_norm" : "optimizer.type";
   const std::string what = clips ? "clip_parameter_norm" : type->name;
   const ParallelSpec& parallel = r.job.parallel;
@@ -108,6 +78,7 @@ void whole_parameters_are_not_sharded(RuleContext& r) {
         field,
         what + " needs whole parameters, which " + std::string(to_string(parallel.mode)) + " does not keep on a rank",
         "use another parallel.mode, e.g. data_parallel");
+  if (!clips && type->sums_over_parameters) return;
   if (parallel.optimizer_shard.level > 2)
     r.wrong(field, what + " needs whole parameters, of which optimizer_shard.level 3 keeps parts",
             "set parallel.optimizer_shard.level: 2");
@@ -122,11 +93,14 @@ void summed_losses_count_all_labels(RuleContext& r) {
 }
 
 void skipped_steps_suit_the_mode(RuleContext& r) {
-  if (!r.fine({"train.on_nan", "parallel.mode", "metrics"}) || r.job.train.on_nan != OnNan::skip) return;
+  if (!r.fine({"train.on_nan", "train.on_spike", "parallel.mode", "metrics"})) return;
+  const bool spikes = r.job.train.on_spike.has_value();
+  if (!spikes && r.job.train.on_nan != OnNan::skip) return;
+  const std::string field = spikes ? "train.on_spike" : "train.on_nan";
   if (r.job.parallel.mode == ParallelMode::parameter_server)
-    r.wrong("train.on_nan", "parameter servers cannot skip a step", "set train.on_nan: stop or warn");
+    r.wrong(field, "parameter servers cannot skip a step", spikes ? "remove it" : "set train.on_nan: stop or warn");
   if (r.job.metrics.size() >= kMaxMetrics)
-    r.wrong("train.on_nan", "skip counts in a metric of its own, and there are " + number(kMaxMetrics) + " already",
+    r.wrong(field, "skipped steps count in a metric of their own, and there are " + number(kMaxMetrics) + " already",
             "remove a metric");
 }
 

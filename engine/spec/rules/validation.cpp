@@ -119,9 +119,6 @@ void validation_has_its_own_samples(RuleContext& r) {
                                      : "set validation.dataset.path to text that is not used for training");
 }
 
-namespace {
-
-/// `of_validation`: accepts only metrics that the validation reports; otherwise all metrics of the job.
 void metric_is_known(RuleContext& r, const std::string& path, const std::string& name, bool of_validation) {
   std::vector<std::string> all = r.job.reported_metrics();
   if (!of_validation) {
@@ -133,8 +130,6 @@ void metric_is_known(RuleContext& r, const std::string& path, const std::string&
   r.wrong(path, "there is no metric '" + name + "'" + (of_validation ? " of validation" : " in this job"),
           guess.empty() ? "available: " + join(all) + "; add others to the job's `metrics`" : guess);
 }
-
-}  // namespace
 
 void metrics_of_validation_exist(RuleContext& r) {
   if (!r.fine({"metrics", "validation", "train"})) return;
