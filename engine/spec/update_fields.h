@@ -6,6 +6,8 @@
 namespace trainctl {
 
 const Section& loss_section();
+/// One of optimizer.learning_rate.segments.
+const Section& segment_section();
 /// With its learning rate and parameter groups.
 const Section& optimizer_section();
 
