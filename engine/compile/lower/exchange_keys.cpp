@@ -27,6 +27,7 @@
 #include "engine/compile/lower/lowering.h"
 #include "engine/compile/rank_classes.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/sinks.h"
 #include "engine/ops/named_ops.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
@@ -53,7 +54,7 @@ class KeyExchange {
     rows_ = l.c.graph.tensors[node_.inputs[q_at()]].shape[kRowDim];
     order_ = RowOrder::of(attrs_, rows_);
     attrs_.erase(kRowOrder);
-    const size_t others = is_grad() ? 3 : 0;  // dy, out and logs
+    const size_t others = is_grad() ? 3 : has_sinks() ? 1 : 0;  // dy, out and logs
     has_mask_ = node_.inputs.size() - others == 4;
   }
 
@@ -66,6 +67,7 @@ class KeyExchange {
   // ---- operands
 
   bool is_grad() const { return node_.phase == Phase::backward; }
+  bool has_sinks() const { return node_.attrs.flag(kSinks); }
   bool is_ordered() const { return order_.piece > 0; }
   size_t q_at() const { return is_grad() ? 1 : 0; }
   size_t k_at() const { return q_at() + 1; }
@@ -185,6 +187,7 @@ class KeyExchange {
     if (is_grad()) inputs.push_back(queries.dy[piece]);
     inputs.insert(inputs.end(), {queries.q[piece], keys.k, keys.v});
     inputs.insert(inputs.end(), mask.begin(), mask.end());
+    if (attrs.flag(kSinks)) inputs.push_back(own(node_.inputs.size() - 1));
     if (is_grad()) inputs.insert(inputs.end(), {queries.out[piece], queries.logs[piece]});
     l_.emit_kernel(node_.name + suffix, kernel_, attrs, std::move(inputs), std::move(outputs));
   }
@@ -204,7 +207,8 @@ class KeyExchange {
     std::vector<View> inputs;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       const bool is_logs = is_grad() && i == logs_at();  // kept by position
-      inputs.push_back(is_logs ? own(i) : reordered(own(i)));
+      const bool are_sinks = has_sinks() && i + 1 == node_.inputs.size();
+      inputs.push_back(is_logs || are_sinks ? own(i) : reordered(own(i)));
     }
     std::vector<View> results, outputs;
     for (size_t o = 0; o < node_.outputs.size(); ++o) {
@@ -410,6 +414,7 @@ class KeyExchange {
                 const std::vector<View>& whole_mask, const View& out, const View& logs, Sum& sum) {
     const bool is_last = --sum.left == 0;
     Attrs attrs = attrs_of(sees);
+    if (!sum.parts.empty()) attrs.erase(kSinks);  // the first part has them
     // Where positions alone decide, each row sees a key of each of its pairs but those at the edge of a window.
     const bool may_see_none = has_mask_ || (sees == Sight::some && attrs_.integer("window", 0) > 0);
     const bool is_only = is_last && sum.parts.empty();

@@ -462,7 +462,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"notes", plan.notes},
                  {"sizes", sizes_json(graph, plan)}};
   for (const ExpertShare& share : expert_shares(graph, plan))
-    report["experts_per_rank"].push_back({{"per_rank", share.held}, {"all", share.all}});
+    report["experts_per_rank"].push_back({{"per_rank", share.per_rank}, {"all", share.all}});
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);

@@ -4,6 +4,7 @@
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
 #include "engine/ops/attention/attention_grad_wide_cuda.h"
+#include "engine/ops/attention/attention_sinks_cuda.h"
 #include "engine/ops/attention/attention_tiles_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
@@ -46,7 +47,7 @@ Operands operands_of(const KernelCall& call, const AttentionCall& a) {
           a.softcap,
           a.first_key,
           a.mask_rows,
-          a.part};
+          a.part || a.has_sinks};
 }
 
 template <int N>
@@ -75,8 +76,7 @@ unsigned blocks(int64_t count) {
   return static_cast<unsigned>(count);
 }
 
-CudaKernel prepare_attention(const CudaKernelCall& call) {
-  const AttentionCall a = attention_of(call);
+CudaKernel attention_without_sinks(const CudaKernelCall& call, const AttentionCall& a) {
   if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
   return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
@@ -90,6 +90,12 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
              out, logs, tiles);
     };
   });
+}
+
+CudaKernel prepare_attention(const CudaKernelCall& call) {
+  const AttentionCall a = attention_of(call);
+  CudaKernel attention = attention_without_sinks(call, a);
+  return a.has_sinks ? with_sinks(call, a, std::move(attention)) : attention;
 }
 
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
@@ -192,6 +198,7 @@ CudaKernel prepare_reorder_rows(const CudaKernelCall& call) {
 
 extern const CudaKernels attention_cuda = {{"attention", prepare_attention},
                                            {"attention_grad", prepare_attention_grad},
+                                           {"attention_sinks_grad", prepare_attention_sinks_grad},
                                            {"attention_merge", prepare_attention_merge},
                                            {"reorder_rows", prepare_reorder_rows}};
 
