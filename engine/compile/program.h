@@ -100,7 +100,7 @@ struct Instruction {
   Phase phase = Phase::forward;
   int micro_batch = -1;           ///< -1: once per step
   int chunk = 0;                  ///< index of the chunk of the stage's layers
-  bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
+  bool weight_gradients = false;  ///< in a task that computes only weight gradients (Schedule::zero_bubble)
   bool recompute = false;         ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
@@ -114,7 +114,7 @@ struct Instruction {
   int launch = -1;
 
   /// Ranks of one class have the same list, but this rank does not run the instruction: it concerns a part of its data
-  /// that the step does not need, and its outputs are read by idle instructions alone, or updated in place.
+  /// that the step does not need, and its outputs are read only by idle instructions, or updated in place.
   bool idle = false;
 
   Stream stream = Stream::compute;

@@ -58,7 +58,7 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
   return static_cast<TensorId>(c.graph.tensors.size() - 1);
 }
 
-/// The sample fields that the loss reads behind the label.
+/// The sample fields that the loss reads after the label.
 void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>& inputs) {
   for (const LossField& wanted : type.reads) {
     const auto field = std::find_if(c.data.fields.begin(), c.data.fields.end(),

@@ -40,7 +40,7 @@ struct LossDef {
   /// For a loss that compares two networks: computes what the op reads as its prediction, in two layers before the
   /// loss, and finishes both. The op then has no attrs of the job. Null: the op reads the prediction.
   TensorId (*margins)(LayerBuilder& gains, LayerBuilder& sums, const LossRows& rows, const Attrs& attrs) = nullptr;
-  /// Sample fields that the op reads behind the label, in this order.
+  /// Sample fields that the op reads after the label, in this order.
   std::vector<LossField> reads = {};
 };
 

@@ -237,7 +237,7 @@ Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& live
   return other.bytes < placement.bytes ? other : placement;
 }
 
-/// Activations in the memory of the host, behind what the program keeps there.
+/// Activations in the memory of the host, after the state that the program keeps there.
 void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   const Placement placement = place_by_lifetime(c, lives, buffers);
   for (const BufferId buffer : buffers)

@@ -277,7 +277,7 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
   lock.lock();
 }
 
-/// Without the lock: the batch is this worker's alone.
+/// Called without the lock: no other worker uses the batch.
 void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {
