@@ -113,8 +113,8 @@ struct Instruction {
   /// own launch.
   int launch = -1;
 
-  /// Ranks of one class have the same list, but this rank does not run the instruction: it concerns a part of its data
-  /// that the step does not need, and its outputs are read only by idle instructions, or updated in place.
+  /// Ranks of one class have the same list, but this rank leaves the instruction out. Its outputs are read only by idle
+  /// instructions, updated in place, or written by another instruction too.
   bool idle = false;
 
   Stream stream = Stream::compute;
