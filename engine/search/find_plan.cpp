@@ -368,8 +368,8 @@ class PlanSearch {
     return fastest;
   }
 
-  /// Continues as long as they are expected to take about as long as those of `base`, without recompute. `base` is a copy
-  /// because trials are added to sources_.
+  /// Continues as long as they are expected to take about as long as those of `base`, without recompute. `base` is a
+  /// copy because trials are added to sources_.
   void try_other_cuts(const Considered base) {
     std::vector<Considered> others;
     double own = kNoTime;

@@ -14,6 +14,7 @@
 #include "engine/spec/parse.h"
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_value.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -222,6 +223,11 @@ Json plain_schema(const Field& field) {
       Json list = list_of(text_schema());
       list["minItems"] = 1;
       return {{"anyOf", {text_schema(), list}}};
+    }
+    case FieldKind::losses: {
+      Json list = list_of(section_schema(auxiliary_loss_section()));
+      list["maxItems"] = kMaxMetrics;
+      return list;
     }
     case FieldKind::metrics: {
       Json list = list_of(reference("metric"));

@@ -15,6 +15,7 @@
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/hosts.h"
+#include "engine/spec/network.h"
 #include "engine/spec/read_value.h"
 
 namespace trainctl {
@@ -480,6 +481,7 @@ void groups_cover_the_stage(Rules& r) {
 void labels_suit_the_loss(Rules& r) {
   if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
   const EntryType& loss = *find_type(loss_types(), r.job.loss->type);
+  if (!loss.has_label) return;
   if (has_soft_labels(r.job.dataset)) {  // Soft labels are f32 regardless of label_dtype.
     if (r.job.loss->attrs.has("ignore_index"))
       r.wrong("loss.ignore_index", "cannot be used, because one_hot turns the labels into class probabilities",
@@ -506,7 +508,10 @@ void labels_suit_the_loss(Rules& r) {
           "use softmax_cross_entropy for tokens");
     return;
   }
-  if (r.job.dataset.label_dtype != wanted)
+  const bool has_class_shares =
+      loss.takes_class_shares && r.job.dataset.label_dtype == "f32" &&
+      !r.job.dataset.has_file_splits();  // as many numbers as classes: checked with the shapes
+  if (r.job.dataset.label_dtype != wanted && !has_class_shares)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
             "set dataset.label_dtype: " + wanted);
@@ -861,9 +866,37 @@ void samples_have_their_fields(Rules& r) {
     r.wrong("dataset.delimiter", "'" + d.delimiter + "' is not one character", "e.g. ';', or tab");
   if (d.channels == 2) r.wrong("dataset.channels", "an image has 1 or 3 channels, not 2");
   const std::vector<std::string> names = d.field_names();
-  if (r.job.loss && std::find(names.begin(), names.end(), "label") == names.end())
+  const bool has_label = r.job.loss && r.fine({"loss"}) && find_type(loss_types(), r.job.loss->type)->has_label;
+  if (has_label && std::find(names.begin(), names.end(), "label") == names.end())
     r.wrong("loss", "the loss needs a sample field 'label', but the samples have only " + join(names),
             "call one of dataset.fields 'label'");
+}
+
+void auxiliary_losses_add_up(Rules& r) {
+  const std::vector<LossSpec>& losses = r.job.auxiliary_losses;
+  if (losses.empty() || !r.fine({"auxiliary_losses", "loss"})) return;
+  if (!r.job.loss) r.wrong("auxiliary_losses", "are added to a loss, and there is none", "e.g. loss: mse");
+  if (losses.size() + r.job.metrics.size() > kMaxMetrics)
+    r.wrong("auxiliary_losses", "a job has at most " + number(kMaxMetrics) + " metrics and auxiliary losses, not " +
+                                    number(static_cast<int64_t>(losses.size() + r.job.metrics.size())));
+  const std::vector<std::string> fields = r.job.dataset.field_names();
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const LossSpec& loss = losses[i];
+    for (size_t j = 0; j < i; ++j)
+      if (losses[j].name == loss.name)
+        r.wrong(loss.path, "has the same name as " + losses[j].path + ", '" + loss.name + "'", "name: another");
+    if (!is_sample_field_name(loss.name))
+      r.wrong(loss.path + ".name", "'" + loss.name + "' is not a valid name for a loss",
+              "use letters, digits, '_' and '-', but not input, loss or grad");
+    if (loss.attrs.has("ignore_index"))
+      r.wrong(loss.path + ".ignore_index", "is supported for the loss only, not for auxiliary losses", "remove it");
+    if (loss.type == "dpo" || loss.type == "distillation")
+      r.wrong(loss.path + ".type", loss.type + " cannot be an auxiliary loss", "use it as the loss");
+    else if (find_type(loss_types(), loss.type)->has_label &&
+             std::find(fields.begin(), fields.end(), loss.label) == fields.end())
+      r.wrong(loss.path, "needs a sample field '" + loss.label + "', but the samples have only " + join(fields),
+              "label: one of them");
+  }
 }
 
 void random_integers_have_classes(Rules& r) {
@@ -1012,6 +1045,7 @@ namespace {
 void validate_set(Rules& r) {
   blocks_are_shuffled(r);
   labels_suit_the_loss(r);
+  auxiliary_losses_add_up(r);
   documents_suit_the_job(r);
   document_fields_agree(r);
   filters_are_expressions(r);

@@ -11,6 +11,7 @@
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -126,6 +127,8 @@ class Writer {
         break;
       case FieldKind::metrics:
         return metrics(field);
+      case FieldKind::losses:
+        return auxiliary_losses(field);
       case FieldKind::modules:
       case FieldKind::values:
         return;  // the network is written unrolled, with the values of its expressions
@@ -309,6 +312,14 @@ class Writer {
       entries(metric.attrs);
       out_ << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
+  }
+
+  void auxiliary_losses(const Field& field) {
+    if (job_.auxiliary_losses.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const LossSpec& loss : job_.auxiliary_losses) section(auxiliary_loss_section(), &loss);
     out_ << YAML::EndSeq;
   }
 

@@ -15,9 +15,10 @@
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
 //    "checksum": "…"}
 //
-// `lineage`, `weights_only`, `base` and `classes` are optional. `base` has the frozen weights that the checkpoint leaves out. The
-// last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that are
-// not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf", "-inf".
+// `lineage`, `weights_only`, `base` and `classes` are optional. `base` has the frozen weights that the checkpoint
+// leaves out. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line.
+// Fields that are not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan",
+// "inf", "-inf".
 //
 // slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
 // state. The pieces of a tensor tile it: each element is in exactly one.
@@ -77,12 +78,12 @@ struct Manifest {
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
   int64_t samples = 0;     ///< samples that were trained on
   uint64_t seed = 0;
-  std::string order;          ///< order_text of the job; empty: an older version wrote it
+  std::string order;                 ///< order_text of the job; empty: an older version wrote it
   std::vector<std::string> classes;  ///< names of the classes of the training set, by number; may be empty
-  double train_share = 0;     ///< dataset.split.train; 0: the set was not split, or an older version wrote it
-  std::string written;        ///< UTC, ISO 8601
-  std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it
-  bool weights_only = false;  ///< a run's final weights, without the optimizer's state
+  double train_share = 0;            ///< dataset.split.train; 0: the set was not split, or an older version wrote it
+  std::string written;               ///< UTC, ISO 8601
+  std::string lineage;               ///< CheckpointOwner; "" if an older version wrote it
+  bool weights_only = false;         ///< a run's final weights, without the optimizer's state
   std::optional<StoredBase> base;
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
