@@ -50,6 +50,7 @@ struct EntryType {
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   bool averages = false;                         ///< it averages the weights itself
   bool needs_whole_parameters = false;           ///< the update of a parameter depends on all of its elements
+  bool sums_over_parameters = false;  ///< the same, but ranks that share a parameter add up what each has of it
   // Losses.
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
   bool has_label = true;            ///< false: it compares the outputs of layers with each other

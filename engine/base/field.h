@@ -54,6 +54,8 @@ enum class FieldKind : uint8_t {
   shares,         ///< {name: number}: the share of each source
   share_changes,  ///< [{step: 1000, mix: {name: number}, ramp: 200}]
   named_paths,    ///< {name: path or list of paths}
+  segments,       ///< [{steps: 100, type: linear}, {type: cosine}]: schedules one after the other
+  trackers,       ///< [tensorboard, {type: mlflow, to: mlruns}, 'command: ./push.py']
 };
 
 /// A job has either a network or a command; some fields belong to one of the two.

@@ -32,7 +32,8 @@ struct VirtualBuffer {
   BufferKind kind = BufferKind::activation;
   int64_t bytes = 0;
   int64_t offset = -1;        ///< in the arena; -1: not placed yet
-  bool is_offloaded = false;  ///< in the memory of the host; persistent ones alone
+  bool is_offloaded = false;  ///< in the memory of the host
+  int lasts_until = -1;       ///< index of an instruction before which nothing else uses its memory (offload_activations)
 };
 
 /// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written, even where a

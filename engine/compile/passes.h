@@ -51,6 +51,8 @@ void make_in_pieces(Compiler& c);
 void update_early(Compiler& c);
 /// Instructions that may share a launch are put together and marked.
 void group_launches(Compiler& c);
+/// Activations that wait for the backward pass are copied to the memory of the host, and back.
+void offload_activations(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer can be reused.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input whose lifetime ends there.

@@ -4,7 +4,8 @@
 //   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
 //
 // With parallel.offload the optimizer's states are not in the arena of a GPU but in pinned memory of its host, which
-// kernels access over the bus: offsets from kHostOffset on are offsets in that memory.
+// kernels access over the bus. Activations that wait for the backward pass are copied there and back. Offsets from
+// kHostOffset on are offsets in that memory.
 //
 // Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap: instructions of
 // one stream run in list order; across streams only `waits` orders them. send does not block: its buffer belongs to the
@@ -37,6 +38,7 @@ enum class Opcode : uint8_t {
   recv,        ///< outputs[0] from rank `peer`; f32 on a CPU may be added to it
   print,       ///< write inputs[0] to the rank's stdout as tensor `op`
   wait,        ///< only its waits
+  copy,        ///< inputs[0] -> outputs[0], of which one is in the memory of the host
 };
 std::string_view to_string(Opcode opcode);
 
@@ -50,11 +52,13 @@ enum class Purpose : uint8_t {
   weights,
   clip,
   loss,
-  layer  ///< layer: hybrid's own collectives
+  layer,   ///< hybrid's own collectives
+  offload  ///< to the memory of the host, and back
 };
 std::string_view to_string(Purpose purpose);
 
-enum class Stream : uint8_t { compute, comm, send, recv, copy };
+enum class Stream : uint8_t { compute, comm, send, recv, to_host, from_host };
+inline constexpr size_t kStreams = 6;
 std::string_view to_string(Stream stream);
 
 /// A rank may use its own part of a flat range: such an operand has a different offset on each rank.
@@ -108,6 +112,10 @@ struct Instruction {
   /// Kernels with the same number are adjacent and may run as one launch: their buffers share no memory. -1: its
   /// own launch.
   int launch = -1;
+
+  /// Ranks of one class have the same list, but this rank does not run the instruction: it concerns a part of its data
+  /// that the step does not need, and its outputs are read by idle instructions alone, or updated in place.
+  bool idle = false;
 
   Stream stream = Stream::compute;
   std::vector<int> waits;  ///< indices of earlier instructions: those of other streams, and sends
@@ -179,8 +187,12 @@ struct Bucket {
   int64_t sums_offset = -1;
   /// No gradients are kept: the kernels that would compute them update the weights (fuse_update).
   bool updated_by_parts = false;
+  DType state_type = DType::f32;              ///< f32 or bf16, at optimizer_offsets
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
   std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
+  /// optimizer.state_type: int8. One per state: the largest magnitude of each block, f32; at optimizer_offsets are the
+  /// codes then, a byte per element. Empty: states are of state_type.
+  std::vector<int64_t> scale_offsets;
   int64_t average_offset = -1;  ///< f32, whole or shard: the weights' average (kAverageSlot), if there is one
 
   /// The update itself computes the average, which is one of its states.
@@ -202,6 +214,13 @@ struct Bucket {
   Piece piece(int index) const;
 };
 
+/// State that is stored beside the ranges of buckets because it has another shape: sums over rows and columns of a
+/// parameter (adafactor), codes of blocks (optimizer.state_type: int8), the last gradient norms (train.on_spike).
+struct OtherState {
+  std::string slot;   ///< "row_squares"
+  Variable variable;  ///< `name` is that of the parameter, the shapes are those of the state
+};
+
 /// Bytes of the arena that hold something while an instruction runs, beside weights and optimizer states.
 struct LiveBytes {
   int64_t activations = 0;  ///< tensors of the forward and backward pass
@@ -216,7 +235,7 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
-  int64_t host = 0;         ///< optimizer state in the memory of the host, beside all that follows
+  int64_t host = 0;         ///< offloaded state and activations in the memory of the host, beside all that follows
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.
@@ -258,6 +277,7 @@ struct Program {
   std::vector<std::vector<int>> groups;  ///< global ranks, in block order; this rank is in each
   std::vector<Variable> variables;
   std::vector<Bucket> buckets;
+  std::vector<OtherState> other_states;
   std::vector<Instruction> instructions;
   std::vector<LiveBytes> live;  ///< by instruction; the most activations are Memory::activations
 };

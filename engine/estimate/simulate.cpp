@@ -11,6 +11,7 @@
 
 #include "engine/compile/verify/verify.h"
 #include "engine/graph/counted_rows.h"
+#include "engine/machine/host_bus.h"
 
 namespace trainctl {
 namespace {
@@ -98,15 +99,12 @@ Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) 
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
 
-/// A PCIe 5.0 x16 link, in each direction at once.
-constexpr BytesPerSecond kBusRate{50e9};
-
 /// Time of the operands that are in the memory of the host: updated states are read and written at the same time.
-Seconds seconds_of_bus(const Instruction& kernel) {
+Seconds seconds_of_bus(const Instruction& kernel, const Machine& machine) {
   double bytes = 0;
   for (const Operand& operand : kernel.outputs)
     if (is_host_offset(operand.offset)) bytes += static_cast<double>(operand.bytes());
-  return Bytes{bytes} / kBusRate;
+  return Bytes{bytes} / host_bus_rate(machine);
 }
 
 class Simulator {
@@ -156,7 +154,7 @@ class Simulator {
     places_.emplace_back(count);
     std::vector<GroupSpread>& spreads = spreads_.emplace_back();
     for (const std::vector<int>& group : program.groups) spreads.push_back(spread_of(machine_, group));
-    std::array<Lane, 5> lanes;
+    std::array<Lane, kStreams> lanes;
     std::map<int, size_t> calls;
     std::vector<Seconds>& prices = prices_.emplace_back();
     for (size_t i = 0; i < count; ++i) {
@@ -317,12 +315,13 @@ class Simulator {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
     const Bytes bytes{static_cast<double>(now.bytes()) * now.attrs.number(kExpectedShare, 1.0)};
+    if (now.idle) return {};
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
         return std::max(in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
                                            !shares_launch(program, i)),
-                        seconds_of_bus(now));
+                        seconds_of_bus(now, machine_));
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));
@@ -335,6 +334,8 @@ class Simulator {
         const Seconds message = send_time(machine_, bytes, spread(at));
         return now.outputs[0].accumulate ? message + 2 * bytes / machine_.memory_rate : message;
       }
+      case Opcode::copy:
+        return bytes / host_bus_rate(machine_);
       case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
@@ -367,6 +368,8 @@ class Simulator {
       }
       case Opcode::load:
         return {kUnmeasured, "load"};
+      case Opcode::copy:
+        return {kUnmeasured, "copy"};
       case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
@@ -423,6 +426,7 @@ Part part_of_purpose(Purpose purpose) {
     case Purpose::statistics:
     case Purpose::loss:
     case Purpose::layer:
+    case Purpose::offload:
       return Part::redistribute;
   }
   return Part::redistribute;
@@ -446,6 +450,8 @@ std::string_view to_string(Part part) {
       return "sends between stages";
     case Part::data:
       return "data";
+    case Part::offload:
+      return "copies to and from the host";
     case Part::host:
       return "host between steps";
   }
@@ -461,6 +467,8 @@ Part part_of(const Instruction& instruction) {
     case Opcode::send:
     case Opcode::recv:
       return part_of_purpose(instruction.purpose);
+    case Opcode::copy:
+      return Part::offload;
     case Opcode::load:
     case Opcode::print:
     case Opcode::wait:

@@ -24,8 +24,9 @@ enum class Part : uint8_t {
   pipeline,       ///< sends between stages
   data,           ///< loads, prints
   host,           ///< work of the host between two steps
+  offload,        ///< copies of activations to the memory of the host, and back
 };
-inline constexpr size_t kParts = 8;
+inline constexpr size_t kParts = 9;
 std::string_view to_string(Part part);
 Part part_of(const Instruction& instruction);
 

@@ -51,6 +51,7 @@ EntryType entry_of(const OptimizerDef& def) {
   type.same_in_groups = def.same_in_groups;
   type.averages = def.averages_by_rate;
   type.needs_whole_parameters = def.needs_whole_parameters != nullptr;
+  type.sums_over_parameters = def.sums != nullptr;
   return type;
 }
 

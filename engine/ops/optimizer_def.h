@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/entry_types.h"
@@ -16,6 +17,20 @@ namespace trainctl {
 /// The state whose values validations and exports use in place of the weights: that of optimizer.average, or of an
 /// optimizer that computes the average itself (schedule_free_adamw).
 inline constexpr std::string_view kAverageSlot = "average";
+
+/// An optimizer whose updates use sums over all elements of a parameter, of which a rank may have a part. All kernels
+/// have the attrs `parameters` (placed_parameters.h) and `first`, and those of the update. Each sum is added up over
+/// the ranks that share the parameters before the next kernel reads it.
+struct ParameterSums {
+  /// in: gradient, weight, (squared norm of all gradients); out: for each parameter `states`, then 1 number.
+  const KernelDef* sums;
+  /// Null: there are no `states`. in: those sums, (squared norm); out: the states of all parameters, updated.
+  const KernelDef* states_update;
+  /// in: gradient, states of the elements, then those of `states`, (squared norm); out: 1 number per parameter.
+  const KernelDef* norms;
+  /// States of other shapes than the parameter, which every rank has as a whole. Null: none.
+  std::vector<std::pair<std::string, Shape>> (*states)(const Shape& parameter) = nullptr;
+};
 
 /// `settings` are the values of `fields`, with defaults filled in.
 struct OptimizerDef {
@@ -42,6 +57,9 @@ struct OptimizerDef {
   /// The update of a parameter depends on all of its elements. Its kernel has the attr `parameters`: for each shard of
   /// the bucket a list of first element, rows and columns of each parameter in it, and no parameter is in two shards.
   bool (*needs_whole_parameters)(const Attrs& settings) = nullptr;
+  /// Not null: the kernel of the update gets, after the gradient and the norm, the sums, the norms and the states of
+  /// other shapes.
+  const ParameterSums* sums = nullptr;
   /// The optimizer of parameters that this one does not suit, which reads its own fields in the same settings. Null:
   /// all parameters suit.
   const OptimizerDef* companion = nullptr;

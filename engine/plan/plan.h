@@ -37,6 +37,7 @@ struct LayerPlan {
   std::string cut_limit_reason;  ///< why there are no more cuts: "7 does not divide 48"; usually empty
   std::string advice;  ///< sizes that would have allowed more cuts; the same text on all layers that it applies to
   bool recompute = false;
+  bool offload = false;  ///< its tensors wait for the backward pass in the memory of the host
 };
 
 /// A node that is planned separately from its layer: it finishes the layer in another layout (units.h), or adds terms

@@ -152,6 +152,18 @@ std::string_view to_string(OnNan on_nan) {
   return "";
 }
 
+std::string_view to_string(StateType type) {
+  switch (type) {
+    case StateType::fp32:
+      return "fp32";
+    case StateType::bf16:
+      return "bf16";
+    case StateType::int8:
+      return "int8";
+  }
+  return "";
+}
+
 std::string_view to_string(FrozenType type) {
   switch (type) {
     case FrozenType::same:
@@ -252,8 +264,13 @@ std::vector<std::string> DatasetSpec::field_names() const {
   }
   if (type == "clicks") return {"data", "ids", "label"};
   if (type == "preference") return {"data", "label", "targets", "documents"};
-  if (has_class_texts()) return {"data", "label", "mask"};
-  if (pack) return {"data", "label", "documents"};
+  if (has_class_texts() || has_documents()) {
+    std::vector<std::string> names = {"data", "label"};
+    if (has_class_texts()) names.emplace_back("mask");
+    if (pack) names.emplace_back("documents");
+    if (has_adapters()) names.push_back(adapter_field);
+    return names;
+  }
   if (fields.empty()) return {"data", "label"};
   std::vector<std::string> names;
   for (const SampleFieldSpec& field : fields) names.push_back(field.name);

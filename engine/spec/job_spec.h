@@ -28,6 +28,8 @@ enum class Precision : uint8_t { fp32, tf32, bf16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
+/// Storage of the optimizer's states. int8: codes of blocks (engine/ops/pack_states).
+enum class StateType : uint8_t { fp32, bf16, int8 };
 /// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
@@ -35,6 +37,7 @@ std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleav
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
 std::string_view to_string(FrozenType type);
+std::string_view to_string(StateType type);
 std::string_view to_string(PrintFormat format);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
@@ -141,6 +144,9 @@ struct DatasetSpec {
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
+  std::string adapter_field;               ///< field of a document with the name or number of its adapter
+  std::vector<std::string> adapter_names;  ///< empty: no field has adapters
 
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
@@ -151,6 +157,8 @@ struct DatasetSpec {
   bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
+  /// True if its samples have a field with the number of their adapter, which comes last.
+  bool has_adapters() const { return !adapter_names.empty(); }
   /// True if its samples are tokens and the tokens that follow them; a mixture has samples as its first source.
   bool has_tokens() const {
     if (is_mix()) return !sources.empty() && sources.front().has_tokens();
@@ -255,7 +263,18 @@ struct ScheduleSpec {
   int64_t timescale = 0;               ///< inverse_sqrt; 0: warmup_steps, at least 1
   Ints points;                         ///< piecewise: steps, ascending …
   std::vector<double> rates;           ///< … and the rate at each of them
+  // plateau: the rate is multiplied by `factor` (plateau.h)
+  std::string metric = "loss";         ///< loss, or a metric that validation reports
+  double factor = 0.1;                 ///< of the rate …
+  int64_t patience = 10;               ///< … after more than this many validations without a better value
+  double threshold = 1e-4;             ///< the least improvement that counts
+  std::string threshold_mode = "rel";  ///< rel | abs: the threshold is relative to the best value, or absolute
+  int64_t cooldown = 0;                ///< validations after a reduction that do not count
+  std::vector<ScheduleSpec> segments;  ///< segments: one after the other, each with its own steps
+  int64_t steps = 0;                   ///< of a segment; 0: the last one, to the end of the run
+  std::string path = {};               ///< "optimizer.learning_rate.segments[0]", for positions
 
+  bool is_plateau() const { return type == "plateau"; }
   /// The last step that the schedule describes; 0: it has no end. `run_steps` replaces a total_steps of 0.
   int64_t end(int64_t run_steps) const;
 };
@@ -278,6 +297,15 @@ struct ParameterGroup {
   std::string path;  ///< "optimizer.groups[0]"
 };
 
+/// train.on_spike: a step whose gradient norm exceeds a multiple of the usual one changes nothing.
+struct SpikeSpec {
+  double norm = 10;              ///< the largest norm, relative to the usual one
+  std::string usual = "median";  ///< median | mean of the norms of the last steps
+  int64_t window = 64;           ///< how many steps those are
+  int64_t least = 16;            ///< steps before the first one that is judged
+  std::string then = "skip";     ///< skip | rollback: the state of the last checkpoint returns as well
+};
+
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
@@ -286,8 +314,10 @@ struct OptimizerSpec {
   double clip_value = 0;           ///< by the absolute value of each element; 0: off
   double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
   std::optional<AverageSpec> average;
-  /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
+  StateType state_type = StateType::fp32;
+  /// train.on_nan is skip, or there is on_spike: a step whose gradients are not all finite changes nothing.
   bool skips_not_finite = false;
+  std::optional<SpikeSpec> on_spike;  ///< train.on_spike
   std::vector<ParameterGroup> groups;
 
   /// True if every update reads the norm of all gradients.
@@ -326,15 +356,16 @@ struct StopSpec {
 bool is_better(const std::string& metric, double value, double than);
 
 struct TrainSpec {
-  int64_t epochs = 1;               ///< 0: as many as `steps` takes; given `steps` alone it is 0
-  int64_t steps = 0;                ///< 0: all epochs. If both are set, the one that is reached first ends the run
-  int64_t log_every = 1;            ///< steps between loss lines
-  int64_t sink_steps = 1;           ///< steps between two reads of the losses
-  int64_t histograms = 0;           ///< steps between two histograms of weights and gradients; 0: none
-  int64_t fingerprints = 0;         ///< steps between two fingerprints of the state; 0: none
-  int64_t audit_every = 0;          ///< steps between two replays of a step on another core or card; 0: none
-  OnNan on_nan = OnNan::stop;       ///< reaction to a loss, or with skip to gradients, that are nan or infinite
-  std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
+  int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
+  int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
+  int64_t log_every = 1;       ///< steps between loss lines
+  int64_t sink_steps = 1;      ///< steps between two reads of the losses
+  int64_t histograms = 0;      ///< steps between two histograms of weights and gradients; 0: none
+  int64_t fingerprints = 0;    ///< steps between two fingerprints of the state; 0: none
+  int64_t audit_every = 0;     ///< steps between two replays of a step on another core or card; 0: none
+  OnNan on_nan = OnNan::stop;  ///< reaction to a loss, or with skip to gradients, that are nan or infinite
+  std::optional<SpikeSpec> on_spike;
+  std::vector<std::string> freeze;            ///< names or globs of parameters that are not trained
   FrozenType frozen_type = FrozenType::same;  ///< storage of weights of dense layers that are not trained
   std::optional<CheckpointSpec> checkpoint;   ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
@@ -412,9 +443,15 @@ std::string_view to_string(ExpertMethod method);
 enum class StatePlace : uint8_t { device, host };
 std::string_view to_string(StatePlace place);
 
-/// parallel.offload: state that ranks on GPUs keep in the memory of their host.
+struct OffloadRule {
+  std::string pattern;
+  std::string path;
+};
+
+/// parallel.offload: state and activations that ranks on GPUs keep in the memory of their host.
 struct OffloadSpec {
   StatePlace optimizer = StatePlace::device;
+  std::vector<OffloadRule> activations;  ///< layers whose tensors wait there for the backward pass
 };
 
 /// parallel.search: how auto_parallel chooses what the job leaves open.
@@ -462,6 +499,15 @@ struct PrintSpec {
   friend bool operator==(const PrintSpec&, const PrintSpec&) = default;
 };
 
+/// One of `track`: where the numbers of a run go besides its own files.
+struct TrackerSpec {
+  std::string type;      ///< tensorboard | mlflow | wandb | command
+  std::string to;        ///< mlflow: a folder, made absolute, or a URI; wandb: a project; empty: the tracker's default
+  std::string command;   ///< a shell command, which runs in the folder of the job file
+  bool required = true;  ///< false: a tracker that cannot start is a warning
+  std::string path;      ///< "track[1]", for positions
+};
+
 /// Position of a value that an override on the command line gives.
 inline const SourcePos kCommandLine = {"command line", 0, 0};
 
@@ -489,6 +535,7 @@ struct JobSpec {
   ParallelSpec parallel;
   LaunchSpec launch;
   PrintSpec print;
+  std::vector<TrackerSpec> track;
   AdaptersSpec adapters;
 
   std::string file;                            ///< path as given by the user

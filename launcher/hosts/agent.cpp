@@ -232,7 +232,7 @@ class Agent : public LogSink, public RankProgram {
       case Kind::start:
         return start(message);
       case Kind::hold:
-        return send(Kind::held, -1, static_cast<int64_t>(options_.share->hold()));
+        return send(Kind::gates_held, -1, static_cast<int64_t>(options_.share->hold()));
       case Kind::stop:
         return options_.share->stop_after(static_cast<uint64_t>(message.number));
       case Kind::release:

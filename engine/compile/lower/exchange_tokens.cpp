@@ -115,9 +115,9 @@ class TokenExchange {
     sent.rows = l_.new_value(BufferKind::activation, {ranks_, sent.rows_of_block}, DType::i32, name_ + ".rows");
     sent.places = l_.new_value(BufferKind::activation, {ranks_, tokens}, DType::i32, name_ + ".places");
     const View counts = l_.new_value(BufferKind::scratch, {ranks_}, DType::i32, name_ + ".counts");
-    const int64_t held = node_.attrs.integer("experts") / ranks_;
+    const int64_t experts_per_rank = node_.attrs.integer("experts") / ranks_;
     l_.emit_kernel(name_ + ".place_tokens", place_tokens_kernel,
-                   {{"held", held}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
+                   {{"held", experts_per_rank}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
                    {sent.rows, sent.places, counts}, Purpose::redistribute);
     if (!counted_) return;
     sent.counts = l_.new_value(BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");

@@ -139,7 +139,7 @@ std::vector<bool> find_sharing(const Compiler& c) {
   return shares;
 }
 
-/// Returns the end of those in the arena; Memory::host is the size of the others.
+/// Returns the end of those in the arena; Memory::host is the size of the others, so far.
 int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   int64_t end = 0, host_end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
@@ -229,6 +229,23 @@ void note_offsets(Compiler& c) {
   }
 }
 
+/// Buffers that live for a part of the step, with the fewest bytes of the two orders.
+Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& lives,
+                            const std::vector<BufferId>& buffers) {
+  Placement placement = by_first_use(c, lives, buffers);
+  if (buffers.size() > kSortBySizeUpTo) return placement;
+  Placement other = by_size(c, lives, buffers);
+  return other.bytes < placement.bytes ? other : placement;
+}
+
+/// Activations in the memory of the host, behind what the program keeps there.
+void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  const Placement placement = place_by_lifetime(c, lives, buffers);
+  for (const BufferId buffer : buffers)
+    c.buffers[buffer].offset = kHostOffset + c.program.memory.host + placement.offsets[buffer];
+  c.program.memory.host += placement.bytes;
+}
+
 }  // namespace
 
 void place_buffers(Compiler& c) {
@@ -236,16 +253,14 @@ void place_buffers(Compiler& c) {
   const int64_t persistent = place_persistent(c, shares);
   std::vector<Lifetime> lives = lifetimes(c);
   keep_for_comm(c, lives);
-  std::vector<BufferId> buffers;
+  std::vector<BufferId> buffers, offloaded;
   for (size_t b = 0; b < c.buffers.size(); ++b) {
-    if (shares[b] && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));
+    if (shares[b] && lives[b].first >= 0)
+      (c.buffers[b].is_offloaded ? offloaded : buffers).push_back(static_cast<BufferId>(b));
   }
-  Placement placement = by_first_use(c, lives, buffers);
-  if (buffers.size() <= kSortBySizeUpTo) {
-    Placement other = by_size(c, lives, buffers);
-    if (other.bytes < placement.bytes) placement = std::move(other);
-  }
+  const Placement placement = place_by_lifetime(c, lives, buffers);
   for (BufferId buffer : buffers) c.buffers[buffer].offset = persistent + placement.offsets[buffer];
+  place_offloaded(c, lives, offloaded);
 
   Program& p = c.program;
   p.arena_bytes = persistent + placement.bytes;

@@ -204,7 +204,8 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
   return rows;
 }
 
-/// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group.
+/// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group. Copies between a
+/// rank and its host are of groups of one rank.
 Json communication_totals(const RankClasses& classes) {
   struct Total {
     int64_t calls = 0, bytes = 0;
@@ -219,12 +220,14 @@ Json communication_totals(const RankClasses& classes) {
                                   [&](int rank) { return kind.first(classes.mesh, rank) == rank; }));
     }
     for (const Instruction& i : program.instructions) {
-      if (!communicates(i) || i.opcode == Opcode::recv) continue;
+      const bool copies = i.opcode == Opcode::copy;
+      if (!copies && (!communicates(i) || i.opcode == Opcode::recv)) continue;
       const bool collective = i.opcode == Opcode::collective;
       const auto times = collective ? led[static_cast<size_t>(i.group)] : static_cast<int64_t>(classes.ranks[c].size());
       if (times == 0) continue;
-      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : 2;
-      Total& total = totals[{std::string(to_string(i.purpose)), kind_of(i), size}];
+      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : copies ? 1 : 2;
+      const std::string kind = copies ? std::string(to_string(i.stream)) : kind_of(i);
+      Total& total = totals[{std::string(to_string(i.purpose)), kind, size}];
       total.calls += times;
       total.bytes += times * i.bytes();
     }
@@ -455,7 +458,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"notes", plan.notes},
                  {"sizes", sizes_json(graph, plan)}};
   for (const ExpertShare& share : expert_shares(graph, plan))
-    report["experts_per_rank"].push_back({{"per_rank", share.held}, {"all", share.all}});
+    report["experts_per_rank"].push_back({{"per_rank", share.per_rank}, {"all", share.all}});
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);

@@ -13,12 +13,13 @@
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
+//    "plateau": {"scale": 0.1, "best": 0.29, "validations": 9, "worse": 2, "cooldown": 0},
 //    "checksum": "…"}
 //
-// `lineage`, `weights_only`, `base` and `classes` are optional. `base` has the frozen weights that the checkpoint
-// leaves out. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line.
-// Fields that are not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan",
-// "inf", "-inf".
+// `lineage`, `weights_only`, `base`, `classes` and `plateau` are optional. `base` has the frozen weights that the
+// checkpoint leaves out. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before
+// that line. Fields that are not known are ignored; a higher `format` is an error. A metric that is not finite is a
+// string: "nan", "inf", "-inf".
 //
 // slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
 // state. The pieces of a tensor tile it: each element is in exactly one.
@@ -32,6 +33,7 @@
 #include <vector>
 
 #include "engine/base/best_value.h"
+#include "engine/base/plateau_state.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
 #include "engine/train/checkpoint/tiling.h"
@@ -91,6 +93,7 @@ struct Manifest {
   std::vector<double> epoch_metric_sums;                ///< the same for each metric of the job
   bool is_finite = true;                                ///< whether all losses of the run so far are finite
   std::vector<std::pair<std::string, double>> metrics;  ///< values of a validation after this step; may be empty
+  std::optional<PlateauState> plateau;                  ///< of a learning rate that falls on a plateau
   BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none

@@ -135,6 +135,8 @@ std::string utc_now() {
 void set_validation(Manifest& m, const PlannedJob& job, const SaveBoard::Position& position) {
   m.metrics.clear();
   m.best.clear();
+  m.plateau.reset();
+  if (position.plateau.validations > 0) m.plateau = position.plateau;
   const std::vector<std::string> reported = job.spec.reported_metrics();
   for (size_t i = 0; i < reported.size(); ++i) {
     if (position.is_validated) m.metrics.emplace_back(reported[i], position.validation[i]);

@@ -102,9 +102,10 @@ int64_t scratch_bytes(const FieldWays& ways) {
 /// Mapped or made, so that a rank keeps nothing but the order.
 DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move(shapes), samples}; }
 
-DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t held, const DatasetSpec& spec) {
+DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t kept_bytes,
+                     const DatasetSpec& spec) {
   const FieldWays ways(fields, spec);
-  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)), false,
+  return {shapes_of(ways.fields), samples, capped_sum(kept_bytes, scratch_bytes(ways)), false,
           byte_fields(FieldWays(fields, spec, FieldWays::Bytes::stay).fields)};
 }
 

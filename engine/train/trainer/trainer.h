@@ -122,6 +122,7 @@ class Trainer {
   void finish_start_up();
   void report_skipped();
   void end_not_finite(const StepReport& report);
+  double rate_of(int64_t step) const;
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
 
@@ -147,6 +148,7 @@ class Trainer {
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
   int64_t validated_;                ///< the last validation was before this step, or the run started there
   BestValues best_;                  ///< best of the validations
+  PlateauState plateau_;             ///< after the last validation
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;
