@@ -75,7 +75,7 @@ struct Field {
   bool max_open = false;
   int length = 0;  ///< lists: the number of items; 0: any
   std::vector<std::string> choices;
-  std::vector<std::string> only;  ///< belongs to these values of the section's `type` alone
+  std::vector<std::string> only;  ///< the values of the section's `type` that have this field; empty: all
   JobKind job = JobKind::any;
   std::string stands_for;  ///< section: a bare value stands for a mapping with this one field
 
@@ -84,7 +84,7 @@ struct Field {
   void* (*object)(void* enclosing, bool make) = nullptr;
   void (*set)(void* object, const Value& value) = nullptr;
   Value (*get)(const void* object) = nullptr;
-  /// paths and metric_names: where they are.
+  /// paths and metric_names: the list that holds the values.
   std::vector<std::string>& (*list)(void* object) = nullptr;
   /// In place of set and get: the Attrs of the section's struct that hold the field under its name.
   Attrs& (*attrs)(void* object) = nullptr;

@@ -108,8 +108,8 @@ struct Update {
   int group = -1;  ///< which of optimizer.groups sets its optimizer; -1: none
 };
 
-/// A number of each step that is reported with the loss: its tensor is a sum over this micro-batch's rows, and those of
-/// all micro-batches and ranks add up.
+/// A number that each step reports with the loss: its tensor is a sum over this micro-batch's rows, and the sums of all
+/// micro-batches and ranks are added up.
 struct Metric {
   std::string name;      ///< "accuracy"
   TensorId tensor = -1;  ///< [1]

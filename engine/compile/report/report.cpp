@@ -165,6 +165,7 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
   if (i.opcode == Opcode::collective)
     return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
   if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
+  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) return {{program.stage}, place.ring, {}};
   if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
   return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
 }
@@ -305,7 +306,10 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
     Json row = call_json(i);
     if (i.opcode == Opcode::collective)
       row["group"] = table.id(of_class, i);
-    else if (classes.has_stage_peer(program, i))
+    else if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) {
+      row["ring"] = table.id({{program.stage}, place.ring, {}}, {of_class});
+      row["distance"] = place.step;
+    } else if (place.stage >= 0)
       row["peer_stage"] = i.peer / classes.mesh.size();
     else
       row["peer"] = i.peer;
