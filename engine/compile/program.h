@@ -255,9 +255,10 @@ inline constexpr const char* kSkippedMetric = "skipped";
 
 /// A number that each step reports in addition to the loss.
 struct ReportedMetric {
-  std::string name;       ///< "accuracy"
-  double scale = 1;       ///< times the sum in the arena
-  bool of_labels = true;  ///< the sum is over labels; false: one number of the step
+  std::string name;           ///< "accuracy"
+  double scale = 1;           ///< times the sum in the arena
+  bool of_labels = true;      ///< the sum is over labels; false: one number of the step
+  bool adds_to_loss = false;  ///< an auxiliary loss: the step's loss is the sum of the arena's and these sums
 };
 
 struct Program {

@@ -114,6 +114,8 @@ struct Metric {
   std::string name;      ///< "accuracy"
   TensorId tensor = -1;  ///< [1]
   double scale = 1;      ///< factor of the whole sum
+  /// An auxiliary loss: the loss that is minimized and reported is the sum of graph.loss and these tensors.
+  bool adds_to_loss = false;
 };
 
 inline constexpr int kMostMetrics = 7;

@@ -206,7 +206,8 @@ void note_offsets(Compiler& c) {
   const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };
   p.scalars_offset = offset(c.scalars);
   p.loss_offset = offset(c.loss);
-  for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
+  for (const Metric& metric : c.graph.metrics)
+    p.metrics.push_back({metric.name, metric.scale, !metric.adds_to_loss, metric.adds_to_loss});
   if (c.reports_skips()) p.metrics.push_back({kSkippedMetric, 1, false});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
