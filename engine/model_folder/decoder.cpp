@@ -85,7 +85,7 @@ LayerLine reshape(std::string_view name, std::string_view shape) {
   return LayerLine(name, "reshape").with("shape", shape);
 }
 
-/// The rotated features come behind the others in each head of q. All heads of k share theirs: adding the two, each
+/// The rotated features follow the others in each head of q. All heads of k share theirs: adding the two, each
 /// padded with zeros where the other has its features, joins them.
 std::string add_latent_heads(const Decoder& d, Lines& lines) {
   if (d.latent.q_rank > 0) {

@@ -109,7 +109,8 @@ class MemoryAdvice {
     return offer("parallel.recompute: " + patterns_text(rules), variant);
   }
 
-  /// The first way that fits, of those that take less and less memory; if possible, in some of the blocks alone.
+  /// Tries ways that take less and less memory, and returns the first one that fits; if possible, in only some of the
+  /// blocks.
   void offer_recompute() {
     if (!job_.graph.trains()) return;
     JobSpec plain = job_.spec;  // blocks that recompute different layers would not count as equal

@@ -129,7 +129,7 @@ Trials::KnownGraph search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
-  // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
+  // Memory does not affect which cuts are chosen here; whether they fit is reported once everything is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   const auto search = [&](const JobSpec& spec) {
     Trials trials(job);

@@ -57,7 +57,7 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
   return result;
 }
 
-/// The cuts alone: not the axes that it still must be summed over.
+/// Only the axes that shard it, without the axes over which it is a partial sum.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
   return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
