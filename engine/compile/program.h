@@ -31,7 +31,7 @@ inline constexpr int64_t kHostOffset = int64_t{1} << 46;
 constexpr bool is_host_offset(int64_t offset) { return offset >= kHostOffset; }
 
 enum class Opcode : uint8_t {
-  kernel,      ///< run kernel `op` on inputs, outputs; in the comm stream if its purpose is weights, which it rounds
+  kernel,      ///< run kernel `op` on inputs and outputs; in the comm stream if it rounds weights (Purpose::weights)
   load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
   collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range if in place)
   send,        ///< inputs[0] to rank `peer`
@@ -77,7 +77,7 @@ struct Operand {
   Shape global_offset;               ///< offset of this part in the whole
   Format format = Format::declared;  ///< the order of the dims in these three
   std::string tensor;                ///< name, for display
-  bool accumulate = false;           ///< outputs: add to the current contents
+  bool accumulate = false;           ///< for outputs: adds to the current contents
   OwnPart own =
       OwnPart::none;  ///< if set, global_shape is {the range's elements} and global_offset {this part's first}
 
@@ -100,7 +100,7 @@ struct Instruction {
   Phase phase = Phase::forward;
   int micro_batch = -1;           ///< -1: once per step
   int chunk = 0;                  ///< index of the chunk of the stage's layers
-  bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
+  bool weight_gradients = false;  ///< in a task that computes only weight gradients (Schedule::zero_bubble)
   bool recompute = false;         ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
@@ -113,8 +113,8 @@ struct Instruction {
   /// own launch.
   int launch = -1;
 
-  /// Ranks of one class have the same list, but this rank does not run the instruction: it concerns a part of its data
-  /// that the step does not need, and its outputs are read by idle instructions alone, or updated in place.
+  /// Ranks of one class have the same list, but this rank leaves the instruction out. Its outputs are read only by idle
+  /// instructions, updated in place, or written by another instruction too.
   bool idle = false;
 
   Stream stream = Stream::compute;
@@ -165,12 +165,12 @@ struct Bucket {
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
   int level = 0;  ///< optimizer_shard level of this bucket (0 if it is smaller than min_kb)
-  /// parameter_server: a worker has the whole bucket, pulls its weights and pushes its gradients. A server has it as at
-  /// level 3: its shard alone, of those that hold the bucket.
+  /// parameter_server: a worker has the whole bucket, pulls its weights and pushes its gradients. A server has only its
+  /// shard, as at level 3.
   bool served = false;
   int pushers = 0;  ///< served: the workers whose gradients add up to the whole
-  /// Rows of a table that the servers hold: those of one batch. Not instructions but the worker pulls them before the
-  /// step, and pushes their gradients after it.
+  /// The rows of one batch, from a table that the servers own. No instruction moves them: the worker pulls them before
+  /// the step, and pushes their gradients after it.
   bool table = false;
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;
@@ -221,7 +221,7 @@ struct OtherState {
   Variable variable;  ///< `name` is that of the parameter, the shapes are those of the state
 };
 
-/// Bytes of the arena that hold something while an instruction runs, beside weights and optimizer states.
+/// Bytes of the arena that are in use while an instruction runs, without weights and optimizer states.
 struct LiveBytes {
   int64_t activations = 0;  ///< tensors of the forward and backward pass
   int64_t gradients = 0;    ///< gradients of parameters, where they add up
@@ -235,7 +235,7 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
-  int64_t host = 0;         ///< offloaded state and activations in the memory of the host, beside all that follows
+  int64_t host = 0;         ///< offloaded state and activations in the memory of the host; no part of the terms below
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.
@@ -244,7 +244,7 @@ struct Memory {
   int64_t unsent = 0;        ///< the part of workspace that a rank does without if it keeps data_set
   int64_t copy_engines = 0;  ///< flags and pulled data of copied collectives, if the device has room
 
-  int64_t validation = 0;  ///< memory of the job's validation beyond all that; set by make_room_for (compile_job.h)
+  int64_t validation = 0;  ///< additional memory of the job's validation; set by make_room_for (compile_job.h)
 
   /// Without data_set and copy_engines, which a rank does without if there is no room.
   int64_t total() const { return arena() + workspace + validation; }
@@ -253,11 +253,12 @@ struct Memory {
 /// The metric that counts steps whose update was skipped (train.on_nan: skip).
 inline constexpr const char* kSkippedMetric = "skipped";
 
-/// A number of each step beside the loss.
+/// A number that each step reports in addition to the loss.
 struct ReportedMetric {
-  std::string name;       ///< "accuracy"
-  double scale = 1;       ///< times the sum in the arena
-  bool of_labels = true;  ///< the sum is over labels; false: one number of the step
+  std::string name;           ///< "accuracy"
+  double scale = 1;           ///< times the sum in the arena
+  bool of_labels = true;      ///< the sum is over labels; false: one number of the step
+  bool adds_to_loss = false;  ///< an auxiliary loss: the step's loss is the sum of the arena's and these sums
 };
 
 struct Program {

@@ -49,7 +49,7 @@ struct Simulation {
   std::vector<std::vector<SimulatedSpan>> spans;  ///< by class and instruction
 };
 
-/// The program as one rank would be measured: how many kernels it starts, and what they take when each runs alone.
+/// The program as a measurement of one rank would see it: the number of kernels, and their times when each runs alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
 /// Without the deviation, which takes long, it is that of the machine's step cost alone.

@@ -30,7 +30,7 @@ enum class OnNan : uint8_t { stop, warn, skip };
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
 /// Storage of the optimizer's states. int8: codes of blocks (engine/ops/pack_states).
 enum class StateType : uint8_t { fp32, bf16, int8 };
-/// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
+/// text: each rank writes its local shard to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
@@ -48,7 +48,7 @@ struct TransformSpec {
   std::string field = {};  ///< name of a sample field; empty: the first one that is not `label`
 };
 
-/// One of dataset.fields: the parts that a field of the samples is made of.
+/// One of dataset.fields: a field of the samples, and the parts of the files that it is read from.
 struct SampleFieldSpec {
   std::string name;
   /// csv: columns, by name or number. tar: extensions. npy: a file. npz, safetensors: an array.
@@ -73,7 +73,7 @@ struct DatasetSpec {
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
-  /// The others: parts of the samples, chosen by a hash, that the training and the validation take. 0: no part is cut.
+  /// Other types: fractions of the samples, chosen by a hash, for training and for validation. 0: no split.
   double train_share = 0, validation_share = 0;
   bool takes_validation_share = false;
   std::vector<std::string> class_paths;  ///< only in a validation: the training set, whose class numbers apply
@@ -90,12 +90,13 @@ struct DatasetSpec {
   bool labels = true;               ///< false: the files have no labels, and each label is 0
   int64_t batch = 32;               ///< global
   bool shuffle = true;
-  int64_t shuffle_block = 0;  ///< neighbours that stay close together (engine/train/data/block_order.h); 0: none do
+  int64_t shuffle_block =
+      0;  ///< samples per block; neighbours stay close together (engine/train/data/block_order.h); 0: no blocks
   bool drop_last = true;
   int64_t repeat = 1;      ///< passes over the set per epoch
   int workers = 0;         ///< threads of a rank that read; 0: chosen while it runs
   int prefetch = 0;        ///< batches read ahead; 0: chosen while it runs
-  bool autotune = true;    ///< false: workers and prefetch stay, 1 where they are 0
+  bool autotune = true;    ///< false: workers and prefetch keep their values; 1 in place of 0
   int64_t max_memory = 0;  ///< bytes of a rank's batches ahead; 0: a sixteenth of the host's memory
   // tokens and text
   int64_t length = 0;                  ///< tokens per sample
@@ -181,20 +182,29 @@ struct LayerSpec {
   /// Names of several outputs within the layer: "0", "1" or as the job names them. Empty: one, named as the layer.
   std::vector<std::string> outputs = {};
 
-  /// By which other layers read them: "h.0.split.q", or the layer's name.
+  /// The names by which other layers read its outputs: "h.0.split.q", or the layer's name.
   std::vector<std::string> output_names() const;
   /// For a layer of a module with arguments: "in module 'block', used in line 9 with units: 7". Errors end with it.
   std::string use = {};
 };
 
 struct LossSpec {
-  std::string type;                ///< a LossDef's name
-  Attrs attrs;                     ///< the type's own fields, defaults filled in
-  std::string input;               ///< layer whose output is the prediction; default: the last layer
-  std::string reduction = "mean";  ///< mean | sum, over the global batch
+  std::string type;                 ///< a LossDef's name
+  Attrs attrs;                      ///< the type's own fields, defaults filled in
+  std::string input;                ///< layer whose output is the prediction; default: the last layer
+  std::vector<std::string> inputs;  ///< in place of `input`, for a loss of several outputs: their layers
+  std::string reduction = "mean";   ///< mean | sum, over the global batch
+  double weight = 1;                ///< factor in the sum of the losses
+  // Of auxiliary_losses.
+  std::string name;             ///< it is reported as "loss.<name>"; default: the type
+  std::string label = "label";  ///< the sample field that is the label
+  std::string path = "loss";    ///< "auxiliary_losses[1]", for positions
+
+  /// The layers whose outputs it reads.
+  std::vector<std::string> outputs_read() const;
 };
 
-/// A number that is computed from the predictions beside the loss, and reported with it.
+/// A number that is computed from the predictions in addition to the loss, and reported with it.
 struct MetricSpec {
   std::string type;  ///< a MetricDef's name
   Attrs attrs;       ///< the type's own fields, defaults filled in
@@ -229,7 +239,7 @@ struct ValidationSpec {
   std::optional<GenerateSpec> generate;
 
   bool reports(const std::string& metric) const;
-  /// After this many steps of the run.
+  /// Returns whether a validation follows this many steps of the run.
   bool is_due(int64_t steps, int64_t steps_per_epoch) const;
 };
 
@@ -343,7 +353,7 @@ struct StopSpec {
   int64_t patience = 0;  ///< validations without a better value; 0: no limit
 };
 
-/// Whether `value` of a metric is better than `than`: a loss is to be low, all else high.
+/// Returns whether `value` of a metric is better than `than`: lower for loss, higher for all other metrics.
 bool is_better(const std::string& metric, double value, double than);
 
 struct TrainSpec {
@@ -414,7 +424,7 @@ struct RecomputeRule {
 struct OptimizerShardSpec {
   int level = 0;
   int64_t min_kb = 64;
-  bool within_host = false;  ///< shards are of one host's ranks; each host holds the whole state
+  bool within_host = false;  ///< shards over the ranks of one host; each host stores the whole state
 };
 
 enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation, exhaustive };
@@ -468,14 +478,14 @@ struct ParallelSpec {
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   OffloadSpec offload;
-  int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
+  int64_t bucket_bytes = 0;  ///< bytes of gradients that one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
   SearchSpec search;       ///< auto_parallel
   int servers = 1;         ///< parameter_server, as are the fields below
   bool sync = true;
-  int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
+  int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest unfinished one
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
 
@@ -518,6 +528,7 @@ struct JobSpec {
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
+  std::vector<LossSpec> auxiliary_losses;  ///< are added to the loss
   std::vector<MetricSpec> metrics;
   std::optional<ValidationSpec> validation;
   OptimizerSpec optimizer;
@@ -534,7 +545,9 @@ struct JobSpec {
 
   /// The data set of `validation`: fields that it omits are as in `dataset`, and each sample comes once, in order.
   DatasetSpec validation_set() const;
-  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5".
+  /// The loss, if there is one, and the auxiliary ones.
+  std::vector<const LossSpec*> losses() const;
+  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5", "loss.depth".
   std::vector<std::string> metric_names() const;
   /// Names of the metrics that a validation reports, in its order; empty without one.
   std::vector<std::string> reported_metrics() const;
@@ -551,7 +564,7 @@ struct JobSpec {
 
   /// The position of a field; of the nearest enclosing field if it was left to its default.
   SourcePos position(std::string_view path) const;
-  /// The command line sets it.
+  /// Returns whether the command line sets the field.
   bool is_override(const std::string& path) const;
 };
 

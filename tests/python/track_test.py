@@ -39,7 +39,7 @@ def main():
     assert track.command(run, f"cat > {copied}") == 0
     lines = [json.loads(line) for line in copied.read_text().splitlines()]
     assert [line["run_step"] for line in lines if "kind" not in line] == sorted(losses)
-    told = ["command: lines"]
+    reported = ["command: lines"]
 
     try:
         import mlflow
@@ -53,7 +53,7 @@ def main():
         assert {m.step: round(m.value, 6) for m in client.get_metric_history(number, "loss")} == {s: round(v, 6) for s, v in losses.items()}
         assert {m.step: m.value for m in client.get_metric_history(number, "validation_accuracy")} == checks
         assert client.get_run(number).data.params["optimizer.type"] == "adam"
-        told.append("mlflow: metrics and parameters")
+        reported.append("mlflow: metrics and parameters")
 
     try:
         import wandb
@@ -62,9 +62,9 @@ def main():
     if wandb is not None:
         found = losses_of(pathlib.Path(track.wandb(run)))
         assert found == losses, (found, losses)
-        told.append("wandb: an offline run")
-    print("; ".join(told))
-    if len(told) < 3:
+        reported.append("wandb: an offline run")
+    print("; ".join(reported))
+    if len(reported) < 3:
         print("skipped: mlflow or wandb is not installed")
         sys.exit(77)
 

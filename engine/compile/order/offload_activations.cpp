@@ -111,8 +111,11 @@ class ActivationOffload {
     return layers;
   }
 
-  /// A copy takes as long as starting a kernel, at least.
-  bool is_large(int64_t bytes) const { return seconds_of(bytes) >= c_.cost.machine().launch.value; }
+  /// On a GPU a copy takes longer than its start.
+  bool is_large(int64_t bytes) const {
+    const Machine& machine = c_.cost.machine();
+    return machine.kind == DeviceKind::cpu || seconds_of(bytes) >= machine.launch.value;
+  }
 
   void find_waiting() {
     const std::vector<Uses> uses = uses_of_buffers();

@@ -206,7 +206,8 @@ void note_offsets(Compiler& c) {
   const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };
   p.scalars_offset = offset(c.scalars);
   p.loss_offset = offset(c.loss);
-  for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
+  for (const Metric& metric : c.graph.metrics)
+    p.metrics.push_back({metric.name, metric.scale, !metric.adds_to_loss, metric.adds_to_loss});
   if (c.reports_skips()) p.metrics.push_back({kSkippedMetric, 1, false});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
@@ -239,7 +240,7 @@ Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& live
   return other.bytes < placement.bytes ? other : placement;
 }
 
-/// Activations in the memory of the host, behind what the program keeps there.
+/// Activations in the memory of the host, after the state that the program keeps there.
 void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   const Placement placement = place_by_lifetime(c, lives, buffers);
   for (const BufferId buffer : buffers)

@@ -97,7 +97,7 @@ class CutSearch {
     return all;
   }
 
-  /// The layer, and those of its pattern, can be cut in this way alone.
+  /// The layers of this pattern can only be cut in this way.
   void fix(LayerId layer, FactorAxes axes) {
     const int unit = network_.units.of_layer[static_cast<size_t>(layer)];
     candidates_[static_cast<size_t>(variable_of(unit))] = {std::move(axes)};

@@ -24,6 +24,7 @@ struct BatchLayoutOptions {
   const BatchMixing* mixing = nullptr;  ///< mixup and cutmix; must outlive the layout
   /// Label of rows that only fill a batch up: i32 labels have this value, f32 ones nan.
   std::optional<int32_t> no_label;
+  std::vector<std::string> labels = {"label"};  ///< the sample fields that are labels
 };
 
 class BatchLayout {

@@ -11,7 +11,7 @@
 namespace trainctl {
 
 enum class GenerationFormat : uint8_t {
-  text,   ///< the generated text alone, as it is generated
+  text,   ///< only the generated text, while it is generated
   pairs,  ///< each prompt with its text
   json,   ///< one JSON object per prompt, on a line
 };
