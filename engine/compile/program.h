@@ -100,7 +100,7 @@ struct Instruction {
   Phase phase = Phase::forward;
   int micro_batch = -1;           ///< -1: once per step
   int chunk = 0;                  ///< index of the chunk of the stage's layers
-  bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
+  bool weight_gradients = false;  ///< in a task that computes only weight gradients (Schedule::zero_bubble)
   bool recompute = false;         ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
@@ -113,8 +113,8 @@ struct Instruction {
   /// own launch.
   int launch = -1;
 
-  /// Ranks of one class have the same list, but this rank does not run the instruction: it concerns a part of its data
-  /// that the step does not need, and its outputs are read by idle instructions alone, or updated in place.
+  /// Ranks of one class have the same list, but this rank leaves the instruction out. Its outputs are read only by idle
+  /// instructions, updated in place, or written by another instruction too.
   bool idle = false;
 
   Stream stream = Stream::compute;
@@ -214,7 +214,7 @@ struct Bucket {
   Piece piece(int index) const;
 };
 
-/// State that is stored beside the ranges of buckets because it has another shape: sums over rows and columns of a
+/// State that is stored outside of the ranges of buckets because it has another shape: sums over rows and columns of a
 /// parameter (adafactor), codes of blocks (optimizer.state_type: int8), the last gradient norms (train.on_spike).
 struct OtherState {
   std::string slot;   ///< "row_squares"
@@ -255,9 +255,10 @@ inline constexpr const char* kSkippedMetric = "skipped";
 
 /// A number that each step reports in addition to the loss.
 struct ReportedMetric {
-  std::string name;       ///< "accuracy"
-  double scale = 1;       ///< times the sum in the arena
-  bool of_labels = true;  ///< the sum is over labels; false: one number of the step
+  std::string name;           ///< "accuracy"
+  double scale = 1;           ///< times the sum in the arena
+  bool of_labels = true;      ///< the sum is over labels; false: one number of the step
+  bool adds_to_loss = false;  ///< an auxiliary loss: the step's loss is the sum of the arena's and these sums
 };
 
 struct Program {

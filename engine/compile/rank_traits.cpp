@@ -143,7 +143,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
   for (const BucketPlan& bucket : buckets)
     if (clips && bucket.updated) counted.emplace_back(plan, bucket);
   MeshIndices indices(plan.mesh);
-  const bool rings = has_ring(graph, plan);
+  const bool rings = has_uneven_ring(graph, plan);
   std::vector<RankTraits> all(static_cast<size_t>(plan.processes()));
   for (int server = 0; server < plan.servers; ++server) all[static_cast<size_t>(plan.ranks + server)].server = server;
   for (int rank = 0; rank < plan.ranks; ++rank) {

@@ -38,7 +38,7 @@ bool cuts_the_batch(ParallelMode mode) {
   return mode == ParallelMode::data_parallel || mode == ParallelMode::parameter_server;
 }
 
-// The fields that follow from the job alone: ranks, stages and mode.
+// The fields that depend only on the job: ranks, stages and mode.
 Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;

@@ -120,7 +120,7 @@ struct Plan {
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
   /// collectives.
   std::map<TensorId, std::vector<Layout>> kept;
-  /// Parameters of which asynchronous workers have the rows of one batch alone (engine/planning/served_tables.h).
+  /// Parameters of which asynchronous workers have only the rows of one batch (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
   /// How ranks that share rows exchange keys and values (ops/attention/key_exchange.h); never automatic.
   ContextMethod context_method = ContextMethod::gather;

@@ -225,6 +225,11 @@ Json plain_schema(const Field& field) {
       list["minItems"] = 1;
       return {{"anyOf", {text_schema(), list}}};
     }
+    case FieldKind::losses: {
+      Json list = list_of(section_schema(auxiliary_loss_section()));
+      list["maxItems"] = kMaxMetrics;
+      return list;
+    }
     case FieldKind::metrics: {
       Json list = list_of(reference("metric"));
       list["maxItems"] = kMaxMetrics;

@@ -68,6 +68,7 @@ void validate_network_job(RuleContext& r) {
   weight_averages_suit_the_mode(r);
   whole_parameters_are_not_sharded(r);
   summed_losses_count_all_labels(r);
+  auxiliary_losses_add_up(r);
   skipped_steps_suit_the_mode(r);
   spike_limit_is_consistent(r);
   state_type_suits_the_optimizer(r);

@@ -127,7 +127,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
     else if (c.plan.numerics.optimizer.average && updates(c, plan))
       kept.average = c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole);
-    if (c.trains()) {  // an evaluation leaves them alone
+    if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
     } else if (c.exchanges_averages) {

@@ -92,6 +92,9 @@ void summed_losses_count_all_labels(RuleContext& r);
 void skipped_steps_suit_the_mode(RuleContext& r);
 void fields_of_types_agree(RuleContext& r);
 
+// losses.cpp
+void auxiliary_losses_add_up(RuleContext& r);
+
 // updates.cpp
 void learning_rate_schedule_is_consistent(RuleContext& r);
 void plateau_follows_a_validation(RuleContext& r);

@@ -238,7 +238,7 @@ void require_same_order(const PlannedJob& job, const Manifest& manifest, const s
   const DatasetSpec& set = job.spec.dataset;
   if (manifest.step == 0 || (manifest.epoch_step == 0 && !set.has_mixture())) return;
   const std::string order = order_text(set, job.data, job.spec.seed, manifest.step);
-  // Checkpoints of earlier versions have the seed alone.
+  // Checkpoints of earlier versions have only the seed.
   const bool is_same =
       manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;

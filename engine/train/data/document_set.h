@@ -89,7 +89,7 @@ class DocumentSet final : public Dataset {
     int64_t truncated = 0;             ///< documents that are longer than a row
     int64_t untrained_rows = 0;        ///< rows that train nothing
     int64_t untrained = 0;             ///< documents that train nothing
-    int64_t cut_off = 0;               ///< untrained documents with a trained token behind the end of the row
+    int64_t cut_off = 0;               ///< untrained documents with a trained token after the end of the row
     std::string first_untrained = {};  ///< where the first of these documents is
   };
   Summary summarize() const;

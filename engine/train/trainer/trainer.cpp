@@ -309,6 +309,7 @@ StepReport Trainer::finish_step() {
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] =
         static_cast<double>(sums[i]) * program_.metrics[i].scale * (program_.metrics[i].of_labels ? weight : 1.0);
+  report.loss = total_loss(report.loss, program_.metrics, sums);
   if (exchange_ != nullptr) exchange_->after_batch(report);
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
