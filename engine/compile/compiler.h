@@ -143,7 +143,7 @@ struct Compiler {
   }
   /// True if the step reports whether its update was skipped, after the metrics.
   bool reports_skips() const { return graph.trains() && plan.numerics.optimizer.skips_not_finite; }
-  /// The loss and the metrics, which are beside each other.
+  /// The loss and the metrics, which are adjacent.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups

@@ -214,7 +214,7 @@ struct Bucket {
   Piece piece(int index) const;
 };
 
-/// State that is stored beside the ranges of buckets because it has another shape: sums over rows and columns of a
+/// State that is stored outside of the ranges of buckets because it has another shape: sums over rows and columns of a
 /// parameter (adafactor), codes of blocks (optimizer.state_type: int8), the last gradient norms (train.on_spike).
 struct OtherState {
   std::string slot;   ///< "row_squares"

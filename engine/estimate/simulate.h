@@ -38,7 +38,8 @@ struct SimulatedSpan {
 };
 
 struct Simulation {
-  /// False: ranks wait for each other, so no rank reaches its end, and all else is empty. Verified programs always end.
+  /// False: ranks wait for each other, so no rank reaches its end, and the other fields are empty. Verified programs
+  /// always end.
   bool ends = true;
   Seconds step;
   /// The longest chain of instructions, each of which begins when the one before it ends. The parts add up to the step.

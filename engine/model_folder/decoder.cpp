@@ -58,7 +58,7 @@ std::string add_packed_heads(const Decoder& d, Lines& lines) {
   return add_rotary(d, lines, "turn", "qkv", R"(, heads: "${heads}", kv_heads: "${kv_heads}", packing: heads)");
 }
 
-/// q, k and v apart, because norms come between the products and the angles.
+/// Separate q, k and v, because norms come between the products and the rotation.
 void add_normed_heads(const Decoder& d, Lines& lines, std::string& inputs) {
   const auto add = [&](const std::string& name, const std::string& heads) {
     LayerLine product = linear(name, "${head * " + heads + "}", d.qkv_bias);

@@ -43,7 +43,7 @@ enum class LabelUse : uint8_t {
   none
 };
 
-/// A sample field that a loss reads beside the label: [.., n] with the rows of the label.
+/// A sample field that a loss reads in addition to the label: [.., n] with the rows of the label.
 struct LossField {
   const char* name;
   bool is_integer = false;  ///< i32; else f32

@@ -25,7 +25,7 @@ bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {
          });
 }
 
-/// The layers of the adapters beside one layer.
+/// The layers of the adapters of one layer.
 class AdapterLayers {
  public:
   AdapterLayers(const LoraSpec& lora, const LayerSpec& beside) : lora_(lora), beside_(beside) {}

@@ -187,7 +187,8 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
   // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
   if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
-  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
+  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1)
+    return 1;  // it adds up in a buffer of its own
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
   for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)

@@ -139,7 +139,7 @@ std::vector<bool> find_sharing(const Compiler& c) {
   return shares;
 }
 
-/// Returns the end of those in the arena; Memory::host is the size of the others, so far.
+/// Returns the end of the buffers in the arena; Memory::host is the size of the other buffers so far.
 int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   int64_t end = 0, host_end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
@@ -155,7 +155,7 @@ int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   return end;
 }
 
-/// While each instruction runs. `gradients`: bytes of those that keep their memory.
+/// The bytes in use while each instruction runs. `gradients`: bytes of the gradients that keep their memory.
 std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
                                   const std::vector<BufferId>& buffers, int64_t gradients) {
   std::vector<LiveBytes> live(c.code.size() + 1);

@@ -67,7 +67,7 @@ Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layou
 /// A count that may exceed an int64_t.
 Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
 
-/// Elements of the parameters that a layer reads, also of those that it shares.
+/// Elements of the parameters that a layer reads, including shared ones.
 int64_t count_parameters(const Graph& graph, const Layer& layer) {
   int64_t count = 0;
   for (const TensorId t : layer.inputs) {
@@ -165,7 +165,8 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
   if (i.opcode == Opcode::collective)
     return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
   if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
-  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) return {{program.stage}, place.ring, {}};
+  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty())
+    return {{program.stage}, place.ring, {}};
   if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
   return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
 }

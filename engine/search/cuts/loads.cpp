@@ -76,7 +76,7 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
   return loads;
 }
 
-/// An adapter's layers are in the stage of the layer beside them.
+/// An adapter's layers are in the stage of the layer that they adapt.
 void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
   to.seconds += adapter.seconds;
   to.forward_seconds += adapter.forward_seconds;

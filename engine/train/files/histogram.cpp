@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kDropped = 20;                              // bits of the fraction that ranges do not tell apart
+constexpr int kDropped = 20;                              // bits of the fraction in which values of a range differ
 constexpr uint32_t kInfinity = 0x7f80'0000U >> kDropped;  // the first index that no finite value has
 
 /// The least absolute value of range `index`; 2^128 for the first range after the largest float.

@@ -1,4 +1,4 @@
-// The texts that `trainctl generate` asks for. The launcher writes it beside the job; each rank reads it.
+// The texts that `trainctl generate` asks for. The launcher writes it to the folder of the job; each rank reads it.
 #pragma once
 
 #include <cstdint>

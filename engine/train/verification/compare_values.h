@@ -1,4 +1,4 @@
-// How far two runs of a job are apart, tensor by tensor.
+// The distance between two runs of a job, tensor by tensor.
 #pragma once
 
 #include <set>

@@ -17,7 +17,7 @@ struct LossSlope {
   double uncertainty = 0;  ///< relative: by how much the slopes of steps of three lengths differ, and rounding
 
   double difference() const;  ///< relative
-  /// Steps of other lengths give other slopes: the loss is not smooth there, and says nothing about the gradient.
+  /// Steps of other lengths give other slopes: the loss is not smooth there, so the slope cannot check the gradient.
   bool is_uncertain() const { return uncertainty > difference() / 2; }
 };
 

@@ -211,7 +211,7 @@ class TarSet : public Source {
     }
   }
 
-  /// The first sample says what the arrays of all of them are.
+  /// The arrays of all samples have the shapes and types of those of the first one.
   void learn_array(size_t field) {
     const Shard& shard = shard_of(0);
     const TarPart at = part(shard, 0, field);
