@@ -12,7 +12,7 @@ std::string_view to_string(Opcode opcode) {
 
 std::string_view to_string(Purpose purpose) {
   static constexpr std::string_view kNames[] = {"none",    "redistribute", "statistics", "pipeline", "gradient",
-                                                "weights", "clip",         "loss",       "layer"};
+                                                "weights", "clip",         "loss",       "layer",        "outer"};
   return kNames[static_cast<int>(purpose)];
 }
 

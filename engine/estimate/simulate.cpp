@@ -423,6 +423,7 @@ Part part_of_purpose(Purpose purpose) {
     case Purpose::statistics:
     case Purpose::loss:
     case Purpose::layer:
+    case Purpose::outer:
       return Part::redistribute;
   }
   return Part::redistribute;

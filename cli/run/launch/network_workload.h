@@ -59,6 +59,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   StartUpClock start_up_;
   RankClasses classes_;
   const std::optional<RankClasses> beside_;  ///< programs that run in addition to those of classes_
+  const std::optional<RankClasses> synchronization_;  ///< the same: programs of parallel.local_steps
   const std::optional<PlannedTexts> texts_;  ///< texts of validation.generate
   Checkpoints checkpoints_;
   HostMemory memory_;
