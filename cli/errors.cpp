@@ -43,14 +43,15 @@ int print(const char* kind, const char* what, int exit_code) {
 }  // namespace
 
 /// "job.yaml:12:3: warning: network[2]: nothing reads …", as compilers write it.
-void print_warnings(const JobSpec& spec) {
-  std::vector<Diagnostic> found = warnings(spec);
+void print_warnings(std::vector<Diagnostic> found) {
   for (Diagnostic& warning : found) {
     warning.message = "warning: " + warning.path + ": " + warning.message;
     warning.path.clear();
   }
   print_diagnostics(found);
 }
+
+void print_warnings(const JobSpec& spec) { print_warnings(warnings(spec)); }
 
 int report_current_exception() {
   try {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "engine/base/error.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -12,5 +14,6 @@ int report_current_exception();
 
 /// Prints warnings about a job's probable mistakes to stderr, in the same style.
 void print_warnings(const JobSpec& spec);
+void print_warnings(std::vector<Diagnostic> found);
 
 }  // namespace trainctl

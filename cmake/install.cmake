@@ -4,7 +4,7 @@
 #   PREFIX/lib/trainctl/          the libraries that it needs, but for those of libc6: a folder of its own, since a PREFIX/lib
 #                                 such as /usr/local/lib is searched for every program
 #   PREFIX/share/man/man1, bash-completion, zsh, fish
-#   PREFIX/share/trainctl/        configs, and docs, which jobs of the cookbook read
+#   PREFIX/share/trainctl/        configs, docs, which jobs of the cookbook read, and the Python package
 #   PREFIX/share/doc/trainctl/    our licence, and those of the libraries
 include(GNUInstallDirs)
 # DT_RPATH rather than DT_RUNPATH, so that it also applies to the libraries' own dependencies.
@@ -13,6 +13,8 @@ set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainctl
 install(TARGETS trainctl RUNTIME DESTINATION bin)
 # Golden plans (tests/update_plans) are for those who change trainctl.
 install(DIRECTORY configs docs DESTINATION share/trainctl PATTERN "*.plan" EXCLUDE)
+# The trackers of a job are modules of the Python package (cli/run/launch/trackers.cpp finds it there).
+install(DIRECTORY python/trainctl DESTINATION share/trainctl/python PATTERN "__pycache__" EXCLUDE)
 install(FILES LICENSE DESTINATION share/doc/trainctl)
 set(CPACK_PACKAGE_CONTACT "trainctl maintainers <maintainers@trainctl.example>")
 install(CODE "

@@ -104,10 +104,10 @@ void remove_entry(const std::string& stem) {
 bool is_held(const std::string& stem) {
   const int fd = open((stem + std::string(kEntry)).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
-  const bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  if (!held) remove_entry(stem);
+  const bool is_locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!is_locked) remove_entry(stem);
   close(fd);
-  return held;
+  return is_locked;
 }
 
 }  // namespace

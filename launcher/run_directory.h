@@ -9,6 +9,7 @@
 //                    loading          dataset.workers=… dataset.prefetch=…: settings that dataset.autotune chose
 //                    outcome.json     how it ended    error.json   why, if it failed
 //                    outcome.json.reserved   while it runs: disk space for outcome.json
+//                    track.<tracker>.log    output of a tracker of `track`
 //                    trace.json, profile.json    run --profile: engine/train/profile/
 //                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json

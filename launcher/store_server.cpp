@@ -30,8 +30,12 @@ class Session;
 }  // namespace
 
 struct StoreServer::State : std::enable_shared_from_this<StoreServer::State> {
-  State(asio::io_context& event_loop, std::string secret, OnSet told)
-      : loop(event_loop), acceptor(event_loop), retry(event_loop), token(std::move(secret)), on_set(std::move(told)) {}
+  State(asio::io_context& event_loop, std::string secret, OnSet callback)
+      : loop(event_loop),
+        acceptor(event_loop),
+        retry(event_loop),
+        token(std::move(secret)),
+        on_set(std::move(callback)) {}
 
   void accept();
   void accept_later();

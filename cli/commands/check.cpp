@@ -9,6 +9,7 @@
 #include "cli/errors.h"
 #include "cli/run/launch/command_workload.h"
 #include "cli/run/launch/planned_texts.h"
+#include "cli/run/launch/trackers.h"
 #include "cli/run/saves/start_weights.h"
 #include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
@@ -43,6 +44,9 @@ Examples:
         return kExitDone;
       }
       print_warnings(spec);
+      std::vector<Diagnostic> about_trackers;
+      startable_trackers(spec, about_trackers);
+      print_warnings(std::move(about_trackers));
       const auto watch = watch_files(spec.launch.timeout_seconds);
       const PlannedJob planned = plan_job(std::move(spec));
       require_intact_files(planned);

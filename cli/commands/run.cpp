@@ -14,6 +14,7 @@
 #include "cli/run/clusters/gathering.h"
 #include "cli/run/clusters/submission.h"
 #include "cli/run/launch/background.h"
+#include "cli/run/launch/trackers.h"
 #include "cli/run/launch/workload.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
@@ -73,7 +74,16 @@ struct Task {
   JobSpec spec;
   clusters::StartedBy by;
   Gathering gathering;
+  std::vector<TrackerSpec> trackers = {};  ///< those that can start
 };
+
+/// Throws SpecError if a tracker that the job requires cannot start; warns of others.
+std::vector<TrackerSpec> trackers_of(const JobSpec& spec) {
+  std::vector<Diagnostic> found;
+  std::vector<TrackerSpec> trackers = startable_trackers(spec, found);
+  print_warnings(std::move(found));
+  return trackers;
+}
 
 int run(const RunCommandArguments& options, const Task& task, const WorkloadOptions& for_workload,
         Background* background) {
@@ -100,6 +110,7 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
                             .background = background};
   const auto run = make_run(std::move(workload), std::move(display), loop, task.gathering.transport, replan);
   write_cluster(task.by, run->directory().path());
+  run->track(std::make_unique<TrackerProcesses>(task.spec, task.trackers));
   return (*run)();
 }
 
@@ -136,7 +147,7 @@ int submit_job(const RunCommandArguments& options, const JobSpec& spec) {
   return kExitDone;
 }
 
-/// First checks everything that can be wrong in the options and the job alone, because planning may take a while, and a
+/// First checks everything that the options and the job alone can have wrong, because planning may take a while, and a
 /// detached run has neither standard input nor a terminal.
 int run(const RunCommandArguments& options) {
   if (options.detach && !options.show.empty())
@@ -161,6 +172,7 @@ int run(const RunCommandArguments& options) {
       std::cout << start_commands(task.spec, task.gathering.transport.get());
       return report_end(kExitDone);
     }
+    task.trackers = trackers_of(task.spec);
     resume_earlier(task, for_workload.resume);
     if (!options.detach) return report_end(run(options, task, for_workload, nullptr));
     return in_background(

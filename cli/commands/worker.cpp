@@ -524,7 +524,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);
-  command->add_option("--held-fd", options->snapshot_fd);
+  command->add_option("--snapshot-fd", options->snapshot_fd);
   command->add_option("--tables-fd", options->tables_fd);
   command->add_option("--cache-fd", options->cache_fd);
   command->add_option("--weights-fd", options->weights_fd);

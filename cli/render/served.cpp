@@ -42,17 +42,17 @@ std::string servers_and_workers(const Json& r, size_t width) {
   constexpr size_t kShown = 8;
   Table servers({">server", ">rank", ">parameters", ">received per step", ">sent per step", "tensors"});
   for (const Json& s : r["servers"]) {
-    std::vector<std::string> held;
+    std::vector<std::string> ranges;
     for (const Json& range : s["holds"]) {
       const int64_t first = range["first"], count = range["elements"], of = range["of"];
-      held.push_back(served_text(range["tensor"]) +
-                     (count == of ? "" : fmt::format(" [{}:{}] of {}", first, first + count, of)));
+      ranges.push_back(served_text(range["tensor"]) +
+                       (count == of ? "" : fmt::format(" [{}:{}] of {}", first, first + count, of)));
     }
-    const size_t more = held.size() > kShown ? held.size() - kShown : 0;
-    held.resize(held.size() - more);
+    const size_t more = ranges.size() > kShown ? ranges.size() - kShown : 0;
+    ranges.resize(ranges.size() - more);
     servers.add({s["server"].dump(), s["rank"].dump(), with_commas(s["parameters"].get<int64_t>()),
                  format_bytes(s["received"]), format_bytes(s["sent"]),
-                 join(held) + (more > 0 ? fmt::format(" and {} more", more) : "")});
+                 join(ranges) + (more > 0 ? fmt::format(" and {} more", more) : "")});
   }
   Table workers({">workers", ">pushed per step", ">pulled per step"});
   for (const Json& row : r["traffic"])

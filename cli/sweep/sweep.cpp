@@ -65,13 +65,13 @@ class Trials {
   }
 
   SweepEnd run() {
-    int told = 0, pauses = 0;
+    int signals_sent = 0, pauses = 0;
     while (!running_.empty() || (!open_.empty() && interrupts == 0)) {
       while (interrupts == 0 && !free_.empty() && !open_.empty()) start();
       for (const ProcessEnd& end : runner_.reap()) ended(end);
       if (sweep_.halving && interrupts == 0 && pauses++ % kPausesPerLook == 0) end_unpromising();
-      for (const int all = interrupts; told < std::min(all, 2); ++told)
-        for (const auto& [pid, of] : running_) runner_.signal_group(pid, told == 0 ? first_interrupt : SIGKILL);
+      for (const int all = interrupts; signals_sent < std::min(all, 2); ++signals_sent)
+        for (const auto& [pid, of] : running_) runner_.signal_group(pid, signals_sent == 0 ? first_interrupt : SIGKILL);
       std::this_thread::sleep_for(kPause);
     }
     return {failed_, first_interrupt};

@@ -20,11 +20,11 @@ struct FieldFault {
   std::string field, message, hint;
 };
 
-/// A layer of a job that stands for further layers has them beside it: see EntryType::added.
+/// A layer that another layer of the job adds (EntryType::added).
 struct AddedLayer {
   std::string suffix;               ///< its name is that of the layer, a dot and this: "moe.shared_up"
   std::string type;                 ///< a dense layer without units has one unit per output feature of the layer
-  std::vector<std::string> inputs;  ///< suffixes of earlier ones, or kLayerInput, or kLayerOutput
+  std::vector<std::string> inputs;  ///< suffixes of layers added before it, kLayerInput or kLayerOutput
   Attrs attrs = {};
 };
 inline constexpr const char *kLayerInput = "<input>", *kLayerOutput = "<output>";
@@ -36,8 +36,8 @@ struct EntryType {
   /// Checks conditions that the ranges of single fields cannot express, such as those between fields; null: none.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
 
+  int min_inputs = 1, max_inputs = 1;  ///< outputs of layers that a layer or a loss reads
   // Layers.
-  int min_inputs = 1, max_inputs = 1;
   /// If this field is given, the layer takes min_inputs and has a weight of its own for the rest; else max_inputs.
   std::string weight_field;
   bool collective = false;  ///< only allowed with hybrid_parallel
@@ -50,8 +50,12 @@ struct EntryType {
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   bool averages = false;                         ///< it averages the weights itself
   bool needs_whole_parameters = false;           ///< the update of a parameter depends on all of its elements
+  bool sums_over_parameters =
+      false;  ///< the same, but ranks that share a parameter add up the contributions of their shards
   // Losses.
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
+  bool has_label = true;            ///< false: it compares the outputs of layers with each other
+  bool takes_class_shares = false;  ///< labels may also be f32, the share of each class
   // Metrics.
   /// The name under which one with these fields is reported: "top_5".
   std::string (*reported_as)(const Attrs& fields) = nullptr;
@@ -83,7 +87,7 @@ struct InputCount {
   int least = 1, most = 1;
 };
 InputCount input_count(const EntryType& type, const Attrs& attrs);
-/// "add takes 2 inputs, not 1", "" where as many are right.
+/// "add takes 2 inputs, not 1"; "" if the number is right.
 std::string input_fault(const EntryType& type, const Attrs& attrs, int given);
 
 }  // namespace trainctl

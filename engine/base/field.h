@@ -42,6 +42,7 @@ enum class FieldKind : uint8_t {
   sample_fields,  ///< {image: jpg, features: [a, b]}
   split,          ///< one of `choices`, or {train: 0.9, validation: 0.1}
   metrics,        ///< [accuracy, {type: top_k, k: 5}]
+  losses,         ///< [{type: mse, input: layer1, label: size, weight: 0.1}]
   metric_names,   ///< [loss, accuracy, top_5]
   modules,
   layers,
@@ -53,6 +54,8 @@ enum class FieldKind : uint8_t {
   shares,         ///< {name: number}: the share of each source
   share_changes,  ///< [{step: 1000, mix: {name: number}, ramp: 200}]
   named_paths,    ///< {name: path or list of paths}
+  segments,       ///< [{steps: 100, type: linear}, {type: cosine}]: schedules one after the other
+  trackers,       ///< [tensorboard, {type: mlflow, to: mlruns}, 'command: ./push.py']
 };
 
 /// A job has either a network or a command; some fields belong to one of the two.
@@ -72,7 +75,7 @@ struct Field {
   bool max_open = false;
   int length = 0;  ///< lists: the number of items; 0: any
   std::vector<std::string> choices;
-  std::vector<std::string> only;  ///< belongs to these values of the section's `type` alone
+  std::vector<std::string> only;  ///< the values of the section's `type` that have this field; empty: all
   JobKind job = JobKind::any;
   std::string stands_for;  ///< section: a bare value stands for a mapping with this one field
 
@@ -81,7 +84,7 @@ struct Field {
   void* (*object)(void* enclosing, bool make) = nullptr;
   void (*set)(void* object, const Value& value) = nullptr;
   Value (*get)(const void* object) = nullptr;
-  /// paths and metric_names: where they are.
+  /// paths and metric_names: the list that holds the values.
   std::vector<std::string>& (*list)(void* object) = nullptr;
   /// In place of set and get: the Attrs of the section's struct that hold the field under its name.
   Attrs& (*attrs)(void* object) = nullptr;

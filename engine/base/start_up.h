@@ -1,5 +1,5 @@
 // Where the time until a run's first finished step goes: phases one after another, so that they add up. The launcher
-// begins; each rank continues the clock that it inherits. What threads do meanwhile is kept separately:
+// begins; each rank continues the clock that it inherits. Phases of other threads are kept separately:
 //   launcher   devices ─ plan ─╮
 //   rank                       ╰ launch ─ program ─ data ─ CUDA ─ kernels ─ NCCL ─ copy engines ─ weights ─ step
 //   thread                                               ╰ CUDA ─ NCCL world ─ … ╯
@@ -30,7 +30,7 @@ class StartUpClock {
   void ended(std::string_view name) { add(name, false); }
   /// The same, for a phase that waits for other ranks.
   void met_others(std::string_view name) { add(name, true); }
-  /// Adds the phases of another thread, which ran beside ours.
+  /// Adds the phases of another thread, which ran at the same time.
   void had_beside(const StartUpClock& other);
   /// The first step is finished: later calls add nothing.
   void stop() { stopped_ = true; }

@@ -43,6 +43,8 @@ constexpr std::array kPasses = {
     Pass{"update_early", "updates, and the gathers that follow, start during the backward pass", optional,
          update_early},
     Pass{"group_launches", "kernels that can share a launch are grouped", optional, group_launches},
+    Pass{"offload_activations", "activations wait for the backward pass in the memory of the host", optional,
+         offload_activations},
     Pass{"order_sends", "which instruction waits for which send", required, order_sends},
     Pass{"reuse_buffers", "an in-place output takes the buffer of an input no longer used", optional, reuse_buffers},
     Pass{"place_buffers", "an arena offset for each buffer", required, place_buffers},

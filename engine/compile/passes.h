@@ -28,7 +28,7 @@ void fuse_quantise(Compiler& c);
 void fuse_statistics(Compiler& c);
 /// Ranks that share a batch exchange the statistics of batch_norm in one call, and those of its gradient in another.
 void join_statistics(Compiler& c);
-/// The gradients of batch_norm take the gradient behind the relu that was fused into it.
+/// The gradient kernels of batch_norm read the gradient after the relu that was fused into its forward kernel.
 void fuse_relu_grad(Compiler& c);
 /// The last product, the loss and what reads their results run for some rows at a time.
 void head_in_pieces(Compiler& c);
@@ -51,6 +51,8 @@ void make_in_pieces(Compiler& c);
 void update_early(Compiler& c);
 /// Instructions that may share a launch are put together and marked.
 void group_launches(Compiler& c);
+/// Activations that wait for the backward pass are copied to the memory of the host, and back.
+void offload_activations(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer can be reused.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input whose lifetime ends there.

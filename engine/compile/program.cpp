@@ -6,18 +6,20 @@
 namespace trainctl {
 
 std::string_view to_string(Opcode opcode) {
-  static constexpr std::string_view kNames[] = {"kernel", "load", "collective", "send", "recv", "print", "wait"};
+  static constexpr std::string_view kNames[] = {"kernel", "load", "collective", "send", "recv", "print", "wait",
+                                                "copy"};
   return kNames[static_cast<int>(opcode)];
 }
 
 std::string_view to_string(Purpose purpose) {
   static constexpr std::string_view kNames[] = {"none",    "redistribute", "statistics", "pipeline", "gradient",
-                                                "weights", "clip",         "loss",       "layer",        "outer"};
+                                                "weights", "clip",         "loss",       "layer",    "offload",
+                                                "outer"};
   return kNames[static_cast<int>(purpose)];
 }
 
 std::string_view to_string(Stream stream) {
-  static constexpr std::string_view kNames[] = {"compute", "comm", "send", "recv", "copy"};
+  static constexpr std::string_view kNames[] = {"compute", "comm", "send", "recv", "to_host", "from_host"};
   return kNames[static_cast<int>(stream)];
 }
 

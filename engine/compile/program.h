@@ -4,7 +4,8 @@
 //   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
 //
 // With parallel.offload the optimizer's states are not in the arena of a GPU but in pinned memory of its host, which
-// kernels access over the bus: offsets from kHostOffset on are offsets in that memory.
+// kernels access over the bus. Activations that wait for the backward pass are copied there and back. Offsets from
+// kHostOffset on are offsets in that memory.
 //
 // Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap: instructions of
 // one stream run in list order; across streams only `waits` orders them. send does not block: its buffer belongs to the
@@ -30,13 +31,14 @@ inline constexpr int64_t kHostOffset = int64_t{1} << 46;
 constexpr bool is_host_offset(int64_t offset) { return offset >= kHostOffset; }
 
 enum class Opcode : uint8_t {
-  kernel,      ///< run kernel `op` on inputs, outputs; in the comm stream if its purpose is weights, which it rounds
+  kernel,      ///< run kernel `op` on inputs and outputs; in the comm stream if it rounds weights (Purpose::weights)
   load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
   collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range if in place)
   send,        ///< inputs[0] to rank `peer`
   recv,        ///< outputs[0] from rank `peer`; f32 on a CPU may be added to it
   print,       ///< write inputs[0] to the rank's stdout as tensor `op`
   wait,        ///< only its waits
+  copy,        ///< inputs[0] -> outputs[0], of which one is in the memory of the host
 };
 std::string_view to_string(Opcode opcode);
 
@@ -50,12 +52,14 @@ enum class Purpose : uint8_t {
   weights,
   clip,
   loss,
-  layer,  ///< layer: hybrid's own collectives
-  outer   ///< the difference of weights between replicas that train local steps
+  layer,    ///< hybrid's own collectives
+  offload,  ///< to the memory of the host, and back
+  outer     ///< the difference of weights between replicas that train local steps
 };
 std::string_view to_string(Purpose purpose);
 
-enum class Stream : uint8_t { compute, comm, send, recv, copy };
+enum class Stream : uint8_t { compute, comm, send, recv, to_host, from_host };
+inline constexpr size_t kStreams = 6;
 std::string_view to_string(Stream stream);
 
 /// A rank may use its own part of a flat range: such an operand has a different offset on each rank.
@@ -74,7 +78,7 @@ struct Operand {
   Shape global_offset;               ///< offset of this part in the whole
   Format format = Format::declared;  ///< the order of the dims in these three
   std::string tensor;                ///< name, for display
-  bool accumulate = false;           ///< outputs: add to the current contents
+  bool accumulate = false;           ///< for outputs: adds to the current contents
   OwnPart own =
       OwnPart::none;  ///< if set, global_shape is {the range's elements} and global_offset {this part's first}
 
@@ -97,7 +101,7 @@ struct Instruction {
   Phase phase = Phase::forward;
   int micro_batch = -1;           ///< -1: once per step
   int chunk = 0;                  ///< index of the chunk of the stage's layers
-  bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
+  bool weight_gradients = false;  ///< in a task that computes only weight gradients (Schedule::zero_bubble)
   bool recompute = false;         ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
@@ -109,6 +113,10 @@ struct Instruction {
   /// Kernels with the same number are adjacent and may run as one launch: their buffers share no memory. -1: its
   /// own launch.
   int launch = -1;
+
+  /// Ranks of one class have the same list, but this rank leaves the instruction out. Its outputs are read only by idle
+  /// instructions, updated in place, or written by another instruction too.
+  bool idle = false;
 
   Stream stream = Stream::compute;
   std::vector<int> waits;  ///< indices of earlier instructions: those of other streams, and sends
@@ -158,12 +166,12 @@ struct Bucket {
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
   int level = 0;  ///< optimizer_shard level of this bucket (0 if it is smaller than min_kb)
-  /// parameter_server: a worker has the whole bucket, pulls its weights and pushes its gradients. A server has it as at
-  /// level 3: its shard alone, of those that hold the bucket.
+  /// parameter_server: a worker has the whole bucket, pulls its weights and pushes its gradients. A server has only its
+  /// shard, as at level 3.
   bool served = false;
   int pushers = 0;  ///< served: the workers whose gradients add up to the whole
-  /// Rows of a table that the servers hold: those of one batch. Not instructions but the worker pulls them before the
-  /// step, and pushes their gradients after it.
+  /// The rows of one batch, from a table that the servers own. No instruction moves them: the worker pulls them before
+  /// the step, and pushes their gradients after it.
   bool table = false;
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;
@@ -180,8 +188,12 @@ struct Bucket {
   int64_t sums_offset = -1;
   /// No gradients are kept: the kernels that would compute them update the weights (fuse_update).
   bool updated_by_parts = false;
+  DType state_type = DType::f32;              ///< f32 or bf16, at optimizer_offsets
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
   std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
+  /// optimizer.state_type: int8. One per state: the largest magnitude of each block, f32; at optimizer_offsets are the
+  /// codes then, a byte per element. Empty: states are of state_type.
+  std::vector<int64_t> scale_offsets;
   int64_t average_offset = -1;  ///< f32, whole or shard: the weights' average (kAverageSlot), if there is one
 
   /// f32, whole or shard: the momentum of parallel.outer, whose weights are at average_offset.
@@ -206,7 +218,14 @@ struct Bucket {
   Piece piece(int index) const;
 };
 
-/// Bytes of the arena that hold something while an instruction runs, beside weights and optimizer states.
+/// State that is stored outside of the ranges of buckets because it has another shape: sums over rows and columns of a
+/// parameter (adafactor), codes of blocks (optimizer.state_type: int8), the last gradient norms (train.on_spike).
+struct OtherState {
+  std::string slot;   ///< "row_squares"
+  Variable variable;  ///< `name` is that of the parameter, the shapes are those of the state
+};
+
+/// Bytes of the arena that are in use while an instruction runs, without weights and optimizer states.
 struct LiveBytes {
   int64_t activations = 0;  ///< tensors of the forward and backward pass
   int64_t gradients = 0;    ///< gradients of parameters, where they add up
@@ -220,7 +239,7 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
-  int64_t host = 0;         ///< optimizer state in the memory of the host, beside all that follows
+  int64_t host = 0;         ///< offloaded state and activations in the memory of the host; no part of the terms below
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.
@@ -229,7 +248,7 @@ struct Memory {
   int64_t unsent = 0;        ///< the part of workspace that a rank does without if it keeps data_set
   int64_t copy_engines = 0;  ///< flags and pulled data of copied collectives, if the device has room
 
-  int64_t validation = 0;  ///< memory of the job's validation beyond all that; set by make_room_for (compile_job.h)
+  int64_t validation = 0;  ///< additional memory of the job's validation; set by make_room_for (compile_job.h)
 
   /// Without data_set and copy_engines, which a rank does without if there is no room.
   int64_t total() const { return arena() + workspace + validation; }
@@ -238,11 +257,12 @@ struct Memory {
 /// The metric that counts steps whose update was skipped (train.on_nan: skip).
 inline constexpr const char* kSkippedMetric = "skipped";
 
-/// A number of each step beside the loss.
+/// A number that each step reports in addition to the loss.
 struct ReportedMetric {
-  std::string name;       ///< "accuracy"
-  double scale = 1;       ///< times the sum in the arena
-  bool of_labels = true;  ///< the sum is over labels; false: one number of the step
+  std::string name;           ///< "accuracy"
+  double scale = 1;           ///< times the sum in the arena
+  bool of_labels = true;      ///< the sum is over labels; false: one number of the step
+  bool adds_to_loss = false;  ///< an auxiliary loss: the step's loss is the sum of the arena's and these sums
 };
 
 struct Program {
@@ -262,6 +282,7 @@ struct Program {
   std::vector<std::vector<int>> groups;  ///< global ranks, in block order; this rank is in each
   std::vector<Variable> variables;
   std::vector<Bucket> buckets;
+  std::vector<OtherState> other_states;
   std::vector<Instruction> instructions;
   std::vector<LiveBytes> live;  ///< by instruction; the most activations are Memory::activations
 };

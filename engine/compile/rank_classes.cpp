@@ -24,9 +24,30 @@ bool RankClasses::has_stage_peer(const Program& program, const Instruction& mess
   return program.server < 0 && !to_server && message.peer % mesh.size() == program.rank % mesh.size();
 }
 
+PeerPlace RankClasses::peer_place(const Program& program, const Instruction& message) const {
+  PeerPlace place;
+  if (message.attrs.has(kRingStep) && mesh.size() > 1) {  // programs that are classes of their own have no mesh
+    for (const int64_t axis : message.attrs.ints(kRingAxes)) place.ring.push_back(static_cast<Axis>(axis));
+    place.step = static_cast<int>(message.attrs.integer(kRingStep));
+  } else if (has_stage_peer(program, message)) {
+    place.stage = message.peer / mesh.size();
+  } else {
+    place.rank = message.peer;
+  }
+  return place;
+}
+
+int RankClasses::rank_at(const PeerPlace& place, int rank) const {
+  if (place.rank >= 0) return place.rank;
+  const int in_stage = rank % mesh.size();
+  if (place.stage >= 0) return place.stage * mesh.size() + in_stage;
+  const std::vector<int> ring = mesh.group(in_stage, place.ring);
+  const int ways = static_cast<int>(ring.size()), index = mesh.index(in_stage, place.ring);
+  return rank - in_stage + ring[static_cast<size_t>((index + place.step + ways) % ways)];
+}
+
 int RankClasses::peer(int rank, const Instruction& message) const {
-  if (!has_stage_peer(program_of(rank), message)) return message.peer;
-  return message.peer / mesh.size() * mesh.size() + rank % mesh.size();
+  return rank_at(peer_place(program_of(rank), message), rank);
 }
 
 std::vector<int> RankClasses::group(int rank, int index) const {

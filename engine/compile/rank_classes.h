@@ -14,6 +14,22 @@
 
 namespace trainctl {
 
+/// Attrs of a message that passes around a ring of ranks: the mesh axes that the ring's ranks differ in, and the distance
+/// to the peer.
+inline constexpr const char* kRingAxes = "ring_axes";
+inline constexpr const char* kRingStep = "ring_step";
+
+/// The peer of a message, for all ranks of a class: the rank at the same place in a stage, at a distance in each rank's
+/// ring, or one rank.
+struct PeerPlace {
+  int stage = -1;
+  int rank = -1;
+  Axes ring;
+  int step = 0;
+
+  friend auto operator<=>(const PeerPlace&, const PeerPlace&) = default;
+};
+
 struct RankClasses {
   Mesh mesh;
   std::vector<Program> programs;  ///< one per class, that of its first rank; classes in the order of their first ranks
@@ -30,6 +46,9 @@ struct RankClasses {
   /// True if, for every rank of the class, the peer of a send or recv is the rank at the same place in another
   /// stage. Between a worker and a server it is one rank, whatever the other.
   bool has_stage_peer(const Program& program, const Instruction& message) const;
+  PeerPlace peer_place(const Program& program, const Instruction& message) const;
+  /// The rank at that place, seen from `rank`.
+  int rank_at(const PeerPlace& place, int rank) const;
   /// The peer for this rank.
   int peer(int rank, const Instruction& message) const;
   std::vector<int> group(int rank, int index) const;

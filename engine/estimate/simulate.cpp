@@ -7,10 +7,12 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "engine/compile/verify/verify.h"
 #include "engine/graph/counted_rows.h"
+#include "engine/machine/host_bus.h"
 
 namespace trainctl {
 namespace {
@@ -27,7 +29,7 @@ struct Event {
   At at;
 };
 
-/// When an instruction can begin, as far as is known.
+/// The earliest known time at which an instruction can begin.
 struct Begin {
   bool known = false;
   bool is_ready = false;  ///< all of its rank that it waits for has ended
@@ -98,15 +100,12 @@ Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) 
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
 
-/// A PCIe 5.0 x16 link, in each direction at once.
-constexpr BytesPerSecond kBusRate{50e9};
-
 /// Time of the operands that are in the memory of the host: updated states are read and written at the same time.
-Seconds seconds_of_bus(const Instruction& kernel) {
+Seconds seconds_of_bus(const Instruction& kernel, const Machine& machine) {
   double bytes = 0;
   for (const Operand& operand : kernel.outputs)
     if (is_host_offset(operand.offset)) bytes += static_cast<double>(operand.bytes());
-  return Bytes{bytes} / kBusRate;
+  return Bytes{bytes} / host_bus_rate(machine);
 }
 
 class Simulator {
@@ -156,7 +155,7 @@ class Simulator {
     places_.emplace_back(count);
     std::vector<GroupSpread>& spreads = spreads_.emplace_back();
     for (const std::vector<int>& group : program.groups) spreads.push_back(spread_of(machine_, group));
-    std::array<Lane, 5> lanes;
+    std::array<Lane, kStreams> lanes;
     std::map<int, size_t> calls;
     std::vector<Seconds>& prices = prices_.emplace_back();
     for (size_t i = 0; i < count; ++i) {
@@ -296,7 +295,7 @@ class Simulator {
     return longest;
   }
 
-  /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
+  /// A kernel and a transfer both take longer while they overlap.
   Seconds stretched(const Lane& lane, Seconds seconds) const {
     Seconds beside;
     for (const Lane& other : lanes_) {
@@ -307,22 +306,39 @@ class Simulator {
     return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
-  /// Spread of a collective's group, or of a message's two ranks.
-  GroupSpread spread(At at) const {
-    if (code(at).opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(code(at).group)];
-    return spread_of(machine_, std::array{classes_.programs[at.of_class].rank, code(at).peer});
+  /// Spread of a collective's group, or of a message's two ranks: in a ring of those that are furthest apart.
+  const GroupSpread& spread(At at) {
+    const Instruction& now = code(at);
+    if (now.opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(now.group)];
+    const PeerPlace place = classes_.peer_place(classes_.programs[at.of_class], now);
+    const auto [known, is_new] = spreads_of_messages_.try_emplace({at.of_class, now.peer, place});
+    if (is_new) known->second = furthest(at, place);
+    return known->second;
   }
 
-  Seconds price(At at) const {
+  GroupSpread furthest(At at, const PeerPlace& place) const {
+    const int first = classes_.programs[at.of_class].rank;
+    GroupSpread most = spread_of(machine_, std::array{first, code(at).peer});
+    if (place.ring.empty()) return most;
+    const Bytes bytes{static_cast<double>(code(at).bytes())};
+    for (const int rank : classes_.ranks[at.of_class]) {
+      GroupSpread other = spread_of(machine_, std::array{rank, classes_.rank_at(place, rank)});
+      if (send_time(machine_, bytes, other) > send_time(machine_, bytes, most)) most = std::move(other);
+    }
+    return most;
+  }
+
+  Seconds price(At at) {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
     const Bytes bytes{static_cast<double>(now.bytes()) * now.attrs.number(kExpectedShare, 1.0)};
+    if (now.idle) return {};
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
         return std::max(in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
                                            !shares_launch(program, i)),
-                        seconds_of_bus(now));
+                        seconds_of_bus(now, machine_));
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));
@@ -335,6 +351,8 @@ class Simulator {
         const Seconds message = send_time(machine_, bytes, spread(at));
         return now.outputs[0].accumulate ? message + 2 * bytes / machine_.memory_rate : message;
       }
+      case Opcode::copy:
+        return bytes / host_bus_rate(machine_);
       case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
@@ -343,7 +361,7 @@ class Simulator {
     return {};
   }
 
-  Uncertainty uncertainty(At at) const {
+  Uncertainty uncertainty(At at) {
     const Instruction& now = code(at);
     switch (now.opcode) {
       case Opcode::kernel: {
@@ -367,6 +385,8 @@ class Simulator {
       }
       case Opcode::load:
         return {kUnmeasured, "load"};
+      case Opcode::copy:
+        return {kUnmeasured, "copy"};
       case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
@@ -401,7 +421,8 @@ class Simulator {
   std::vector<std::vector<At>> causes_;
   std::vector<std::vector<Place>> places_;
   std::vector<std::vector<Seconds>> prices_;
-  std::vector<std::vector<GroupSpread>> spreads_;  ///< by class and group
+  std::vector<std::vector<GroupSpread>> spreads_;                                  ///< by class and group
+  std::map<std::tuple<size_t, int, PeerPlace>, GroupSpread> spreads_of_messages_;  ///< by class, and peer of its first
   std::vector<Channel> channels_;
   // By class and group.
   std::map<std::pair<size_t, int>, std::set<size_t>> meets_;
@@ -423,6 +444,7 @@ Part part_of_purpose(Purpose purpose) {
     case Purpose::statistics:
     case Purpose::loss:
     case Purpose::layer:
+    case Purpose::offload:
     case Purpose::outer:
       return Part::redistribute;
   }
@@ -447,6 +469,8 @@ std::string_view to_string(Part part) {
       return "sends between stages";
     case Part::data:
       return "data";
+    case Part::offload:
+      return "copies to and from the host";
     case Part::host:
       return "host between steps";
   }
@@ -462,6 +486,8 @@ Part part_of(const Instruction& instruction) {
     case Opcode::send:
     case Opcode::recv:
       return part_of_purpose(instruction.purpose);
+    case Opcode::copy:
+      return Part::offload;
     case Opcode::load:
     case Opcode::print:
     case Opcode::wait:
@@ -473,7 +499,7 @@ Part part_of(const Instruction& instruction) {
 StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (program.instructions[i].opcode != Opcode::kernel) continue;
+    if (program.instructions[i].opcode != Opcode::kernel || program.instructions[i].idle) continue;
     const Seconds alone = alone_seconds(program, i, machine);
     step.alone += alone;
     if (kernel_of(program.instructions[i])->is_product) step.products += alone;

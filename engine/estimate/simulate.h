@@ -24,8 +24,9 @@ enum class Part : uint8_t {
   pipeline,       ///< sends between stages
   data,           ///< loads, prints
   host,           ///< work of the host between two steps
+  offload,        ///< copies of activations to the memory of the host, and back
 };
-inline constexpr size_t kParts = 8;
+inline constexpr size_t kParts = 9;
 std::string_view to_string(Part part);
 Part part_of(const Instruction& instruction);
 
@@ -37,7 +38,8 @@ struct SimulatedSpan {
 };
 
 struct Simulation {
-  /// False: ranks wait for each other, so no rank reaches its end, and all else is empty. Verified programs always end.
+  /// False: ranks wait for each other, so no rank reaches its end, and the other fields are empty. Verified programs
+  /// always end.
   bool ends = true;
   Seconds step;
   /// The longest chain of instructions, each of which begins when the one before it ends. The parts add up to the step.
@@ -48,7 +50,7 @@ struct Simulation {
   std::vector<std::vector<SimulatedSpan>> spans;  ///< by class and instruction
 };
 
-/// The program as one rank would be measured: how many kernels it starts, and what they take when each runs alone.
+/// The program as a measurement of one rank would see it: the number of kernels, and their times when each runs alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
 /// Without the deviation, which takes long, it is that of the machine's step cost alone.

@@ -23,7 +23,7 @@ struct KernelSample {
   Cost cost;
   Seconds seconds;      ///< time when it runs alone
   std::string attrs{};  ///< attributes of the call, as text: kernels of one name compute different things
-  /// Time in a step relative to that alone; for a call that occurs in no measured step, that of the nearest call that
+  /// Time in a step relative to `seconds`; for a call that occurs in no measured step, that of the nearest call that
   /// does.
   double in_step = 1;
   Seconds priced() const { return in_step * seconds; }

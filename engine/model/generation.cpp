@@ -13,6 +13,7 @@
 #include "engine/model/evaluation.h"
 #include "engine/model/model.h"
 #include "engine/model/token_positions.h"
+#include "engine/ops/attention/sinks.h"
 #include "engine/ops/op_def.h"
 #include "engine/spec/adapters.h"
 
@@ -78,7 +79,10 @@ class CachedNetwork {
   const Shape& shape_of(TensorId tensor) const { return graph_.tensors[static_cast<size_t>(tensor)].shape; }
 
   void replace_attention(Node& node) {
-    const bool packed = node.inputs.size() <= 2;
+    const bool has_sinks = node.attrs.flag(kSinks);
+    const TensorId sinks = node.inputs.back();
+    const TensorRule of_sinks = node.rule.inputs.back();
+    const bool packed = node.inputs.size() - (has_sinks ? 1 : 0) <= 2;
     const size_t kept = packed ? 1 : 3;
     node.inputs.resize(kept);
     node.rule.inputs.resize(kept);
@@ -99,6 +103,10 @@ class CachedNetwork {
     const TensorId k = cache(node, "cached_keys", key_features), v = cache(node, "cached_values", value_features);
     node.inputs.insert(node.inputs.begin(), {k, v, starts_});
     node.rule.inputs.insert(node.rule.inputs.begin(), {{batch, rows, keys}, {batch, rows, values}, {batch}});
+    if (has_sinks) {
+      node.inputs.push_back(sinks);
+      node.rule.inputs.push_back(of_sinks);
+    }
     node.op = "cached_attention";
     node.attrs.erase("mask");
     node.outputs.resize(1);

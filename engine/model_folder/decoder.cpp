@@ -58,7 +58,7 @@ std::string add_packed_heads(const Decoder& d, Lines& lines) {
   return add_rotary(d, lines, "turn", "qkv", R"(, heads: "${heads}", kv_heads: "${kv_heads}", packing: heads)");
 }
 
-/// q, k and v apart, because norms come between the products and the angles.
+/// Separate q, k and v, because norms come between the products and the rotation.
 void add_normed_heads(const Decoder& d, Lines& lines, std::string& inputs) {
   const auto add = [&](const std::string& name, const std::string& heads) {
     LayerLine product = linear(name, "${head * " + heads + "}", d.qkv_bias);
@@ -85,7 +85,7 @@ LayerLine reshape(std::string_view name, std::string_view shape) {
   return LayerLine(name, "reshape").with("shape", shape);
 }
 
-/// The rotated features come behind the others in each head of q. All heads of k share theirs: adding the two, each
+/// The rotated features follow the others in each head of q. All heads of k share theirs: adding the two, each
 /// padded with zeros where the other has its features, joins them.
 std::string add_latent_heads(const Decoder& d, Lines& lines) {
   if (d.latent.q_rank > 0) {
@@ -133,6 +133,7 @@ void add_attention(const Decoder& d, Lines& lines) {
   attention.with("causal", true);
   if (d.score_scale > 0) attention.with("scale", d.score_scale);
   if (d.score_softcap > 0) attention.with("softcap", d.score_softcap);
+  if (d.has_sinks) attention.with("sinks", true);
   if (has_windows(d) && all_alike(d))
     attention.with("window", d.windows.front());
   else if (has_windows(d))
@@ -152,7 +153,10 @@ void end_branch(const Decoder& d, Lines& lines, const std::string& last, const s
 std::string experts_of(const Decoder& d) {
   LayerLine line("moe", "moe");
   line.with("experts", d.experts.count).with("top_k", d.experts.top_k).with("hidden", "${expert_hidden}");
+  if (d.experts.activation != "swiglu") line.with("activation", d.experts.activation);
+  if (d.experts.has_biases) line.with("bias", true);
   std::vector<std::string> router;
+  if (d.experts.has_biases) router.emplace_back("bias: true");
   if (d.experts.has_sigmoids) router.emplace_back("score: sigmoid");
   if (!d.experts.normalizes) router.emplace_back("normalize: false");
   if (d.experts.scale != 1) router.push_back("scale: " + to_string(Value(d.experts.scale)));
@@ -278,6 +282,8 @@ ModelJob decoder_job(Decoder d, const Finetune& tuning) {
   if (has_mlps(d)) job.recompute.insert(job.recompute.end(), {"h.*.act", "h.*.gated"});
   if (!d.norms_after) std::erase(job.no_decay, "*post*.weight");
   if (!d.qkv_bias && !d.proj_bias && !d.mlp_bias) std::erase(job.no_decay, "*.bias");
+  if (d.experts.has_biases) job.no_decay.emplace_back("*.moe.*_bias");
+  if (d.has_sinks) job.no_decay.emplace_back("*.sinks");
   return job;
 }
 

@@ -18,6 +18,8 @@ struct Experts {
   double scale = 1;               ///< factor of these weights
   bool has_sigmoids = false;      ///< scores are sigmoids
   bool has_balance_bias = false;  ///< a bias counts when experts are chosen
+  bool has_biases = false;        ///< the products of experts and router have biases
+  std::string activation = "swiglu";
   int64_t groups = 1, top_groups = 1;
   int64_t shared_hidden = 0;  ///< hidden features of the shared expert; 0: none
   int64_t dense_blocks = 0;   ///< number of blocks, the first ones, that have a gated MLP instead
@@ -42,6 +44,7 @@ struct Decoder {
   bool qk_norms = false;         ///< q and k are normalized, all heads together
   bool norms_after = false;      ///< norms also follow attention and MLP
   bool norms_from_zero = false;  ///< weights of norms are stored minus 1
+  bool has_sinks = false;        ///< attention has sinks
   bool is_tied = false;
   Experts experts{};
   LatentAttention latent{};
@@ -55,7 +58,8 @@ struct Decoder {
 };
 
 /// The fields that almost all of these families share. `config` also has those that only some have.
-Decoder read_decoder(const ModelConfig& config);
+/// `allows_quantization`: the family checks quantization_config itself.
+Decoder read_decoder(const ModelConfig& config, bool allows_quantization = false);
 /// The fields of rotary for rope_theta and rope_scaling, or for rope_parameters. `kind`: of layers, if they differ.
 std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::string& kind = "");
 /// The window of each layer, by layer_types, or else of those for which has_window(layer) is true.

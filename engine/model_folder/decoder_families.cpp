@@ -196,6 +196,36 @@ ModelJob deepseek_v3_job(const ModelConfig& config, const Finetune& tuning) {
   return decoder_job(d, tuning);
 }
 
+namespace {
+
+/// Experts as transformers writes them, or MXFP4, which is dequantized when it is read.
+void read_quantization(const ModelConfig& config) {
+  const ModelConfig::Json* const quantization = config.find("quantization_config");
+  if (quantization == nullptr) return;
+  if (!quantization->is_object() || quantization->value("quant_method", "") != "mxfp4")
+    config.refuse("quantization_config", "of quantized weights, those with quant_method: mxfp4 are supported");
+}
+
+}  // namespace
+
+ModelJob gpt_oss_job(const ModelConfig& config, const Finetune& tuning) {
+  Decoder d = read_decoder(config, true);
+  read_quantization(config);
+  d.title = "gpt-oss";
+  d.map = "gpt_oss";
+  d.has_sinks = true;
+  d.qkv_bias = d.proj_bias = config.flag("attention_bias", true);
+  d.rotary = read_rotary(config, d.head_dim);
+  d.windows = read_windows(config, d.layers, [](int64_t layer) { return layer % 2 == 0; });
+  read_experts(config, d);
+  d.experts.has_biases = true;
+  d.experts.activation = "clamped_swiglu";
+  if (config.number("swiglu_limit", 7.0) != 7.0) config.refuse("swiglu_limit", "clamped_swiglu has the limit 7");
+  // The first is the size of experts_per_token in OpenAI's own files, the second that of the context before YaRN.
+  config.ignore({"experts_per_token", "initial_context_length"});
+  return decoder_job(d, tuning);
+}
+
 ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = gemma(config);
   d.title = "Gemma 2";

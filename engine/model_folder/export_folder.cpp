@@ -153,6 +153,7 @@ void require_plain_router(const LayerSpec& moe, bool normalizes_heads, const Ref
   if (moe.attrs.text("router.balance", "none") == "bias") refuse("a bias that balances the experts");
   if (moe.attrs.integer("shared_hidden", 0) > 0) refuse("shared experts");
   if (moe.attrs.flag("drop")) refuse("dropped tokens");
+  if (moe.attrs.flag("bias") || moe.attrs.flag("router.bias")) refuse("experts or routers with biases");
   if (moe.attrs.text("activation", "swiglu") != "swiglu") refuse("experts with an activation other than swiglu");
   if (!normalizes_heads && !moe.attrs.flag("router.normalize", true)) refuse("a router without normalize");
 }
@@ -186,6 +187,7 @@ Json new_decoder(const JobSpec& job, const Layers& layers) {
   if (rotary.attrs.text("scaling", "none") != "none" || rotary.attrs.integer("rotary_dim", 0) > 0)
     refuse("rope scaling");
   if (layers.at("h.0.attn").attrs.integer("window", 0) > 0) refuse("windows");
+  if (layers.at("h.0.attn").attrs.flag("sinks")) refuse("attention sinks");
   const bool has_experts = layers.has("h.0.moe");
   if (has_experts) require_plain_router(layers.at("h.0.moe"), has_norms, refuse);
   if (!has_experts && layers.at("h.0.act").type != "silu") refuse("an activation other than silu");
@@ -238,6 +240,7 @@ std::string config_for_export(const JobSpec& job, std::string_view map, const st
   const Json fields = fields_of(map, layers);
   for (const auto& [name, value] : fields.items())
     if (config.contains(name) || !value.is_null()) config[name] = value;
+  config.erase("quantization_config");  // exported weights are not quantized
   update_experts(config, layers);
   update_labels(config, map, layers);
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;

@@ -21,6 +21,7 @@ const std::vector<ModelFamily>& model_families() {
       {"deepseek_v2", "deepseek", deepseek_v2_job},
       {"deepseek_v3", "deepseek", deepseek_v3_job},
       {"olmoe", "qwen3_moe", olmoe_job},
+      {"gpt_oss", "gpt_oss", gpt_oss_job},
       {"bert", "bert", bert_job},
       {"vit", "vit", vit_job},
   };

@@ -29,6 +29,7 @@ ModelJob qwen3_moe_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob olmoe_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob deepseek_v2_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob deepseek_v3_job(const ModelConfig& config, const Finetune& tuning);
+ModelJob gpt_oss_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob gemma2_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob gemma3_job(const ModelConfig& config, const Finetune& tuning);
 ModelJob phi3_job(const ModelConfig& config, const Finetune& tuning);

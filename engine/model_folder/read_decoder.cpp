@@ -45,7 +45,7 @@ void add_scaling(RotaryFields& to, const std::string& type) {
   } else if (type == "yarn") {
     for (const char* field : {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"})
       to.copy(field);
-    if (!to.scaling.flag("truncate", true)) to.scaling.refuse("truncate");
+    if (!to.scaling.flag("truncate", true)) to.line.with("truncate", false);
     to.original_length();
   } else {
     const double length = to.config.number("max_position_embeddings", 0);
@@ -103,7 +103,7 @@ std::vector<int64_t> read_windows(const ModelConfig& config, int64_t layers, boo
   return windows;
 }
 
-Decoder read_decoder(const ModelConfig& config) {
+Decoder read_decoder(const ModelConfig& config, bool allows_quantization) {
   Decoder d;
   d.layers = config.integer("num_hidden_layers");
   d.width = config.integer("hidden_size");
@@ -117,7 +117,8 @@ Decoder read_decoder(const ModelConfig& config) {
   d.activation = activation_of(config, config.has("hidden_activation") ? "hidden_activation" : "hidden_act", "silu");
   d.is_tied = config.flag("tie_word_embeddings", false);
   d.windows.assign(static_cast<size_t>(std::max<int64_t>(d.layers, 0)), 0);
-  config.refuse_if_set({"quantization_config", "add_cross_attention"});
+  if (!allows_quantization) config.refuse_if_set({"quantization_config"});
+  config.refuse_if_set({"add_cross_attention"});
   config.ignore({"hidden_act", "pretraining_tp"});
   return d;
 }

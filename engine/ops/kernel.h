@@ -25,6 +25,8 @@ struct StepScalars {
   /// For a loss with ignore_index: labels of the step's whole batch, over all ranks and micro-batches, divided by those
   /// among them that count; 0 if none does.
   float label_weight = 1;
+  /// adafactor: weight of this step's squares in their means, and the highest relative rate.
+  float square_rate = 1, relative_rate = 1;
   /// Weight of the new weights in their average (optimizer.average); 1: the average becomes a copy of them.
   float average_rate = 1;
 };

@@ -25,7 +25,7 @@ ExpertShare share_of(const Graph& graph, const Plan& plan, LayerId layer, int fa
 std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& cost, LayerId layer, int factor) {
   const Layer& of_layer = graph.layers[static_cast<size_t>(layer)];
   const std::vector<Axes>& axes = plan.layers[static_cast<size_t>(layer)].factor_axes;
-  const auto [held, experts] = share_of(graph, plan, layer, factor);
+  const auto [per_rank, experts] = share_of(graph, plan, layer, factor);
   const ExpertCall call = expert_call(graph, layer);
   const Node& node = graph.nodes[static_cast<size_t>(call.node)];
   int64_t pairs = num_elements(graph.tensors[static_cast<size_t>(node.inputs[2])].shape);
@@ -35,13 +35,13 @@ std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& c
   const Axes exchange = token_exchange_axes(graph, plan, node);
   const int64_t ranks = plan.mesh.ways(exchange);  // of 1 / ranks of the tokens the rank has the pairs
   pairs *= ranks;
-  const int64_t mean = pairs * held / experts;
+  const int64_t mean = pairs * per_rank / experts;
   const auto most = static_cast<int64_t>(static_cast<double>(mean) * call.capacity);
   const std::string bytes_of_row = fmt::format("each with {} bytes that are kept", with_commas(call.bytes_of_row));
   std::string text = fmt::format(
       "{} of {} experts per rank; of each micro-batch they receive {} rows of tokens if all loads are "
       "equal, and at most {}, {}",
-      held, experts, with_commas(mean), with_commas(std::min(pairs, most)), bytes_of_row);
+      per_rank, experts, with_commas(mean), with_commas(std::min(pairs, most)), bytes_of_row);
   if (exchange.empty()) return text;
   const Tensor &ids = graph.tensors[static_cast<size_t>(node.inputs[2])],
                &x = graph.tensors[static_cast<size_t>(node.inputs[0])];

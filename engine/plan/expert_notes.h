@@ -10,7 +10,7 @@
 namespace trainctl {
 
 struct ExpertShare {
-  int64_t held = 0, all = 0;  ///< experts that a rank has, and experts of the layer
+  int64_t per_rank = 0, all = 0;  ///< experts of a rank, and of the layer
   friend bool operator==(const ExpertShare&, const ExpertShare&) = default;
 };
 /// Returns the shares of all layers with experts, each once, in order; empty without such layers, and in

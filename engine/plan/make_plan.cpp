@@ -38,7 +38,7 @@ bool cuts_the_batch(ParallelMode mode) {
   return mode == ParallelMode::data_parallel || mode == ParallelMode::parameter_server;
 }
 
-// The fields that follow from the job alone: ranks, stages and mode.
+// The fields that depend only on the job: ranks, stages and mode.
 Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
@@ -61,6 +61,9 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
             ? "parallel.offload: the optimizer's state is in the memory of the host, and updates access it over the bus"
             : "parallel.offload has no effect: the memory of ranks on CPUs is that of their host");
   }
+  if (!parallel.offload.activations.empty() && cost.machine().kind == DeviceKind::cpu)
+    plan.notes.push_back(
+        "parallel.offload: ranks on CPUs copy activations within the memory of their host, which saves none");
   if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   check(plan.mode != ParallelMode::auto_parallel, "find_plan must choose the settings that auto_parallel omits");
@@ -340,9 +343,11 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
 
   plan.layers.resize(graph.layers.size());
   const RecomputedLayers recomputed = recomputed_layers(graph, facts, spec.parallel.recompute);
+  const std::vector<OffloadRule>& offload = spec.parallel.offload.activations;
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     plan.layers[l].virtual_stage = stages[l];
     plan.layers[l].recompute = recomputed.of_layer[l];
+    plan.layers[l].offload = rule_for(offload, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   if (std::string note = note_on_kept_outputs(graph, recomputed); !note.empty()) plan.notes.push_back(std::move(note));
   choose_axes(graph, facts, strategies, spec, cost, memo, plan);
@@ -366,7 +371,8 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
 
 Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
   OptimizerSpec optimizer = spec.optimizer;
-  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip;
+  optimizer.on_spike = spec.train.on_spike;
+  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip || spec.train.on_spike;
   return {.precision = spec.precision,
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),

@@ -37,6 +37,7 @@ struct LayerPlan {
   std::string cut_limit_reason;  ///< why there are no more cuts: "7 does not divide 48"; usually empty
   std::string advice;  ///< sizes that would have allowed more cuts; the same text on all layers that it applies to
   bool recompute = false;
+  bool offload = false;  ///< its tensors wait for the backward pass in the memory of the host
 };
 
 /// A node that is planned separately from its layer: it finishes the layer in another layout (units.h), or adds terms
@@ -124,7 +125,7 @@ struct Plan {
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
   /// collectives.
   std::map<TensorId, std::vector<Layout>> kept;
-  /// Parameters of which asynchronous workers have the rows of one batch alone (engine/planning/served_tables.h).
+  /// Parameters of which asynchronous workers have only the rows of one batch (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
   /// How ranks that share rows exchange keys and values (ops/attention/key_exchange.h); never automatic.
   ContextMethod context_method = ContextMethod::gather;

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/base/text.h"
 #include "engine/model/evaluation.h"
@@ -83,12 +86,52 @@ Trials::KnownGraph take_choice(PlannedJob& job, JobSpec spec, FoundPlan found, i
   return others.take(job.spec);
 }
 
+/// What may be offloaded if no plan fits otherwise: each of what the job keeps on its devices, and then both.
+std::vector<OffloadSpec> offload_ways(const JobSpec& spec, const Machine& machine) {
+  if (machine.kind != DeviceKind::cuda || spec.servers() > 0) return {};
+  const OffloadSpec& given = spec.parallel.offload;
+  OffloadSpec optimizer = given, activations = given;
+  optimizer.optimizer = StatePlace::host;
+  if (given.activations.empty()) activations.activations.push_back({"*", "parallel.offload.activations"});
+  OffloadSpec both = activations;
+  both.optimizer = StatePlace::host;
+  if (given.optimizer == StatePlace::host && !given.activations.empty()) return {};
+  if (given.optimizer == StatePlace::host) return {activations};
+  if (!given.activations.empty()) return {optimizer};
+  return {optimizer, activations, both};
+}
+
+/// The fastest plan that fits with one of offload_ways(); both are tried only if neither alone is enough.
+std::optional<Trials::KnownGraph> search_offloading(PlannedJob& job, const JobSpec& given,
+                                                    const std::function<Trials::KnownGraph(const JobSpec&)>& search) {
+  std::optional<Trials::KnownGraph> best;
+  std::optional<FoundPlan> found;
+  JobSpec spec;
+  const std::vector<OffloadSpec> ways = offload_ways(given, job.cost.machine());
+  for (size_t w = 0; w < ways.size() && (w < 2 || !best); ++w) {
+    JobSpec offloading = given;
+    offloading.parallel.offload = ways[w];
+    try {
+      Trials::KnownGraph known = search(offloading);
+      if (best && job.search->best().trial.seconds >= found->best().trial.seconds) continue;
+      best = std::move(known);
+      found = std::exchange(job.search, std::nullopt);
+      spec = job.spec;
+    } catch (const SpecError&) {
+    }
+  }
+  if (!best) return std::nullopt;
+  job.search = std::move(found);
+  job.spec = std::move(spec);
+  return best;
+}
+
 /// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
 Trials::KnownGraph search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
-  // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
+  // Memory does not affect which cuts are chosen here; whether they fit is reported once everything is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   const auto search = [&](const JobSpec& spec) {
     Trials trials(job);
@@ -97,20 +140,13 @@ Trials::KnownGraph search_plan(PlannedJob& job) {
     });
     return take_choice(job, spec, std::move(found), memory, trials);
   };
-  const bool may_offload = memory > 0 && job.cost.machine().kind == DeviceKind::cuda &&
-                           parallel.offload.optimizer == StatePlace::device && job.spec.servers() == 0;
   const JobSpec given = job.spec;
   try {
     return search(given);
   } catch (const SpecError&) {
-    if (!may_offload) throw;
-    JobSpec offloaded = given;
-    offloaded.parallel.offload.optimizer = StatePlace::host;
-    try {
-      return search(offloaded);
-    } catch (const SpecError&) {  // the first error names the job's own fields
-    }
-    throw;
+    if (memory <= 0) throw;
+    if (std::optional<Trials::KnownGraph> known = search_offloading(job, given, search)) return std::move(*known);
+    throw;  // the first error names the job's own fields
   }
 }
 
@@ -173,7 +209,8 @@ std::string replicas_note(const PlannedJob& job) {
     if (!update.gradients.empty()) elements += num_elements(job.plan.variable(update.parameter).global_shape);
   const int64_t bytes = elements * byte_size(DType::f32), local = job.plan.local_steps;
   return fmt::format(
-      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to synchronize "
+      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to "
+      "synchronize "
       "the weights, {} per step",
       job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
       job.spec.dataset.batch / job.plan.replicas, local, format_bytes(bytes), format_bytes(bytes / local));

@@ -130,7 +130,7 @@ class DeviceWorker final : public Executor {
     for (const Range& window : windows_) to_device(window);
     for (const Instruction* pull : pulls_) {
       const Range weights = range_of(pull->outputs[0]);
-      told(*pull, [&] { comm_.recv(pull->peer, mirror_.data() + weights.offset, weights.bytes); });
+      run_exchange(*pull, [&] { comm_.recv(pull->peer, mirror_.data() + weights.offset, weights.bytes); });
       to_device(weights);  // while the next one comes
     }
     inner_->start_step(inputs, scalars);
@@ -145,7 +145,7 @@ class DeviceWorker final : public Executor {
     for (const Instruction* push : pushes_) {
       inner_->wait_read();
       const Range gradients = range_of(push->inputs[0]);
-      told(*push, [&] {
+      run_exchange(*push, [&] {
         sent_.emplace_back(push->peer, comm_.send(push->peer, mirror_.data() + gradients.offset, gradients.bytes));
       });
     }
@@ -154,7 +154,7 @@ class DeviceWorker final : public Executor {
     for (const auto& [peer, sequence] : sent_) comm_.wait_send(peer, sequence);
     sent_.clear();
     for (const Loss& loss : losses_)
-      told(*loss.instruction, [&] {
+      run_exchange(*loss.instruction, [&] {
         comm_.all_reduce(loss.group, reported.data(), reported.data(), static_cast<int64_t>(reported.size()),
                          DType::f32);
       });
@@ -204,9 +204,9 @@ class DeviceWorker final : public Executor {
     return pieces;
   }
 
-  /// Runs an exchange; peers and launcher see which one.
+  /// Runs an exchange, after telling peers and the launcher which one it is.
   template <class Exchange>
-  void told(const Instruction& instruction, const Exchange& exchange) {
+  void run_exchange(const Instruction& instruction, const Exchange& exchange) {
     if (on_communication_) on_communication_(instruction);
     comm_.set_position({step_, static_cast<int32_t>(&instruction - program_.instructions.data())});
     try {

@@ -72,13 +72,9 @@ bool is_stored_by_another(const Program& program, const StoredRange& range) {
   return program.replica > 0 && range.replica == 0;
 }
 
-StoredRange range_of_state(const Variable& v) {
+StoredRange range_of_state(const Variable& v, std::string_view slot) {
   check(v.arena_offset >= 0, "a variable without a bucket needs its own place");
-  const bool is_parameter = v.kind == TensorKind::parameter;
-  StoredRange range{.variable = &v,
-                    .slot = is_parameter ? kWeightSlot : kStateSlot,
-                    .count = num_elements(v.shape),
-                    .offset = v.arena_offset};
+  StoredRange range{.variable = &v, .slot = slot, .count = num_elements(v.shape), .offset = v.arena_offset};
   range.dtype = v.dtype;
   range.is_fresh = true;
   range.own_first = v.own_first;
@@ -105,7 +101,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
   for (const Variable& v : program.variables) {
     if (v.is_cache) continue;
     if (v.bucket < 0) {
-      ranges.push_back(range_of_state(v));
+      ranges.push_back(range_of_state(v, v.kind == TensorKind::parameter ? kWeightSlot : kStateSlot));
       if (v.kind == TensorKind::state) ranges.back().replica = program.replica;
       continue;
     }
@@ -123,6 +119,10 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
       slot_of(bucket.optimizer_states[i], replica).add(bucket.optimizer_offsets[i], bucket.level > 0);
     if (!bucket.computes_average()) slot_of(kAverageSlot, 0).add(bucket.average_offset, bucket.level > 0);
     slot_of(kOuterMomentumSlot, 0).add(bucket.outer_momentum_offset, bucket.level > 0);
+  }
+  for (const OtherState& state : program.other_states) {
+    ranges.push_back(range_of_state(state.variable, state.slot));
+    ranges.back().replica = program.replica;
   }
   for (StoredRange& range : ranges)
     if (is_stored_by_another(program, range)) range.own_count = 0;

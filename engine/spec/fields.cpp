@@ -13,14 +13,19 @@ const void* default_object(const Section* section) {
   static const CheckpointSpec checkpoint;
   static const AverageSpec average;
   static const StopSpec stop;
+  static const SpikeSpec spike;
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
   static const LoraSpec lora;
   static const GenerateSpec generate;
+  static const LossSpec loss;
+  static const TrackerSpec tracker;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset" || section->name == "a source") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
+  if (section->name == "a segment") return &job.optimizer.learning_rate;
+  if (section->name == "train.on_spike") return &spike;
   if (section->name == "optimizer.average") return &average;
   if (section->name == "train") return &job.train;
   if (section->name == "train.checkpoint") return &checkpoint;
@@ -34,7 +39,9 @@ const void* default_object(const Section* section) {
   if (section->name == "launch") return &job.launch;
   if (section->name == "launch.slurm") return &job.launch.slurm;
   if (section->name == "launch.kubernetes") return &job.launch.kubernetes;
+  if (section->name == "loss" || section->name == "auxiliary_losses") return &loss;
   if (section->name == "print") return &job.print;
+  if (section->name == "track") return &tracker;
   if (section->name == "fp8") return &fp8;
   if (section->name == "adapters") return &job.adapters;
   if (section->name == "adapters.lora") return &lora;
@@ -87,6 +94,8 @@ std::string kind_name(const Field& field) {
       return join(field.choices, ", ") + ", or mapping with the numbers train and validation";
     case FieldKind::metrics:
       return "list of metrics";
+    case FieldKind::losses:
+      return "list of mappings";
     case FieldKind::metric_names:
       return "list of names";
     case FieldKind::modules:
@@ -109,6 +118,10 @@ std::string kind_name(const Field& field) {
       return "list of mappings with step, mix and ramp";
     case FieldKind::named_paths:
       return "mapping of source to path or list of paths";
+    case FieldKind::segments:
+      return "list of mappings with steps and the fields of a schedule";
+    case FieldKind::trackers:
+      return "list of trackers";
   }
   return "";
 }

@@ -60,8 +60,8 @@ std::span<const ForeignName> all_names() {
       {field, "metric compute_metrics", "metrics", "metrics: [accuracy]"},
       {field, "ema ema_decay swa", "", "", "averages of weights are not supported"},
       {field, "tqdm progress_bar verbose disable_tqdm", "", "", "remove it: run shows its progress"},
-      {field, "report_to logger tensorboard wandb mlflow", "", "",
-       "remove it: each run writes metrics.jsonl and TensorBoard's event files"},
+      {field, "report_to logger loggers tensorboard wandb mlflow trackers", "track", "track: [mlflow]",
+       "one or more of tensorboard, mlflow, wandb and 'command: PROGRAM'"},
       // Data.
       {field, "batch_size bs b global_batch_size train_batch_size batchsize minibatch mini_batch_size", "dataset.batch",
        "dataset: {batch: 64}"},
@@ -130,8 +130,12 @@ std::span<const ForeignName> all_names() {
        "checkpoint_activations "
        "use_reentrant",
        "parallel.recompute", "parallel: {recompute: ['h.*']}"},
-      {field, "offload cpu_offload offload_optimizer offload_param", "", "",
-       "offloading is not supported; use parallel.optimizer_shard and parallel.recompute"},
+      {field, "offload cpu_offload offload_optimizer", "parallel.offload.optimizer", "parallel: {offload: {optimizer: host}}"},
+      {field, "offload_activations cpu_checkpointing", "parallel.offload.activations",
+       "parallel: {offload: {activations: ['h.*']}}"},
+      {field, "offload_param", "", "",
+       "offloading of weights is not supported; use parallel.offload for optimizer state and activations, or "
+       "parallel.optimizer_shard: 3"},
       {field, "sequence_parallel", "", "", "remove it: the plan cuts rows where this saves memory"},
       {field, "fp16 half amp mixed_precision dtype torch_dtype use_amp autocast param_dtype bf16", "precision",
        "precision: bf16"},

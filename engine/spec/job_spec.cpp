@@ -170,6 +170,18 @@ std::string_view to_string(OnNan on_nan) {
   return "";
 }
 
+std::string_view to_string(StateType type) {
+  switch (type) {
+    case StateType::fp32:
+      return "fp32";
+    case StateType::bf16:
+      return "bf16";
+    case StateType::int8:
+      return "int8";
+  }
+  return "";
+}
+
 std::string_view to_string(FrozenType type) {
   switch (type) {
     case FrozenType::same:
@@ -246,7 +258,7 @@ CheckpointSpec TrainSpec::saving() const {
 }
 
 bool is_better(const std::string& metric, double value, double than) {
-  return metric == "loss" ? value < than : value > than;
+  return metric == "loss" || metric.starts_with("loss.") ? value < than : value > than;
 }
 
 bool DatasetSpec::has_source() const {
@@ -270,8 +282,13 @@ std::vector<std::string> DatasetSpec::field_names() const {
   }
   if (type == "clicks") return {"data", "ids", "label"};
   if (type == "preference") return {"data", "label", "targets", "documents"};
-  if (has_class_texts()) return {"data", "label", "mask"};
-  if (pack) return {"data", "label", "documents"};
+  if (has_class_texts() || has_documents()) {
+    std::vector<std::string> names = {"data", "label"};
+    if (has_class_texts()) names.emplace_back("mask");
+    if (pack) names.emplace_back("documents");
+    if (has_adapters()) names.push_back(adapter_field);
+    return names;
+  }
   if (fields.empty()) return {"data", "label"};
   std::vector<std::string> names;
   for (const SampleFieldSpec& field : fields) names.push_back(field.name);
@@ -363,7 +380,19 @@ std::vector<std::string> JobSpec::metric_names() const {
   std::vector<std::string> names;
   for (const MetricSpec& metric : metrics)
     names.push_back(find_type(metric_types(), metric.type)->reported_as(metric.attrs));
+  for (const LossSpec& auxiliary : auxiliary_losses) names.push_back("loss." + auxiliary.name);
   return names;
+}
+
+std::vector<const LossSpec*> JobSpec::losses() const {
+  std::vector<const LossSpec*> all;
+  if (loss) all.push_back(&*loss);
+  for (const LossSpec& auxiliary : auxiliary_losses) all.push_back(&auxiliary);
+  return all;
+}
+
+std::vector<std::string> LossSpec::outputs_read() const {
+  return inputs.empty() ? std::vector<std::string>{input} : inputs;
 }
 
 std::vector<std::string> JobSpec::reported_metrics() const {

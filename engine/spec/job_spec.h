@@ -28,13 +28,16 @@ enum class Precision : uint8_t { fp32, tf32, bf16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
-/// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
+/// Storage of the optimizer's states. int8: codes of blocks (engine/ops/pack_states).
+enum class StateType : uint8_t { fp32, bf16, int8 };
+/// text: each rank writes its local shard to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
 std::string_view to_string(FrozenType type);
+std::string_view to_string(StateType type);
 std::string_view to_string(PrintFormat format);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
@@ -45,7 +48,7 @@ struct TransformSpec {
   std::string field = {};  ///< name of a sample field; empty: the first one that is not `label`
 };
 
-/// One of dataset.fields: the parts that a field of the samples is made of.
+/// One of dataset.fields: a field of the samples, and the parts of the files that it is read from.
 struct SampleFieldSpec {
   std::string name;
   /// csv: columns, by name or number. tar: extensions. npy: a file. npz, safetensors: an array.
@@ -70,7 +73,7 @@ struct DatasetSpec {
   /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
   std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
-  /// The others: parts of the samples, chosen by a hash, that the training and the validation take. 0: no part is cut.
+  /// Other types: fractions of the samples, chosen by a hash, for training and for validation. 0: no split.
   double train_share = 0, validation_share = 0;
   bool takes_validation_share = false;
   std::vector<std::string> class_paths;  ///< only in a validation: the training set, whose class numbers apply
@@ -87,12 +90,13 @@ struct DatasetSpec {
   bool labels = true;               ///< false: the files have no labels, and each label is 0
   int64_t batch = 32;               ///< global
   bool shuffle = true;
-  int64_t shuffle_block = 0;  ///< neighbours that stay close together (engine/train/data/block_order.h); 0: none do
+  int64_t shuffle_block =
+      0;  ///< samples per block; neighbours stay close together (engine/train/data/block_order.h); 0: no blocks
   bool drop_last = true;
   int64_t repeat = 1;      ///< passes over the set per epoch
   int workers = 0;         ///< threads of a rank that read; 0: chosen while it runs
   int prefetch = 0;        ///< batches read ahead; 0: chosen while it runs
-  bool autotune = true;    ///< false: workers and prefetch stay, 1 where they are 0
+  bool autotune = true;    ///< false: workers and prefetch keep their values; 1 in place of 0
   int64_t max_memory = 0;  ///< bytes of a rank's batches ahead; 0: a sixteenth of the host's memory
   // tokens and text
   int64_t length = 0;                  ///< tokens per sample
@@ -141,6 +145,9 @@ struct DatasetSpec {
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
+  std::string adapter_field;               ///< field of a document with the name or number of its adapter
+  std::vector<std::string> adapter_names;  ///< empty: no field has adapters
 
   /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
@@ -151,6 +158,8 @@ struct DatasetSpec {
   bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
   /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
   bool has_class_texts() const { return type == "text" && !label_field.empty(); }
+  /// True if its samples have a field with the number of their adapter, which comes last.
+  bool has_adapters() const { return !adapter_names.empty(); }
   /// True if its samples are tokens and the tokens that follow them; a mixture has samples as its first source.
   bool has_tokens() const {
     if (is_mix()) return !sources.empty() && sources.front().has_tokens();
@@ -173,20 +182,29 @@ struct LayerSpec {
   /// Names of several outputs within the layer: "0", "1" or as the job names them. Empty: one, named as the layer.
   std::vector<std::string> outputs = {};
 
-  /// By which other layers read them: "h.0.split.q", or the layer's name.
+  /// The names by which other layers read its outputs: "h.0.split.q", or the layer's name.
   std::vector<std::string> output_names() const;
   /// For a layer of a module with arguments: "in module 'block', used in line 9 with units: 7". Errors end with it.
   std::string use = {};
 };
 
 struct LossSpec {
-  std::string type;                ///< a LossDef's name
-  Attrs attrs;                     ///< the type's own fields, defaults filled in
-  std::string input;               ///< layer whose output is the prediction; default: the last layer
-  std::string reduction = "mean";  ///< mean | sum, over the global batch
+  std::string type;                 ///< a LossDef's name
+  Attrs attrs;                      ///< the type's own fields, defaults filled in
+  std::string input;                ///< layer whose output is the prediction; default: the last layer
+  std::vector<std::string> inputs;  ///< in place of `input`, for a loss of several outputs: their layers
+  std::string reduction = "mean";   ///< mean | sum, over the global batch
+  double weight = 1;                ///< factor in the sum of the losses
+  // Of auxiliary_losses.
+  std::string name;             ///< it is reported as "loss.<name>"; default: the type
+  std::string label = "label";  ///< the sample field that is the label
+  std::string path = "loss";    ///< "auxiliary_losses[1]", for positions
+
+  /// The layers whose outputs it reads.
+  std::vector<std::string> outputs_read() const;
 };
 
-/// A number that is computed from the predictions beside the loss, and reported with it.
+/// A number that is computed from the predictions in addition to the loss, and reported with it.
 struct MetricSpec {
   std::string type;  ///< a MetricDef's name
   Attrs attrs;       ///< the type's own fields, defaults filled in
@@ -221,7 +239,7 @@ struct ValidationSpec {
   std::optional<GenerateSpec> generate;
 
   bool reports(const std::string& metric) const;
-  /// After this many steps of the run.
+  /// Returns whether a validation follows this many steps of the run.
   bool is_due(int64_t steps, int64_t steps_per_epoch) const;
 };
 
@@ -246,7 +264,18 @@ struct ScheduleSpec {
   int64_t timescale = 0;               ///< inverse_sqrt; 0: warmup_steps, at least 1
   Ints points;                         ///< piecewise: steps, ascending …
   std::vector<double> rates;           ///< … and the rate at each of them
+  // plateau: the rate is multiplied by `factor` (plateau.h)
+  std::string metric = "loss";         ///< loss, or a metric that validation reports
+  double factor = 0.1;                 ///< of the rate …
+  int64_t patience = 10;               ///< … after more than this many validations without a better value
+  double threshold = 1e-4;             ///< the least improvement that counts
+  std::string threshold_mode = "rel";  ///< rel | abs: the threshold is relative to the best value, or absolute
+  int64_t cooldown = 0;                ///< validations after a reduction that do not count
+  std::vector<ScheduleSpec> segments;  ///< segments: one after the other, each with its own steps
+  int64_t steps = 0;                   ///< of a segment; 0: the last one, to the end of the run
+  std::string path = {};               ///< "optimizer.learning_rate.segments[0]", for positions
 
+  bool is_plateau() const { return type == "plateau"; }
   /// The last step that the schedule describes; 0: it has no end. `run_steps` replaces a total_steps of 0.
   int64_t end(int64_t run_steps) const;
 };
@@ -269,6 +298,15 @@ struct ParameterGroup {
   std::string path;  ///< "optimizer.groups[0]"
 };
 
+/// train.on_spike: a step whose gradient norm exceeds a multiple of the usual one changes nothing.
+struct SpikeSpec {
+  double norm = 10;              ///< the largest norm, relative to the usual one
+  std::string usual = "median";  ///< median | mean of the norms of the last steps
+  int64_t window = 64;           ///< how many steps those are
+  int64_t least = 16;            ///< steps before the first one that is judged
+  std::string then = "skip";     ///< skip | rollback: the state of the last checkpoint returns as well
+};
+
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
@@ -277,8 +315,10 @@ struct OptimizerSpec {
   double clip_value = 0;           ///< by the absolute value of each element; 0: off
   double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
   std::optional<AverageSpec> average;
-  /// train.on_nan is skip: a step whose gradients are not all finite changes nothing.
+  StateType state_type = StateType::fp32;
+  /// train.on_nan is skip, or there is on_spike: a step whose gradients are not all finite changes nothing.
   bool skips_not_finite = false;
+  std::optional<SpikeSpec> on_spike;  ///< train.on_spike
   std::vector<ParameterGroup> groups;
 
   /// True if every update reads the norm of all gradients.
@@ -313,19 +353,20 @@ struct StopSpec {
   int64_t patience = 0;  ///< validations without a better value; 0: no limit
 };
 
-/// Whether `value` of a metric is better than `than`: a loss is to be low, all else high.
+/// Returns whether `value` of a metric is better than `than`: lower for loss, higher for all other metrics.
 bool is_better(const std::string& metric, double value, double than);
 
 struct TrainSpec {
-  int64_t epochs = 1;               ///< 0: as many as `steps` takes; given `steps` alone it is 0
-  int64_t steps = 0;                ///< 0: all epochs. If both are set, the one that is reached first ends the run
-  int64_t log_every = 1;            ///< steps between loss lines
-  int64_t sink_steps = 1;           ///< steps between two reads of the losses
-  int64_t histograms = 0;           ///< steps between two histograms of weights and gradients; 0: none
-  int64_t fingerprints = 0;         ///< steps between two fingerprints of the state; 0: none
-  int64_t audit_every = 0;          ///< steps between two replays of a step on another core or card; 0: none
-  OnNan on_nan = OnNan::stop;       ///< reaction to a loss, or with skip to gradients, that are nan or infinite
-  std::vector<std::string> freeze;  ///< names or globs of parameters that are not trained
+  int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
+  int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
+  int64_t log_every = 1;       ///< steps between loss lines
+  int64_t sink_steps = 1;      ///< steps between two reads of the losses
+  int64_t histograms = 0;      ///< steps between two histograms of weights and gradients; 0: none
+  int64_t fingerprints = 0;    ///< steps between two fingerprints of the state; 0: none
+  int64_t audit_every = 0;     ///< steps between two replays of a step on another core or card; 0: none
+  OnNan on_nan = OnNan::stop;  ///< reaction to a loss, or with skip to gradients, that are nan or infinite
+  std::optional<SpikeSpec> on_spike;
+  std::vector<std::string> freeze;            ///< names or globs of parameters that are not trained
   FrozenType frozen_type = FrozenType::same;  ///< storage of weights of dense layers that are not trained
   std::optional<CheckpointSpec> checkpoint;   ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
@@ -383,7 +424,7 @@ struct RecomputeRule {
 struct OptimizerShardSpec {
   int level = 0;
   int64_t min_kb = 64;
-  bool within_host = false;  ///< shards are of one host's ranks; each host holds the whole state
+  bool within_host = false;  ///< shards over the ranks of one host; each host stores the whole state
 };
 
 enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation, exhaustive };
@@ -403,9 +444,15 @@ std::string_view to_string(ExpertMethod method);
 enum class StatePlace : uint8_t { device, host };
 std::string_view to_string(StatePlace place);
 
-/// parallel.offload: state that ranks on GPUs keep in the memory of their host.
+struct OffloadRule {
+  std::string pattern;
+  std::string path;
+};
+
+/// parallel.offload: state and activations that ranks on GPUs keep in the memory of their host.
 struct OffloadSpec {
   StatePlace optimizer = StatePlace::device;
+  std::vector<OffloadRule> activations;  ///< layers whose tensors wait there for the backward pass
 };
 
 /// parallel.outer: the optimizer that updates the weights once every local_steps, from the mean difference of the
@@ -439,14 +486,14 @@ struct ParallelSpec {
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   OffloadSpec offload;
-  int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
+  int64_t bucket_bytes = 0;  ///< bytes of gradients that one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
   SearchSpec search;       ///< auto_parallel
   int servers = 1;         ///< parameter_server, as are the fields below
   bool sync = true;
-  int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
+  int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest unfinished one
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
   int64_t local_steps = 0;          ///< steps between two synchronizations of replicas; 0: ranks share every step
@@ -462,6 +509,15 @@ struct PrintSpec {
   PrintFormat format = PrintFormat::text;
   int64_t every = 1;  ///< steps from one print to the next, beginning with the first step
   friend bool operator==(const PrintSpec&, const PrintSpec&) = default;
+};
+
+/// One of `track`: where the numbers of a run go besides its own files.
+struct TrackerSpec {
+  std::string type;      ///< tensorboard | mlflow | wandb | command
+  std::string to;        ///< mlflow: a folder, made absolute, or a URI; wandb: a project; empty: the tracker's default
+  std::string command;   ///< a shell command, which runs in the folder of the job file
+  bool required = true;  ///< false: a tracker that cannot start is a warning
+  std::string path;      ///< "track[1]", for positions
 };
 
 /// Position of a value that an override on the command line gives.
@@ -483,6 +539,7 @@ struct JobSpec {
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
+  std::vector<LossSpec> auxiliary_losses;  ///< are added to the loss
   std::vector<MetricSpec> metrics;
   std::optional<ValidationSpec> validation;
   OptimizerSpec optimizer;
@@ -490,6 +547,7 @@ struct JobSpec {
   ParallelSpec parallel;
   LaunchSpec launch;
   PrintSpec print;
+  std::vector<TrackerSpec> track;
   AdaptersSpec adapters;
 
   std::string file;                            ///< path as given by the user
@@ -498,7 +556,9 @@ struct JobSpec {
 
   /// The data set of `validation`: fields that it omits are as in `dataset`, and each sample comes once, in order.
   DatasetSpec validation_set() const;
-  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5".
+  /// The loss, if there is one, and the auxiliary ones.
+  std::vector<const LossSpec*> losses() const;
+  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5", "loss.depth".
   std::vector<std::string> metric_names() const;
   /// Names of the metrics that a validation reports, in its order; empty without one.
   std::vector<std::string> reported_metrics() const;
@@ -515,7 +575,7 @@ struct JobSpec {
 
   /// The position of a field; of the nearest enclosing field if it was left to its default.
   SourcePos position(std::string_view path) const;
-  /// The command line sets it.
+  /// Returns whether the command line sets the field.
   bool is_override(const std::string& path) const;
 };
 

@@ -8,6 +8,7 @@
 #include "engine/base/url.h"
 #include "engine/spec/overrides.h"
 #include "engine/spec/read_job.h"
+#include "engine/spec/trackers.h"
 #include "engine/spec/validate.h"
 #include "engine/spec/yaml_tree.h"
 
@@ -48,6 +49,8 @@ void resolve_paths(JobSpec& job, const fs::path& folder) {
   if (job.has_command()) resolve(folder, job.working_dir);
   if (!job.launch.hostfile.empty()) resolve(folder, job.launch.hostfile);
   for (std::string& path : job.launch.copy) resolve(folder, path);
+  for (TrackerSpec& tracker : job.track)
+    if (tracker.type == "mlflow" && is_tracking_folder(tracker.to)) resolve(folder, tracker.to);
 }
 
 bool is_text(std::string_view bytes) {

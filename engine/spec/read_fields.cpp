@@ -27,6 +27,8 @@ std::string visible_key(std::string key) {
   return key;
 }
 
+constexpr size_t kMaxRules = 10'000;
+
 }  // namespace
 
 /// A misspelt field differs in a letter or two; other names are those of other tools, if they are known.
@@ -129,6 +131,18 @@ Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const s
     }
   }
   return attrs;
+}
+
+bool demand_map(const YamlNode& node, const std::string& path, const std::string& example, Problems& problems) {
+  if (!node.is_map()) problems.add(node.pos, path, "must be a mapping, not " + describe(node), example);
+  return node.is_map() && demand_few(node.pos, path, node.entries.size(), problems);
+}
+
+bool demand_few(const SourcePos& pos, const std::string& path, size_t rules, Problems& problems) {
+  if (rules <= kMaxRules) return true;
+  problems.add(pos, path, "has " + std::to_string(rules) + " entries; " + std::to_string(kMaxRules) + " is the limit",
+               "select several layers with one glob");
+  return false;
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Tree -> JobSpec, section by section as the field table says.
+// YAML tree -> JobSpec, section by section, following the field table.
 #include "engine/spec/read_job.h"
 
 #include <algorithm>
@@ -13,13 +13,17 @@
 #include "engine/spec/foreign_names.h"
 #include "engine/spec/network.h"
 #include "engine/spec/read_command.h"
+#include "engine/spec/read_dataset.h"
 #include "engine/spec/read_fields.h"
+#include "engine/spec/read_metrics.h"
+#include "engine/spec/read_parameter_groups.h"
 #include "engine/spec/read_value.h"
+#include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
 
-constexpr size_t kMaxRules = 10'000;
 /// For a field in the wrong section: "did you mean launch.ranks?"; for a field of another tool how to write it here. ""
 /// if no section, or more than one, has it.
 std::string where_it_belongs(const std::string& key) {
@@ -61,28 +65,62 @@ class JobReader {
   }
 
   void finish() {
-    metrics_of_validation();
+    add_metrics_of_validation(job_, problems_);
+    adapters_of_documents();
     for (size_t i = 0; job_.fp8 && i < job_.fp8->layers.size(); ++i) {
       const std::string path = at_index("fp8.layers", i);
       demand_match(job_.fp8->layers[i], job_.position(path), path);
     }
     fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
-    if (!job_.loss) return;
-    fill_in(job_.loss->type, loss_types(), job_.loss->attrs);
-    LossSpec& loss = *job_.loss;
-    if (loss.input.empty()) {
-      const auto last = network_.outputs.find(network_.last);
-      if (last != network_.outputs.end()) loss.input = last->second;
-      refuse_several(network_.last, job_.position("loss"), "loss");
-    } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
-      loss.input = known->second;
-    } else if (!refuse_several(loss.input, job_.position("loss.input"), "loss.input") && network_.complete) {
-      problems_.add(job_.position("loss.input"), "loss.input", "there is no layer '" + loss.input + "'",
-                    did_you_mean(loss.input, network_.print_names));
-    }
+    if (job_.loss) outputs_of(*job_.loss);
+    for (LossSpec& loss : job_.auxiliary_losses) outputs_of(loss);
   }
 
  private:
+  /// Finds the layers whose outputs a loss reads.
+  void outputs_of(LossSpec& loss) {
+    fill_in(loss.type, loss_types(), loss.attrs);
+    const EntryType* type = find_type(loss_types(), loss.type);
+    const size_t wanted = type == nullptr ? loss.inputs.size() : static_cast<size_t>(type->max_inputs);
+    if (wanted > 1 || !loss.inputs.empty()) {
+      const std::string path = at_key(loss.path, "inputs");
+      if (loss.inputs.size() != wanted && type != nullptr)
+        problems_.add(
+            job_.position(path), path,
+            loss.type + " reads " + std::to_string(wanted) + " outputs, not " + std::to_string(loss.inputs.size()),
+            wanted > 1 ? "inputs: [a, b" + std::string(wanted > 2 ? ", c]" : "]") : "use input: LAYER");
+      for (size_t i = 0; i < loss.inputs.size(); ++i) output_named(loss.inputs[i], at_index(path, i));
+      if (!loss.inputs.empty()) loss.input = loss.inputs.front();
+    } else if (loss.input.empty()) {
+      const auto last = network_.outputs.find(network_.last);
+      if (last != network_.outputs.end()) loss.input = last->second;
+      refuse_several(network_.last, job_.position(loss.path), loss.path);
+    } else {
+      output_named(loss.input, at_key(loss.path, "input"));
+    }
+  }
+
+  /// Replaces the name of a layer, as the job writes it, by that of its output.
+  void output_named(std::string& name, const std::string& path) {
+    if (const auto known = network_.outputs.find(name); known != network_.outputs.end())
+      name = known->second;
+    else if (!refuse_several(name, job_.position(path), path) && network_.complete)
+      problems_.add(job_.position(path), path, "there is no layer '" + name + "'",
+                    did_you_mean(name, network_.print_names));
+  }
+
+  /// Documents have the name or number of their adapter in a field, which becomes one of the samples.
+  void adapters_of_documents() {
+    const auto choose = [&](DatasetSpec& set) {
+      if (!set.has_documents() && !set.has_class_texts()) return;
+      set.adapter_field = job_.adapters.field;
+      set.adapter_names = job_.adapters.names;
+    };
+    if (job_.adapters.field.empty()) return;
+    choose(job_.dataset);
+    for (DatasetSpec& source : job_.dataset.sources) choose(source);
+  }
+
   /// Reports an error if the name of a layer with several outputs is used where one output is needed.
   bool refuse_several(const std::string& name, const SourcePos& pos, const std::string& path) {
     const auto several = network_.several.find(name);
@@ -171,36 +209,42 @@ class JobReader {
       case FieldKind::names:
         return print(node, path);
       case FieldKind::patterns:
-        return recompute(node, path);
+        return layer_patterns(node, path);
       case FieldKind::paths:
-        return paths(node, path, field.list(object));
+        return read_paths(node, path, field.list(object), problems_);
       case FieldKind::metric_names:
         field.list(object) = read_texts(node, path, "a name", problems_);
         return;
       case FieldKind::transforms:
-        return transforms(node, *static_cast<DatasetSpec*>(object), path);
+        return read_transforms(node, *static_cast<DatasetSpec*>(object), path, problems_);
       case FieldKind::sample_fields:
-        return sample_fields(node, *static_cast<DatasetSpec*>(object), path);
+        return read_sample_fields(node, *static_cast<DatasetSpec*>(object), path, problems_);
       case FieldKind::sources:
         return sources(node, *static_cast<DatasetSpec*>(object), path);
       case FieldKind::shares:
-        static_cast<DatasetSpec*>(object)->mix = shares(node, path);
+        static_cast<DatasetSpec*>(object)->mix = read_shares(node, path, problems_);
         return;
       case FieldKind::share_changes:
-        return share_changes(node, *static_cast<DatasetSpec*>(object), path);
+        return read_share_changes(node, *static_cast<DatasetSpec*>(object), path, problems_);
       case FieldKind::named_paths:
-        return named_paths(node, *static_cast<DatasetSpec*>(object), path);
+        return read_named_paths(node, *static_cast<DatasetSpec*>(object), path, problems_);
       case FieldKind::split:
-        return split(node, field, object, path);
+        return read_split(node, field, object, path, problems_);
       case FieldKind::metrics:
-        return metrics(node, path);
+        return read_metrics(node, path, job_, problems_);
+      case FieldKind::losses:
+        return auxiliary_losses(node, path);
       case FieldKind::modules:
         modules_ = read_modules(node, path, expander_, problems_);
         return;
       case FieldKind::values:
         return;  // the vars, which all else has been read with
       case FieldKind::groups:
-        return groups(node, path);
+        return read_parameter_groups(node, path, job_.optimizer, problems_);
+      case FieldKind::segments:
+        return segments(node, *static_cast<ScheduleSpec*>(object), path);
+      case FieldKind::trackers:
+        return trackers(node, path);
       case FieldKind::layers:
         return network(node, path);
       case FieldKind::stage_map:
@@ -313,81 +357,36 @@ class JobReader {
     return "layers: " + join(names) + (more ? ", ..." : "");
   }
 
-  void recompute(const YamlNode& node, const std::string& path) {
+  /// parallel.recompute or parallel.offload.activations.
+  void layer_patterns(const YamlNode& node, const std::string& path) {
     const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
-    if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size())) return;
+    if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size(), problems_)) return;
     for (size_t i = 0; i < patterns.size(); ++i) {
       const std::string where = node.is_list() ? at_index(path, i) : path;
       demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
-      job_.parallel.recompute.push_back({patterns[i], where});
+      if (path == "parallel.recompute")
+        job_.parallel.recompute.push_back({patterns[i], where});
+      else
+        job_.parallel.offload.activations.push_back({patterns[i], where});
     }
   }
 
-  void groups(const YamlNode& node, const std::string& path) {
-    if (!node.is_list()) {
-      problems_.add(node.pos, path, "must be a list, not " + describe(node),
-                    "e.g. [{parameters: ['*.bias'], weight_decay: 0}]");
-      return;
+  void segments(const YamlNode& node, ScheduleSpec& schedule, const std::string& path) {
+    constexpr const char* kExample = "e.g. [{steps: 100, type: linear}, {type: cosine}]";
+    if (!node.is_list()) return problems_.add(node.pos, path, "must be a list, not " + describe(node), kExample);
+    if (node.items.empty()) return problems_.add(node.pos, path, "must have at least one segment", kExample);
+    if (!demand_few(node.pos, path, node.items.size(), problems_)) return;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      ScheduleSpec one;
+      one.base = schedule.base;
+      one.path = at_index(path, i);
+      section(node.items[i], segment_section(), &one, one.path);
+      schedule.segments.push_back(std::move(one));
     }
-    const EntryType* type = find_type(optimizer_types(), job_.optimizer.type);
-    if (type == nullptr || problems_.touch("optimizer.type") || !demand_few(node.pos, path, node.items.size())) return;
-    for (size_t i = 0; i < node.items.size(); ++i) group(node.items[i], *type, at_index(path, i));
-  }
-
-  void group(const YamlNode& node, const EntryType& type, const std::string& path) {
-    if (!node.is_map()) {
-      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
-                    "e.g. {parameters: ['*.bias'], weight_decay: 0}");
-      return;
-    }
-    std::vector<Field> fields = parameter_group_fields();
-    std::vector<std::string> known = names_of(fields), shared;
-    for (const Field& field : type.fields) {
-      const auto& same = type.same_in_groups;
-      const bool is_shared = std::find(same.begin(), same.end(), field.name) != same.end();
-      (is_shared ? shared : known).push_back(field.name);
-      if (!is_shared) fields.push_back(field);
-    }
-    refuse_unknown_keys(node, known, "a group of " + type.name, path, problems_, [&](const std::string& key) {
-      const bool is_shared = std::find(shared.begin(), shared.end(), key) != shared.end();
-      return is_shared ? "it applies to all parameters; set optimizer." + key : std::string();
-    });
-    ParameterGroup group;
-    group.path = path;
-    for (const Field& field : fields) {
-      const YamlNode* value = node.find(field.name);
-      const std::string where = at_key(path, field.name);
-      if (value == nullptr || value->is_null()) {
-        if (field.is_required) problems_.add(node.pos, path, "a group needs '" + field.name + "'", kind_text(field));
-      } else if (field.kind == FieldKind::patterns) {
-        group.patterns = read_texts(*value, where, "a name or a glob", problems_);
-        if (value->is_list() && value->items.empty())
-          problems_.add(value->pos, where, "must name at least one parameter");
-      } else if (std::optional<Value> read = read_value(*value, field, where, problems_)) {
-        group.attrs.set(field.name, std::move(*read));
-      }
-    }
-    group.learning_rate_scale = group.attrs.number("learning_rate_scale", 1.0);
-    group.attrs.erase("learning_rate_scale");
-    job_.optimizer.groups.push_back(std::move(group));
-  }
-
-  bool demand_map(const YamlNode& node, const std::string& path, const std::string& example) {
-    if (!node.is_map()) problems_.add(node.pos, path, "must be a mapping, not " + describe(node), example);
-    return node.is_map() && demand_few(node.pos, path, node.entries.size());
-  }
-
-  /// Every rule is compared with every layer.
-  bool demand_few(const SourcePos& pos, const std::string& path, size_t rules) {
-    if (rules <= kMaxRules) return true;
-    problems_.add(pos, path,
-                  "has " + std::to_string(rules) + " entries; " + std::to_string(kMaxRules) + " is the limit",
-                  "select several layers with one glob");
-    return false;
   }
 
   void stage_config(const YamlNode& node, const std::string& path) {
-    if (!demand_map(node, path, "e.g. {layer1: 0, 'h.*': 1}")) return;
+    if (!demand_map(node, path, "e.g. {layer1: 0, 'h.*': 1}", problems_)) return;
     Field stage;
     stage.kind = FieldKind::integer;
     stage.min = 0;
@@ -401,7 +400,7 @@ class JobReader {
   }
 
   void strategies(const YamlNode& node, const std::string& path) {
-    if (!demand_map(node, path, "e.g. {layer1: [[2, 1], [2, 1]]}")) return;
+    if (!demand_map(node, path, "e.g. {layer1: [[2, 1], [2, 1]]}", problems_)) return;
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string where = at_key(path, entry.key);
       demand_match(entry.key, entry.key_pos, where);
@@ -415,88 +414,38 @@ class JobReader {
     }
   }
 
-  /// One path stands for a list of one.
-  void paths(const YamlNode& node, const std::string& path, std::vector<std::string>& to) {
-    static const Field one = text("path", "");
+  /// `[mlflow, {type: wandb, to: PROJECT}, 'command: ./push.py']`; one stands for a list of one.
+  void trackers(const YamlNode& node, const std::string& path) {
     const bool is_list = node.is_list();
-    if (is_list && node.items.empty()) problems_.add(node.pos, path, "must name at least one file");
     for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
-      if (std::optional<Value> value =
-              read_value(is_list ? node.items[i] : node, one, is_list ? at_index(path, i) : path, problems_))
-        to.push_back(std::get<std::string>(*value));
+      const std::string where = is_list ? at_index(path, i) : path;
+      const std::optional<YamlNode> fields = tracker_fields(is_list ? node.items[i] : node, where, problems_);
+      if (!fields) continue;
+      TrackerSpec tracker;
+      tracker.path = where;
+      section(*fields, tracker_section(), &tracker, where);
+      job_.track.push_back(std::move(tracker));
     }
   }
 
-  /// `top5` for `{type: top_k, k: 5}`.
-  static YamlNode written_out(const YamlNode& node) {
-    constexpr std::string_view kTop = "top";
-    if (!node.is_scalar() || !node.text.starts_with(kTop) || node.text.size() == kTop.size()) return node;
-    const std::string k = node.text.substr(kTop.size() + (node.text[kTop.size()] == '_' ? 1 : 0));
-    if (k.empty() || k.size() > 6 || k.find_first_not_of("0123456789") != std::string::npos) return node;
-    YamlNode type = node, number = node, whole;
-    type.text = "top_k";
-    number.text = k;
-    whole.kind = YamlNode::Kind::map;
-    whole.pos = node.pos;
-    whole.entries = {{"type", node.pos, type}, {"k", node.pos, number}};
-    return whole;
-  }
-
-  /// Adds to the job's metrics those that only the validation names.
-  void metrics_of_validation() {
-    if (!job_.validation || !problems_.empty()) return;
-    for (size_t i = 0; i < job_.validation->metrics.size(); ++i) {
-      std::string& name = job_.validation->metrics[i];
-      YamlNode node;
-      node.kind = YamlNode::Kind::scalar;
-      node.text = name;
-      const std::string path = at_index("validation.metrics", i);
-      node.pos = job_.position(path);
-      node = written_out(node);
-      if (node.is_map()) name = "top_" + node.find("k")->text;
-      const std::vector<std::string> known = job_.metric_names();
-      const bool is_type = node.is_map() || find_type(metric_types(), name) != nullptr;
-      if (is_type && std::find(known.begin(), known.end(), name) == known.end()) metric(node, path);
-    }
-  }
-
-  /// `accuracy`, `top5` or `{type: top_k, k: 5}`; one stands for a list of one.
-  void metrics(const YamlNode& node, const std::string& path) {
-    const bool is_list = node.is_list();
-    for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i)
-      metric(written_out(is_list ? node.items[i] : node), is_list ? at_index(path, i) : path);
-    if (job_.metrics.size() > kMaxMetrics)
-      problems_.add(node.pos, path, "a job has at most " + std::to_string(kMaxMetrics) + " metrics");
-  }
-
-  void metric(const YamlNode& node, const std::string& path) {
-    const YamlNode* named = node.is_map() ? node.find("type") : &node;
-    if (named == nullptr || !named->is_scalar()) {
-      problems_.add(node.pos, path, "must be a metric, not " + describe(node), "e.g. accuracy or {type: top_k, k: 5}");
+  void auxiliary_losses(const YamlNode& node, const std::string& path) {
+    if (!node.is_list()) {
+      problems_.add(node.pos, path, "must be a list, not " + describe(node),
+                    "e.g. [{type: mse, input: head2, label: size, weight: 0.1}]");
       return;
     }
-    const EntryType* type = find_type(metric_types(), named->text);
-    if (type == nullptr) {
-      std::string guess = foreign_hint(NameKind::metric, named->text);
-      if (guess.empty()) guess = did_you_mean(named->text, names_of(metric_types()));
-      problems_.add(named->pos, node.is_map() ? at_key(path, "type") : path, "unknown metric '" + named->text + "'",
-                    guess.empty() ? "one of " + join(names_of(metric_types())) : guess);
-      return;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      LossSpec loss;
+      loss.path = at_index(path, i);
+      section(node.items[i], auxiliary_loss_section(), &loss, loss.path);
+      if (loss.name.empty()) loss.name = loss.type;
+      job_.auxiliary_losses.push_back(std::move(loss));
     }
-    YamlNode fields = node;
-    if (!node.is_map()) {
-      fields = {};
-      fields.pos = node.pos;
-    }
-    std::vector<std::string> names = names_of(type->fields);
-    names.emplace_back("type");
-    refuse_unknown_keys(fields, names, type->name, path, problems_);
-    job_.metrics.push_back({type->name, read_attrs(fields, type->fields, type->name, path, problems_), path});
   }
 
   /// `{code: {type: text, …}, web: {…}}`.
   void sources(const YamlNode& node, DatasetSpec& mix, const std::string& path) {
-    if (!demand_map(node, path, "e.g. {code: {type: text, path: 'code/*.txt', length: 256}}")) return;
+    if (!demand_map(node, path, "e.g. {code: {type: text, path: 'code/*.txt', length: 256}}", problems_)) return;
     if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one source");
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string where = at_key(path, entry.key);
@@ -508,162 +457,6 @@ class JobReader {
       section(entry.value, source_section(), &source, where);
       mix.sources.push_back(std::move(source));
     }
-  }
-
-  /// `{code: 0.3, web: 0.7}`.
-  std::vector<SourceShare> shares(const YamlNode& node, const std::string& path) {
-    std::vector<SourceShare> all;
-    if (!demand_map(node, path, "e.g. {code: 0.3, web: 0.7}")) return all;
-    if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one source");
-    static const Field share = number("share", "").required().at_least(0);
-    for (const YamlNode::Entry& entry : node.entries)
-      if (const std::optional<Value> value = read_value(entry.value, share, at_key(path, entry.key), problems_))
-        all.push_back({entry.key, std::get<double>(*value)});
-    return all;
-  }
-
-  /// `[{step: 1000, mix: {code: 0.6, web: 0.4}, ramp: 200}]`.
-  void share_changes(const YamlNode& node, DatasetSpec& mix, const std::string& path) {
-    if (!node.is_list()) {
-      problems_.add(node.pos, path, "must be a list, not " + describe(node), "e.g. [{step: 1000, mix: {code: 1}}]");
-      return;
-    }
-    static const Field count = integer("step", "").at_least(0).at_most(kMaxSteps);
-    for (size_t i = 0; i < node.items.size(); ++i) {
-      const YamlNode& item = node.items[i];
-      const std::string where = at_index(path, i);
-      if (!demand_map(item, where, "e.g. {step: 1000, mix: {code: 1}}")) continue;
-      refuse_unknown_keys(item, {"step", "mix", "ramp"}, "mix_schedule", where, problems_);
-      ShareChange change;
-      change.path = where;
-      const auto read = [&](const char* name, int64_t& to) {
-        const YamlNode* value = item.find(name);
-        if (value == nullptr || value->is_null()) return false;
-        if (const std::optional<Value> v = read_value(*value, count, at_key(where, name), problems_))
-          to = std::get<int64_t>(*v);
-        return true;
-      };
-      const YamlNode* of = item.find("mix");
-      if (!read("step", change.step) || of == nullptr)
-        problems_.add(item.pos, where, "needs 'step' and 'mix'", "e.g. {step: 1000, mix: {code: 1}}");
-      read("ramp", change.ramp);
-      if (of != nullptr) change.shares = shares(*of, at_key(where, "mix"));
-      mix.mix_schedule.push_back(std::move(change));
-    }
-  }
-
-  /// `{code: code/held_out.jsonl}`.
-  void named_paths(const YamlNode& node, DatasetSpec& set, const std::string& path) {
-    if (!demand_map(node, path, "e.g. {code: code/held_out.jsonl}")) return;
-    for (const YamlNode::Entry& entry : node.entries) {
-      std::vector<std::string> list;
-      paths(entry.value, at_key(path, entry.key), list);
-      set.source_paths.emplace_back(entry.key, std::move(list));
-    }
-  }
-
-  /// `{image: jpg, features: [a, b]}`.
-  void sample_fields(const YamlNode& node, DatasetSpec& set, const std::string& path) {
-    if (!demand_map(node, path, "e.g. {features: [age, height], label: species}")) return;
-    if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one field");
-    for (const YamlNode::Entry& entry : node.entries) {
-      const std::string where = at_key(path, entry.key);
-      if (!is_sample_field_name(entry.key))
-        problems_.add(entry.key_pos, where, "'" + entry.key + "' is not a valid name for a sample field",
-                      "use letters, digits, '_' and '-', but not input, loss or grad");
-      std::vector<std::string> parts = read_texts(entry.value, where, "a text", problems_);
-      if (parts.empty() && entry.value.is_list()) problems_.add(entry.value.pos, where, "must not be an empty list");
-      set.fields.push_back({entry.key, std::move(parts)});
-    }
-  }
-
-  /// `test`, or `{train: 0.9, validation: 0.1}`.
-  void split(const YamlNode& node, const Field& field, void* object, const std::string& path) {
-    Field one = field;
-    if (!node.is_map()) {
-      one.kind = FieldKind::choice;
-      if (std::optional<Value> value = read_value(node, one, path, problems_))
-        set_value(field, object, std::move(*value));
-      return;
-    }
-    refuse_unknown_keys(node, {"train", "validation"}, "split", path, problems_);
-    one = number("share", "").required().at_least(0).at_most(1);
-    const auto share = [&](const char* name, double& to) {
-      const YamlNode* value = node.find(name);
-      if (value == nullptr || value->is_null())
-        return problems_.add(node.pos, path, "needs 'train' and 'validation'", "e.g. {train: 0.9, validation: 0.1}");
-      if (const std::optional<Value> read = read_value(*value, one, at_key(path, name), problems_))
-        to = std::get<double>(*read);
-    };
-    auto& set = *static_cast<DatasetSpec*>(object);
-    share("train", set.train_share);
-    share("validation", set.validation_share);
-    if (set.train_share + set.validation_share > 1 + 1e-9)
-      problems_.add(node.pos, path, "the sum of train and validation is greater than 1");
-  }
-
-  /// A list for the first field of the samples, or a list for each of several fields.
-  void transforms(const YamlNode& node, DatasetSpec& set, const std::string& path) {
-    if (node.is_map() && !node.entries.empty()) {
-      const std::vector<std::string> known = set.field_names();
-      for (const YamlNode::Entry& entry : node.entries) {
-        const std::string where = at_key(path, entry.key);
-        if (std::find(known.begin(), known.end(), entry.key) == known.end())
-          problems_.add(entry.key_pos, where, "the samples have no field '" + entry.key + "'",
-                        "fields: " + join(known));
-        transforms_of(entry.value, set, where, entry.key);
-      }
-      return;
-    }
-    transforms_of(node, set, path, "");
-  }
-
-  void transforms_of(const YamlNode& node, DatasetSpec& set, const std::string& path, const std::string& field) {
-    if (!node.is_list()) {
-      problems_.add(node.pos, path, "must be a list, not " + describe(node), "e.g. [{resize: [28, 28]}, hwc2chw]");
-      return;
-    }
-    for (size_t i = 0; i < node.items.size(); ++i) transform(node.items[i], set, at_index(path, i), field);
-  }
-
-  /// `hwc2chw`, `{resize: [28, 28]}` or `{rescale: {scale: 2}}`.
-  void transform(const YamlNode& node, DatasetSpec& set, const std::string& path, const std::string& field) {
-    const bool one_key = node.is_map() && node.entries.size() == 1;
-    if (!one_key && !node.is_scalar()) {
-      problems_.add(node.pos, path, "must be one transform, not " + describe(node),
-                    "e.g. {resize: [28, 28]} or hwc2chw");
-      return;
-    }
-    const std::string name = one_key ? node.entries[0].key : node.text;
-    const std::vector<std::string> all = names_of(transform_types());
-    const EntryType* type = find_type(transform_types(), name);
-    if (!type) {
-      std::string guess = foreign_hint(NameKind::transform, name);
-      if (guess.empty()) guess = did_you_mean(name, all);
-      problems_.add(one_key ? node.entries[0].key_pos : node.pos, path, "unknown transform '" + name + "'",
-                    guess.empty() ? "one of " + join(all) : guess);
-      return;
-    }
-    static const YamlNode kNothing;
-    const YamlNode& value = one_key ? node.entries[0].value : kNothing;
-    TransformSpec spec{name, {}, path, field};
-    if (value.is_map()) {
-      refuse_unknown_keys(value, names_of(type->fields), name, path, problems_);
-      spec.attrs = read_attrs(value, type->fields, name, path, problems_);
-    } else if (value.is_null()) {
-      YamlNode empty;
-      empty.pos = node.pos;
-      spec.attrs = read_attrs(empty, type->fields, name, path, problems_);
-    } else if (const Field* bare = bare_value_field(*type); bare != nullptr) {
-      for (const Field& other : type->fields)
-        if (&other != bare && other.fallback) spec.attrs.set(other.name, *other.fallback);
-      if (std::optional<Value> read = read_value(value, *bare, path, problems_))
-        spec.attrs.set(bare->name, std::move(*read));
-    } else {
-      problems_.add(value.pos, path, name + " must be a mapping, not " + describe(value),
-                    type->fields.empty() ? "write only " + name : "fields: " + join(names_of(type->fields)));
-    }
-    set.transforms.push_back(std::move(spec));
   }
 
   JobSpec& job_;
@@ -682,7 +475,7 @@ void record_positions(const YamlNode& node, const std::string& path, JobSpec& jo
   for (const YamlNode::Entry& entry : node.entries) record_positions(entry.value, at_key(path, entry.key), job);
 }
 
-/// A job that sets train.steps alone is not limited by epochs.
+/// A job that sets only train.steps is not limited by epochs.
 void choose_run_length(const YamlNode& root, TrainSpec& train) {
   const YamlNode* section = root.find("train");
   const YamlNode* epochs = section ? section->find("epochs") : nullptr;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <vector>
 
@@ -54,9 +55,26 @@ double piecewise(const ScheduleSpec& schedule, int64_t step) {
   return from + (to - from) * done;
 }
 
+/// Calls with the segment of a step, its first step and its length.
+template <class Use>
+auto with_segment(const ScheduleSpec& schedule, int64_t step, int64_t run_steps, Use use) {
+  int64_t first = 0;
+  size_t i = 0;
+  while (i + 1 < schedule.segments.size() && step >= first + schedule.segments[i].steps)
+    first += schedule.segments[i++].steps;
+  const ScheduleSpec& segment = schedule.segments[i];
+  return use(segment, first, segment.steps > 0 ? segment.steps : std::max<int64_t>(run_steps - first, 1));
+}
+
 }  // namespace
 
 int64_t ScheduleSpec::end(int64_t run_steps) const {
+  if (type == "segments")
+    return with_segment(*this, std::numeric_limits<int64_t>::max(), run_steps,
+                        [](const ScheduleSpec& last, int64_t first, int64_t length) {
+                          const int64_t end_of_last = last.end(length);
+                          return end_of_last > 0 ? first + end_of_last : 0;
+                        });
   for (const char* ends : {"cosine", "linear", "polynomial", "wsd", "one_cycle"})
     if (type == ends) return total_steps > 0 ? total_steps : run_steps;
   return 0;
@@ -65,10 +83,14 @@ int64_t ScheduleSpec::end(int64_t run_steps) const {
 double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_steps) {
   const std::string& type = schedule.type;
   const int64_t total = schedule.end(run_steps), warmup = schedule.warmup_steps;
+  if (type == "segments")
+    return with_segment(schedule, step, run_steps, [&](const ScheduleSpec& segment, int64_t first, int64_t steps) {
+      return learning_rate(segment, step - first, steps);
+    });
   if (type == "piecewise") return piecewise(schedule, step);
   if (type == "one_cycle") return one_cycle(schedule, step, total);
   if (step < warmup) return schedule.base * static_cast<double>(step + 1) / static_cast<double>(warmup);
-  if (type == "constant") return schedule.base;
+  if (type == "constant" || type == "plateau") return schedule.base;
   const int64_t since = step - warmup;
   if (type == "step") {
     check(schedule.step_size > 0, "a step schedule has a step_size");
@@ -102,7 +124,8 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
 
 std::string rate_curve(const ScheduleSpec& schedule, int64_t run_steps, int columns) {
   static constexpr const char* kHeights[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  if (run_steps <= 0 || (schedule.type == "constant" && schedule.warmup_steps == 0)) return "";
+  const bool is_flat = schedule.type == "constant" || schedule.is_plateau();
+  if (run_steps <= 0 || (is_flat && schedule.warmup_steps == 0)) return "";
   std::vector<double> rates;
   const int64_t points = std::min<int64_t>(columns, run_steps);
   for (int64_t i = 0; i < points; ++i)
@@ -112,6 +135,30 @@ std::string rate_curve(const ScheduleSpec& schedule, int64_t run_steps, int colu
   for (const double rate : rates)
     curve += kHeights[top > 0 ? std::min(7, static_cast<int>(std::floor(8.0 * rate / top))) : 0];
   return curve;
+}
+
+PlateauState plateau_after(const ScheduleSpec& schedule, PlateauState state, double value) {
+  constexpr double kLeastReduction = 1e-8;
+  const bool low = is_better(schedule.metric, 0, 1);
+  if (state.validations++ == 0) state.best = low ? HUGE_VAL : -HUGE_VAL;
+  const double threshold = low ? -schedule.threshold : schedule.threshold;
+  const double needed = schedule.threshold_mode == "rel" ? state.best * (1 + threshold) : state.best + threshold;
+  if (low ? value < needed : value > needed) {
+    state.best = value;
+    state.worse = 0;
+  } else {
+    ++state.worse;
+  }
+  if (state.cooldown > 0) {
+    --state.cooldown;
+    state.worse = 0;
+  }
+  if (state.worse <= schedule.patience) return state;
+  const double scale = std::max(state.scale * schedule.factor, schedule.min / schedule.base);
+  if (schedule.base * (state.scale - scale) > kLeastReduction) state.scale = scale;
+  state.cooldown = schedule.cooldown;
+  state.worse = 0;
+  return state;
 }
 
 float average_rate(const std::optional<AverageSpec>& average, int64_t update) {
@@ -130,7 +177,9 @@ std::string outlived_schedule(const ScheduleSpec& schedule, int64_t run_steps) {
   const double rate = learning_rate(schedule, run_steps - 1, run_steps);
   const std::string what = rate == 0 ? "is 0" : "stays at " + to_string(Value(rate));
   return "the learning rate " + what + " after step " + std::to_string(end) +
-         " (optimizer.learning_rate.total_steps), but the run has " + std::to_string(run_steps) + " steps" +
+         (schedule.segments.empty() ? " (optimizer.learning_rate.total_steps)"
+                                    : " (optimizer.learning_rate.segments)") +
+         ", but the run has " + std::to_string(run_steps) + " steps" +
          (rate == 0 ? "; later steps have no effect" : "");
 }
 

@@ -15,6 +15,8 @@
 //   wsd              base until n - decay_steps, then down to min (warmup, stable, decay)
 //   one_cycle        as torch.optim.lr_scheduler.OneCycleLR with base as max_lr: cosines from base / div_factor up to
 //                    base at pct_start of n, then down to base / div_factor / final_div_factor
+//   plateau          base, times the scale that follows from the validations (plateau_after)
+//   segments         each segment as a schedule of its own, whose first step is t = 0 and whose steps are n
 //   piecewise        linear between (points[i], rates[i]), constant before the first and after the last
 #pragma once
 
@@ -22,6 +24,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/plateau_state.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -38,6 +41,10 @@ std::string rate_curve(const ScheduleSpec& schedule, int64_t run_steps, int colu
 ///   ema   1 - decay, as AveragedModel in PyTorch; with warmup at least 1 - (1 + t) / (10 + t), t = updates after start
 ///   swa   1 / n for the n-th that counts: the mean of them all
 float average_rate(const std::optional<AverageSpec>& average, int64_t update);
+
+/// ReduceLROnPlateau in PyTorch: the state after a validation whose metric is `value`. A loss is to fall, all else to
+/// rise.
+PlateauState plateau_after(const ScheduleSpec& schedule, PlateauState state, double value);
 
 /// "the learning rate stays at 0.001 after step 100 (optimizer.learning_rate.total_steps), but the run has 200 steps";
 /// "" if the schedule does not end before the run.

@@ -14,6 +14,8 @@
 #include "engine/spec/parse.h"
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_value.h"
+#include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -223,6 +225,11 @@ Json plain_schema(const Field& field) {
       list["minItems"] = 1;
       return {{"anyOf", {text_schema(), list}}};
     }
+    case FieldKind::losses: {
+      Json list = list_of(section_schema(auxiliary_loss_section()));
+      list["maxItems"] = kMaxMetrics;
+      return list;
+    }
     case FieldKind::metrics: {
       Json list = list_of(reference("metric"));
       list["maxItems"] = kMaxMetrics;
@@ -256,6 +263,11 @@ Json plain_schema(const Field& field) {
       return names_and_values(constant_schema());
     case FieldKind::groups:
       return groups_schema();
+    case FieldKind::segments: {
+      Json list = list_of(section_schema(segment_section()));
+      list["minItems"] = 1;
+      return list;
+    }
     case FieldKind::stage_map:
       return {
           {"type", "object"},
@@ -284,6 +296,8 @@ Json plain_schema(const Field& field) {
       list["minItems"] = 1;
       return {{"type", "object"}, {"additionalProperties", {{"anyOf", {text_schema(), list}}}}};
     }
+    case FieldKind::trackers:
+      return {{"anyOf", {list_of(reference("tracker")), reference("tracker")}}};
   }
   return Json::object();
 }
@@ -479,6 +493,16 @@ Json metric_schema() {
   return {{"oneOf", any}};
 }
 
+/// A name, 'command: PROGRAM', or a mapping, in which `command` stands for its type.
+Json tracker_schema() {
+  Json names = tracker_section().fields.front().choices;
+  names.erase(std::find(names.begin(), names.end(), "command"));
+  Json mapping = section_schema(tracker_section());
+  mapping["required"] = Json::array();
+  mapping["anyOf"] = {{{"required", {"type"}}}, {{"required", {"command"}}}};
+  return {{"anyOf", {{{"enum", names}}, {{"type", "string"}, {"pattern", "^command: *[^ ]"}}, mapping}}};
+}
+
 }  // namespace
 
 std::string job_schema() {
@@ -491,6 +515,7 @@ std::string job_schema() {
                      {"transform", transform_schema()},
                      {"initial", initial_schema()},
                      {"metric", metric_schema()},
+                     {"tracker", tracker_schema()},
                      {"expression",
                       {{"type", "string"},
                        {"pattern", R"(\$\{[^{}]*\})"},

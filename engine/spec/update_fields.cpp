@@ -68,97 +68,164 @@ std::string meanings(const std::vector<EntryType>& types) {
   return join(all, "; ");
 }
 
-const Section& learning_rate_section() {
+const std::vector<Field>& schedule_fields() {
   using S = ScheduleSpec;
+  static const std::vector<Field> fields{
+      field<&S::type>("type",
+                      "constant; step: multiplied by gamma every step_size steps; cosine: decays from "
+                      "base to min; linear and polynomial: the same along a line or a power of the remaining "
+                      "steps; exponential: multiplied by gamma over decay_steps steps, continuously; multi_step: "
+                      "multiplied by gamma at each milestone; cosine_restarts: cosine that starts again after each "
+                      "period; inverse_sqrt: falls with the square root of the step; wsd: base, then a decay to "
+                      "min over the last decay_steps steps; one_cycle: up to base and down again, as "
+                      "OneCycleLR in PyTorch; piecewise: linear between given rates; plateau: multiplied by "
+                      "factor when validations stop improving, as ReduceLROnPlateau in PyTorch; segments: several "
+                      "schedules one after the other, as SequentialLR in PyTorch.")
+          .one_of({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step", "cosine_restarts",
+                   "inverse_sqrt", "wsd", "one_cycle", "piecewise", "plateau", "segments"}),
+      field<&S::base>("base",
+                      "The learning rate after warm-up; one_cycle: its maximum; segments: the base of segments "
+                      "that have none.")
+          .above(0),
+      field<&S::warmup_steps>("warmup_steps", "Steps over which the rate rises linearly from 0 to base.")
+          .at_least(0)
+          .for_type({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
+                     "cosine_restarts", "inverse_sqrt", "wsd", "plateau"}),
+      field<&S::total_steps>("total_steps", "Steps until the rate reaches its final value; 0: all steps of the run.")
+          .for_type({"cosine", "linear", "polynomial", "wsd", "one_cycle"})
+          .at_least(0),
+      field<&S::min>("min", "Final learning rate; plateau: the lowest one.")
+          .for_type({"cosine", "linear", "polynomial", "cosine_restarts", "wsd", "plateau"})
+          .at_least(0),
+      field<&S::step_size>("step_size", "Steps between decays.").for_type({"step"}).required().at_least(1),
+      field<&S::gamma>("gamma", "Factor applied at each decay.")
+          .for_type({"step", "exponential", "multi_step"})
+          .above(0),
+      field<&S::milestones>("milestones", "Steps at which the rate is multiplied by gamma, ascending.")
+          .for_type({"multi_step"})
+          .required()
+          .at_least(1),
+      field<&S::power>("power", "Power of the remaining steps.").for_type({"polynomial"}).above(0),
+      field<&S::decay_steps>("decay_steps", "Steps over which the rate falls: by gamma, or to min.")
+          .for_type({"exponential", "wsd"})
+          .required()
+          .at_least(1),
+      field<&S::decay_shape>("decay_shape", "Shape of the decay.")
+          .one_of({"linear", "cosine", "sqrt"})
+          .for_type({"wsd"}),
+      field<&S::restart_steps>("restart_steps", "Steps of the first period.")
+          .for_type({"cosine_restarts"})
+          .required()
+          .at_least(1),
+      field<&S::restart_factor>("restart_factor", "Each period is this many times as long as the one before.")
+          .for_type({"cosine_restarts"})
+          .at_least(1),
+      field<&S::pct_start>("pct_start", "Fraction of the steps in which the rate rises.")
+          .for_type({"one_cycle"})
+          .above(0)
+          .below(1),
+      field<&S::div_factor>("div_factor", "base divided by the first rate.").for_type({"one_cycle"}).at_least(1),
+      field<&S::final_div_factor>("final_div_factor", "The first rate divided by the last one.")
+          .for_type({"one_cycle"})
+          .at_least(1),
+      field<&S::timescale>("timescale",
+                           "Steps after the warm-up until the rate has fallen to base divided by the square root "
+                           "of 2; 0: warmup_steps.")
+          .for_type({"inverse_sqrt"})
+          .at_least(0),
+      field<&S::points>("points", "Steps at which `rates` are reached, ascending.")
+          .for_type({"piecewise"})
+          .required()
+          .at_least(0),
+      field<&S::rates>("rates", "Rates at `points`; linear in between, constant before and after.")
+          .for_type({"piecewise"})
+          .required()
+          .at_least(0),
+      field<&S::metric>("metric", "loss, or a metric that validation reports.").for_type({"plateau"}),
+      field<&S::factor>("factor", "Factor of each reduction.").for_type({"plateau"}).above(0).below(1),
+      field<&S::patience>("patience", "Validations without an improvement before the rate falls.")
+          .for_type({"plateau"})
+          .at_least(0),
+      field<&S::threshold>("threshold", "The least improvement that counts.").for_type({"plateau"}).at_least(0),
+      field<&S::threshold_mode>("threshold_mode", "rel: the threshold is relative to the best value; abs: absolute.")
+          .one_of({"rel", "abs"})
+          .for_type({"plateau"}),
+      field<&S::cooldown>("cooldown", "Validations after a reduction that do not count.")
+          .for_type({"plateau"})
+          .at_least(0),
+  };
+  return fields;
+}
+
+const Section& learning_rate_section() {
   static const Section section{
-      "optimizer.learning_rate",
-      "The learning rate schedule. A bare number is short for {base: number}.",
-      {
-          field<&S::type>("type",
-                          "constant; step: multiplied by gamma every step_size steps; cosine: decays from "
-                          "base to min; linear and polynomial: the same along a line or a power of the remaining "
-                          "steps; exponential: multiplied by gamma over decay_steps steps, continuously; multi_step: "
-                          "multiplied by gamma at each milestone; cosine_restarts: cosine that starts again after each "
-                          "period; inverse_sqrt: falls with the square root of the step; wsd: base, then a decay to "
-                          "min over the last decay_steps steps; one_cycle: up to base and down again, as "
-                          "OneCycleLR in PyTorch; piecewise: linear between given rates.")
-              .one_of({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
-                       "cosine_restarts", "inverse_sqrt", "wsd", "one_cycle", "piecewise"}),
-          field<&S::base>("base", "The learning rate after warm-up; one_cycle: its maximum.").above(0),
-          field<&S::warmup_steps>("warmup_steps", "Steps over which the rate rises linearly from 0 to base.")
-              .at_least(0)
-              .for_type({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
-                         "cosine_restarts", "inverse_sqrt", "wsd"}),
-          field<&S::total_steps>("total_steps",
-                                 "Steps until the rate reaches its final value; 0: all steps of the run.")
-              .for_type({"cosine", "linear", "polynomial", "wsd", "one_cycle"})
-              .at_least(0),
-          field<&S::min>("min", "Final learning rate.")
-              .for_type({"cosine", "linear", "polynomial", "cosine_restarts", "wsd"})
-              .at_least(0),
-          field<&S::step_size>("step_size", "Steps between decays.").for_type({"step"}).required().at_least(1),
-          field<&S::gamma>("gamma", "Factor applied at each decay.")
-              .for_type({"step", "exponential", "multi_step"})
-              .above(0),
-          field<&S::milestones>("milestones", "Steps at which the rate is multiplied by gamma, ascending.")
-              .for_type({"multi_step"})
-              .required()
-              .at_least(1),
-          field<&S::power>("power", "Power of the remaining steps.").for_type({"polynomial"}).above(0),
-          field<&S::decay_steps>("decay_steps", "Steps over which the rate falls: by gamma, or to min.")
-              .for_type({"exponential", "wsd"})
-              .required()
-              .at_least(1),
-          field<&S::decay_shape>("decay_shape", "Shape of the decay.")
-              .one_of({"linear", "cosine", "sqrt"})
-              .for_type({"wsd"}),
-          field<&S::restart_steps>("restart_steps", "Steps of the first period.")
-              .for_type({"cosine_restarts"})
-              .required()
-              .at_least(1),
-          field<&S::restart_factor>("restart_factor", "Each period is this many times as long as the one before.")
-              .for_type({"cosine_restarts"})
-              .at_least(1),
-          field<&S::pct_start>("pct_start", "Fraction of the steps in which the rate rises.")
-              .for_type({"one_cycle"})
-              .above(0)
-              .below(1),
-          field<&S::div_factor>("div_factor", "base divided by the first rate.").for_type({"one_cycle"}).at_least(1),
-          field<&S::final_div_factor>("final_div_factor", "The first rate divided by the last one.")
-              .for_type({"one_cycle"})
-              .at_least(1),
-          field<&S::timescale>("timescale",
-                               "Steps after the warm-up until the rate has fallen to base divided by the square root "
-                               "of 2; 0: warmup_steps.")
-              .for_type({"inverse_sqrt"})
-              .at_least(0),
-          field<&S::points>("points", "Steps at which `rates` are reached, ascending.")
-              .for_type({"piecewise"})
-              .required()
-              .at_least(0),
-          field<&S::rates>("rates", "Rates at `points`; linear in between, constant before and after.")
-              .for_type({"piecewise"})
-              .required()
-              .at_least(0),
-      }};
+      "optimizer.learning_rate", "The learning rate schedule. A bare number is short for {base: number}.",
+      schedule_fields() +
+          std::vector<Field>{
+              make_field("segments", FieldKind::segments,
+                         "Schedules one after the other. Each has `steps`, its length, and the fields of a schedule, "
+                         "whose steps count from the start of the segment; the last one may omit `steps` and lasts "
+                         "to the end of the run.")
+                  .for_type({"segments"})
+                  .required(),
+          }};
   return section;
 }
 
 }  // namespace
 
+namespace {
+
+using L = LossSpec;
+
+std::vector<Field> loss_fields(std::string type_doc) {
+  return std::vector<Field>{
+             field<&L::type>("type", std::move(type_doc)).one_of(names_of(loss_types())).required(),
+             field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
+             list_field<&L::inputs>("inputs", FieldKind::metric_names,
+                                    "In place of input, for a loss that compares several outputs: their layers."),
+             field<&L::reduction>("reduction",
+                                  "mean, or sum over all terms of the global batch. Validation always reports the "
+                                  "mean.")
+                 .one_of({"mean", "sum"}),
+             field<&L::weight>("weight", "Factor of this loss in the sum of all losses.").above(0),
+         } +
+         fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; });
+}
+
+}  // namespace
+
+const Section& segment_section() {
+  static const Section section = [] {
+    Section one{"a segment", "One of the schedules that follow one another.", schedule_fields()};
+    one.fields.front().choices.pop_back();  // segments
+    one.fields.front().choices.pop_back();  // plateau
+    std::erase_if(one.fields, [](const Field& f) { return f.only == std::vector<std::string>{"plateau"}; });
+    one.fields.push_back(field<&ScheduleSpec::steps>("steps", "Steps of the segment; 0: to the end of the run.")
+                             .at_least(0)
+                             .at_most(kMaxSteps));
+    return one;
+  }();
+  return section;
+}
+
 const Section& loss_section() {
-  using L = LossSpec;
   static const Section section{
       "loss",
       "The loss to minimize. Without a loss, the job runs only the forward pass. A bare name is short for "
       "{type: name}.",
-      std::vector<Field>{
-          field<&L::type>("type", meanings(loss_types()) + ".").one_of(names_of(loss_types())).required(),
-          field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
-          field<&L::reduction>("reduction",
-                               "mean, or sum over all terms of the global batch. Validation always reports the mean.")
-              .one_of({"mean", "sum"}),
-      } + fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; })};
+      loss_fields(meanings(loss_types()) + ".")};
+  return section;
+}
+
+const Section& auxiliary_loss_section() {
+  static const Section section{
+      "auxiliary_losses", "A loss of another output or another label, which is added to the loss.",
+      loss_fields("As that of loss.") +
+          std::vector<Field>{
+              field<&L::name>("name", "It is reported as loss.NAME, without its weight; its type if omitted."),
+              field<&L::label>("label", "The sample field that is its label."),
+          }};
   return section;
 }
 
@@ -217,6 +284,11 @@ const Section& optimizer_section() {
               field<&O::clip_parameter_norm>("clip_parameter_norm",
                                              "Maximum norm of the gradient of each parameter; 0: no clipping.")
                   .at_least(0),
+              field<&O::state_type>("state_type",
+                                    "Storage of the optimizer's states. fp32; bf16: rounded at random, in proportion "
+                                    "to the distance (stochastic rounding); int8: as 8-bit optimizers of "
+                                    "bitsandbytes, blocks of 256 elements with their largest magnitude, for "
+                                    "parameters of at least 4096 elements."),
               average_field(),
               make_field("groups", FieldKind::groups,
                          "Parameter groups with their own settings: fields of the optimizer and learning_rate_scale. "

@@ -11,6 +11,8 @@
 #include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -104,7 +106,7 @@ class Writer {
       case FieldKind::names:
         return names(field, job_.print.tensors);
       case FieldKind::patterns:
-        return recompute(field);
+        return layer_patterns(field);
       case FieldKind::paths:
       case FieldKind::metric_names:
         return names(field, field.list(const_cast<void*>(object)));
@@ -126,11 +128,17 @@ class Writer {
         break;
       case FieldKind::metrics:
         return metrics(field);
+      case FieldKind::losses:
+        return auxiliary_losses(field);
       case FieldKind::modules:
       case FieldKind::values:
         return;  // the network is written unrolled, with the values of its expressions
       case FieldKind::groups:
         return groups(field);
+      case FieldKind::segments:
+        return segments(field, *static_cast<const ScheduleSpec*>(object));
+      case FieldKind::trackers:
+        return trackers(field);
       case FieldKind::layers:
         return network(field);
       case FieldKind::stage_map:
@@ -178,6 +186,17 @@ class Writer {
     out_ << YAML::EndSeq;
   }
 
+  void trackers(const Field& field) {
+    if (job_.track.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const TrackerSpec& tracker : job_.track) {
+      out_ << YAML::Flow;
+      section(tracker_section(), &tracker);
+    }
+    out_ << YAML::EndSeq;
+  }
+
   void environment(const Field& field) {
     if (job_.env.empty()) return;
     key(field.name);
@@ -189,9 +208,12 @@ class Writer {
     out_ << YAML::EndMap;
   }
 
-  void recompute(const Field& field) {
+  void layer_patterns(const Field& field) {
     std::vector<std::string> patterns;
-    for (const RecomputeRule& rule : job_.parallel.recompute) patterns.push_back(rule.pattern);
+    if (field.name == std::string_view("recompute"))
+      for (const RecomputeRule& rule : job_.parallel.recompute) patterns.push_back(rule.pattern);
+    else
+      for (const OffloadRule& rule : job_.parallel.offload.activations) patterns.push_back(rule.pattern);
     names(field, patterns);
   }
 
@@ -232,6 +254,13 @@ class Writer {
       put(change.ramp);
       out_ << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
+  }
+
+  void segments(const Field& field, const ScheduleSpec& schedule) {
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const ScheduleSpec& segment : schedule.segments) section(segment_section(), &segment);
     out_ << YAML::EndSeq;
   }
 
@@ -309,6 +338,14 @@ class Writer {
       entries(metric.attrs);
       out_ << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
+  }
+
+  void auxiliary_losses(const Field& field) {
+    if (job_.auxiliary_losses.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const LossSpec& loss : job_.auxiliary_losses) section(auxiliary_loss_section(), &loss);
     out_ << YAML::EndSeq;
   }
 

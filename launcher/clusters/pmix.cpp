@@ -82,10 +82,10 @@ Pmix::~Pmix() {
 }
 
 void Pmix::put(const std::string& key, const std::string& value) {
-  PmixValue held{};
-  held.type = kString;
-  held.data.string = const_cast<char*>(value.c_str());
-  library_->require(library_->put(kGlobal, key.c_str(), &held), "cannot put a value");
+  PmixValue entry{};
+  entry.type = kString;
+  entry.data.string = const_cast<char*>(value.c_str());
+  library_->require(library_->put(kGlobal, key.c_str(), &entry), "cannot put a value");
 }
 
 void Pmix::fence() {

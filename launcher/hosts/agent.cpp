@@ -232,7 +232,7 @@ class Agent : public LogSink, public RankProgram {
       case Kind::start:
         return start(message);
       case Kind::hold:
-        return send(Kind::held, -1, static_cast<int64_t>(options_.share->hold()));
+        return send(Kind::gates_held, -1, static_cast<int64_t>(options_.share->hold()));
       case Kind::stop:
         return options_.share->stop_after(static_cast<uint64_t>(message.number));
       case Kind::release:
@@ -444,6 +444,7 @@ class Agent : public LogSink, public RankProgram {
     for (const Json& variable : json.at("environment"))
       command.environment.emplace_back(variable.at(0).get<std::string>(), filled(variable.at(1).get<std::string>()));
     command.working_dir = filled(json.at("working_dir").get<std::string>());
+    if (json.contains("script")) command.script = filled(json.at("script").get<std::string>());
     options_.share->complete(rank, command, store_->port(), store_token_);
     return command;
   }

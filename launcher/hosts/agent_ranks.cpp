@@ -181,8 +181,8 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       if (is_of_rank && message.number != 0) frozen_.insert(message.rank);
       if (is_of_rank && message.number == 0) frozen_.erase(message.rank);
       return;
-    case RankFrame::held:
-      host.held = static_cast<uint64_t>(message.number);
+    case RankFrame::gates_held:
+      host.highest_started = static_cast<uint64_t>(message.number);
       return close_gates();
     case RankFrame::output:
       if (is_of_rank) write_output(message);
@@ -296,7 +296,8 @@ void AgentRanks::send_starts() {
     };
     Json environment = Json::array();
     for (const auto& [name, value] : command.environment) environment.push_back({name, filled(value)});
-    const Json json = {{"argv", command.argv}, {"environment", environment}, {"working_dir", command.working_dir}};
+    Json json = {{"argv", command.argv}, {"environment", environment}, {"working_dir", command.working_dir}};
+    if (!command.script.empty()) json["script"] = command.script;
     send(host_of(place.rank), RankFrame::start, place.rank, 0, "", json.dump());
   }
 }
@@ -348,7 +349,7 @@ void AgentRanks::restart(int attempt) {
   complaints_.clear();
   unreached_since_ = 0;
   for (const auto& host : hosts_) {
-    host->held.reset();
+    host->highest_started.reset();
     host->to_give.clear();
     if (host->link->is_lost())
       host->link->begin(prepare(*host));
@@ -475,7 +476,7 @@ void AgentRanks::stop_after_step() {
 /// Asks every host to let no rank start another step (step_gate.h) and to report the highest step that has started.
 void AgentRanks::hold_gates() {
   for (const auto& host : hosts_) {
-    host->held.reset();
+    host->highest_started.reset();
     send(*host, RankFrame::hold);
   }
 }
@@ -487,12 +488,12 @@ void AgentRanks::close_gates() {
   uint64_t last = 0;
   for (const auto& host : hosts_) {
     if (host->link->is_lost()) continue;
-    if (!host->held) return;
-    last = std::max(last, *host->held);
+    if (!host->highest_started) return;
+    last = std::max(last, *host->highest_started);
   }
   if (!stop_asked_) {
     holds_ = false;
-    saves_.held(last);
+    saves_.gates_held(last);
     send_saves();
     for (const auto& host : hosts_) send(*host, RankFrame::release);
     return;

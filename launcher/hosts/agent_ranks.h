@@ -89,7 +89,7 @@ class AgentRanks : public RankRunner {
     int port = 0, link_port = 0;
     std::map<std::string, std::string> link_faults;  ///< current check: name of an unreachable host -> reason
     bool has_checked_links = false;
-    std::optional<uint64_t> held;
+    std::optional<uint64_t> highest_started;
     std::deque<Given> to_give;
     bool wrote_elsewhere = false;  ///< it has sent a file that its ranks may not write, and the user was notified
   };

@@ -21,7 +21,7 @@
 
 namespace trainctl::hosts {
 
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr uint32_t kMaxFrameBytes = 2 << 20;
 /// Largest text of a message; larger data is sent in pieces.
 inline constexpr size_t kMaxTextBytes = 1 << 20;
@@ -34,7 +34,7 @@ struct Message {
     prepare = 'P',  ///< text: JSON, the description of an attempt
     start = 'S',    ///< rank; text: JSON, its command
     signal = 'K',   ///< rank; number: the signal
-    hold = 'H',     ///< start no further step, and reply with `held`
+    hold = 'H',     ///< start no further step, and reply with `gates_held`
     stop = 'Z',     ///< number: the last step
     release = 'L',  ///< resume after `hold`
     give = 'Q',     ///< name: name of a file; number: offset; text: bytes
@@ -43,16 +43,16 @@ struct Message {
     keep = 'W',     ///< name: name of a copy whose files have all been sent
     end = 'E',      ///< end all processes, delete everything, exit
     // Sent by the agent.
-    ready = 'R',     ///< text: JSON, a description of the host; after prepare
-    refused = 'U',   ///< text: why the attempt cannot run here
-    started = 'B',   ///< rank
-    no_start = 'N',  ///< rank; text: why it could not be started
-    ended = 'D',     ///< rank; text: JSON, a RankReport
-    frozen = 'F',    ///< rank; number: 1 if its process is stopped, 0 if it no longer is
-    held = 'G',      ///< number: the highest step started
-    output = 'O',    ///< rank; name: "stdout" or "stderr"; number: unix ns; text: bytes
-    file = 'I',      ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 replaces the file
-    notice = 'T',    ///< text: for the user
+    ready = 'R',       ///< text: JSON, a description of the host; after prepare
+    refused = 'U',     ///< text: why the attempt cannot run here
+    started = 'B',     ///< rank
+    no_start = 'N',    ///< rank; text: why it could not be started
+    ended = 'D',       ///< rank; text: JSON, a RankReport
+    frozen = 'F',      ///< rank; number: 1 if its process is stopped, 0 if it no longer is
+    gates_held = 'G',  ///< number: the highest step started
+    output = 'O',      ///< rank; name: "stdout" or "stderr"; number: unix ns; text: bytes
+    file = 'I',        ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 replaces the file
+    notice = 'T',      ///< text: for the user
     // Sent by both sides.
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
     save = 'Y',   ///< a SaveMessage (agent.h)

@@ -46,7 +46,7 @@ class LauncherSaves {
   /// Whether all gates must be held.
   virtual bool wants_hold() const { return false; }
   /// All gates are held: no rank has started a step above `highest`.
-  virtual void held(uint64_t /*highest*/) {}
+  virtual void gates_held(uint64_t /*highest*/) {}
   /// Called when the ranks have ended and hosts with these ranks still respond: recovers the state that they have.
   /// Returns a number that grows with the received data, and nullopt once nothing more is expected.
   virtual std::optional<int64_t> rescue(const std::vector<std::vector<int>>& /*hosts*/) { return std::nullopt; }

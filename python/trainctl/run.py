@@ -8,9 +8,10 @@ import pathlib
 import signal
 import subprocess
 import time
-from typing import IO, Any, Dict, Iterator, List, Optional, Set, Union
+from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Union
 
-from .checkpoint import Checkpoint
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
 
 _PAUSE = 0.1
 
@@ -114,20 +115,30 @@ class Run:
         return [line for line in self.lines() if line.get("kind") == "validation"]
 
     def follow(self) -> Iterator[Dict[str, Any]]:
-        """Yields each line of metrics.jsonl with a step or a validation, as it is written, until the run ends."""
-        position, rest = 0, ""
+        """Yields each line of metrics.jsonl with a step or a validation, as it is written, until the run ends. A run that
+        restarts repeats some steps; each is yielded once."""
+        position, last, seen = 0, b"", set()
         while True:
             is_last = not self.is_running()
+            whole = b""
             file = self.folder / "metrics.jsonl"
             if file.exists():
-                with open(file) as lines:
-                    lines.seek(position)
-                    rest += lines.read()
-                    position = lines.tell()
-            *whole, rest = rest.split("\n")
-            for text in whole:
-                line = json.loads(text)
-                if "run_step" in line:
+                with open(file, "rb") as lines:
+                    lines.seek(position - len(last))
+                    if lines.read(len(last)) != last:  # a restart has removed lines
+                        position, last = 0, b""
+                        lines.seek(0)
+                    whole = lines.read()
+            whole = whole[:whole.rfind(b"\n") + 1]
+            for text in whole.splitlines(keepends=True):
+                position, last = position + len(text), text
+                try:
+                    line = json.loads(text)
+                except ValueError:  # its writer has died
+                    continue
+                key = (line.get("kind"), line.get("run_step"))
+                if key[1] is not None and key not in seen:
+                    seen.add(key)
                     yield line
             if is_last:
                 return
@@ -146,6 +157,7 @@ class Run:
 
     def checkpoints(self) -> List[Checkpoint]:
         """The complete checkpoints in the run's own folder, the oldest first."""
+        from .checkpoint import Checkpoint
         folder = self.folder / "checkpoints"
         found = [Checkpoint(one) for one in sorted(folder.glob("step_*")) if (one / "checkpoint.json").exists()] if folder.is_dir() else []
         return sorted(found, key=lambda one: one.step)

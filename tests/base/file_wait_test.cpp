@@ -14,10 +14,10 @@
 using namespace trainctl;
 
 TEST_CASE("a wait that lasts longer than the timeout is reported once, with its file, whichever thread waits") {
-  std::promise<std::string> told;
+  std::promise<std::string> reported;
   std::atomic<int> count = 0;
   const FileWatch watch(0.1, [&](const EnvError& error) {
-    if (count++ == 0) told.set_value(error.what());
+    if (count++ == 0) reported.set_value(error.what());
   });
   std::atomic<bool> release = false;
   std::thread waiting([&] {
@@ -25,7 +25,7 @@ TEST_CASE("a wait that lasts longer than the timeout is reported once, with its 
     const FileWait wait(path);
     while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
-  CHECK(told.get_future().get().starts_with("mount/a.bin: the file system has not responded for "));
+  CHECK(reported.get_future().get().starts_with("mount/a.bin: the file system has not responded for "));
   release = true;
   waiting.join();
   CHECK(count == 1);
@@ -34,10 +34,10 @@ TEST_CASE("a wait that lasts longer than the timeout is reported once, with its 
 TEST_CASE("waits that end in time, and threads that have ended, are not reported") {
   using Clock = std::chrono::steady_clock;
   constexpr double kTimeout = 0.2;
-  std::atomic<bool> told = false;
+  std::atomic<bool> reported = false;
   Clock::duration longest{0};
   {
-    const FileWatch watch(kTimeout, [&](const EnvError&) { told = true; });
+    const FileWatch watch(kTimeout, [&](const EnvError&) { reported = true; });
     const std::string path = "a.bin";
     for (int i = 0; i < 30; ++i) {
       const Clock::time_point begin = Clock::now();
@@ -51,10 +51,10 @@ TEST_CASE("waits that end in time, and threads that have ended, are not reported
   }
   if (std::chrono::duration<double>(longest).count() > kTimeout)
     return skip_test("the machine is too busy: a wait of 10 ms took longer than the timeout");
-  CHECK_FALSE(told);
-  const FileWatch none(0, [&](const EnvError&) { told = true; });
+  CHECK_FALSE(reported);
+  const FileWatch none(0, [&](const EnvError&) { reported = true; });
   const std::string path = "b.bin";
   const FileWait wait(path);
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  CHECK_FALSE(told);
+  CHECK_FALSE(reported);
 }

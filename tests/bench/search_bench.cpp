@@ -20,9 +20,9 @@ using namespace trainctl;
 namespace {
 
 int bounds(int plans, std::mt19937& random) {
-  int held = 0, refused = 0, failed = 0;
+  int confirmed = 0, refused = 0, failed = 0;
   double closest = 0;
-  while (held + failed < plans) {
+  while (confirmed + failed < plans) {
     const DrawnPlan drawn = drawn_plan(random, pick(random, 0, 9) == 0);
     PlannedJob job;
     try {
@@ -33,14 +33,14 @@ int bounds(int plans, std::mt19937& random) {
     }
     const double bound = bound_of(job), seconds = simulated_seconds(job);
     closest = std::max(closest, bound / seconds);
-    (bound > 0 && bound <= seconds) ? ++held : ++failed;
+    (bound > 0 && bound <= seconds) ? ++confirmed : ++failed;
     if (bound <= 0 || bound > seconds) {
       fmt::print("bound {} s is above the step, {} s, of\n{}", bound, seconds, drawn.text);
       for (const std::string& setting : drawn.settings) fmt::print("  {}\n", setting);
     }
   }
-  fmt::print("bound: {} of {} plans hold, the closest at {:.0f} % of its step; {} draws were no legal plan\n", held,
-             plans, 100 * closest, refused);
+  fmt::print("bound: {} of {} plans hold, the closest at {:.0f} % of its step; {} draws were no legal plan\n",
+             confirmed, plans, 100 * closest, refused);
   return failed == 0 ? 0 : 1;
 }
 

@@ -149,7 +149,7 @@ TEST_CASE("gathered saves: while a save is written the next is refused, and aske
   CHECK(scene.boards[0]->saves().written() == 1);
   CHECK(scene.boards[1]->saves().saving() == -1);
   CHECK(scene.launcher.wants_hold());  // the refused one is made up for
-  scene.launcher.held(23);
+  scene.launcher.gates_held(23);
   scene.talk();
   for (size_t host = 0; host < 2; ++host) {
     CHECK(scene.boards[host]->saves().saves_before(23, [](int64_t) { return false; }));
@@ -164,9 +164,9 @@ TEST_CASE("gathered saves: a save at any time is one that all gates are held for
   CHECK_FALSE(scene.launcher.wants_hold());  // no step is done
   scene.memory->status(0).finished_steps = 41;
   CHECK(scene.launcher.wants_hold());
-  scene.launcher.held(40);
+  scene.launcher.gates_held(40);
   CHECK(scene.launcher.gathering() == -1);
-  scene.launcher.held(42);
+  scene.launcher.gates_held(42);
   CHECK(scene.launcher.gathering() == 42);
   CHECK_FALSE(scene.launcher.wants_hold());
 }
@@ -238,7 +238,7 @@ TEST_CASE("gathered saves: an invalid message of a host is refused") {
   CHECK(scene.asks(0, 10));
   const auto takes = [&](hosts::SaveMessage message) { return scene.launcher.take(message, {1}); };
   CHECK_FALSE(takes({.name = "wanted", .number = -1}));
-  CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));
+  CHECK_FALSE(takes({.name = "position", .number = 1, .text = "short"}));
   CHECK_FALSE(takes({.name = "validated", .number = 1, .text = "short"}));
   CHECK_FALSE(takes({.name = "sized", .rank = 0, .number = 5}));  // another host's rank
   CHECK_FALSE(takes({.name = "sized", .rank = 1, .number = -5}));

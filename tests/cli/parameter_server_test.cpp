@@ -79,16 +79,16 @@ TEST_CASE("the plan says which server holds which range and what each rank pushe
   REQUIRE(result.exit_code == kExitDone);
   const auto plan = nlohmann::json::parse(result.out, nullptr, false);
   REQUIRE(plan.is_object());
-  int64_t held = 0, received = 0, sent = 0;
+  int64_t stored = 0, received = 0, sent = 0;
   for (const auto& server : plan["servers"]) {
     int64_t ranges = 0;
     for (const auto& range : server["holds"]) ranges += range["elements"].get<int64_t>();
     CHECK(ranges == server["parameters"].get<int64_t>());
-    held += ranges;
+    stored += ranges;
     received += server["received"].get<int64_t>();
     sent += server["sent"].get<int64_t>();
   }
-  CHECK(held == plan["parameters"].get<int64_t>());
+  CHECK(stored == plan["parameters"].get<int64_t>());
   REQUIRE(plan["traffic"].size() == 1);
   CHECK(2 * plan["traffic"][0]["pushed"].get<int64_t>() == received);
   CHECK(2 * plan["traffic"][0]["pulled"].get<int64_t>() == sent);

@@ -28,7 +28,7 @@ namespace {
 
 PlannedJob job_of(const std::string& parallel, const std::string& launch) {
   return plan_job(
-      parse_job("name: held\n"
+      parse_job("name: rescued\n"
                 "dataset: {type: random, shape: [8], label_dtype: f32, batch: 16, samples: 64}\n"
                 "network: [{name: fc1, type: dense, units: 12}, {name: fc2, type: dense, units: 1}]\n"
                 "loss: mse\n"
@@ -125,7 +125,7 @@ constexpr int64_t kStateBytes = 3 * 4 * (8 * 12 + 12 + 12 + 1);  // weights and 
 
 }  // namespace
 
-TEST_CASE("held state: if one host has a full replica, the newest step that all of its ranks have is recovered") {
+TEST_CASE("rescued state: if one host has a full replica, the newest step that all of its ranks have is recovered") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -143,7 +143,7 @@ TEST_CASE("held state: if one host has a full replica, the newest step that all 
   check_state(rescued, 6, kStateBytes);
 }
 
-TEST_CASE("held state: a rank that dies while it copies still has the previous state") {
+TEST_CASE("rescued state: a rank that dies while it copies still has the previous state") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -160,7 +160,7 @@ TEST_CASE("held state: a rank that dies while it copies still has the previous s
   check_state(rescued, 6, kStateBytes);
 }
 
-TEST_CASE("held state: without a step that all ranks have, nothing is recovered") {
+TEST_CASE("rescued state: without a step that all ranks have, nothing is recovered") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -174,7 +174,7 @@ TEST_CASE("held state: without a step that all ranks have, nothing is recovered"
   CHECK_FALSE(rescued.waits().has_value());
 }
 
-TEST_CASE("held state: shards of the optimizer that the lost host had are missing, and named") {
+TEST_CASE("rescued state: shards of the optimizer that the lost host had are missing, and named") {
   const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts);
   HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
@@ -187,7 +187,7 @@ TEST_CASE("held state: shards of the optimizer that the lost host had are missin
   CHECK(rescued.why().starts_with("no remaining rank has fc1."));
 }
 
-TEST_CASE("held state: all hosts together have shards once, whichever they are") {
+TEST_CASE("rescued state: all hosts together have shards once, whichever they are") {
   const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}", kTwoHosts);
   HostSnapshots a({0, 1}), b({2, 3});
   Rank zero(job, 0, a), one(job, 1, a), two(job, 2, b), three(job, 3, b);
@@ -199,17 +199,17 @@ TEST_CASE("held state: all hosts together have shards once, whichever they are")
   check_state(rescued, 5, kStateBytes);
 }
 
-TEST_CASE("held state: an invalid message of a host is refused") {
+TEST_CASE("rescued state: an invalid message of a host is refused") {
   const PlannedJob job = job_of(kData, kTwoHosts);
   RescuedState rescued(job);
-  CHECK_FALSE(rescued.take({.name = "held", .rank = 2, .number = 1}, {2, 3}));  // it was not asked
+  CHECK_FALSE(rescued.take({.name = "snapshot", .rank = 2, .number = 1}, {2, 3}));  // it was not asked
   rescued.begin({{2, 3}});
-  CHECK_FALSE(rescued.take({.name = "held", .rank = 1, .number = 1}, {2, 3}));
-  CHECK_FALSE(rescued.take({.name = "held", .rank = 2, .number = -1}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "snapshot", .rank = 1, .number = 1}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "snapshot", .rank = 2, .number = -1}, {2, 3}));
   CHECK_FALSE(rescued.take({.name = "head", .rank = 2, .number = 10, .text = "no head"}, {2, 3}));
   CHECK_FALSE(rescued.take({.name = "offered", .rank = 3}, {2, 3}));  // not the host's first
-  CHECK_FALSE(rescued.take({.name = "held_part", .rank = 2, .number = 0, .text = "x"}, {2, 3}));
-  CHECK_FALSE(rescued.take({.name = "held_end", .rank = 2}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "snapshot_part", .rank = 2, .number = 0, .text = "x"}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "snapshot_end", .rank = 2}, {2, 3}));
 }
 
 TEST_CASE("saves: if steps wait for them, the step after a save counts once the launcher has the save") {

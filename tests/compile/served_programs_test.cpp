@@ -84,16 +84,16 @@ TEST_CASE("large layers are cut over all servers and small ones go to the server
   for (int servers : {1, 2, 3, 4}) {
     CAPTURE(servers);
     const Plan plan = served_plan(graph, 4, servers);
-    std::vector<int64_t> held(static_cast<size_t>(servers));
+    std::vector<int64_t> stored(static_cast<size_t>(servers));
     int64_t all = 0;
     for (const BucketPlan& bucket : plan_buckets(graph, plan)) {
       REQUIRE(bucket.is_served());
       CHECK(bucket.elements % static_cast<int64_t>(bucket.servers.size()) == 0);
       all += bucket.elements;
       for (int server : bucket.servers)
-        held[static_cast<size_t>(server)] += bucket.elements / static_cast<int64_t>(bucket.servers.size());
+        stored[static_cast<size_t>(server)] += bucket.elements / static_cast<int64_t>(bucket.servers.size());
     }
-    for (int64_t elements : held) CHECK(static_cast<double>(elements) < 1.05 * static_cast<double>(all) / servers);
+    for (int64_t elements : stored) CHECK(static_cast<double>(elements) < 1.05 * static_cast<double>(all) / servers);
   }
 }
 

@@ -193,13 +193,13 @@ TEST_CASE("a validation with parameter servers has the numbers of one rank and c
 
 TEST_CASE("workers keep no optimizer state and servers hold every parameter once") {
   const RunResult run = run_job("lenet", kShort + served(4, 2));
-  int64_t held = 0, all = 0;
+  int64_t stored = 0, all = 0;
   for (const Program& program : run.programs) {
     CHECK((program.memory.optimizer > 0) == (program.server >= 0));
     for (const Bucket& b : program.buckets)
-      if (program.server >= 0) held += b.shard_elements();
+      if (program.server >= 0) stored += b.shard_elements();
     if (program.rank == 0)
       for (const Bucket& b : program.buckets) all += b.elements;
   }
-  CHECK(held == all);
+  CHECK(stored == all);
 }

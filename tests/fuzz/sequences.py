@@ -30,7 +30,7 @@ PR_SET_CHILD_SUBREAPER = 36
 ORDERS, ANSWERS = b"PSKHZLQXWE", b"RUBNDFGOIT"
 BOTH = b"CYV"
 NAMES = [b"", b"x", b"..", b".", b"a/b", b"../x", b"/tmp/x", b"rank.0/stdout", b"f" * 64, b"f" * 64 + b"/file", b"e" * 64, b"decided", b"progress",
-         b"finished", b"offer", b"fetch", b"wanted", b"asked", b"told", b"stdout", b"\xff\xfe", b"n" * 4000]
+         b"finished", b"offer", b"fetch", b"wanted", b"asked", b"position", b"stdout", b"\xff\xfe", b"n" * 4000]
 NUMBERS = [0, 1, -1, 2, 9, 15, 18, 19, 64, 4096, -2 ** 63, 2 ** 63 - 1, 2 ** 40]
 RANKS = [0, 1, -1, 2, 5, 2 ** 31 - 1, -2 ** 31]
 

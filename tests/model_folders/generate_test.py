@@ -142,6 +142,19 @@ def olmoe(folder):
     decoder(transformers.OlmoeForCausalLM(config), folder, APART[:-1] + EXPERTS)
 
 
+def gpt_oss(folder):
+    rope = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=64)
+    sizes = {**SIZES, "intermediate_size": 32, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
+             "layer_types": ["sliding_attention", "full_attention"] * 2}
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes, **SPECIAL, rope_parameters=rope))
+    for name, parameter in model.named_parameters():
+        if name.endswith(("sinks", "bias")):
+            torch.nn.init.normal_(parameter, std=0.5)
+    decoder(model, folder, PACKED[:-1] + ", 'h.*.moe': [[1, 1, 1], [1, 1], [1], [2, 1, 1, 1], [2, 1, 1], [2, 1, 1], [2, 1]]}",
+            bias=", [2]", proj=", [1]")
+
+
 def deepseek_v2(folder):
     config = transformers.DeepseekV2Config(**{**SIZES, "num_key_value_heads": 6}, **SPECIAL, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4,
                                            v_head_dim=10, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
@@ -165,7 +178,7 @@ def phi3(folder):
     decoder(transformers.Phi3ForCausalLM(transformers.Phi3Config(**SIZES, **SPECIAL)), folder)
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, llama, llama3, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, deepseek_v2, gemma2, gemma3,
+FAMILIES = {each.__name__: each for each in (gpt2, llama, llama3, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, gpt_oss, deepseek_v2, gemma2, gemma3,
                                               phi3)}
 
 

@@ -202,6 +202,55 @@ def olmoe(folder):
     decoder(transformers.OlmoeForCausalLM, config, folder, strategies=APART[:-1] + ", " + EXPERTS)
 
 
+OSS_CUTS = PACKED[:-1] + ", 'h.*.moe': [[1, 1, 1], [1, 1], [1], [2, 1, 1, 1], [2, 1, 1], [2, 1, 1], [2, 1]]}"
+OSS = {**SIZES, "hidden_size": 64, "intermediate_size": 32, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
+       "layer_types": ["sliding_attention", "full_attention"] * 2}
+OSS_ROPE = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=16)
+
+
+def gpt_oss(folder):
+    config = transformers.GptOssConfig(**OSS, **TOKENS, rope_parameters=OSS_ROPE)
+    decoder(transformers.GptOssForCausalLM, config, folder, strategies=OSS_CUTS, bias=", [2]", proj=", [1]")
+
+
+def gpt_oss_mxfp4(folder):
+    """Experts in MXFP4 are dequantized when they are read; everything else about them is an error."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**OSS, **TOKENS, rope_parameters=OSS_ROPE))
+    case = Case("gpt_oss", model, folder, "head")
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random = np.random.default_rng(5)
+    for name in [each for each in tensors if each.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = tensors[name].shape
+        blocks = torch.tensor(random.integers(0, 256, (experts, rows, columns // 32, 16)).astype(np.uint8))
+        scales = torch.tensor(random.integers(122, 125, (experts, rows, columns // 32)).astype(np.uint8))
+        values = convert_moe_packed_tensors(blocks, scales).float()
+        assert values.shape == tensors[name].shape
+        dict(model.named_parameters())[name].data.copy_(values)
+        del tensors[name]
+        tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = blocks, scales
+    for file in case.hf.glob("*.safetensors*"):
+        file.unlink()
+    config = json.loads((case.hf / "config.json").read_text())
+
+    def write(quantization, **changed):
+        (case.hf / "config.json").write_text(json.dumps({**config, "quantization_config": quantization}))
+        safetensors.torch.save_file({**tensors, **changed}, case.hf / "model.safetensors", metadata={"format": "pt"})
+
+    write({"quant_method": "mxfp4"})
+    case.job.unlink()
+    run("init", "--from", case.hf, "-o", case.job)
+    case.tokens()
+    case.check({"one rank": ["launch.ranks=1"]})
+    scales = "model.layers.1.mlp.experts.down_proj_scales"
+    write({"quant_method": "mxfp4"}, **{scales: tensors[scales][:, :, :0].contiguous()})
+    assert "expected MXFP4" in run("check", case.job, *case.fields, expect=3)
+    write({"quant_method": "bitsandbytes"})
+    said = run("init", "--from", case.hf, expect=2)
+    assert "quantization_config: {quant_method: bitsandbytes} is not supported" in said, said
+
+
 LATENT = dict(kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=10, num_key_value_heads=6)
 LATENT_CUTS = "{'h.*.Q': [[1, 1, 1], [2, 1]], 'h.*.kv_up': [[1, 1, 1], [2, 1]], " + EXPERTS
 MIXTURE = dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2, routed_scaling_factor=1.5)
@@ -307,7 +356,7 @@ def refused(folder):
 
 
 FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,
-                                              qwen3_moe, olmoe, deepseek_v2_lite, deepseek_v2, deepseek_v3, gemma2, gemma3, phi3,
+                                              qwen3_moe, olmoe, gpt_oss, gpt_oss_mxfp4, deepseek_v2_lite, deepseek_v2, deepseek_v3, gemma2, gemma3, phi3,
                                               longrope, bert_masked, bert_classifier, vit, refused)}
 
 

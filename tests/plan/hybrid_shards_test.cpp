@@ -61,14 +61,14 @@ TEST_CASE("hybrid_parallel: collectives move the parts of rows and features") {
 TEST_CASE("hybrid_parallel: groups, roots and parts that are not consecutive") {
   const Planned p = planned(job(R"(  - {name: pairs, type: all_gather, inputs: data, group: [[0, 1], [2, 3]]}
   - {name: crossed, type: all_gather, inputs: data, group: [[0, 2], [1, 3]]}
-  - {name: told, type: broadcast, inputs: data, root: 1, group: [[0, 1], [2, 3]]}
+  - {name: sent, type: broadcast, inputs: data, root: 1, group: [[0, 1], [2, 3]]}
   - {name: summed, type: all_reduce, inputs: data}
   - {name: fc, type: dense, inputs: data, units: 6}
 )",
                                 "", 4));
   CHECK(hybrid_shards(p, "pairs") == "[8, 6] at [0, 0] [0, 0] [4, 0] [4, 0]");
   CHECK(hybrid_shards(p, "crossed") == "[4, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
-  CHECK(hybrid_shards(p, "told") == "[8, 6] at [2, 0] [2, 0] [6, 0] [6, 0]");
+  CHECK(hybrid_shards(p, "sent") == "[8, 6] at [2, 0] [2, 0] [6, 0] [6, 0]");
   CHECK(hybrid_shards(p, "summed") == "[2, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
 }
 

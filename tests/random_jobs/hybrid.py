@@ -87,7 +87,7 @@ class Hybrid(Network):
         self.collective("all_to_all", (rows, features), split_dim=0, concat_dim=1)
         return True
 
-    def told(self):
+    def broadcast(self):
         if self.ranks == 1 or not self.full_batch:
             return False
         fields = self.rng.choice([{}, {"root": self.rng.randrange(self.ranks)}, {"group": [[rank] for rank in range(self.ranks)]}])
@@ -108,5 +108,5 @@ def hybrid_network(rng, rows, ranks, full_batch):
     net = Hybrid(rng, rows, ranks, full_batch)
     net.dense()
     for _ in range(rng.choice([1, 2, 3, 4, 6])):
-        rng.choice([net.plain, net.plain, net.tensor_parallel, net.tensor_parallel, net.turned, net.told])()
+        rng.choice([net.plain, net.plain, net.tensor_parallel, net.tensor_parallel, net.turned, net.broadcast])()
     return net

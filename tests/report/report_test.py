@@ -34,6 +34,22 @@ def check_page(scene, path, runs, sections, width=1200):
     return root
 
 
+def marks_of(root, title):
+    """The names of the marks on a curve, in the order of their steps."""
+    chart = next(n for n in root.all("div") if n.attributes.get("class", "").startswith("chart card") and n.all("h3")[0].text() == title)
+    marks = [n for n in chart.all("g") if n.attributes.get("class") == "mark"]
+    return [n.all("text")[0].text() for n in sorted(marks, key=lambda n: float(n.all("line")[0].attributes["x1"]))]
+
+
+def stopped_early(scene):
+    """A run that train.stop_when ends says so on its curve; a run on a machine whose speed is a guess shows no prediction."""
+    run = scene.run(SMALL, "train.stop_when={metric: loss, reaches: 1000000}", "train.checkpoint=null")
+    assert json.loads((run / "plan.json").read_text())["estimate"]["source"].startswith("a guess"), "SMALL names no machine"
+    root = check_page(scene, scene.page("stopped_early")[0], [run], ["curves", "events"])
+    assert marks_of(root, "loss") == ["stopped early"], marks_of(root, "loss")
+    assert not root.all("section", id="estimate") and "predicted step time" not in root.text()
+
+
 def one_rank_and_resumed(scene):
     first = scene.run(SMALL)
     root = check_page(scene, scene.page("one_rank")[0], [first], ["curves", "times", "network", "memory", "events", "machine"])
@@ -55,6 +71,12 @@ def pipeline(scene):
     for stage in planned["tasks"]:
         for task in stage["tasks"]:
             assert sum(t.startswith(f"stage {stage['stage']} {task}: ") for t in schedule) >= 2, (stage["stage"], task)
+    sent = [t for t in schedule if t.startswith("send: ")]  # 4 micro-batches, forward and backward, planned and measured
+    assert len(sent) == 16 and sum("stage 0 F2 " in t and "to stage 1 F2 " in t for t in sent) == 2, sent
+    assert sum("stage 1 B2 " in t and "to stage 0 B2 " in t for t in sent) == 2, sent
+    borders = [n.text() for n in root.all("div") if n.attributes.get("class") == "border"]
+    assert len(borders) == 1 and "stage 0 → stage 1" in borders[0], borders
+    assert "▼ send relu " in borders[0] and "▲ send grad.relu " in borders[0], borders
     assert [sorted(set(r["tasks"])) for r in ran] == [sorted(s["tasks"]) for s in planned["tasks"]]
     moves = root.all("section", id="moves")[0].text()
     assert all(row["kind"] in moves for row in planned["communication"])
@@ -267,6 +289,7 @@ def killed_and_restarted(scene):
     root = check_page(scene, scene.page("restarted_network")[0], [run], ["curves", "events"])
     events = root.all("section", id="events")[0].text()
     assert "restart after" in events and events.count("checkpoint complete") >= 2, events
+    assert marks_of(root, "loss") == ["restart", "stopped"], marks_of(root, "loss")
 
 
 def eight_ranks(scene):
@@ -274,6 +297,13 @@ def eight_ranks(scene):
     root = check_page(scene, scene.page("eight_ranks")[0], [run], ["schedule", "moves", "memory", "times"])
     profile = json.loads((run / "profile.json").read_text())
     assert len(profile["ranks"]) == 8
+    tabs = [n.text() for n in root.all("section", id="memory")[0].all("button") if n.attributes.get("role") == "tab"]
+    ranks = []
+    for text in tabs:
+        for part in text.split("ranks ")[1].split(", "):
+            first, _, last = part.partition("-")
+            ranks += range(int(first), int(last or first) + 1)
+    assert sorted(ranks) == list(range(8)), tabs
     return root
 
 
@@ -327,6 +357,7 @@ def main():
         page = pipeline(scene)
         several(scene, first, resumed)
         failed_and_restarted(scene)
+        stopped_early(scene)
         killed_and_restarted(scene)
         eight_ranks(scene)
         stopped(scene)

@@ -105,21 +105,21 @@ TEST_CASE("every batch is finished once by workers that claim at random and die 
     std::vector<int64_t> done;
     const auto work = [&](int worker) {
       std::mt19937 random(seed * 100 + static_cast<unsigned>(worker));
-      std::vector<int64_t> held;
+      std::vector<int64_t> claimed;
       for (;;) {
-        const int64_t batch = held.size() < 4 ? board->claim(worker) : BatchBoard::kNoneNow;
+        const int64_t batch = claimed.size() < 4 ? board->claim(worker) : BatchBoard::kNoneNow;
         if (batch == BatchBoard::kEnd) return;
-        if (batch >= 0) held.push_back(batch);
+        if (batch >= 0) claimed.push_back(batch);
         if (batch >= 0 && random() % 3 != 0) continue;
         if (worker > 0 && random() % 40 == 0) return board->set_gone(worker);
-        if (held.empty()) {
+        if (claimed.empty()) {
           std::this_thread::yield();
           continue;
         }
-        board->finished(worker, held.front(), 0);
+        board->finished(worker, claimed.front(), 0);
         const std::lock_guard lock(mutex);
-        done.push_back(held.front());
-        held.erase(held.begin());
+        done.push_back(claimed.front());
+        claimed.erase(claimed.begin());
       }
     };
     std::vector<std::thread> threads;

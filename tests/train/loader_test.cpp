@@ -407,10 +407,10 @@ TEST_CASE("a sample that a file system does not deliver in time is named, and a 
   Program program;
   program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   std::atomic<bool> release = false;
-  std::string told;
+  std::string reported;
   Loader loader(
       std::make_unique<Hanging>(release), spec_of(4), program, 1,
-      {.num_steps = 5, .timeout_seconds = 0.2, .on_hang = [&](const EnvError& error) { told = error.what(); }});
+      {.num_steps = 5, .timeout_seconds = 0.2, .on_hang = [&](const EnvError& error) { reported = error.what(); }});
   loader.next_step();
   loader.release_step();
   try {
@@ -419,7 +419,7 @@ TEST_CASE("a sample that a file system does not deliver in time is named, and a 
   } catch (const EnvError& error) {
     CHECK(std::string(error.what()).starts_with("mount/5.jpg: reading has taken "));
   }
-  CHECK(told.starts_with("mount/5.jpg: "));
+  CHECK(reported.starts_with("mount/5.jpg: "));
   release = true;
 }
 

@@ -45,14 +45,47 @@ function tiles(tensor, plan) {
   return el("span", {class: "tensor", title: words}, root, el("span", {}, el("b", {}, tensor.shape.join("×") || "scalar"), held));
 }
 
-/// Forward and backward moves of a micro-batch, keyed by the tensor that they move: "all_gather relu1", "send grad.relu1".
-function movesByTensor(plan) {
+/// The tensor that a move is of: "relu1" for "all_gather relu1" and for "send grad.relu1".
+const tensorOf = (move) => move.name.slice(move.name.indexOf(" ") + 1).replace(/^grad\./, "");
+
+/// Forward and backward moves of a micro-batch, keyed by the tensor that they move, without those of `others`.
+function movesByTensor(plan, others) {
   const moves = new Map();
-  for (const move of plan.redistributions) {
-    const tensor = move.name.slice(move.name.indexOf(" ") + 1).replace(/^grad\./, "");
-    moves.set(tensor, [...(moves.get(tensor) || []), move]);
-  }
+  for (const move of plan.redistributions)
+    if (!others.has(move)) moves.set(tensorOf(move), [...(moves.get(tensorOf(move)) || []), move]);
   return moves;
+}
+
+/// The sends between two rows of different stages: {between: row number -> sends above that row, all: the set of them}. A
+/// row of several stages, which a repeated block may be, keeps its sends.
+function crossings(lines, plan) {
+  const rows = lines.filter((line) => line.times === 0), between = new Map(), all = new Set(), rowOf = new Map(), maker = new Map();
+  const stages = rows.map((row) => [...new Set(row.rows.map((l) => plan.layers[l].stage))]);
+  const stage = (r) => stages[r].length === 1 ? stages[r][0] : -1;
+  rows.forEach((row, r) => row.rows.forEach((l) => rowOf.set(l, r)));
+  plan.layers.forEach((layer, l) => layer.outputs.forEach((output) => maker.set(output.tensor, l)));
+  const isBorder = (r) => stage(r - 1) >= 0 && stage(r) >= 0 && stage(r - 1) !== stage(r);
+  for (const move of plan.redistributions) {
+    const from = rowOf.get(maker.get(tensorOf(move)));
+    if (move.kind !== "send" || from === undefined) continue;
+    for (let r = from + 1; r < rows.length; ++r) {
+      if (!isBorder(r) || stage(move.phase === "forward" ? r - 1 : r) !== move.stage) continue;
+      between.set(r, [...(between.get(r) || []), move]);
+      all.add(move);
+      break;
+    }
+  }
+  return {between, all};
+}
+
+function chip(move, text) {
+  return el("span", {class: move.phase === "forward" ? "chip" : "chip up", title: `${move.phase}: ${move.name}, ${say.exact(move.bytes)} bytes per micro-batch`}, text);
+}
+
+/// The border between the stages of two rows, with what crosses it.
+function border(above, below, sends) {
+  return el("div", {class: "border"}, el("span", {class: "soft"}, `stage ${above} → stage ${below}`),
+      sends.map((move) => chip(move, `${move.phase === "forward" ? "▼" : "▲"} ${move.name} ${say.bytes(move.bytes)}`)));
 }
 
 /// Chips for the moves of the rows' tensors, equal ones merged: "▼ all_gather 8.0 KiB ×2".
@@ -62,8 +95,7 @@ function chips(layers, moves) {
     const key = `${move.phase === "forward" ? "▼" : "▲"} ${move.kind} ${say.bytes(move.bytes)}`;
     counts.set(key, {...move, times: (counts.get(key)?.times || 0) + 1});
   }
-  return [...counts].map(([text, move]) => el("span", {class: move.phase === "forward" ? "chip" : "chip up", title: `${move.phase}: ${move.name}, ${say.exact(move.bytes)} bytes per micro-batch`},
-                                              text + (move.times > 1 ? ` ×${move.times}` : "")));
+  return [...counts].map(([text, move]) => chip(move, text + (move.times > 1 ? ` ×${move.times}` : "")));
 }
 
 function layerRow(line, plan, moves) {
@@ -78,8 +110,9 @@ function layerRow(line, plan, moves) {
 }
 
 /// Rows and blocks, nested as in the folded plan.
-function rowsOf(lines, plan, moves) {
-  const root = el("div", {class: "net"}), open = [root];
+function rowsOf(lines, plan) {
+  const root = el("div", {class: "net"}), open = [root], {between, all} = crossings(lines, plan), moves = movesByTensor(plan, all);
+  let number = 0, above = null;
   for (const line of lines) {
     open.length = Math.min(open.length, line.depth + 1);
     const parent = open[open.length - 1];
@@ -88,7 +121,11 @@ function rowsOf(lines, plan, moves) {
       parent.append(block);
       open.push(block);
     } else {
+      const stage = plan.layers[line.rows[0]].stage;
+      if (between.has(number)) parent.append(border(above, stage, between.get(number)));
       parent.append(layerRow(line, plan, moves));
+      above = stage;
+      ++number;
     }
   }
   return root;
@@ -132,9 +169,9 @@ function meshKey(plan) {
 function networkSection(r) {
   const plan = at(`runs.${r}.plan`), lines = at(`runs.${r}.folds.layers`);
   if (!lines) return null;
-  const net = rowsOf(lines, plan, movesByTensor(plan));
+  const net = rowsOf(lines, plan);
   wires(net, plan);
-  const note = "Each square is an entire tensor; each color is a rank of the stage and marks its shard. ▼ marks moves in the forward pass, ▲ in the backward pass, with bytes per micro-batch. "
+  const note = "Each square is an entire tensor; each color is a rank of the stage and marks its shard. ▼ marks moves in the forward pass, ▲ in the backward pass, with bytes per micro-batch; sends stand between the stages. "
       + "Lines on the left connect outputs with layers further below that read them.";
   const title = `Network on ${plan.stages > 1 ? `${plan.stages} stages of ` : ""}${say.exact(plan.ranks / plan.stages)} rank${plan.ranks / plan.stages === 1 ? "" : "s"}`;
   return section("network", title, note, meshKey(plan), net);

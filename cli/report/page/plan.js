@@ -15,8 +15,22 @@ function moveTables(r) {
 
 const taskColor = {F: 0, B: 1, W: 3};
 
-/// rows: [{label, tasks, starts, ends}]. how: words for a time.
-function gantt(rows, words, how) {
+/// [row, task, row, task]: each pass of a micro-batch that sends its result to the stage where the next one begins. Rows have
+/// `stage`; "F2.1" is the forward pass of micro-batch 2 in chunk 1, "F2" in the only chunk.
+function sendsBetween(rows, stages, chunks) {
+  const places = new Map(), links = [], name = (kind, micro, chunk) => kind + micro + (chunks > 1 ? `.${chunk}` : "");
+  rows.forEach((row, r) => row.tasks.forEach((task, t) => places.set(`${row.stage} ${task}`, [r, t])));
+  rows.forEach((row, r) => row.tasks.forEach((task, t) => {
+    const [micro, chunk = 0] = task.slice(1).split(".").map(Number), by = {F: 1, B: -1}[task[0]];
+    if (by === undefined) return;
+    const next = chunk * stages + row.stage + by, to = places.get(`${next % stages} ${name(task[0], micro, Math.floor(next / stages))}`);
+    if (stages > 1 && next >= 0 && to) links.push([r, t, ...to]);
+  }));
+  return links;
+}
+
+/// rows: [{label, tasks, starts, ends}]. how: words for a time. links: of sendsBetween, drawn unless they are too many to see.
+function gantt(rows, words, how, links = []) {
   const end = Math.max(...rows.flatMap((row) => row.ends), 1e-12), place = el("div", {}), high = rows.length > 16 ? 16 : 26, left = 64;
   onWidth(place, (width) => {
     const toX = (t) => left + t / end * (width - left - 2);
@@ -32,6 +46,11 @@ function gantt(rows, words, how) {
         if (wide > 20 && high > 16) root.append(svg("text", {x: x + wide / 2, y: n * high + high * 0.66, "text-anchor": "middle", style: "fill: var(--card); font-weight: 600; pointer-events: none"}, task));
       });
     });
+    for (const [a, i, b, j] of links.length <= 1000 ? links : []) {
+      const down = b > a, y = (row, isLower) => row * high + (isLower ? high - 2 : 2), sender = rows[a], receiver = rows[b];
+      root.append(svg("line", {class: "send", x1: toX(sender.ends[i]), y1: y(a, down), x2: toX(receiver.starts[j]), y2: y(b, !down)},
+                      svg("title", {}, `send: ${sender.label} ${sender.tasks[i]} at ${how(sender.ends[i])} to ${receiver.label} ${receiver.tasks[j]} at ${how(receiver.starts[j])}`)));
+    }
     for (const t of ticks(0, end, Math.max(2, Math.floor(width / 130))))
       root.append(svg("text", {x: toX(t), y: rows.length * high + 16, "text-anchor": toX(t) > width - 30 ? "end" : "middle"}, how(t)));
     place.replaceChildren(root);
@@ -43,13 +62,15 @@ function scheduleSection(r) {
   const plan = at(`runs.${r}.plan`), ran = at(`runs.${r}.profile.tasks`) || [];
   if (!plan?.tasks || (plan.stages === 1 && plan.micro_batches === 1 && !ran.length)) return null;
   const units = (t) => `${say.exact(t)} unit${t === 1 ? "" : "s"}`;
-  const predicted = wideCard(el("h3", {}, `Planned: ${plan.schedule}`), gantt(plan.tasks.map((s) => ({label: `stage ${s.stage}`, ...s})), "planned schedule: tasks of each stage over time", units),
+  const drawn = (rows, words, how) => gantt(rows, words, how, sendsBetween(rows, plan.stages, plan.chunks));
+  const predicted = wideCard(el("h3", {}, `Planned: ${plan.schedule}`), drawn(plan.tasks.map((s) => ({label: `stage ${s.stage}`, ...s})), "planned schedule: tasks of each stage over time", units),
       el("p", {class: "note"}, "Idle: ", figure(`runs.${r}.plan.bubble`, "percent"), ". A forward pass counts as one unit, a backward pass as two."));
-  const measured = ran.length ? wideCard(el("h3", {}, "Measured"), gantt(ran.map((s) => ({label: plan.stages > 1 ? `stage ${s.stage}` : `rank ${s.rank}`, ...s})), "measured schedule: tasks of each stage over time", say.seconds),
+  const measured = ran.length ? wideCard(el("h3", {}, "Measured"), drawn(ran.map((s) => ({label: plan.stages > 1 ? `stage ${s.stage}` : `rank ${s.rank}`, ...s})), "measured schedule: tasks of each stage over time", say.seconds),
       el("p", {class: "note"}, `Last profiled step on the first rank of each stage. Gaps are communication, waiting, and the optimizer update.`)) : null;
   const key = [["F", "forward"], ["B", "backward"], ["W", "weight gradients"]].filter(([k]) => plan.tasks.some((s) => s.tasks.some((t) => t[0] === k)));
   return section("schedule", "Step schedule", null, el("div", {class: "grid"}, predicted, measured),
-                 el("div", {class: "legend"}, key.map(([k, name]) => el("span", {}, el("i", {style: `background: ${color(taskColor[k])}`}), `${k}n: ${name} of micro-batch n`))));
+                 el("div", {class: "legend"}, key.map(([k, name]) => el("span", {}, el("i", {style: `background: ${color(taskColor[k])}`}), `${k}n: ${name} of micro-batch n`)),
+                    plan.stages > 1 ? el("span", {}, el("i", {class: "send"}), "sends to the next stage") : null));
 }
 
 /// Kinds of memory, from the bottom up. The last three change during a step.
@@ -94,11 +115,12 @@ function memorySection(r) {
   const rows = classes.slice(0, 64).map((c, i) => [label(c), ...kinds.map((kind) => c.memory[kind] === undefined ? "" : figure(`${path}.${i}.memory.${kind}`, "bytes"))]);
   const same = (c, d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory);
   const all = (c) => ({...c, ranks: classes.filter((d) => same(c, d)).map((d) => d.ranks).join(",")});
-  const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => same(c, d)) === i).slice(0, 16).map(all);
+  const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => same(c, d)) === i).map(all);
   const course = distinct.length ? wideCard(el("h3", {}, "Memory per rank over a step"),
       tabs(distinct.map(label), (i) => memoryCourse(distinct[i], `memory over a step of ${label(distinct[i])}, by kind; the peak values are in the table`), "ranks")) : null;
   return section("memory", "Memory per rank", "The dashed line is the total. Activations, gradients and scratch vary during the step; each point is the maximum over several instructions.", el("div", {class: "grid"}, course,
-                 wideCard(table(["ranks", ...kinds.map((k) => `>${k.replace(/_/g, " ")}`)], rows, "Memory by kind"))));
+                 wideCard(table(["ranks", ...kinds.map((k) => `>${k.replace(/_/g, " ")}`)], rows, "Memory by kind"),
+                          classes.length > rows.length ? el("p", {class: "note"}, `The first ${rows.length} of ${say.exact(classes.length)} classes of ranks.`) : null)));
 }
 
 function estimateCard(r) {

@@ -131,7 +131,7 @@ ProcessCommand NetworkOnHosts::command(const RankPlace& place) const {
                   "--hosts",     host_sizes(),
                   "--address",   "{address}"};
   if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImagePlaceholder});
-  if (keeps_snapshots()) command.argv.insert(command.argv.end(), {"--held-fd", kSnapshotPlaceholder});
+  if (keeps_snapshots()) command.argv.insert(command.argv.end(), {"--snapshot-fd", kSnapshotPlaceholder});
   checkpoints_.add_attempt_to(command);
   if (checkpoints_.resumed_from() != nullptr)
     command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointPlaceholder});
@@ -167,8 +167,8 @@ std::vector<hosts::SaveMessage> NetworkOnHosts::messages() {
   return messages;
 }
 
-void NetworkOnHosts::held(uint64_t highest) {
-  if (saves_) saves_->held(highest);
+void NetworkOnHosts::gates_held(uint64_t highest) {
+  if (saves_) saves_->gates_held(highest);
 }
 
 std::optional<int64_t> NetworkOnHosts::rescue(const std::vector<std::vector<int>>& hosts) {

@@ -59,7 +59,7 @@ class NetworkOnHosts : public hosts::LauncherShare, public hosts::LauncherSaves 
   bool take(const hosts::SaveMessage& message, const std::vector<int>& ranks) override;
   std::vector<hosts::SaveMessage> messages() override;
   bool wants_hold() const override { return saves_ && saves_->wants_hold(); }
-  void held(uint64_t highest) override;
+  void gates_held(uint64_t highest) override;
   std::optional<int64_t> rescue(const std::vector<std::vector<int>>& hosts) override;
 
  private:

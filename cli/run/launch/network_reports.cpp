@@ -33,6 +33,7 @@ std::string end_of_rate_warning(const PlannedJob& job) {
   const std::string outlived = outlived_schedule(rate, steps);
   if (outlived.empty()) return "";
   const bool is_useless = learning_rate(rate, steps - 1, steps) == 0;
+  if (!rate.segments.empty()) return fmt::format("warning: {}. Lengthen the last segment", outlived);
   return fmt::format("warning: {}. Set total_steps: {}{}", outlived, steps, is_useless ? ", or set min" : "");
 }
 

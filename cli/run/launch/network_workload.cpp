@@ -58,7 +58,7 @@ RankClasses classes_of(const PlannedJob& job, const WorkloadOptions& options) {
   return options.evaluate && !options.generates() ? compile_validation_classes(job, false) : compile_classes(job);
 }
 
-/// The programs that run beside them, in the same arenas.
+/// The other programs that run in the same arenas.
 std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadOptions& options) {
   if (options.generates()) return compile_prefill_classes(job);
   if (!job.validation || options.evaluate) return std::nullopt;
@@ -141,7 +141,7 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
   require_host_memory();
 }
 
-/// The programs beside those of classes_ use their arenas and routes.
+/// The programs other than those of classes_ use their arenas and routes.
 void NetworkWorkload::run_beside(const RankClasses& others) {
   for (int rank = 0; rank < others.num_ranks(); ++rank) {
     int64_t& bytes = memory_.arena_bytes[static_cast<size_t>(rank)];

@@ -108,6 +108,7 @@ void Run::replace(std::unique_ptr<Workload> workload) {
 void Run::on_rank_started(int rank, int pid) {
   ++started_;
   folder_.keep();
+  if (trackers_) trackers_->start(directory_);
   pids_[static_cast<size_t>(rank)] = std::max(pid, 0);
 }
 
@@ -148,6 +149,8 @@ LiveStatus Run::status() {
 void Run::report_news() {
   for (const std::string& line : reports().news())
     if (!line.empty()) view().news(line);
+  if (!trackers_) return;
+  for (const std::string& line : trackers_->news()) view().news(line);
 }
 
 /// Returns the exit code, which reports failure if the last state is not on disk.
@@ -166,6 +169,7 @@ int Run::finish(Outcome outcome) {
     return more;
   });
   if (!trouble.empty()) view().failure(trouble);  // does not change how the ranks ended
+  if (!outcome.disk_hangs) finish_trackers();
   show_end(outcome, result, report);
   return outcome.exit_code;
 }
@@ -181,8 +185,20 @@ std::vector<std::string> Run::finish_workload() {
   report_news();       // a run may be shorter than a tick
   view().tick();       // shows the last lines before the wait for a disk
   block_interrupts();  // from here on they are counted
-  int signals_left = 2 - stop_signals_;
-  return reports().finish([&] { return (signals_left -= take_interrupts()) <= 0; });
+  return reports().finish([this] { return is_hurried(); });
+}
+
+/// Whether the user has asked twice to stop.
+bool Run::is_hurried() {
+  late_signals_ += take_interrupts();
+  return stop_signals_ + late_signals_ >= 2;
+}
+
+/// They stop following once outcome.json is written.
+void Run::finish_trackers() {
+  if (!trackers_) return;
+  const auto show = [this](const std::string& line) { view().news(line); };
+  for (const std::string& line : trackers_->finish([this] { return is_hurried(); }, show)) show(line);
 }
 
 void Run::show_end(const Outcome& outcome, const RunResult& result, const std::string& report) {

@@ -10,10 +10,12 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/run/launch/rank_memory.h"
 #include "cli/run/launch/run_display.h"
+#include "cli/run/launch/trackers.h"
 #include "cli/run/launch/workload.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/rank_program.h"
@@ -36,6 +38,8 @@ class Run : public LaunchObserver {
   Run& operator=(const Run&) = delete;
 
   const RunDirectory& directory() const { return directory_; }
+  /// Starts these trackers with the first rank.
+  void track(std::unique_ptr<TrackerProcesses> trackers) { trackers_ = std::move(trackers); }
   /// Runs until all ranks have ended; returns the exit code.
   int operator()();
 
@@ -85,6 +89,8 @@ class Run : public LaunchObserver {
   bool have_started() const;
   int finish(Outcome outcome);
   std::vector<std::string> finish_workload();
+  void finish_trackers();
+  bool is_hurried();
   void add_validations(RunResult& result) const;
   void show_end(const Outcome& outcome, const RunResult& result, const std::string& report);
   std::string summary();
@@ -103,6 +109,8 @@ class Run : public LaunchObserver {
   int first_attempt_ = 0;  ///< first attempt with the current hosts
   int started_ = 0;        ///< number of started ranks of this attempt
   int stop_signals_ = 0;   ///< signals received while the ranks ran
+  int late_signals_ = 0;   ///< signals received since
+  std::unique_ptr<TrackerProcesses> trackers_;  ///< null: none
   RankMemory memory_;
 };
 

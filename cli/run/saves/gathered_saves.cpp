@@ -42,7 +42,7 @@ bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<in
     memory_->saves().await_room(message.number);
     return true;
   }
-  if (message.name == "told" || message.name == "validated") {
+  if (message.name == "position" || message.name == "validated") {
     SaveBoard::Position position;
     if (message.text.size() != sizeof position) return false;
     std::memcpy(&position, message.text.data(), sizeof position);
@@ -144,7 +144,7 @@ bool GatheredSaves::wants_hold() const {
 }
 
 /// Steps of saves count from 0, so `highest` is the first step that no rank has started.
-void GatheredSaves::held(uint64_t highest) {
+void GatheredSaves::gates_held(uint64_t highest) {
   const auto step = static_cast<int64_t>(highest);
   if (wants_hold() && step > first_ && !decisions_.contains(step)) decide(step, true);
 }

@@ -38,7 +38,7 @@ class GatheredSaves {
   /// Whether a save is requested and none is in progress: all gates must be held.
   bool wants_hold() const;
   /// All gates are held, and no rank has started a step above `highest`, which counts from 1.
-  void held(uint64_t highest);
+  void gates_held(uint64_t highest);
   /// Step of the save whose images are being sent; -1: none.
   int64_t gathering() const { return gathering_; }
 

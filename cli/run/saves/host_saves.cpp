@@ -64,7 +64,7 @@ std::optional<hosts::SaveMessage> HostSaves::next() {
     reported_ = step;
     const SaveBoard::Position position = board.position();
     return hosts::SaveMessage{
-        .name = "told", .number = step, .text = {reinterpret_cast<const char*>(&position), sizeof position}};
+        .name = "position", .number = step, .text = {reinterpret_cast<const char*>(&position), sizeof position}};
   }
   for (auto& [rank, image] : images_)
     if (auto message = next_of(rank, image, step)) return message;

@@ -3,7 +3,7 @@
 //
 //   host ──▶ launcher   wanted   number: a step            its ranks ask whether the state before it is saved
 //                       asked                              a save is due by time
-//                       told     number: the step; text: SaveBoard::Position
+//                       position number: the step; text: SaveBoard::Position
 //                       sized    rank; number: the bytes of its image
 //                       image    rank; number: offset; text: bytes
 //                       copied   rank; number: the step    its whole image has been sent

@@ -32,7 +32,7 @@ std::string head_of(const StateSnapshots& snapshots, int64_t step) {
 
 HostSnapshots::HostSnapshots(const std::vector<int>& ranks) {
   for (const int rank : ranks) {
-    const int fd = memfd_create("trainctl-held", 0);
+    const int fd = memfd_create("trainctl-snapshots", 0);
     if (fd < 0)
       throw EnvError(std::string("cannot allocate memory for the state of the ranks: ") + std::strerror(errno));
     memories_[rank] = fd;
@@ -47,7 +47,7 @@ void HostSnapshots::offer() {
   for (const auto& [rank, fd] : memories_) {
     const StateSnapshots snapshots(fd);
     const std::vector<int64_t> steps = snapshots.steps();
-    for (const int64_t step : steps) messages_.push_back({.name = "held", .rank = rank, .number = step});
+    for (const int64_t step : steps) messages_.push_back({.name = "snapshot", .rank = rank, .number = step});
     if (steps.empty()) continue;
     if (std::string head = head_of(snapshots, steps[0]); !head.empty())
       messages_.push_back({.name = "head", .rank = rank, .number = snapshots.bytes(), .text = std::move(head)});
@@ -78,7 +78,7 @@ std::optional<hosts::SaveMessage> HostSnapshots::next() {
       return std::nullopt;
     }
     fetch.sent = 0;
-    return hosts::SaveMessage{.name = "held_begin",
+    return hosts::SaveMessage{.name = "snapshot_begin",
                               .rank = fetch.rank,
                               .number = fetch.step,
                               .text = {reinterpret_cast<const char*>(&*position), sizeof *position}};
@@ -88,11 +88,11 @@ std::optional<hosts::SaveMessage> HostSnapshots::next() {
   if (piece.empty()) {
     const int rank = fetch.rank;
     fetches_.pop_front();
-    return hosts::SaveMessage{.name = "held_end", .rank = rank};
+    return hosts::SaveMessage{.name = "snapshot_end", .rank = rank};
   }
   const int64_t offset = fetch.sent;
   fetch.sent += bytes;
-  return hosts::SaveMessage{.name = "held_part", .rank = fetch.rank, .number = offset, .text = std::move(piece)};
+  return hosts::SaveMessage{.name = "snapshot_part", .rank = fetch.rank, .number = offset, .text = std::move(piece)};
 }
 
 }  // namespace trainctl

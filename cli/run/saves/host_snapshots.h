@@ -2,13 +2,13 @@
 // remaining hosts when one is lost. They exchange these messages, in order:
 //
 //   launcher ──▶ host   offer
-//   host ──▶ launcher   held       rank; number: a step before which the rank's state is whole; at most two of them
+//   host ──▶ launcher   snapshot   rank; number: a step before which the rank's state is whole; at most two of them
 //                       head       rank; number: the bytes of its image; text: the image's head
 //                       offered    rank: the host's first                        the offer is complete
 //   launcher ──▶ host   fetch      rank; number: the step
-//   host ──▶ launcher   held_begin rank; number: the step; text: SaveBoard::Position
-//                       held_part  rank; number: offset; text: bytes
-//                       held_end   rank                                          the whole image has been sent
+//   host ──▶ launcher   snapshot_begin rank; number: the step; text: SaveBoard::Position
+//                       snapshot_part  rank; number: offset; text: bytes
+//                       snapshot_end   rank                                      the whole image has been sent
 #pragma once
 
 #include <cstdint>

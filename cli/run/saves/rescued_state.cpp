@@ -12,8 +12,8 @@
 namespace trainctl {
 namespace {
 
-constexpr std::array<std::string_view, 6> kMessages = {"held",       "head",      "offered",
-                                                       "held_begin", "held_part", "held_end"};
+constexpr std::array<std::string_view, 6> kMessages = {"snapshot",       "head",          "offered",
+                                                       "snapshot_begin", "snapshot_part", "snapshot_end"};
 
 }  // namespace
 
@@ -35,7 +35,7 @@ bool RescuedState::take(const hosts::SaveMessage& message, const std::vector<int
   if (!has_begun_ || std::find(ranks.begin(), ranks.end(), message.rank) == ranks.end()) return false;
   came_ += 1 + static_cast<int64_t>(message.text.size());
   RankSnapshot& snapshot = snapshots_[message.rank];
-  if (message.name == "held") {
+  if (message.name == "snapshot") {
     if (message.number < 0 || snapshot.steps.size() >= 2) return false;
     snapshot.steps.insert(message.number);
     return true;
@@ -57,20 +57,20 @@ bool RescuedState::take(const hosts::SaveMessage& message, const std::vector<int
     return true;
   }
   if (!to_fetch_.contains(message.rank)) return false;
-  if (message.name == "held_begin") {
+  if (message.name == "snapshot_begin") {
     if (message.number != step_ || message.text.size() != sizeof position_ || snapshot.has_begun) return false;
     std::memcpy(&position_, message.text.data(), sizeof position_);
     snapshot.has_begun = true;
     snapshot.image.resize(static_cast<size_t>(snapshot.bytes));
     return true;
   }
-  if (message.name == "held_part") {
+  if (message.name == "snapshot_part") {
     const auto size = static_cast<int64_t>(message.text.size());
     if (!snapshot.has_begun || message.number < 0 || message.number > snapshot.bytes - size) return false;
     std::memcpy(snapshot.image.data() + message.number, message.text.data(), message.text.size());
     return true;
   }
-  return snapshot.has_begun && to_fetch_.erase(message.rank) > 0;  // held_end
+  return snapshot.has_begun && to_fetch_.erase(message.rank) > 0;  // snapshot_end
 }
 
 /// Chooses the newest step that all ranks have, and pieces that cover its state exactly once.

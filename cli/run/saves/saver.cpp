@@ -39,6 +39,7 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
   for (size_t i = 0; result.is_validated && i < validation.values.size(); ++i)
     result.validation[i] = validation.values[i].second;
   for (size_t i = 0; i < validation.best.size(); ++i) result.best[i] = validation.best[i].second;
+  result.plateau = validation.plateau;
   return result;
 }
 

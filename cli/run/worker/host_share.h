@@ -11,7 +11,7 @@ namespace trainctl {
 /// Placeholders in a rank's command that it fills in: descriptors, and the folder of the checkpoint to resume from.
 inline constexpr const char* kMemoryPlaceholder = "{memory}";
 inline constexpr const char* kImagePlaceholder = "{image}";
-inline constexpr const char* kSnapshotPlaceholder = "{held}";
+inline constexpr const char* kSnapshotPlaceholder = "{snapshot_fd}";
 inline constexpr const char* kCheckpointPlaceholder = "{checkpoint}";
 
 std::unique_ptr<hosts::HostShare> make_host_share();

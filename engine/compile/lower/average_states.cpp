@@ -1,6 +1,6 @@
-// Running statistics of a rank's own rows: those of hybrid_parallel, and of batch_norm with sync: false. After each step
-// their mean over the ranks replaces them, so that validations on all ranks and checkpoints, which one rank writes, have
-// the same values.
+// Running statistics of a rank's own rows: those of hybrid_parallel, and of batch_norm with sync: false. After each
+// step their mean over the ranks replaces them, so that validations on all ranks and checkpoints, which one rank
+// writes, have the same values.
 #include <fmt/format.h>
 
 #include <set>

@@ -77,8 +77,8 @@ class TokenExchange {
     const SentTokens sent = l_.sent_tokens.at(key());
     View y = blocks_like(own(at_.x()), "y", sent);
     View kept = l_.new_tensor(node_.outputs[1], made(1));
-    l_.emit_kernel(node_.name, kernel(), attrs(sent), {sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down())},
-                   {y, kept});
+    l_.emit_kernel(node_.name, kernel(), attrs(sent),
+                   with_biases({sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down())}), {y, kept});
     keep(0, returned(y, l_.new_tensor(node_.outputs[0], made(0)), sent));
     keep(1, std::move(kept));
     direct_.assign(2, false);
@@ -96,11 +96,17 @@ class TokenExchange {
       outputs.push_back(gradient ? *gradient : l_.new_tensor(node_.outputs[o], made(o)));
     }
     l_.emit_kernel(node_.name, kernel(), attrs(sent),
-                   {sent.dy, sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down()), kept}, outputs);
+                   with_biases({sent.dy, sent.x, sent.weights, sent.ids, own(at_.up()), own(at_.down()), kept}),
+                   outputs);
     keep(0, returned(dx, l_.new_tensor(node_.outputs[0], made(0)), sent));
     keep(1, returned(dweights, l_.new_tensor(node_.outputs[1], made(1)), sent));
     for (size_t o = 2; o < outputs.size(); ++o)
       if (!direct_[o]) keep(o, std::move(outputs[o]));
+  }
+
+  std::vector<View> with_biases(std::vector<View> inputs) {
+    for (size_t i = at_.biases(); i < node_.inputs.size(); ++i) inputs.push_back(own(i));
+    return inputs;
   }
 
   const KernelDef& kernel() const { return get_op(node_.op).kernel; }
@@ -115,9 +121,9 @@ class TokenExchange {
     sent.rows = l_.new_value(BufferKind::activation, {ranks_, sent.rows_of_block}, DType::i32, name_ + ".rows");
     sent.places = l_.new_value(BufferKind::activation, {ranks_, tokens}, DType::i32, name_ + ".places");
     const View counts = l_.new_value(BufferKind::scratch, {ranks_}, DType::i32, name_ + ".counts");
-    const int64_t held = node_.attrs.integer("experts") / ranks_;
+    const int64_t experts_per_rank = node_.attrs.integer("experts") / ranks_;
     l_.emit_kernel(name_ + ".place_tokens", place_tokens_kernel,
-                   {{"held", held}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
+                   {{"held", experts_per_rank}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
                    {sent.rows, sent.places, counts}, Purpose::redistribute);
     if (!counted_) return;
     sent.counts = l_.new_value(BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");

@@ -159,6 +159,11 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
   if (norm) inputs.push_back(*norm);
   const Optimizer& optimizer = l.c.optimizer_of(*buffers.plan);
+  Instruction update_code = update_instruction(l, *buffers.plan, piece.name);
+  if (optimizer.def.sums != nullptr) {
+    place_parameters(l, b, piece.own_first, update_code.attrs);
+    for (View& sums : sum_over_parameters(l, b, norm, update_code.attrs)) inputs.push_back(std::move(sums));
+  }
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
   const std::vector<std::string> states = optimizer.states();
@@ -168,7 +173,7 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const View weights = outputs[0];
   if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)
     clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
-  l.c.emit(update_instruction(l, *buffers.plan, piece.name), std::move(inputs), std::move(outputs));
+  l.c.emit(std::move(update_code), std::move(inputs), std::move(outputs));
   gather_updated(l, b, piece);
   if (buffers.average < 0 || buffers.computes_average() || l.c.plan.has_replicas()) return;
   l.c.emit(once_per_step(Opcode::kernel, "average " + piece.name, &average_weights_kernel), {weights},

@@ -13,9 +13,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kStreams = 5;
-
-/// Shards are rounded for their gathers in the stream of the gathers, beside the kernels of the step.
+/// Shards are rounded for their gathers in the stream of the gathers, concurrently with the kernels of the step.
 Stream stream_of(const Instruction& instruction) {
   switch (instruction.opcode) {
     case Opcode::kernel:
@@ -26,6 +24,8 @@ Stream stream_of(const Instruction& instruction) {
       return Stream::send;
     case Opcode::recv:
       return Stream::recv;
+    case Opcode::copy:
+      return is_host_offset(instruction.outputs[0].offset) ? Stream::to_host : Stream::from_host;
     default:
       return Stream::compute;
   }
@@ -38,7 +38,7 @@ struct Clock {
 
   explicit Clock(size_t channels) : received(channels, -1) { done.fill(-1); }
   void merge(const Clock& other) {
-    for (int s = 0; s < kStreams; ++s) done[s] = std::max(done[s], other.done[s]);
+    for (size_t s = 0; s < kStreams; ++s) done[s] = std::max(done[s], other.done[s]);
     for (size_t c = 0; c < received.size(); ++c) received[c] = std::max(received[c], other.received[c]);
   }
 };
@@ -46,8 +46,10 @@ struct Clock {
 /// The last writer of a byte, and its readers since.
 struct History {
   int writer = -1;
-  std::array<int, kStreams> readers = {-1, -1, -1, -1, -1};
+  std::array<int, kStreams> readers;
   std::vector<int> sends;
+
+  History() { readers.fill(-1); }
 };
 
 class StreamOrder {

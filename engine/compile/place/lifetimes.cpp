@@ -23,6 +23,8 @@ std::vector<Lifetime> lifetimes(const Compiler& c) {
       for (int send : c.code[i].code.waits) use(c.code[send].inputs, i, i);
     }
   }
+  for (size_t b = 0; b < lives.size(); ++b)
+    if (lives[b].first >= 0) lives[b].last = std::max(lives[b].last, c.buffers[b].lasts_until - 1);
   return lives;
 }
 

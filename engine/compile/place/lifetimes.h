@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// From the first write to the last use, inclusive. A send uses its buffer until the instruction that waits for the
-/// send; all instructions of a launch use their buffers for the whole launch.
+/// send; all instructions of a launch use their buffers for the whole launch. VirtualBuffer::lasts_until counts too.
 struct Lifetime {
   int first = -1, last = -1;  ///< -1: never used
   bool overlaps(const Lifetime& other) const { return first <= other.last && other.first <= last; }

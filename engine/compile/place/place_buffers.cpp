@@ -139,7 +139,7 @@ std::vector<bool> find_sharing(const Compiler& c) {
   return shares;
 }
 
-/// Returns the end of those in the arena; Memory::host is the size of the others.
+/// Returns the end of the buffers in the arena; Memory::host is the size of the other buffers so far.
 int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   int64_t end = 0, host_end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
@@ -155,7 +155,7 @@ int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   return end;
 }
 
-/// While each instruction runs. `gradients`: bytes of those that keep their memory.
+/// The bytes in use while each instruction runs. `gradients`: bytes of the gradients that keep their memory.
 std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
                                   const std::vector<BufferId>& buffers, int64_t gradients) {
   std::vector<LiveBytes> live(c.code.size() + 1);
@@ -206,7 +206,8 @@ void note_offsets(Compiler& c) {
   const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };
   p.scalars_offset = offset(c.scalars);
   p.loss_offset = offset(c.loss);
-  for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
+  for (const Metric& metric : c.graph.metrics)
+    p.metrics.push_back({metric.name, metric.scale, !metric.adds_to_loss, metric.adds_to_loss});
   if (c.reports_skips()) p.metrics.push_back({kSkippedMetric, 1, false});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
@@ -217,6 +218,8 @@ void note_offsets(Compiler& c) {
     p.buckets[b].outer_momentum_offset = offset(c.buckets[b].outer_momentum);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
+  for (size_t s = 0; s < p.other_states.size(); ++s)
+    p.other_states[s].variable.arena_offset = offset(c.other_states[s].first) + c.other_states[s].second;
   for (size_t v = 0; v < p.variables.size(); ++v) {
     Variable& variable = p.variables[v];
     if (variable.bucket < 0) {
@@ -229,6 +232,23 @@ void note_offsets(Compiler& c) {
   }
 }
 
+/// Buffers that live for a part of the step, with the fewest bytes of the two orders.
+Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& lives,
+                            const std::vector<BufferId>& buffers) {
+  Placement placement = by_first_use(c, lives, buffers);
+  if (buffers.size() > kSortBySizeUpTo) return placement;
+  Placement other = by_size(c, lives, buffers);
+  return other.bytes < placement.bytes ? other : placement;
+}
+
+/// Activations in the memory of the host, after the state that the program keeps there.
+void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  const Placement placement = place_by_lifetime(c, lives, buffers);
+  for (const BufferId buffer : buffers)
+    c.buffers[buffer].offset = kHostOffset + c.program.memory.host + placement.offsets[buffer];
+  c.program.memory.host += placement.bytes;
+}
+
 }  // namespace
 
 void place_buffers(Compiler& c) {
@@ -236,16 +256,14 @@ void place_buffers(Compiler& c) {
   const int64_t persistent = place_persistent(c, shares);
   std::vector<Lifetime> lives = lifetimes(c);
   keep_for_comm(c, lives);
-  std::vector<BufferId> buffers;
+  std::vector<BufferId> buffers, offloaded;
   for (size_t b = 0; b < c.buffers.size(); ++b) {
-    if (shares[b] && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));
+    if (shares[b] && lives[b].first >= 0)
+      (c.buffers[b].is_offloaded ? offloaded : buffers).push_back(static_cast<BufferId>(b));
   }
-  Placement placement = by_first_use(c, lives, buffers);
-  if (buffers.size() <= kSortBySizeUpTo) {
-    Placement other = by_size(c, lives, buffers);
-    if (other.bytes < placement.bytes) placement = std::move(other);
-  }
+  const Placement placement = place_by_lifetime(c, lives, buffers);
   for (BufferId buffer : buffers) c.buffers[buffer].offset = persistent + placement.offsets[buffer];
+  place_offloaded(c, lives, offloaded);
 
   Program& p = c.program;
   p.arena_bytes = persistent + placement.bytes;

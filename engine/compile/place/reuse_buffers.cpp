@@ -59,6 +59,7 @@ void reuse_buffers(Compiler& c) {
       now[out] = in;
       v.outputs[place.output] = in;
       lives[in].last = lives[out].last;
+      c.buffers[in].lasts_until = std::max(c.buffers[in].lasts_until, c.buffers[out].lasts_until);
       if (c.buffers[out].kind == BufferKind::activation) c.buffers[in].kind = BufferKind::activation;
       break;
     }

@@ -79,6 +79,7 @@ Row row_of(const Program& program, const Instruction& i, size_t index, const std
   std::vector<std::string> waits, notes;
   for (int w : i.waits) waits.push_back(std::to_string(w));
   if (!waits.empty()) notes.push_back("waits " + join(waits, ","));
+  if (i.idle) notes.emplace_back("idle");
   if (i.launch >= 0) notes.push_back("launch " + std::to_string(i.launch));
   if (i.attrs != Attrs()) notes.push_back(to_string(i.attrs));
   return {std::to_string(index), std::string(to_string(i.stream)),

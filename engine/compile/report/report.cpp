@@ -57,7 +57,7 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
   return result;
 }
 
-/// The cuts alone: not the axes that it still must be summed over.
+/// Only the axes that shard it, without the axes over which it is a partial sum.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
   return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
@@ -67,7 +67,7 @@ Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layou
 /// A count that may exceed an int64_t.
 Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
 
-/// Elements of the parameters that a layer reads, also of those that it shares.
+/// Elements of the parameters that a layer reads, including shared ones.
 int64_t count_parameters(const Graph& graph, const Layer& layer) {
   int64_t count = 0;
   for (const TensorId t : layer.inputs) {
@@ -165,6 +165,8 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
   if (i.opcode == Opcode::collective)
     return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
   if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
+  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty())
+    return {{program.stage}, place.ring, {}};
   if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
   return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
 }
@@ -204,7 +206,8 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
   return rows;
 }
 
-/// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group.
+/// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group. Copies between a
+/// rank and its host are of groups of one rank.
 Json communication_totals(const RankClasses& classes) {
   struct Total {
     int64_t calls = 0, bytes = 0;
@@ -219,12 +222,14 @@ Json communication_totals(const RankClasses& classes) {
                                   [&](int rank) { return kind.first(classes.mesh, rank) == rank; }));
     }
     for (const Instruction& i : program.instructions) {
-      if (!communicates(i) || i.opcode == Opcode::recv) continue;
+      const bool copies = i.opcode == Opcode::copy;
+      if (!copies && (!communicates(i) || i.opcode == Opcode::recv)) continue;
       const bool collective = i.opcode == Opcode::collective;
       const auto times = collective ? led[static_cast<size_t>(i.group)] : static_cast<int64_t>(classes.ranks[c].size());
       if (times == 0) continue;
-      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : 2;
-      Total& total = totals[{std::string(to_string(i.purpose)), kind_of(i), size}];
+      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : copies ? 1 : 2;
+      const std::string kind = copies ? std::string(to_string(i.stream)) : kind_of(i);
+      Total& total = totals[{std::string(to_string(i.purpose)), kind, size}];
       total.calls += times;
       total.bytes += times * i.bytes();
     }
@@ -302,7 +307,10 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
     Json row = call_json(i);
     if (i.opcode == Opcode::collective)
       row["group"] = table.id(of_class, i);
-    else if (classes.has_stage_peer(program, i))
+    else if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) {
+      row["ring"] = table.id({{program.stage}, place.ring, {}}, {of_class});
+      row["distance"] = place.step;
+    } else if (place.stage >= 0)
       row["peer_stage"] = i.peer / classes.mesh.size();
     else
       row["peer"] = i.peer;
@@ -455,7 +463,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"notes", plan.notes},
                  {"sizes", sizes_json(graph, plan)}};
   for (const ExpertShare& share : expert_shares(graph, plan))
-    report["experts_per_rank"].push_back({{"per_rank", share.held}, {"all", share.all}});
+    report["experts_per_rank"].push_back({{"per_rank", share.per_rank}, {"all", share.all}});
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);

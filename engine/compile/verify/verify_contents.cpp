@@ -118,13 +118,13 @@ class Contents {
     const bool by_name = code.opcode != Opcode::print && !is_persistent(access.begin());
     const int name = by_name ? id_of(*access.operand) : -1;
     const bool of_step = by_name && adds_up(name, access.begin());
-    bool told = false;
+    bool is_reported = false;
     bytes_.for_each(access.begin(), access.end(), [&](Content& c) {
-      if (told) return;
+      if (is_reported) return;
       const auto what = [&] { return code.name + " reads " + access.operand->tensor; };
       if (c.writer == kNothing) {
         faults_.push_back({p_.rank, i, what() + " before anything has been written there"});
-        told = true;
+        is_reported = true;
         return;
       }
       const bool other_time = c.micro_batch >= 0 && code.micro_batch >= 0 && c.micro_batch != code.micro_batch;
@@ -134,7 +134,7 @@ class Contents {
                          what() + ", but instruction " + std::to_string(c.writer) + " (" +
                              p_.instructions[c.writer].name + ") has written " + names_[c.name] + of +
                              " to the same place"});
-      told = true;
+      is_reported = true;
     });
   }
 

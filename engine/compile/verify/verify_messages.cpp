@@ -25,16 +25,17 @@ void verify_pair(const RankClasses& classes, const MessagePlace& send, const Mes
   const Instruction& r = at(classes, recv);
   const Operand& from = s.inputs[0];
   const Operand& to = r.outputs[0];
-  const std::string told = r.name + micro_batch_text(r) + " from rank " + std::to_string(send.rank) + ": it receives " +
-                           s.name + micro_batch_text(s) + ", its instruction " + std::to_string(send.index);
+  const std::string mismatch = r.name + micro_batch_text(r) + " from rank " + std::to_string(send.rank) +
+                               ": it receives " + s.name + micro_batch_text(s) + ", its instruction " +
+                               std::to_string(send.index);
   if (from.bytes() != to.bytes()) {
     faults.push_back(
         {recv.rank, recv.index,
-         told + ", of " + std::to_string(from.bytes()) + " bytes instead of " + std::to_string(to.bytes())});
+         mismatch + ", of " + std::to_string(from.bytes()) + " bytes instead of " + std::to_string(to.bytes())});
   } else if (from.tensor != to.tensor && s.name.substr(4) != r.name.substr(4)) {
-    faults.push_back({recv.rank, recv.index, told});
+    faults.push_back({recv.rank, recv.index, mismatch});
   } else if (s.micro_batch != r.micro_batch) {
-    faults.push_back({recv.rank, recv.index, told});
+    faults.push_back({recv.rank, recv.index, mismatch});
   }
 }
 

@@ -12,17 +12,15 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kOrderedStreams = 5;
-
 /// For each instruction: the last instruction of each stream that has certainly finished before it starts,
 /// and the sends (by peer, in order) that have certainly been received.
 struct Before {
-  std::array<int, kOrderedStreams> finished;
+  std::array<int, kStreams> finished;
   std::map<int, int> received;
 
   Before() { finished.fill(-1); }
   void include(const Before& other) {
-    for (size_t s = 0; s < kOrderedStreams; ++s) finished[s] = std::max(finished[s], other.finished[s]);
+    for (size_t s = 0; s < kStreams; ++s) finished[s] = std::max(finished[s], other.finished[s]);
     for (const auto& [peer, send] : other.received) include_send(peer, send);
   }
   void include_send(int peer, int send) {
@@ -33,7 +31,7 @@ struct Before {
 
 std::vector<Before> happens_before(const Program& p) {
   std::vector<Before> before(p.instructions.size());
-  std::array<int, kOrderedStreams> previous;
+  std::array<int, kStreams> previous;
   previous.fill(-1);
   for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
     const Instruction& code = p.instructions[i];

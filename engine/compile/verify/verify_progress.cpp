@@ -44,7 +44,7 @@ class Progress {
       complete_.emplace_back(p.instructions.size(), false);
       begun_.emplace_back(p.instructions.size(), false);
       messages_.emplace_back();
-      std::array<Lane, 5> lanes;
+      std::array<Lane, kStreams> lanes;
       for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
         const int lane = by_streams ? static_cast<int>(p.instructions[i].stream) : 0;
         lanes[lane].indices.push_back(i);

@@ -125,17 +125,17 @@ class Served {
   /// Verifies that each element has one server.
   void tile(const Bucket& b) {
     std::map<int64_t, int64_t> parts;
-    int64_t held = 0;
+    int64_t stored = 0;
     for (const auto& [rank, part] : holders_[b.name]) {
       parts[part.begin] = part.end;
-      held += part.end - part.begin;
+      stored += part.end - part.begin;
     }
     int64_t end = 0;
     for (const auto& [begin, last] : parts)
       if (begin == end) end = last;
-    if (end != b.elements || held != b.elements)
-      fault(-1,
-            b.name + " has " + std::to_string(b.elements) + " elements, but the servers store " + std::to_string(held));
+    if (end != b.elements || stored != b.elements)
+      fault(-1, b.name + " has " + std::to_string(b.elements) + " elements, but the servers store " +
+                    std::to_string(stored));
   }
 
   /// Verifies that each worker receives the weights once, before they change.

@@ -7,7 +7,7 @@
 // sees keys 0 .. i, with attr window: N only i - N + 1 .. i. With attr softcap a score x becomes softcap * tanh(x /
 // softcap). Outputs: out [b, t, (g, r, e)], and for the backward pass the log of each row's sum of exponentials, [b, g,
 // r, t]. A row that sees no key is 0, and so is its log. With attr exchanges_keys the ranks that share the rows
-// exchange keys and values (key_exchange.h).
+// exchange keys and values (key_exchange.h). With attr sinks another last input adds a term to each sum (sinks.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/sinks.h"
 #include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
@@ -26,6 +27,9 @@
 #include "engine/ops/row_order.h"
 
 namespace trainctl {
+
+extern const OpDef attention_sinks_grad_op;  // attention_sinks.cpp
+
 namespace {
 
 constexpr int64_t kMostHeadDim = 256;
@@ -35,7 +39,7 @@ bool has_mask(Infos in) { return in.size() % 2 == 0; }
 bool reads_documents(const Attrs& attrs) { return attrs.text("mask") == "documents"; }
 bool side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads") == "qkv"; }
 
-/// Checks the inputs, and returns the sizes.
+/// Checks the inputs without the sinks, and returns the sizes.
 AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   expect_inputs(op, in, 1, 4);
   const bool packed = is_packed(in);
@@ -110,7 +114,7 @@ RuleText rule_with_exchange(Infos in, const Attrs& attrs) {
   return with_heads(std::move(rule), size.g, false);
 }
 
-RuleText attention_rule(Infos in, const Attrs& attrs) {
+RuleText rule_without_sinks(Infos in, const Attrs& attrs) {
   if (attrs.flag(kExchangesKeys)) return rule_with_exchange(in, attrs);
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
@@ -132,14 +136,29 @@ RuleText attention_rule(Infos in, const Attrs& attrs) {
                     size_of("attention", in, attrs).g, false);
 }
 
+RuleText attention_rule(Infos in, const Attrs& attrs) {
+  RuleText rule = rule_without_sinks(without_sinks(in, attrs), attrs);
+  if (attrs.flag(kSinks)) add_sinks(rule, side_by_side(attrs));
+  return rule;
+}
+
 /// (dy, inputs, out, logs) -> the gradient of each input but the mask
 void attention_backward(GradBuilder& g) {
+  Attrs attrs = g.attrs();
+  const bool has_sinks = attrs.flag(kSinks);
+  const int count = g.num_inputs() - (has_sinks ? 1 : 0);
+  attrs.erase(kSinks);
   std::vector<TensorId> inputs = {g.out_grad()};
-  for (int i = 0; i < g.num_inputs(); ++i) inputs.push_back(g.in(i));
+  for (int i = 0; i < count; ++i) inputs.push_back(g.in(i));
   inputs.push_back(g.out(0));
   inputs.push_back(g.out(1));
-  const std::vector<int> which = g.num_inputs() <= 2 ? std::vector<int>{0} : std::vector<int>{0, 1, 2};
-  g.set_in_grads(which, "attention_grad", std::move(inputs), g.attrs());
+  const std::vector<int> which = count <= 2 ? std::vector<int>{0} : std::vector<int>{0, 1, 2};
+  if (has_sinks) {
+    Attrs of_sinks;
+    if (attrs.has(kRowOrder)) of_sinks.set(kRowOrder, attrs.integer(kRowOrder));
+    g.set_in_grad(count, attention_sinks_grad_op.name, {g.out_grad(), g.out(0), g.out(1), g.in(count)}, of_sinks);
+  }
+  g.set_in_grads(which, "attention_grad", std::move(inputs), std::move(attrs));
 }
 
 /// The part of all scores that rows see. If rows are cut by position, the rank with the last ones sees most keys, and
@@ -162,7 +181,7 @@ struct Products {
 };
 
 Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, const Products& products) {
-  const AttentionSize size = size_of("attention", in, attrs);
+  const AttentionSize size = size_of("attention", without_sinks(in, attrs), attrs);
   Cost cost = traffic_cost(operands_in, out, 0);
   const double scores = static_cast<double>(size.b * size.g * size.r) * static_cast<double>(size.t * size.s);
   const double seen = scores * seen_part(size, attrs);
@@ -213,6 +232,11 @@ Attrs optional_attrs() {
           {kPartOfKeys, true},
           {kRowOrder, int64_t{4}}};
 }
+Attrs optional_forward_attrs() {
+  Attrs attrs = optional_attrs();
+  attrs.set(kSinks, true);
+  return attrs;
+}
 Attrs example_attrs() { return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}}; }
 
 /// q, k and v of the layer's packed input, as three tensors.
@@ -244,6 +268,14 @@ std::vector<TensorId> exchanging_inputs(LayerContext& layer, int64_t heads, int6
   if (layer.inputs.size() > 2) return layer.inputs;
   std::vector<TensorId> inputs = unpacked(layer, heads, kv_heads, head_dim);
   inputs.insert(inputs.end(), layer.inputs.begin() + 1, layer.inputs.end());
+  return inputs;
+}
+
+/// Adds the sinks of the layer, if it has them.
+std::vector<TensorId> with_sinks(LayerContext& layer, std::vector<TensorId> inputs, int64_t heads, Attrs& attrs) {
+  if (!layer.attrs.flag("sinks")) return inputs;
+  attrs.set(kSinks, true);
+  inputs.push_back(layer.builder.parameter("sinks", {heads}, constant_init(0)));
   return inputs;
 }
 
@@ -282,7 +314,10 @@ extern const KernelDef reorder_rows_kernel = {
 extern const OpDef attention_op = {
     .name = "attention",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      const Infos all = in;
+      in = without_sinks(in, attrs);
       const AttentionSize a = size_of("attention", in, attrs);
+      if (attrs.flag(kSinks)) expect_shape("attention", "the input of sinks", all.back(), {a.heads()});
       if (reads_documents(attrs) && (!has_mask(in) || in.back().dtype != DType::i32 || a.t != a.s))
         shape_error(fmt::format(
             "attention: mask: documents needs as many queries as keys, and a last input i32 [{}, {}]", a.b, a.s));
@@ -297,10 +332,11 @@ extern const OpDef attention_op = {
                    },
                .example =
                    [] {
-                     return KernelExample{.what = "out, log of sums; packed q, k and v, or three inputs(, mask)",
-                                          .inputs = {{{4, 1024, 2304}}},
-                                          .attrs = example_attrs(),
-                                          .optional = optional_attrs()};
+                     return KernelExample{
+                         .what = "out, log of sums; packed q, k and v, or three inputs(, mask)(, sinks)",
+                         .inputs = {{{4, 1024, 2304}}},
+                         .attrs = example_attrs(),
+                         .optional = optional_forward_attrs()};
                    }},
     .in_generation = InGeneration::reads_caches,
 };
@@ -361,6 +397,9 @@ extern const LayerDef attention_layer = {
              .one_of({"keys", "documents"})
              .defaults(std::string("keys")),
          number("scale", "Factor of the scores; default: 1 / sqrt(features per head).").above(0),
+         flag("sinks", false,
+              "Each query head has a trained number s, the weight NAME.sinks [heads], and e^s is added to the sum of "
+              "exponentials by which its weights are divided (gpt-oss). Its initial value is 0."),
          text("packing",
               "Layout of a packed input. heads: for each kv head its query heads, k and v; can be cut by heads. qkv: "
               "all heads of q, then k, then v, as in GPT-2.")
@@ -410,18 +449,20 @@ extern const LayerDef attention_layer = {
             attrs.set(kExchangesKeys, true);
             if (packed) attrs.set("packing", layer.attrs.text("packing"));
             if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
-            return layer.builder.emit("attention", exchanging_inputs(layer, heads, kv_heads, head_dim),
-                                      std::move(attrs))[0];
+            std::vector<TensorId> inputs =
+                with_sinks(layer, exchanging_inputs(layer, heads, kv_heads, head_dim), heads, attrs);
+            return layer.builder.emit("attention", std::move(inputs), std::move(attrs))[0];
           }
           if (packed) {
             attrs.set("group", heads / kv_heads);
             attrs.set("packing", layer.attrs.text("packing"));
           }
-          return layer.emit("attention", std::move(attrs));
+          std::vector<TensorId> inputs = with_sinks(layer, layer.inputs, heads, attrs);
+          return layer.builder.emit("attention", std::move(inputs), std::move(attrs))[0];
         },
 };
 
-extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op},
+extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op, &attention_sinks_grad_op},
                                           .kernels = {&attention_merge_kernel, &reorder_rows_kernel},
                                           .layers = {&attention_layer},
                                           .profile_part = "attention"};

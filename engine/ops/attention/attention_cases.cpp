@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/sinks.h"
 #include "engine/ops/row_order.h"
 #include "tests/op_cases/op_cases.h"
 
@@ -14,10 +15,13 @@ struct NaiveHeads {
   const Inputs& in;
   int64_t t, s, g, r, d, e;  ///< e: features of a head of values
   int64_t window;
-  bool packed, side_by_side, documents;
+  bool packed, side_by_side, documents, has_sinks;
+  size_t count;  ///< inputs without the sinks
 
   NaiveHeads(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
-    packed = in.size() <= 2;
+    has_sinks = attrs.flag(kSinks);
+    count = in.size() - (has_sinks ? 1 : 0);
+    packed = count <= 2;
     documents = attrs.text("mask") == "documents";
     window = attrs.integer("window", 0);
     side_by_side = attrs.text("packing", "heads") == "qkv";
@@ -38,10 +42,10 @@ struct NaiveHeads {
     if (causal && j > i) return false;
     if (window > 0 && i - j >= window) return false;
     if (documents) {
-      const double own = in.back().values[b * s + i];
-      return in.back().values[b * s + j] == own && static_cast<double>(j) >= own;
+      const double own = in[count - 1].values[b * s + i];
+      return in[count - 1].values[b * s + j] == own && static_cast<double>(j) >= own;
     }
-    return in.size() % 2 == 1 || in.back().values[b * s + j] != 0;
+    return count % 2 == 1 || in[count - 1].values[b * s + j] != 0;
   }
 
  private:
@@ -67,7 +71,8 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < n.t; ++i) {
-        double top = -INFINITY, total = 0;
+        const double sink = n.has_sinks ? in.back().values[h] : -INFINITY;
+        double top = sink, total = 0;
         for (int64_t j = 0; j < n.s; ++j) {
           p[j] = 0;
           for (int64_t e = 0; e < n.d; ++e) p[j] += scale * n.q(b, i, h, e) * n.k(b, j, h, e);
@@ -75,6 +80,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
           if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
         }
         for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
+        if (n.has_sinks) total += std::exp(sink - top);
         if (total == 0 && attrs.flag(kPartOfKeys)) out[1].values[(b * heads + h) * n.t + i] = kNoKeys;
         if (total == 0) continue;
         out[1].values[(b * heads + h) * n.t + i] = top + std::log(total);
@@ -85,6 +91,23 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
       }
     }
   }
+  return out;
+}
+
+/// dy, out, logs, sinks; dy and out are in the order of ranks.
+Outputs sinks_grad(const NaiveCall& call) {
+  const Shape& shape = call.in[0].shape;
+  const int64_t heads = call.in[3].shape[0], t = shape[1], e = shape[2] / heads;
+  const RowOrder order = RowOrder::of(call.attrs, t);
+  Outputs out{zeros({heads})};
+  for (int64_t row = 0; row < shape[0] * t; ++row)
+    for (int64_t h = 0; h < heads; ++h) {
+      double dot = 0;
+      for (int64_t i = (row * heads + h) * e; i < (row * heads + h + 1) * e; ++i)
+        dot += call.in[0].values[i] * call.in[1].values[i];
+      const double log = call.in[2].values[(row / t * heads + h) * t + order.position(row % t)];
+      out[0].values[h] -= std::exp(call.in[3].values[h] - log) * dot;
+    }
   return out;
 }
 
@@ -139,6 +162,10 @@ Attrs side_by_side(Attrs attrs) {
   return attrs;
 }
 
+Attrs sinking(Attrs attrs) {
+  attrs.set(kSinks, true);
+  return attrs;
+}
 Attrs exchanging(Attrs attrs) {
   attrs.set(kExchangesKeys, true);
   return attrs;
@@ -204,6 +231,29 @@ void add_windows(std::vector<OpCase>& rows) {
   rows.push_back(windowed(with_documents(packed(2, 40, 1, 2, 2, true)), 6, 2));
 }
 
+OpCase with_sinks(OpCase row) {
+  row.inputs.push_back({{row.outputs[1][1] * row.outputs[1][2]}});
+  row.attrs.set(kSinks, true);
+  return row;
+}
+
+void add_sinks_cases(std::vector<OpCase>& rows) {
+  for (const bool causal : {false, true}) {
+    rows.push_back(with_sinks(packed(2, 9, 2, 4, 2, causal)));
+    rows.push_back(with_sinks(apart(2, 12, 7, 2, 2, 3, causal)));
+    rows.push_back(with_sinks(with_mask(apart(2, 12, 10, 2, 1, 2, causal))));
+    rows.push_back(with_sinks(with_mask(packed(6, 1, 2, 3, 2, causal))));  // some rows see no key
+    rows.push_back(with_sinks(with_documents(packed(2, 40, 1, 2, 1, causal))));
+    rows.push_back(with_sinks(packed(2, 12, 2, 8, 2, causal)));  // heads as the library takes them
+  }
+  rows.push_back(with_sinks(apart(2, 6, 6, 1, 4, 2, true)));  // query heads are cut
+  rows.push_back(with_sinks(windowed(apart(1, 12, 12, 2, 1, 8, true), 4)));
+  rows.push_back(with_sinks(windowed(packed(1, 70, 1, 1, 1, true), 50, 1.5)));
+  OpCase grouped = packed(2, 9, 2, 2, 3, true);
+  grouped.attrs = side_by_side(grouped.attrs);
+  rows.push_back(with_sinks(grouped));
+}
+
 /// Wide heads need a smaller scale: softmax would round all but one weight of a row away in bf16.
 OpCase scaled(OpCase row, double scale) {
   row.attrs.set("scale", scale);
@@ -221,6 +271,7 @@ OpCase with_values(OpCase row, int64_t features) {
 std::vector<OpCase> attention_rows() {
   std::vector<OpCase> attention_rows;
   add_windows(attention_rows);
+  add_sinks_cases(attention_rows);
   for (const bool causal : {false, true}) {
     attention_rows.push_back(packed(1, 1, 1, 2, 1, causal));
     attention_rows.push_back(packed(4, 17, 3, 4, 1, causal));
@@ -307,6 +358,13 @@ std::vector<KernelCase> attention_kernels() {
                    of(3),
                    1e-6});
   add_exchanges(calls);
+  for (const int64_t ranks : {1, 3}) {
+    calls.push_back({"attention_sinks_grad",
+                     {{{2, 24, 12}}, {{2, 24, 12}}, {{2, 2, 2, 24}}, {{4}}},
+                     {unwritten({4})},
+                     {{kRowOrder, ranks}},
+                     1e-5});
+  }
   return calls;
 }
 
@@ -345,7 +403,15 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 12}}, {{2, 5, 2}}, {{2, 5, 3}}, {{2, 5}}}, of(2)},
           "bt(grd),bs(gd),bs(ge),bs->bt(gre),bgrt",
           "sde",
-          {{2, 3, 18}, {2, 1, 6, 3}}}},
+          {{2, 3, 18}, {2, 1, 6, 3}}},
+         {{"attention", {{{2, 3, 36}}, {{12}}}, sinking(of(2, 4))},
+          "bt(gn),(gr)->bt(gm),bgrt",
+          "tnmr",
+          {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention", {{{2, 3, 36}}, {{12}}}, sinking(side_by_side(of(2, 4)))},
+          "btn,h->btm,bgrt",
+          "tnmgrh",
+          {{2, 3, 24}, {2, 3, 4, 3}}}},
     .gradients = {{{"attention", {{{2, 3, 18}}}, of(2)},
                    {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
                    "whole heads of whole samples",
@@ -359,7 +425,12 @@ extern const OpCases attention_cases = {
                    {"attention_grad bt(grd),bt(grd),bs(gd),bs(gd),bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums s sums tr "
                     "sums tr"},
                    "dk and dv of one kv head add up over the rows of queries and over the query heads",
-                   "s"}},
+                   "s"},
+                  {{"attention", {{{2, 3, 18}}, {{3}}}, sinking(of(2))},
+                   {"attention_sinks_grad bt(gm),bt(gm),bgrt,(gr)->(gr) sums btm",
+                    "attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
+                   "a sink adds up over the rows of its head",
+                   "mr"}},
     .shape_errors =
         {{{"attention", {{{2, 3}}}, of(2)}, "attention expects [batch, rows, features], but got [2, 3]"},
          {{"attention", {{{2, 3, 8}}}, of(2)},
@@ -377,6 +448,7 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 8}}, {{2, 3, 6}}, {{2, 3, 6}}}, of(2)},
           "attention: the queries are [2, 3, 8], expected a multiple of the 6 features of the keys"},
          {{"attention", {{{2, 3, 6}}, {{2, 4}}}, of(2)}, "attention: the mask is [2, 4], expected [2, 3]"},
+         {{"attention", {{{2, 3, 12}}, {{3}}}, sinking(of(2))}, "attention: the input of sinks is [3], expected [2]"},
          {{"attention", {{{2, 3, 6}}}, windowed(packed(2, 3, 1, 2, 1, false), 2).attrs},
           "attention: a window requires causal"},
          {{"attention", {{{2, 3, 6}}}, with_documents(packed(2, 3, 1, 2, 1, true)).attrs},
@@ -384,12 +456,14 @@ extern const OpCases attention_cases = {
     .kernels = attention_kernels(),
     .kernel_references = {{"attention", attention_call},
                           {"attention_grad", unseen_grad},
+                          {"attention_sinks_grad", sinks_grad},
                           {"attention_merge", merged},
                           {"reorder_rows", reordered}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
                {"attention", ", heads: 2, kv_heads: 1, causal: true, scale: 0.1", {8, 3, 2}, false, {3, 4}},
                {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},
                {"attention", ", heads: 1, causal: true, window: 2, softcap: 5", {8, 4, 1}, false, {4, 3}},
+               {"attention", ", heads: 2, causal: true, sinks: true", {8, 2, 2}, false, {2, 6}},
                {"attention", ", heads: 3, inputs: [shaped, shaped, shaped]", {8, 2, 6}, false, {2, 6}}},
 };
 

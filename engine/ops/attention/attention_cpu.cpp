@@ -17,6 +17,9 @@
 #include "engine/ops/row_order.h"
 
 namespace trainctl {
+
+CpuKernel prepare_attention_sinks_grad(const KernelCall& call);  // attention_sinks_cpu.cpp
+
 namespace {
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
@@ -200,7 +203,10 @@ class AttentionKernel {
 class AttentionForward : public AttentionKernel {
  public:
   explicit AttentionForward(const KernelCall& call)
-      : AttentionKernel(attention_of(call), call), out_(call.out[0].as<float>()), logs_(call.out[1].as<float>()) {
+      : AttentionKernel(attention_of(call), call),
+        sinks_(a_.has_sinks ? call.in[a_.sinks_at].as<float>() : nullptr),
+        out_(call.out[0].as<float>()),
+        logs_(call.out[1].as<float>()) {
     blocks_ = (n_.t + kQueries - 1) / kQueries;
     split(n_.b * n_.heads() * blocks_, call.threads);
   }
@@ -232,9 +238,22 @@ class AttentionForward : public AttentionKernel {
       const bool sees = total > 0 || std::isnan(total);
       logs[c] = sees ? buffers.top[c] + std::log(total) : a_.part ? kNoKeys : 0.0f;
       buffers.factor[c] = sees ? 1.0f / total : 0.0f;
+      if (sinks_ != nullptr) add_sink(sinks_[block.g * n_.r + block.r], sees, c, buffers, logs[c]);
       if (!any) std::fill_n(out + c * a_.out.row, n_.e, 0.0f);
     }
     if (any) scale_rows(out, block, buffers.factor);
+  }
+
+  /// Adds the term of the sink to the sum of a row.
+  static void add_sink(float sink, bool sees, int64_t row, const Buffers& buffers, float& log) {
+    if (!sees) {
+      log = sink;
+      return;
+    }
+    const float top = std::max(buffers.top[row], sink), factor = std::exp(buffers.top[row] - top);
+    const float total = buffers.total[row] * factor + std::exp(sink - top);
+    log = top + std::log(total);
+    buffers.factor[row] = factor / total;
   }
 
   /// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier
@@ -271,6 +290,7 @@ class AttentionForward : public AttentionKernel {
     }
   }
 
+  const float* const sinks_;
   float *out_, *logs_;
   int64_t blocks_ = 0;
 };
@@ -398,6 +418,7 @@ CpuKernel prepare_attention_grad(const KernelCall& call) { return AttentionBackw
 
 extern const CpuKernels attention_cpu = {{"attention", prepare_attention},
                                          {"attention_grad", prepare_attention_grad},
+                                         {"attention_sinks_grad", prepare_attention_sinks_grad},
                                          {"attention_merge", prepare_attention_merge},
                                          {"reorder_rows", prepare_reorder_rows}};
 

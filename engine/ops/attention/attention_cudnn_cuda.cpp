@@ -22,10 +22,11 @@ bool is_uniform(const AttentionCall& a) { return a.size.r == 1 || a.size.g == 1 
 /// The keys that some query of this rank sees; the last row of queries sees all of them if it is causal.
 int64_t seen_keys(const AttentionCall& a) { return a.keys_of(a.size.t); }
 
-/// The library reads 16 bytes at a time; heads begin at multiples of their features.
-bool is_aligned(const KernelCall& call) {
+/// The library reads 16 bytes at a time; heads begin at multiples of their features. It does not read the sinks.
+bool is_aligned(const KernelCall& call, const AttentionCall& a) {
   const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
-  return std::all_of(call.in.begin(), call.in.end(), starts) && std::all_of(call.out.begin(), call.out.end(), starts);
+  const auto end = call.in.end() - (a.has_sinks ? 1 : 0);
+  return std::all_of(call.in.begin(), end, starts) && std::all_of(call.out.begin(), call.out.end(), starts);
 }
 
 std::string sizes(const AttentionCall& a) {
@@ -40,7 +41,7 @@ std::string sizes(const AttentionCall& a) {
 /// Reports once that a bf16 run does not use cuDNN, and why.
 CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward) {
   print_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
-           " uses the built-in kernels, which are slower: " + why);
+             " uses the built-in kernels, which are slower: " + why);
   return nullptr;
 }
 
@@ -51,7 +52,7 @@ std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   if (a.size.d % 8 != 0 || a.size.e % 8 != 0)
     return "cuDNN's attention supports only heads with a multiple of 8 features";
   if (a.causal && a.first_row + a.size.t > a.size.s) return "the last rows are beyond the last key";
-  if (!is_aligned(call)) return "an operand is not aligned to 16 bytes";
+  if (!is_aligned(call, a)) return "an operand is not aligned to 16 bytes";
   return cuda::cudnn_fault();
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/sinks.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -36,6 +37,8 @@ struct AttentionCall {
   bool masked = false;
   bool documents = false;  ///< the mask has the first row of the document of each row; i32
   size_t mask_at = 0;      ///< [b, s], if masked
+  bool has_sinks = false;
+  size_t sinks_at = 0;  ///< [heads], if there are sinks
   bool causal = false;
   int64_t window = 0;     ///< a row sees this many rows, itself the last; 0: all
   int64_t first_row = 0;  ///< index of the first row of queries in the whole
@@ -64,6 +67,8 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   AttentionCall a;
   const TensorArg& x = call.in[first];
   AttentionSize& n = a.size;
+  a.has_sinks = call.attrs.flag(kSinks);
+  if (a.has_sinks) a.sinks_at = first + --count;
   a.packed = count <= 2;
   n.b = x.shape[0], n.t = n.s = x.shape[1], n.d = n.e = call.attrs.integer("head_dim");
   const int64_t width = x.shape[2];

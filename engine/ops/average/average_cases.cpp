@@ -53,6 +53,7 @@ naive::Outputs outer_update(const NaiveCall& call) {
 
 extern const OpCases average_cases = {
     .kernels = average_kernels(),
-    .kernel_references = {{"average_weights", average_weights}, {"exchange_average", exchange_average}, {"outer_update", outer_update}}};
+    .kernel_references = {
+        {"average_weights", average_weights}, {"exchange_average", exchange_average}, {"outer_update", outer_update}}};
 
 }  // namespace trainctl

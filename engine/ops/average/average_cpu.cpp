@@ -27,17 +27,16 @@ CpuKernel prepare_outer_update(const KernelCall& call) {
   const auto rate = static_cast<float>(call.attrs.number("learning_rate")),
              momentum = static_cast<float>(call.attrs.number("momentum")),
              scale = static_cast<float>(call.attrs.number("scale"));
-  return cpu::with_bf16_copy(
-      call, [=, nesterov = call.attrs.flag("nesterov"), sum = call.in[0].as<const float>(),
-             outer = call.out[0].as<float>(), state = call.out[1].as<float>(), w = call.out[2].as<float>(),
-             n = call.in[0].size()] {
-        for (int64_t i = 0; i < n; ++i) {
-          const float g = scale * sum[i];
-          state[i] = momentum * state[i] + g;
-          outer[i] -= rate * (nesterov ? g + momentum * state[i] : state[i]);
-          w[i] = outer[i];
-        }
-      });
+  return cpu::with_bf16_copy(call, [=, nesterov = call.attrs.flag("nesterov"), sum = call.in[0].as<const float>(),
+                                    outer = call.out[0].as<float>(), state = call.out[1].as<float>(),
+                                    w = call.out[2].as<float>(), n = call.in[0].size()] {
+    for (int64_t i = 0; i < n; ++i) {
+      const float g = scale * sum[i];
+      state[i] = momentum * state[i] + g;
+      outer[i] -= rate * (nesterov ? g + momentum * state[i] : state[i]);
+      w[i] = outer[i];
+    }
+  });
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 // after the caches [b, positions, (g, d)] and [b, positions, (g, e)] and starts [b], i32. Row i of a sample has
 // position p = starts[b] + i. Its key and value are written to row p of the caches, and it attends to rows 0 to p of
 // them, or with attr window: N to the last N of these. Rows beyond the caches write nothing, and their output is 0.
-// Attrs are those of attention. out [b, t, (g, r, e)]
+// Attrs are those of attention; with attr sinks the last input has the sinks (attention/sinks.h). out [b, t, (g, r, e)]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ AttentionSize size_of_call(Infos in, const Attrs& attrs) {
   return size;
 }
 
-RuleText cached_attention_rule(Infos in, const Attrs& attrs) {
+RuleText rule_of_cached(Infos in, const Attrs& attrs) {
   const AttentionSize size = size_of_call(in, attrs);
   const std::string why = "cached attention needs all positions and whole heads on one rank";
   if (!is_packed_call(in)) {
@@ -75,8 +75,14 @@ RuleText cached_attention_rule(Infos in, const Attrs& attrs) {
   return {.text = "bs(gd),bs(gd),b,bt(gn)->bt(gm)", .uncuttable = "tnsdm", .why_not = why, .sizes = {{'g', size.g}}};
 }
 
+RuleText cached_attention_rule(Infos in, const Attrs& attrs) {
+  RuleText rule = rule_of_cached(without_sinks(in, attrs), attrs);
+  if (attrs.flag(kSinks)) add_sinks(rule, attrs.text("packing", "heads") == "qkv");
+  return rule;
+}
+
 Cost cached_attention_cost(Infos in, Infos out, const Attrs& attrs) {
-  const AttentionSize size = size_of_call(in, attrs);
+  const AttentionSize size = size_of_call(without_sinks(in, attrs), attrs);
   Cost cost = traffic_cost(in, out, 0);
   const auto scores = static_cast<double>(size.b * size.heads() * size.t * in[0].shape[1]);
   cost.flops = scores * (2.0 * static_cast<double>(size.d + size.e) + 8.0);
@@ -95,7 +101,8 @@ int64_t scratch_of_parts(const std::vector<Shape>& inputs, const std::vector<Sha
 extern const OpDef cached_attention_op = {
     .name = "cached_attention",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      const AttentionSize a = size_of_call(in, attrs);
+      const AttentionSize a = size_of_call(without_sinks(in, attrs), attrs);
+      if (attrs.flag(kSinks)) expect_shape("cached_attention", "the input of sinks", in.back(), {a.heads()});
       return {{{a.b, a.t, a.heads() * a.e}, in[0].dtype}};
     },
     .rule = cached_attention_rule,
@@ -106,7 +113,9 @@ extern const OpDef cached_attention_op = {
                .example =
                    [] {
                      return KernelExample{
-                         .what = "out; inputs: caches, first positions, packed q, k and v of new rows, or three inputs",
+                         .what =
+                             "out; inputs: caches, first positions, packed q, k and v of new rows, or three "
+                             "inputs(, sinks)",
                          .inputs = {{{4, 1024, 1024}},
                                     {{4, 1024, 1024}},
                                     {{4}, KernelExample::Fill::indices},
@@ -115,7 +124,8 @@ extern const OpDef cached_attention_op = {
                          .optional = {{"packing", std::string("heads")},
                                       {"causal", true},
                                       {"window", int64_t{256}},
-                                      {"softcap", 50.0}},
+                                      {"softcap", 50.0},
+                                      {kSinks, true}},
                          .below = [](Infos in, const Attrs&) { return in[0].shape[1]; }};
                    }},
 };

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "engine/ops/attention/sinks.h"
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -17,7 +18,7 @@ struct NewRows {
   bool packed, side_by_side;
 
   NewRows(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
-    packed = in.size() == 4;
+    packed = in.size() - (attrs.flag(kSinks) ? 1 : 0) == 4;
     side_by_side = attrs.text("packing", "heads") == "qkv";
     t = in[3].shape[1], s = in[0].shape[1];
     g = in[0].shape[2] / d;
@@ -55,7 +56,8 @@ Outputs cached_attention(const Inputs& in, const Attrs& attrs) {
         if (position >= n.s) continue;
         const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
         std::vector<double> p;
-        double top = -INFINITY, total = 0;
+        const double sink = attrs.flag(kSinks) ? in.back().values[h] : -INFINITY;
+        double top = sink, total = 0;
         for (int64_t j = first; j <= position; ++j) {
           double score = 0;
           for (int64_t f = 0; f < n.d; ++f) score += scale * n.q(b, i, h, f) * n.key(0, b, j, h / n.r, f);
@@ -64,6 +66,7 @@ Outputs cached_attention(const Inputs& in, const Attrs& attrs) {
           top = std::max(top, score);
         }
         for (double& each : p) total += each = std::exp(each - top);
+        if (attrs.flag(kSinks)) total += std::exp(sink - top);
         for (int64_t f = 0; f < n.e; ++f)
           for (int64_t j = first; j <= position; ++j)
             out[0].values[((b * n.t + i) * heads + h) * n.e + f] +=
@@ -108,6 +111,14 @@ OpCase apart_rows(int64_t b, int64_t t, int64_t positions, int64_t kv_heads, int
   return row;
 }
 
+OpCase with_cached_sinks(OpCase row) {
+  const int64_t kv_heads = row.inputs[0].shape[2] / row.attrs.integer("head_dim");
+  const int64_t features = row.inputs[1].shape[2] / kv_heads;
+  row.inputs.push_back(fixed({row.outputs[0][2] / features}));
+  row.attrs.set(kSinks, true);
+  return row;
+}
+
 TensorInfo starts(int64_t b) { return {{b}, DType::i32}; }
 
 }  // namespace
@@ -117,7 +128,10 @@ extern const OpCases cached_attention_cases = {
              packed_rows(2, 5, 7, 1, 3, 20, {{"window", int64_t{3}}}),
              packed_rows(2, 2, 11, 2, 2, 6, {{"packing", std::string("qkv")}}),
              packed_rows(2, 1, 11, 2, 1, 34, {{"softcap", 1.5}}), apart_rows(2, 1, 13, 2, 2, 4, 4),
-             apart_rows(3, 4, 10, 1, 4, 8, 8), apart_rows(2, 2, 530, 2, 1, 12, 6, {{"window", int64_t{300}}})},
+             apart_rows(3, 4, 10, 1, 4, 8, 8), apart_rows(2, 2, 530, 2, 1, 12, 6, {{"window", int64_t{300}}}),
+             with_cached_sinks(packed_rows(4, 3, 9, 2, 2, 4)), with_cached_sinks(packed_rows(1, 1, 300, 1, 4, 8)),
+             with_cached_sinks(packed_rows(2, 2, 11, 2, 2, 6, {{"packing", std::string("qkv")}})),
+             with_cached_sinks(apart_rows(2, 2, 530, 2, 1, 12, 6, {{"window", int64_t{300}}}))},
     .references = {{"cached_attention", cached_attention}},
     .rules = {{{"cached_attention", {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 32}}}, cached_attrs(4, 2)},
                "bs(gd),bs(gd),b,bt(gn)->bt(gm)",
@@ -128,6 +142,12 @@ extern const OpCases cached_attention_cases = {
                 cached_attrs(4)},
                "bs(gd),bs(gd),b,bt(grd),bt(gd),bt(gd)->bt(grd)",
                "tsdr",
+               {{2, 1, 16}}},
+              {{"cached_attention",
+                {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 32}}, {{4}}},
+                with_more(cached_attrs(4, 2), {{kSinks, true}})},
+               "bs(gd),bs(gd),b,bt(gn),(gr)->bt(gm)",
+               "tnsdm",
                {{2, 1, 16}}},
               {{"cached_attention",
                 {{{2, 5, 4}}, {{2, 5, 6}}, starts(2), {{2, 1, 8}}, {{2, 1, 4}}, {{2, 1, 6}}},

@@ -34,6 +34,7 @@ class CachedAttention {
         q_(call.in[a_.heads.q_at].as<float>()),
         k_(call.in[a_.heads.k_at].as<float>()),
         v_(call.in[a_.heads.v_at].as<float>()),
+        sinks_(a_.heads.has_sinks ? call.in[a_.heads.sinks_at].as<float>() : nullptr),
         out_(call.out[0].as<float>()) {
     const double work =
         static_cast<double>(n_.b * n_.heads() * n_.t) * static_cast<double>(a_.positions * (n_.d + n_.e));
@@ -71,7 +72,8 @@ class CachedAttention {
     const int64_t first = a_.heads.window > 0 ? std::max<int64_t>(0, position - a_.heads.window + 1) : 0;
     const float* const q = q_ + offset_of(a_.heads.q, b, g, r, i);
     const float cap = a_.heads.softcap;
-    float top = -INFINITY, total = 0;
+    const float sink = sinks_ == nullptr ? -INFINITY : sinks_[g * n_.r + r];
+    float top = sink, total = 0;
     for (int64_t j = first; j <= position; ++j) {
       float score = a_.heads.scale * dot(q, k_cache_ + offset_of(a_.k_cache, b, g, 0, j), n_.d);
       if (cap > 0) score = cap * std::tanh(score / cap);
@@ -83,6 +85,7 @@ class CachedAttention {
       total += p;
       for (int64_t e = 0; e < n_.e; ++e) out[e] += p * v[e];
     }
+    if (sinks_ != nullptr) total += std::exp(sink - top);
     for (int64_t e = 0; e < n_.e; ++e) out[e] /= total;
   }
 
@@ -91,7 +94,7 @@ class CachedAttention {
   std::shared_ptr<cpu::Scratch> scratch_;
   float *k_cache_, *v_cache_;
   const int32_t* starts_;
-  const float *q_, *k_, *v_;
+  const float *q_, *k_, *v_, *sinks_;
   float* out_;
   int parts_ = 1;
 };

@@ -22,6 +22,7 @@ struct CachedOperands {
   const T *q = nullptr, *k = nullptr, *v = nullptr;
   const int32_t* starts = nullptr;
   T *k_cache = nullptr, *v_cache = nullptr, *out = nullptr;
+  const T* sinks = nullptr;  ///< [query heads], or null
   float *sums = nullptr, *tops = nullptr,
         *totals = nullptr;  ///< [rows of heads, parts, e] and [rows of heads, parts]; with several parts
 };
@@ -75,6 +76,15 @@ __device__ void meet_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at
   }
 }
 
+/// The output, given the sum over all keys and the largest score. A row that sees no key is 0.
+template <class T>
+__device__ float result_of(const CachedOperands<T>& p, float sum, float total, float top, int64_t head) {
+  if (!(total > 0)) return 0.0f;
+  if (p.sinks == nullptr) return sum / total;
+  const float sink = to_f32(p.sinks[head]), highest = fmaxf(top, sink), factor = expf(top - highest);
+  return sum * factor / (total * factor + expf(sink - highest));
+}
+
 /// Writes the sums of the block's warps: the output, or the part's entry.
 template <class T, int U, int R>
 __device__ void write_part(const CachedOperands<T>& p, const KeySums<U, R>& sums, int64_t head_row, int64_t out_at,
@@ -96,7 +106,8 @@ __device__ void write_part(const CachedOperands<T>& p, const KeySums<U, R>& sums
       sum += factor * parts[w][r][f];
     }
     if (p.parts == 1) {
-      p.out[out_at + (first_head + r) * p.out_heads.head + f] = from_f32<T>(total > 0 ? sum / total : 0.0f);
+      const int64_t head = (head_row + r) % (p.n.g * p.n.r);
+      p.out[out_at + (first_head + r) * p.out_heads.head + f] = from_f32<T>(result_of(p, sum, total, top, head));
       continue;
     }
     const int64_t entry = (head_row + r) * p.parts + blockIdx.y;
@@ -149,7 +160,8 @@ __global__ void __launch_bounds__(kCachedThreads) combine_kernel(CachedOperands<
     total += factor * p.totals[part];
     sum += factor * p.sums[part * p.n.e + f];
   }
-  p.out[i] = from_f32<T>(total > 0 ? sum / total : 0.0f);  // rows of heads are in the order of the output
+  // Rows of heads are in the order of the output.
+  p.out[i] = from_f32<T>(result_of(p, sum, total, top, i / p.n.e % (p.n.g * p.n.r)));
 }
 
 template <int N>
@@ -182,6 +194,7 @@ CachedOperands<T> operands_of_cached(const CudaKernelCall& call) {
   p.q = call.in[a.q_at].as<T>(), p.k = call.in[a.k_at].as<T>(), p.v = call.in[a.v_at].as<T>();
   p.k_cache = call.in[0].as<T>(), p.v_cache = call.in[1].as<T>(), p.starts = call.in[2].as<int32_t>();
   p.out = call.out[0].as<T>();
+  if (a.has_sinks) p.sinks = call.in[a.sinks_at].as<T>();
   return p;
 }
 
@@ -202,8 +215,8 @@ CudaKernel prepare_cached(const CudaKernelCall& call) {
         now.tops = now.sums + entries * now.n.e, now.totals = now.tops + entries;
       }
       const int64_t groups = now.n.b * now.n.t * now.n.g;
-      launch(append_kernel<T>, cached_blocks(groups * (now.n.d + now.n.e)), kCachedThreads, 0, stream, "cached_attention",
-             now);
+      launch(append_kernel<T>, cached_blocks(groups * (now.n.d + now.n.e)), kCachedThreads, 0, stream,
+             "cached_attention", now);
       launch(attend_kernel<T, kU, kR>,
              dim3(static_cast<unsigned>(groups * now.chunks), static_cast<unsigned>(now.parts)), kCachedThreads, 0,
              stream, "cached_attention", now);

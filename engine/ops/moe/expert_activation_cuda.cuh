@@ -43,4 +43,37 @@ __device__ float activated(float x, float& slope) {
   }
 }
 
+/// The result of the function for a number of each part of u, and its slopes in both.
+struct ActivatedPair {
+  float a, slope, other_slope;
+};
+
+/// clamped_swiglu of a gate and the other part, given sigmoid(kClampRate * the clamped gate).
+__device__ inline ActivatedPair clamped_swiglu(float gate, float other, float s) {
+  const float g = fminf(gate, kClampLimit), up = fminf(fmaxf(other, -kClampLimit), kClampLimit);
+  return {g * s * (up + 1), gate <= kClampLimit ? (up + 1) * s * (1 + kClampRate * g * (1 - s)) : 0.0f,
+          fabsf(other) <= kClampLimit ? g * s : 0.0f};
+}
+
+/// `other` is not used by functions of one part.
+__device__ inline ActivatedPair activated_pair(ExpertActivation activation, float gate, float other) {
+  if (activation == ExpertActivation::clamped_swiglu)
+    return clamped_swiglu(gate, other, sigmoid_of(kClampRate * fminf(gate, kClampLimit)));
+  float slope;
+  const float v = activated(activation, gate, slope);
+  return is_gated(activation) ? ActivatedPair{v * other, other * slope, v} : ActivatedPair{v, slope, 0.0f};
+}
+
+/// The same by approximate instructions.
+template <ExpertActivation A>
+__device__ ActivatedPair activated_pair(float gate, float other) {
+  if constexpr (A == ExpertActivation::clamped_swiglu) {
+    return clamped_swiglu(gate, other, __fdividef(1.0f, 1.0f + __expf(-kClampRate * fminf(gate, kClampLimit))));
+  } else {
+    float slope;
+    const float v = activated<A>(gate, slope);
+    return is_gated(A) ? ActivatedPair{v * other, other * slope, v} : ActivatedPair{v, slope, 0.0f};
+  }
+}
+
 }  // namespace trainctl

@@ -1,12 +1,15 @@
 // The experts of a mixture: y[t] = sum over j of weights[t, j] * down_e act(up_e x[t]) with e = ids[t, j].
 //   x [.., d], weights [.., k], ids [.., k], up [experts, parts, hidden, d], down [experts, d, hidden] -> y [.., d],
 //   kept
-// Gated activations have two parts: act(part 0) * part 1. `kept` has the rows of `up`'s products for the backward pass,
-// ordered by expert: its elements belong to (token, expert) pairs that only this kernel and its gradient know. Its size
-// is attr capacity times the mean number of pairs of a rank, whatever the cut; a rank that receives more stops the run.
+// Gated activations have two parts: act(part 0) * part 1; clamped_swiglu is that of gpt-oss (experts_size.h). With
+// biases, up_bias [experts, parts, hidden] and down_bias [experts, d] are two more inputs. `kept` has the rows of
+// `up`'s products for the backward pass, ordered by expert: its elements belong to (token, expert) pairs that only this
+// kernel and its gradient know. Its size is attr capacity times the mean number of pairs of a rank, whatever the cut; a
+// rank that receives more stops the run.
 //
 // Experts are cut like any other factor: a rank computes the terms of its own experts, so y is a partial sum, as it is
-// if the hidden features are cut. Tokens are cut like the rows of a product.
+// if the hidden features are cut; then the rank with the first of them adds down_bias. Tokens are cut like the rows of
+// a product.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -54,9 +57,12 @@ WrittenMatrices written_by_experts(const Shape& up, const Shape& kept) {
   return {experts, num_elements(kept) / std::max<int64_t>(1, experts * inner), inner};
 }
 
+bool has_biases(Infos in) { return in.size() == 7; }
+
 void expect_experts_grad(Infos in) {
   using namespace example;
-  expect(in.size() == 7, "it expects dy, x, weights, ids, up, down and the kept rows");
+  expect(in.size() == 7 || in.size() == 8,
+         "it expects dy, x, weights, ids, up, down, the kept rows, and with biases down_bias");
   expect_shape(in[0], in[1].shape, "dy");
 }
 
@@ -77,7 +83,8 @@ int64_t number_of_experts(Infos, const Attrs& attrs) { return attrs.integer("exp
 extern const OpDef experts_op = {
     .name = "experts",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("experts", in, 5, 5);
+      expect_inputs("experts", in, 5, 7);
+      if (in.size() == 6) shape_error("experts expects both biases or none");
       expect_floats("experts", in.first(2));
       expect_floats("experts", in.subspan(3));
       expect_ndim("experts", in[0], 2);
@@ -89,12 +96,17 @@ extern const OpDef experts_op = {
         shape_error(fmt::format("experts: the first weight is {}, expected [experts, parts, hidden, {}]",
                                 to_string(in[3]), x.back()));
       expect_shape("experts", "the second weight", in[4], {up[0], up[3], up[2]});
+      if (has_biases(in)) {
+        expect_shape("experts", "the first bias", in[5], {up[0], up[1], up[2]});
+        expect_shape("experts", "the second bias", in[6], {up[0], up[3]});
+      }
       return {in[0], {kept_shape(in, attrs), in[0].dtype}};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const std::string rows = letters(in[0].shape.size() - 1, "dkephioq");
       const int64_t hidden = in[3].shape[2], block = attrs.integer("block");
-      return {.text = fmt::format("{0}d,{0}k,{0}k,ep(hi)d,eo(hi)->{0}o,{0}ehq", rows),
+      const char* const biases = has_biases(in) ? ",ep(hi),eo" : "";
+      return {.text = fmt::format("{0}d,{0}k,{0}k,ep(hi)d,eo(hi){1}->{0}o,{0}ehq", rows, biases),
               .uncuttable = "dkpioq",
               .why_not = "experts read and write whole tokens; cut the batch, the experts or their hidden features",
               .sizes = {{'h', hidden / block}},
@@ -102,8 +114,10 @@ extern const OpDef experts_op = {
     },
     .backward =
         [](GradBuilder& g) {
-          g.set_in_grads({0, 1, 3, 4}, "experts_grad",
-                         {g.out_grad(), g.in(0), g.in(1), g.in(2), g.in(3), g.in(4), g.out(1)}, g.attrs());
+          std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.in(1), g.in(2), g.in(3), g.in(4), g.out(1)};
+          if (g.num_inputs() == 5) return (void)g.set_in_grads({0, 1, 3, 4}, "experts_grad", inputs, g.attrs());
+          inputs.push_back(g.in(6));
+          g.set_in_grads({0, 1, 3, 4, 5, 6}, "experts_grad", inputs, g.attrs());
         },
     .kernel = {.name = "experts",
                .private_outputs = 2,
@@ -117,7 +131,9 @@ extern const OpDef experts_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "y, rows kept for the gradient; inputs x, weights, ids, up, down",
+                     return KernelExample{.what =
+                                              "y, rows kept for the gradient; inputs x, weights, ids, up, down(, "
+                                              "biases)",
                                           .inputs = {{{kExampleTokens, kExampleFeatures}},
                                                      {{kExampleTokens, kExampleTopK}},
                                                      ids({kExampleTokens, kExampleTopK}),
@@ -129,16 +145,18 @@ extern const OpDef experts_op = {
                    }},
 };
 
-/// (dy, x, weights, ids, up, down, kept) -> dx, dweights, dup, ddown
+/// (dy, x, weights, ids, up, down, kept(, down_bias)) -> dx, dweights, dup, ddown(, dup_bias, ddown_bias)
 extern const OpDef experts_grad_op = {
     .name = "experts_grad",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("experts_grad", in, 7, 7);
-      return {in[1], in[2], {in[4].shape}, {in[5].shape}};
+      expect_inputs("experts_grad", in, 7, 8);
+      const Shape& up = in[4].shape;
+      if (in.size() == 7) return {in[1], in[2], {up}, {in[5].shape}};
+      return {in[1], in[2], {up}, {in[5].shape}, {{up[0], up[1], up[2]}}, {in[7].shape}};
     },
     .kernel = {
         .name = "experts_grad",
-        .accumulates = 12,
+        .accumulates = 0b111100,
         .has_products = true,
         .cost = [](Infos in, Infos out, const Attrs& attrs) { return experts_cost(in, in.subspan(1), out, attrs, 2); },
         .written = [](Infos in, Infos) { return written_by_experts(in[4].shape, in[6].shape); },

@@ -1,8 +1,8 @@
 // The experts on CPUs. Pairs of a token and an expert that this rank holds are rows, ordered by expert and then by
 // token; a task computes at most 64 rows of one expert:
-//   u = x up^T    a = act(u)    y += weight * a down^T
-//   backward: da = dy down, dweight = da . a, du = weight * da * act'(u), dx += du up;
-//   then for each expert dup = du^T x, ddown = (weight * dy)^T a
+//   u = x up^T + up_bias    a = act(u)    y += weight * (a down^T + down_bias)
+//   backward: da = dy down, dweight = da . a + dy . down_bias, du = weight * da * act'(u), dx += du up;
+//   then for each expert dup = du^T x, ddown = (weight * dy)^T a, and the biases' gradients sum du and weight * dy
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -106,7 +106,13 @@ float slope(float x) {
 /// a [hidden] of u [parts, hidden].
 template <ExpertActivation activation>
 void activate(int64_t hidden, const float* u, float* a) {
-  if constexpr (is_gated(activation)) {
+  if constexpr (activation == ExpertActivation::clamped_swiglu) {
+    for (int64_t i = 0; i < hidden; ++i) {
+      const float gate = std::min(u[i], kClampLimit);
+      const float up = std::clamp(u[hidden + i], -kClampLimit, kClampLimit);
+      a[i] = gate * sigmoid_of(kClampRate * gate) * (up + 1);
+    }
+  } else if constexpr (is_gated(activation)) {
     for (int64_t i = 0; i < hidden; ++i) a[i] = act<activation>(u[i]) * u[hidden + i];
   } else {
     for (int64_t i = 0; i < hidden; ++i) a[i] = act<activation>(u[i]);
@@ -118,7 +124,13 @@ template <ExpertActivation activation>
 void activate_grad(int64_t hidden, const float* u, const float* da, float weight, float* du) {
   for (int64_t i = 0; i < hidden; ++i) {
     const float g = weight * da[i];
-    if constexpr (is_gated(activation)) {
+    if constexpr (activation == ExpertActivation::clamped_swiglu) {
+      const float gate = std::min(u[i], kClampLimit), s = sigmoid_of(kClampRate * gate);
+      const float up = std::clamp(u[hidden + i], -kClampLimit, kClampLimit);
+      const float of_gate = g * (up + 1) * s * (1 + kClampRate * gate * (1 - s)), of_up = g * gate * s;
+      du[i] = u[i] <= kClampLimit ? of_gate : 0.0f;
+      du[hidden + i] = std::abs(u[hidden + i]) <= kClampLimit ? of_up : 0.0f;
+    } else if constexpr (is_gated(activation)) {
       du[i] = g * u[hidden + i] * slope<activation>(u[i]);
       du[hidden + i] = g * act<activation>(u[i]);
     } else {
@@ -132,6 +144,8 @@ template <class F>
 void with_activation(ExpertActivation activation, const F& f) {
   using enum ExpertActivation;
   switch (activation) {
+    case clamped_swiglu:
+      return f(std::integral_constant<ExpertActivation, clamped_swiglu>());
     case swiglu:
       return f(std::integral_constant<ExpertActivation, swiglu>());
     case geglu:
@@ -271,6 +285,7 @@ struct ExpertOperands {
   const float *x, *weights;
   const int32_t* ids;
   const float *up, *down;
+  const float *up_bias = nullptr, *down_bias = nullptr;  ///< null: no biases, or another rank adds them
 
   ExpertOperands(const KernelCall& call, size_t first)
       : x(call.in[first].as<float>()),
@@ -283,7 +298,13 @@ struct ExpertOperands {
 ExpertsSize size_of_call(const KernelCall& call, size_t first, const TensorArg& kept) {
   ExpertsSize n = ExpertsSize::of(call.in[first + 2].shape, call.in[first + 3].shape, kept.shape);
   n.first = call.in[first + 3].offset[0];
+  n.adds_down_bias = call.in[first + 3].offset[2] == 0;
   return n;
+}
+
+/// to[i] += bias[i]
+void add_bias_row(int64_t count, const float* bias, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] += bias[i];
 }
 
 class ExpertsForward : ExpertsKernel {
@@ -294,7 +315,11 @@ class ExpertsForward : ExpertsKernel {
         in_(call, 0),
         y_(call.out[0].as<float>()),
         kept_(call.out[1].as<float>()),
-        transposed_(static_cast<size_t>(threads_)) {}
+        transposed_(static_cast<size_t>(threads_)) {
+    if (call.in.size() < 7) return;
+    in_.up_bias = call.in[5].as<float>();
+    if (n.adds_down_bias) in_.down_bias = call.in[6].as<float>();
+  }
 
   void operator()() {
     rows_.sort(in_.ids);
@@ -314,9 +339,14 @@ class ExpertsForward : ExpertsKernel {
     gather(in_.x, task, xs);
     const ExpertWeights w = weights_of(task.expert, a + kRowsOfTask * h, thread);
     multiply({.m = task.count, .n = inner, .k = d, .a = xs, .b = w.up, .c = u, .transpose_b = !w.transposed}, thread);
-    for (int64_t i = 0; i < task.count; ++i) activate<activation>(h, u + i * inner, a + i * h);
+    for (int64_t i = 0; i < task.count; ++i) {
+      if (in_.up_bias != nullptr) add_bias_row(inner, in_.up_bias + task.expert * inner, u + i * inner);
+      activate<activation>(h, u + i * inner, a + i * h);
+    }
     float* const y = scratch() + task.first * d;
     multiply({.m = task.count, .n = d, .k = h, .a = a, .b = w.down, .c = y, .transpose_b = !w.transposed}, thread);
+    for (int64_t i = 0; i < task.count && in_.down_bias != nullptr; ++i)
+      add_bias_row(d, in_.down_bias + task.expert * d, y + i * d);
   }
 
   struct ExpertWeights {
@@ -353,7 +383,12 @@ class ExpertsBackward : ExpertsKernel {
         dup_(call.out[2].as<float>()),
         ddown_(call.out[3].as<float>()),
         adds_up_(call.out[2].accumulate),
-        adds_down_(call.out[3].accumulate) {}
+        adds_down_(call.out[3].accumulate) {
+    if (call.in.size() < 8) return;
+    if (n.adds_down_bias) in_.down_bias = call.in[7].as<float>();
+    dup_bias_ = call.out[4].as<float>(), adds_up_bias_ = call.out[4].accumulate;
+    ddown_bias_ = call.out[5].as<float>(), adds_down_bias_ = call.out[5].accumulate;
+  }
 
   void operator()() {
     rows_.sort(in_.ids);
@@ -390,6 +425,8 @@ class ExpertsBackward : ExpertsKernel {
       activate_grad<activation>(h, u, slopes, in_.weights[pair], du + i * inner);
       double dot = 0;
       for (int64_t j = 0; j < h; ++j) dot += double{slopes[j]} * a[j];
+      const float* const bias = in_.down_bias == nullptr ? nullptr : in_.down_bias + task.expert * d;
+      for (int64_t j = 0; j < d && bias != nullptr; ++j) dot += double{dy[i * d + j]} * bias[j];
       dweights_[pair] = static_cast<float>(dot);
       for (int64_t j = 0; j < d; ++j) dy[i * d + j] *= in_.weights[pair];
     }
@@ -419,12 +456,27 @@ class ExpertsBackward : ExpertsKernel {
   void weight_gradients() const {
     contract_rows(dus(), n_.inner(), xs(), n_.features, dup_, adds_up_);
     contract_rows(dys(), n_.features, as(), n_.hidden, ddown_, adds_down_);
+    if (dup_bias_ == nullptr) return;
+    sum_rows(dus(), n_.inner(), true, dup_bias_, adds_up_bias_);
+    sum_rows(dys(), n_.features, n_.adds_down_bias, ddown_bias_, adds_down_bias_);
+  }
+
+  /// to [experts, columns] (+)= the sum of each expert's rows, or 0 if another rank has the sums.
+  void sum_rows(const float* rows, int64_t columns, bool is_here, float* to, bool adds) const {
+    for_each(n_.experts, [&](int64_t expert, int) {
+      float* const sums = to + expert * columns;
+      if (!adds) std::fill_n(sums, columns, 0.0f);
+      for (int64_t row = rows_.begin(expert); is_here && row < rows_.begin(expert + 1); ++row)
+        add_bias_row(columns, rows + row * columns, sums);
+    });
   }
 
   ExpertOperands in_;
   const float *dy_, *kept_;
   float *dx_, *dweights_, *dup_, *ddown_;
   bool adds_up_, adds_down_;
+  float *dup_bias_ = nullptr, *ddown_bias_ = nullptr;
+  bool adds_up_bias_ = false, adds_down_bias_ = false;
 };
 
 }  // namespace

@@ -190,21 +190,88 @@ __global__ void __launch_bounds__(kGroupedThreads) grouped_sums_kernel(SumOverRo
   });
 }
 
-/// a of u. A block computes one row.
+/// The expert of a row: the last one that begins at it or before it.
+__device__ inline int expert_of_row(const int* starts, int experts, int row) {
+  int first = 0, end = experts;
+  while (end - first > 1) {
+    const int middle = (first + end) / 2;
+    if (starts[middle] <= row)
+      first = middle;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+/// Adds the bias [experts, inner] to u, if it is given, and writes a of it. A block computes one row.
 __global__ void __launch_bounds__(kExpertThreads)
-    activate_kernel(ExpertActivation activation, const int* starts, int experts, int64_t hidden, Ref<Mixed> u,
-                    Ref<Mixed> a) {
+    activate_kernel(ExpertActivation activation, const int* starts, int experts, int64_t hidden, Ref<Mixed> bias,
+                    Ref<Mixed> u, Ref<Mixed> a) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t row = blockIdx.x;
   if (row >= starts[experts]) return;
-  const bool gated = activation <= ExpertActivation::geglu;
+  const bool gated = is_gated(activation), has_bias = bias.p != nullptr;
   const int64_t inner = gated ? 2 * hidden : hidden;
+  const int64_t at = row * inner,
+                at_bias = has_bias ? expert_of_row(starts, experts, static_cast<int>(row)) * inner : 0;
+  const auto part = [&](int64_t i) {
+    if (!has_bias) return value(u, at + i);
+    set(u, at + i, value(u, at + i) + value(bias, at_bias + i));
+    return value(u, at + i);
+  };
   for (int64_t i = threadIdx.x; i < hidden; i += kExpertThreads) {
-    float slope;
-    const float v = activated(activation, value(u, row * inner + i), slope);
-    set(a, row * hidden + i, gated ? v * value(u, row * inner + hidden + i) : v);
+    const float gate = part(i), other = gated ? part(hidden + i) : 0.0f;
+    set(a, row * hidden + i, activated_pair(activation, gate, other).a);
   }
+}
+
+/// Adds the bias [experts, features] to rows, times the weight of the row's pair if weights are given. A block computes
+/// one row.
+__global__ void __launch_bounds__(kExpertThreads)
+    add_down_bias_kernel(ExpertRowsRef rows, int experts, int64_t features, Ref<Mixed> bias, Ref<Mixed> weights,
+                         Ref<Mixed> made) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t row = blockIdx.x;
+  if (row >= rows.starts[experts]) return;
+  const int64_t of_expert = expert_of_row(rows.starts, experts, static_cast<int>(row)) * features;
+  const float weight = weights.p == nullptr ? 1.0f : value(weights, rows.pair_of[row]);
+  for (int64_t i = threadIdx.x; i < features; i += kExpertThreads)
+    set(made, row * features + i, value(made, row * features + i) + weight * value(bias, of_expert + i));
+}
+
+/// Adds dy . bias of the row's expert to the gradient of its pair's weight. A warp computes one row.
+__global__ void __launch_bounds__(kExpertThreads)
+    down_bias_weight_grad_kernel(ExpertRowsRef rows, int experts, int64_t most_rows, int64_t features, Ref<Mixed> bias,
+                                 Ref<Mixed> dy, Ref<Mixed> dweights) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kExpertThreads / 32) + threadIdx.x / 32;
+  if (row >= most_rows || row >= rows.starts[experts]) return;
+  const int64_t of_expert = expert_of_row(rows.starts, experts, static_cast<int>(row)) * features;
+  const int64_t of_token = rows.token_of[row] * features;
+  const int pair = rows.pair_of[row];
+  float dot = 0;
+  for (int64_t i = threadIdx.x % 32; i < features; i += 32) dot += value(dy, of_token + i) * value(bias, of_expert + i);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
+  if (threadIdx.x % 32 == 0) set(dweights, pair, value(dweights, pair) + dot);
+}
+
+/// to [experts, columns] (+)= the sum of the rows of each expert; 0 if `is_here` is false, because another rank has the
+/// sums. A thread computes one column of one expert (blockIdx.y).
+__global__ void __launch_bounds__(kExpertThreads)
+    sum_bias_kernel(const int* starts, int64_t columns, ExpertOperand rows, bool is_here, Ref<Mixed> to, bool adds) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kExpertThreads + threadIdx.x;
+  const int expert = static_cast<int>(blockIdx.y);
+  if (column >= columns) return;
+  float sum = 0;
+  for (int row = starts[expert]; is_here && row < starts[expert + 1]; ++row) sum += rows.at(row, column);
+  const int64_t at = expert * columns + column;
+  set(to, at, sum + (adds ? value(to, at) : 0.0f));
 }
 
 /// a, du and the gradient of the pair's weight, of u and da. A block computes one row.
@@ -217,19 +284,18 @@ __global__ void __launch_bounds__(kExpertThreads)
   let_next_kernel_start();
   const int64_t row = blockIdx.x;
   if (row >= rows.starts[experts]) return;
-  const bool gated = activation <= ExpertActivation::geglu;
+  const bool gated = is_gated(activation);
   const int64_t inner = gated ? 2 * hidden : hidden;
   const int pair = rows.pair_of[row];
   const float weight = value(weights, pair);
   float dot = 0;
   for (int64_t i = threadIdx.x; i < hidden; i += kExpertThreads) {
-    float slope;
-    const float v = activated(activation, value(u, row * inner + i), slope);
-    const float other = gated ? value(u, row * inner + hidden + i) : 1.0f, g = value(da, row * hidden + i);
-    dot += g * v * other;
-    set(a, row * hidden + i, v * other);
-    set(du, row * inner + i, weight * g * other * slope);
-    if (gated) set(du, row * inner + hidden + i, weight * g * v);
+    const float other = gated ? value(u, row * inner + hidden + i) : 0.0f, g = value(da, row * hidden + i);
+    const ActivatedPair of = activated_pair(activation, value(u, row * inner + i), other);
+    dot += g * of.a;
+    set(a, row * hidden + i, of.a);
+    set(du, row * inner + i, weight * g * of.slope);
+    if (gated) set(du, row * inner + hidden + i, weight * g * of.other_slope);
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
@@ -296,12 +362,11 @@ __global__ void __launch_bounds__(kExpertThreads)
     unpack(raw[2], g);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      float slope;
-      const float v = activated<A>(gate[j], slope), by = kGated ? other[j] : 1.0f;
-      dot += g[j] * v * by;
-      to_a[j] = weight * v * by;
-      to_gate[j] = weight * g[j] * by * slope;
-      to_other[j] = weight * g[j] * v;
+      const ActivatedPair of = activated_pair<A>(gate[j], other[j]);
+      dot += g[j] * of.a;
+      to_a[j] = weight * of.a;
+      to_gate[j] = weight * g[j] * of.slope;
+      to_other[j] = weight * g[j] * of.other_slope;
     }
     store(a, at + i, to_a);
     store(du, at_inner + i, to_gate);
@@ -384,6 +449,8 @@ template <class Run>
 void with_activation(ExpertActivation activation, Run run) {
   using enum ExpertActivation;
   switch (activation) {
+    case clamped_swiglu:
+      return run(std::integral_constant<ExpertActivation, clamped_swiglu>{});
     case swiglu:
       return run(std::integral_constant<ExpertActivation, swiglu>{});
     case geglu:
@@ -403,6 +470,7 @@ struct ExpertsLaunch {
   ExpertActivation activation;
   CudaScratch* scratch;
   Ref<Mixed> x, weights, up, down;
+  Ref<Mixed> up_bias = {}, down_bias = {};  ///< null: no biases, or another rank adds them
   const int32_t* ids;
 
   ExpertsLaunch(const CudaKernelCall& call, size_t first, const TensorArg& kept)
@@ -415,6 +483,10 @@ struct ExpertsLaunch {
         down(ref<Mixed>(call.in[first + 4])),
         ids(call.in[first + 2].as<int32_t>()) {
     n.first = call.in[first + 3].offset[0];
+    n.adds_down_bias = call.in[first + 3].offset[2] == 0;
+    const bool has_biases = call.in.size() == (first == 0 ? 7 : 8);
+    if (has_biases && first == 0) up_bias = ref<Mixed>(call.in[5]);
+    if (has_biases && n.adds_down_bias) down_bias = ref<Mixed>(call.in.back());
   }
 
   int experts() const { return static_cast<int>(n.experts); }
@@ -447,6 +519,19 @@ struct ExpertsLaunch {
     }
     launch(combine_kernel, grid(n.tokens), kExpertThreads, 0, stream, "experts", rows.row_of, top_k(), n.features, made,
            of_pairs, y, dweights);
+  }
+
+  /// Adds the first bias to u, and writes a.
+  void activate(const ExpertRowsRef& rows, Ref<Mixed> u, Ref<Mixed> a, CudaStream stream) const {
+    launch(activate_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts", activation, rows.starts, experts(),
+           n.hidden, up_bias, u, a);
+  }
+
+  /// Adds the second bias to rows, times the weights of their pairs if those are given.
+  void add_down_bias(const ExpertRowsRef& rows, Ref<Mixed> made, Ref<Mixed> of_pairs, CudaStream stream) const {
+    if (down_bias.p == nullptr) return;
+    launch(add_down_bias_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts", rows, experts(), n.features,
+           down_bias, of_pairs, made);
   }
 
   void product(const RowsProduct& p, const ExpertRowsRef& rows, CudaStream stream) const {
@@ -495,7 +580,9 @@ CudaKernel experts_on_hopper(const ExpertsLaunch& e, Ref<Mixed> y, Ref<Mixed> ke
     const grouped::Rows rows = grouped_rows(n, sorted);
     const Ref<Mixed> a = parts.numbers(n.rows * n.hidden), made = parts.numbers(n.rows * n.features);
     grouped::up_product(stream, rows, n, e.activation, e.x.p, e.up.p, kept.p, a.p);
+    if (e.up_bias.p != nullptr) e.activate(sorted, kept, a, stream);  // once more, with the bias
     grouped::down_product(stream, rows, n, a.p, e.down.p, e.weights.p, e.weights.is_bf16, made.p);
+    e.add_down_bias(sorted, made, e.weights, stream);
     e.combine(sorted, made, {}, y, {}, stream);
   };
 }
@@ -504,6 +591,8 @@ CudaKernel experts_on_hopper(const ExpertsLaunch& e, Ref<Mixed> y, Ref<Mixed> ke
 struct ExpertsGradient {
   Ref<Mixed> dy, kept, dx, dweights, dup, ddown;
   bool adds_up, adds_down;
+  Ref<Mixed> dup_bias = {}, ddown_bias = {};  ///< null: no biases
+  bool adds_up_bias = false, adds_down_bias = false;
 
   explicit ExpertsGradient(const CudaKernelCall& call)
       : dy(ref<Mixed>(call.in[0])),
@@ -513,7 +602,27 @@ struct ExpertsGradient {
         dup(ref<Mixed>(call.out[2])),
         ddown(ref<Mixed>(call.out[3])),
         adds_up(call.out[2].accumulate),
-        adds_down(call.out[3].accumulate) {}
+        adds_down(call.out[3].accumulate) {
+    if (call.out.size() < 6) return;
+    dup_bias = ref<Mixed>(call.out[4]), adds_up_bias = call.out[4].accumulate;
+    ddown_bias = ref<Mixed>(call.out[5]), adds_down_bias = call.out[5].accumulate;
+  }
+
+  /// The gradients of the biases, and the second bias's part of those of the weights of pairs.
+  void of_biases(const ExpertsLaunch& e, const ExpertRowsRef& rows, Ref<Mixed> du, CudaStream stream) const {
+    if (dup_bias.p == nullptr) return;
+    if (e.down_bias.p != nullptr && e.n.rows > 0)
+      launch(down_bias_weight_grad_kernel, grid(ceil_div(e.n.rows, kExpertThreads / 32)), kExpertThreads, 0, stream,
+             "experts_grad", rows, e.experts(), e.n.rows, e.n.features, e.down_bias, dy, dweights);
+    const auto sum = [&](const ExpertOperand& of, bool is_here, Ref<Mixed> to, bool adds) {
+      launch(sum_bias_kernel, dim3(grid(ceil_div(of.width, kExpertThreads)), grid(e.n.experts)), kExpertThreads, 0,
+             stream, "experts_grad", rows.starts, of.width, of, is_here, to, adds);
+    };
+    ExpertOperand weighted_dy = e.by_token(dy, rows);
+    weighted_dy.weights = e.weights;
+    sum({du, e.n.inner()}, true, dup_bias, adds_up_bias);
+    sum(weighted_dy, e.n.adds_down_bias, ddown_bias, adds_down_bias);
+  }
 };
 
 CudaKernel experts_grad_on_hopper(const ExpertsLaunch& e, const ExpertsGradient& g) {
@@ -534,6 +643,7 @@ CudaKernel experts_grad_on_hopper(const ExpertsLaunch& e, const ExpertsGradient&
     });
     grouped::product(stream, rows, of_u, e.up.p, n.features, made.p);
     e.combine(sorted, made, {}, g.dx, g.dweights, stream);
+    g.of_biases(e, sorted, du, stream);
     grouped::sum_over_rows(stream, rows, of_u, x, g.dup.p, g.dup.is_bf16, g.adds_up);
     grouped::sum_over_rows(stream, rows, dy, of_a, g.ddown.p, g.ddown.is_bf16, g.adds_down);
   };
@@ -553,9 +663,9 @@ CudaKernel prepare_experts(const CudaKernelCall& call) {
     const ExpertRowsRef rows = e.sort(parts, stream);
     const Ref<Mixed> a = parts.numbers(n.rows * n.hidden), made = parts.numbers(n.rows * n.features);
     e.product({e.by_token(e.x, rows), e.up, kept, n.inner(), n.features, true}, rows, stream);
-    launch(activate_kernel, grid(n.rows), kExpertThreads, 0, stream, "experts", e.activation, rows.starts, e.experts(),
-           n.hidden, kept, a);
+    e.activate(rows, kept, a, stream);
     e.product({{a, n.hidden}, e.down, made, n.features, n.hidden, true}, rows, stream);
+    e.add_down_bias(rows, made, {}, stream);
     e.combine(rows, made, e.weights, y, {}, stream);
   };
 }
@@ -580,6 +690,7 @@ CudaKernel prepare_experts_grad(const CudaKernelCall& call) {
              e.experts(), n.hidden, e.weights, g.kept, da, a, du, g.dweights);
     e.product({{du, n.inner()}, e.up, made, n.features, n.inner(), false}, rows, stream);
     e.combine(rows, made, {}, g.dx, g.dweights, stream);
+    g.of_biases(e, rows, du, stream);
     e.sum_rows({{du, n.inner()}, e.by_token(e.x, rows), g.dup, g.adds_up}, rows, stream);
     e.sum_rows({weighted_dy, {a, n.hidden}, g.ddown, g.adds_down}, rows, stream);
   };

@@ -9,11 +9,16 @@
 
 namespace trainctl {
 
-/// The function between the two products of an expert. Gated ones multiply act(gate) by the second part of `up`.
-enum class ExpertActivation : uint8_t { swiglu, geglu, silu, gelu, relu };
+/// The function between the two products of an expert. Gated ones multiply act(gate) by the second part of `up`. With
+/// clamped_swiglu (gpt-oss) the gate is at most kClampLimit and the second part u between -kClampLimit and kClampLimit:
+/// gate * sigmoid(kClampRate * gate) * (u + 1).
+enum class ExpertActivation : uint8_t { clamped_swiglu, swiglu, geglu, silu, gelu, relu };
+
+inline constexpr float kClampLimit = 7.0f, kClampRate = 1.702f;
 
 inline ExpertActivation expert_activation(const Attrs& attrs) {
   const std::string name = attrs.text("function", "swiglu");
+  if (name == "clamped_swiglu") return ExpertActivation::clamped_swiglu;
   if (name == "swiglu") return ExpertActivation::swiglu;
   if (name == "geglu") return ExpertActivation::geglu;
   if (name == "silu") return ExpertActivation::silu;
@@ -27,6 +32,7 @@ struct ExpertsSize {
   int64_t experts = 0, first = 0;  ///< held by this rank: experts [first, first + experts)
   int64_t parts = 1, hidden = 0;   ///< `up` makes parts x hidden numbers of a row
   int64_t rows = 0;                ///< (token, expert) pairs that this rank has memory for
+  bool adds_down_bias = false;     ///< this rank has the first hidden features, so it adds the second bias
 
   int64_t inner() const { return parts * hidden; }
 

@@ -189,13 +189,13 @@ __device__ void activate(float (&d)[128]) {
   const auto round = [](float v) { return __bfloat162float(__float2bfloat16_rn(v)); };
 #pragma unroll
   for (int i = 0; i < (is_gated(A) ? 64 : 128); ++i) {
-    float slope;
-    const float v = activated<A>(round(d[i]), slope);
-    d[i] = is_gated(A) ? v * round(d[(i + 64) % 128]) : v;
+    d[i] = activated_pair<A>(round(d[i]), round(d[(i + 64) % 128])).a;
   }
 }
 __device__ void activate(ExpertActivation activation, float (&d)[128]) {
   switch (activation) {
+    case ExpertActivation::clamped_swiglu:
+      return activate<ExpertActivation::clamped_swiglu>(d);
     case ExpertActivation::swiglu:
       return activate<ExpertActivation::swiglu>(d);
     case ExpertActivation::geglu:

@@ -40,6 +40,9 @@ std::vector<FieldFault> moe_faults(const Attrs& attrs) {
   if (k > experts) return {{"top_k", fmt::format("top_k: {} is more than the {} experts", k, experts), ""}};
   std::vector<FieldFault> faults = group_faults(attrs, experts, k);
   const std::string balance = attrs.text("router.balance", "none");
+  if (attrs.integer("shared_hidden", 0) > 0 && attrs.text("activation", "swiglu") == "clamped_swiglu")
+    faults.push_back({"shared_hidden", "a shared expert has no activation clamped_swiglu",
+                      "remove shared_hidden, or set another activation"});
   if (balance == "none" && attrs.has("router.aux_loss"))
     faults.push_back({"router.aux_loss", "the coefficient has no effect, because router.balance is none",
                       "set balance: aux_loss, or balance: bias"});
@@ -175,11 +178,20 @@ LayerOutputs emit_moe(LayerContext& layer) {
   const TensorId x = layer.inputs[0];
   const TensorId router = b.parameter("router", {experts, features}, linear_init(features));
   const bool is_copy = layer.graph.tensors[static_cast<size_t>(router)].name != b.name() + ".router";
-  const TensorId scores = b.emit("matmul", {x, router}, {{"transpose_b", true}}, "scores")[0];
+  TensorId scores = b.emit("matmul", {x, router}, {{"transpose_b", true}}, "scores")[0];
+  if (layer.attrs.flag("router.bias")) {
+    const TensorId bias = b.parameter("router_bias", {experts}, constant_init(0));
+    scores = b.emit("add_bias", {scores, bias}, {}, "biased_scores")[0];
+  }
   const std::vector<TensorId> chosen = RouterNodes(layer, scores, is_copy).emit();
   const TensorId up = b.parameter("up", {experts, parts, hidden, features}, linear_init(features));
   const TensorId down = b.parameter("down", {experts, features, hidden}, linear_init(hidden));
-  return b.emit("experts", {x, chosen[0], chosen[1], up, down},
+  std::vector<TensorId> inputs = {x, chosen[0], chosen[1], up, down};
+  if (layer.attrs.flag("bias")) {
+    inputs.push_back(b.parameter("up_bias", {experts, parts, hidden}, constant_init(0)));
+    inputs.push_back(b.parameter("down_bias", {experts, features}, constant_init(0)));
+  }
+  return b.emit("experts", inputs,
                 {{"experts", experts},
                  {"function", activation},
                  {"capacity", layer.attrs.number("capacity")},
@@ -217,16 +229,20 @@ extern const LayerDef moe_layer = {
     .doc =
         "Mixture of experts: a router chooses top_k experts for each token (row); the output is the weighted sum of "
         "their outputs. Weights: router [experts, features], up [experts, 1 or 2, hidden, features], down [experts, "
-        "features, hidden].",
+        "features, hidden], and biases if they are asked for.",
     .fields =
         {integer("experts", "Number of experts.").required().at_least(1).at_most(kMaxSize),
          integer("top_k", "Number of experts of each token.").required().at_least(1).at_most(kMaxSize),
          integer("hidden", "Hidden features of each expert.").required().at_least(1).at_most(kMaxSize),
          text("activation",
               "Function between the two products of an expert. swiglu and geglu are gated: act(gate) * up, with two "
-              "parts in the first weight, the gate first.")
-             .one_of({"swiglu", "geglu", "silu", "gelu", "relu"})
+              "parts in the first weight, the gate first. clamped_swiglu (gpt-oss): gate * sigmoid(1.702 gate) * (up + "
+              "1), with gate at most 7 and up between -7 and 7.")
+             .one_of({"swiglu", "geglu", "clamped_swiglu", "silu", "gelu", "relu"})
              .defaults(std::string("swiglu")),
+         flag("bias", false,
+              "Both products of each expert have a bias: up_bias [experts, 1 or 2, hidden] and down_bias [experts, "
+              "features], 0 at first."),
          integer("shared_hidden",
                  "Hidden features of a shared expert, which every token passes through: dense layers NAME.shared_gate, "
                  "NAME.shared_up and NAME.shared_down, whose output is added; 0: none.")
@@ -236,6 +252,7 @@ extern const LayerDef moe_layer = {
          text("router.score", "The router's scores: softmax over all experts, or the sigmoid of each.")
              .one_of({"softmax", "sigmoid"})
              .defaults(std::string("softmax")),
+         flag("router.bias", false, "The router's logits have a bias, router_bias [experts], 0 at first."),
          flag("router.normalize", true, "Divide the weights of a token's experts by their sum."),
          number("router.scale", "Factor of the weights (routed_scaling_factor).").defaults(1.0).above(0),
          integer("router.groups",

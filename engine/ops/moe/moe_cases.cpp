@@ -82,22 +82,35 @@ double naive_activation(ExpertActivation activation, double x) {
   return activated(Activation::gelu_tanh, x);
 }
 
-/// x [.., d], weights [.., k], ids [.., k], up [n, parts, h, d], down [n, d, h]
+/// clamped_swiglu of a gate and the other part.
+double naive_clamped(double gate, double up) {
+  gate = std::min(gate, 7.0), up = std::clamp(up, -7.0, 7.0);
+  return gate * naive_sigmoid(1.702 * gate) * (up + 1);
+}
+
+/// x [.., d], weights [.., k], ids [.., k], up [n, parts, h, d], down [n, d, h](, up_bias [n, parts, h], down_bias [n,
+/// d])
 Outputs experts(const Inputs& in, const Attrs& attrs) {
   const Shape& up = in[3].shape;
   const int64_t parts = up[1], h = up[2], d = up[3], k = in[2].shape.back();
   const ExpertActivation activation = expert_activation(attrs);
+  const bool has_biases = in.size() > 5;
   Outputs out{zeros(in[0].shape), zeros({1})};
   for (int64_t pair = 0; pair < static_cast<int64_t>(in[2].values.size()); ++pair) {
     const int64_t token = pair / k, e = static_cast<int64_t>(in[2].values[pair]);
     std::vector<double> a(h);
     for (int64_t i = 0; i < h; ++i) {
       std::vector<double> u(parts, 0.0);
+      for (int64_t p = 0; p < parts && has_biases; ++p) u[p] = in[5].values[(e * parts + p) * h + i];
       for (int64_t p = 0; p < parts; ++p)
         for (int64_t c = 0; c < d; ++c)
           u[p] += in[3].values[((e * parts + p) * h + i) * d + c] * in[0].values[token * d + c];
-      a[i] = naive_activation(activation, u[0]) * (parts == 2 ? u[1] : 1);
+      a[i] = activation == ExpertActivation::clamped_swiglu
+                 ? naive_clamped(u[0], u[1])
+                 : naive_activation(activation, u[0]) * (parts == 2 ? u[1] : 1);
     }
+    for (int64_t c = 0; c < d && has_biases; ++c)
+      out[0].values[token * d + c] += in[1].values[pair] * in[6].values[e * d + c];
     for (int64_t c = 0; c < d; ++c)
       for (int64_t i = 0; i < h; ++i)
         out[0].values[token * d + c] += in[1].values[pair] * in[4].values[(e * d + c) * h + i] * a[i];
@@ -369,6 +382,13 @@ OpCase experts_case(const ExpertsCase& of) {
       5e-6};
 }
 
+OpCase with_biases(OpCase row) {
+  const Shape up = row.inputs[3].shape;
+  row.inputs.push_back({{up[0], up[1], up[2]}});
+  row.inputs.push_back({{up[0], up[3]}});
+  return row;
+}
+
 std::vector<OpCase> moe_rows() {
   std::vector<OpCase> rows;
   for (const bool normalize : {false, true}) {
@@ -406,8 +426,13 @@ std::vector<OpCase> moe_rows() {
   rows.push_back(route_case({5, 1}, route_attrs(1)));
   rows.push_back(route_case({7, 61}, route_attrs(8)));
   rows.push_back(route_case({3, 7}, route_attrs(7)));
-  for (const char* activation : {"swiglu", "geglu", "silu", "gelu", "relu"})
+  for (const char* activation : {"swiglu", "geglu", "clamped_swiglu", "silu", "gelu", "relu"})
     rows.push_back(experts_case({{12}, 6, 4, 2, 8, activation}));
+  rows.push_back(with_biases(experts_case({{12}, 6, 4, 2, 8, "clamped_swiglu"})));
+  rows.push_back(experts_case({{12}, 96, 4, 2, 8, "clamped_swiglu"}));  // parts of u beyond the limit
+  rows.push_back(with_biases(experts_case({{2, 12}, 5, 6, 3, 12})));
+  rows.push_back(with_biases(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12})));
+  rows.push_back(with_biases(experts_case({{2, 71}, 24, 3, 2, 40, "clamped_swiglu"})));
   rows.push_back(experts_case({{1}, 1, 1, 1, 1}));
   rows.push_back(experts_case({{2, 12}, 5, 6, 3, 12}));
   rows.push_back(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12}));
@@ -422,6 +447,12 @@ const Attrs kRuleAttrs{
     {"experts", int64_t{4}}, {"function", std::string("swiglu")}, {"capacity", 1.0}, {"block", int64_t{1}}};
 const std::vector<TensorInfo> kRuleInputs{
     {{2, 3, 5}}, {{2, 3, 2}}, {{2, 3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 5, 8}}};
+std::vector<TensorInfo> rule_inputs_with_biases() {
+  std::vector<TensorInfo> inputs = kRuleInputs;
+  inputs.push_back({{4, 2, 8}});
+  inputs.push_back({{4, 5}});
+  return inputs;
+}
 
 }  // namespace
 
@@ -452,6 +483,10 @@ extern const OpCases moe_cases = {
                {{2, 3, 2}}},
               {{"experts", kRuleInputs, kRuleAttrs},
                "abd,abk,abk,ep(hi)d,eo(hi)->abo,abehq",
+               "dkpioq",
+               {{2, 3, 5}, {2, 3, 4, 8, 1}}},
+              {{"experts", rule_inputs_with_biases(), kRuleAttrs},
+               "abd,abk,abk,ep(hi)d,eo(hi),ep(hi),eo->abo,abehq",
                "dkpioq",
                {{2, 3, 5}, {2, 3, 4, 8, 1}}}},
     .gradients =
@@ -488,7 +523,11 @@ extern const OpCases moe_cases = {
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 6}}, {{4, 5, 8}}}, kRuleAttrs},
           "experts: the first weight is [4, 2, 8, 6], expected [experts, parts, hidden, 5]"},
          {{"experts", {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 8, 5}}}, kRuleAttrs},
-          "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"}},
+          "experts: the second weight is [4, 8, 5], expected [4, 5, 8]"},
+         {{"experts",
+           {{{3, 5}}, {{3, 2}}, {{3, 2}, DType::i32}, {{4, 2, 8, 5}}, {{4, 5, 8}}, {{4, 2, 8}}, {{4, 8}}},
+           kRuleAttrs},
+          "experts: the second bias is [4, 8], expected [4, 5]"}},
     .kernels = router_kernels(),
     .kernel_references = {{"balance_losses_grad", balance_grad},
                           {"place_tokens", place_tokens},
@@ -501,6 +540,9 @@ extern const OpCases moe_cases = {
                 {8, 12}},
                {"moe",
                 ", experts: 4, top_k: 2, hidden: 5, router: {balance: aux_loss, aux_loss: 0.1, z_loss: 0.01}",
+                {8, 12}},
+               {"moe",
+                ", experts: 4, top_k: 2, hidden: 5, activation: clamped_swiglu, bias: true, router: {bias: true}",
                 {8, 12}}},
 };
 

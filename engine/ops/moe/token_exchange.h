@@ -27,6 +27,9 @@ struct ExpertOperands {
   size_t up() const { return first + 3; }
   size_t down() const { return first + 4; }
   size_t kept() const { return first + 5; }  ///< an input of the gradient alone
+  /// The inputs behind these: biases of the products, or, of the gradient, that of the second one; see the number of
+  /// inputs.
+  size_t biases() const { return first + (is_grad() ? 6 : 5); }
 };
 /// nullopt: the node is none.
 std::optional<ExpertOperands> expert_operands(const Node& node);

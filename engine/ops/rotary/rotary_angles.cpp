@@ -36,8 +36,9 @@ class Yarn {
       return static_cast<double>(features) * std::log(original_length(attrs) / (turns * kTwoPi)) /
              (2 * std::log(attrs.number("base")));
     };
-    low_ = std::max(std::floor(pair_with(attrs.number("beta_fast", 32))), 0.0);
-    high_ = std::min(std::ceil(pair_with(attrs.number("beta_slow", 1))), static_cast<double>(features - 1));
+    low_ = pair_with(attrs.number("beta_fast", 32)), high_ = pair_with(attrs.number("beta_slow", 1));
+    if (attrs.flag("truncate", true)) low_ = std::floor(low_), high_ = std::ceil(high_);
+    low_ = std::max(low_, 0.0), high_ = std::min(high_, static_cast<double>(features - 1));
     if (low_ == high_) high_ += 0.001;
   }
   double rate(size_t pair, double rate) const {
@@ -73,7 +74,9 @@ const std::vector<Scaling>& scalings() {
       {"none", {}},
       {"linear", {"factor"}},
       {"llama3", {"factor", "low_freq_factor", "high_freq_factor", length}},
-      {"yarn", {"factor", length}, {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}},
+      {"yarn",
+       {"factor", length},
+       {"beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"}},
       {"longrope", {"factor", length, "short_factor", "long_factor"}, {"attention_factor"}}};
   return all;
 }
@@ -137,6 +140,10 @@ std::vector<Field> rotary_scaling_fields() {
           .above(0),
       number("beta_slow", "yarn: pairs that turn less often within the original length are slowed down; default: 1.")
           .above(0),
+      make_field(
+          "truncate", FieldKind::flag,
+          "yarn: round the indices of the pairs with these numbers of turns to whole pairs; default: true; gpt-oss: "
+          "false."),
       number("attention_factor", "yarn, longrope: factor of the rotated features; computed from factor if omitted.")
           .above(0),
       number("mscale", "yarn: with mscale_all_dim, determines attention_factor (DeepSeek).").above(0),

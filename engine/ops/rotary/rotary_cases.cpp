@@ -32,8 +32,9 @@ double naive_frequency(const Attrs& attrs, int64_t pair, double d) {
     const auto correction = [&](double rotations) {
       return d * std::log(length / (rotations * 2 * M_PI)) / (2 * std::log(base));
     };
-    const double low = std::max(std::floor(correction(attrs.number("beta_fast", 32))), 0.0);
-    const double high = std::min(std::ceil(correction(attrs.number("beta_slow", 1))), d - 1);
+    double low = correction(attrs.number("beta_fast", 32)), high = correction(attrs.number("beta_slow", 1));
+    if (attrs.flag("truncate", true)) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0), high = std::min(high, d - 1);
     const double extrapolated = 1 - ramp(static_cast<double>(pair), low, high == low ? high + 0.001 : high);
     return frequency / factor * (1 - extrapolated) + frequency * extrapolated;
   }
@@ -114,6 +115,7 @@ std::vector<OpCase> rotary_rows() {
        {scaled("linear", {}), scaled("llama3", {{"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}),
         scaled("yarn", {}), scaled("yarn", {{"beta_fast", 8.0}, {"beta_slow", 2.0}, {"rotary_dim", int64_t{8}}}),
         scaled("yarn", {{"mscale", 0.7}, {"mscale_all_dim", 0.3}}), scaled("yarn", {{"attention_factor", 0.9}}),
+        scaled("yarn", {{"truncate", false}}),
         scaled("longrope", {{"factors", std::vector<double>{1, 1.1, 1.3, 2, 2.5, 3, 7.5, 20}}}),
         scaled("longrope",
                {{"factors", std::vector<double>{3, 2}}, {"attention_factor", 1.2}, {"rotary_dim", int64_t{4}}})})

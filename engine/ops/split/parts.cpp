@@ -45,7 +45,7 @@ class Strips {
                     reader = splits_ ? piece.part_rank : piece.whole_rank;
       const bool mine = packs_ ? holder == rank_ && reader != rank_ : reader == rank_;
       if (!mine) continue;
-      const Place tensor = packs_ || holder == rank_ ? held(piece) : Place{};
+      const Place tensor = packs_ || holder == rank_ ? local_place(piece) : Place{};
       const int64_t other = packs_ ? reader : holder;
       Place block;
       if (other != rank_) block = in_block(other, std::exchange(filled[other], filled[other] + piece.count));
@@ -81,7 +81,7 @@ class Strips {
   Place in_part(const Piece& piece) const {
     return at(*parts_[piece.part], piece.in_part - rank_ * (of_dim_.sizes[piece.part] / ways_));
   }
-  Place held(const Piece& piece) const { return splits_ ? in_whole(piece) : in_part(piece); }
+  Place local_place(const Piece& piece) const { return splits_ ? in_whole(piece) : in_part(piece); }
   Place result(const Piece& piece) const { return splits_ ? in_part(piece) : in_whole(piece); }
   Place in_block(int64_t rank, int64_t element) const {
     const int64_t row = blocks_->shape[dim_ + 1] * inner_;

@@ -141,7 +141,7 @@ class Traffic {
   std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
   uint32_t calls_ = 0;
   std::vector<uint64_t> from_, to_;                  ///< scratch, as all that follows
-  std::vector<uint64_t> counted_, counted_sources_;  ///< packed layouts of one tensor, one behind the other
+  std::vector<uint64_t> counted_, counted_sources_;  ///< packed layouts of one tensor, one after another
 };
 
 }  // namespace trainctl

@@ -60,8 +60,8 @@ class BatchBoard {
 
   void finished(int worker, int64_t batch, double seconds) {
     for (std::atomic<int64_t>& slot : of(worker).claims) {
-      int64_t held = batch + 1;
-      if (!slot.compare_exchange_strong(held, 0, std::memory_order_acq_rel)) continue;
+      int64_t claimed = batch + 1;
+      if (!slot.compare_exchange_strong(claimed, 0, std::memory_order_acq_rel)) continue;
       finished_.fetch_add(1, std::memory_order_acq_rel);
       of(worker).finished.fetch_add(1, std::memory_order_relaxed);
       of(worker).busy_ns.fetch_add(static_cast<uint64_t>(seconds * 1e9), std::memory_order_relaxed);
@@ -93,7 +93,7 @@ class BatchBoard {
   void join(int worker, const F& take) {
     of(worker).gone.store(false, std::memory_order_seq_cst);
     for (std::atomic<int64_t>& slot : of(worker).claims)
-      if (const int64_t held = slot.load(std::memory_order_acquire); held != 0) take(held - 1);
+      if (const int64_t claimed = slot.load(std::memory_order_acquire); claimed != 0) take(claimed - 1);
   }
   bool is_gone(int worker) const {
     return workers_list_[static_cast<size_t>(worker)].gone.load(std::memory_order_acquire);
@@ -139,11 +139,11 @@ class BatchBoard {
     for (int w = 0; w < workers_; ++w) {
       if (w == worker || !is_gone(w)) continue;
       for (std::atomic<int64_t>& slot : of(w).claims) {
-        int64_t held = slot.load(std::memory_order_acquire);
-        if (held == 0) continue;
+        int64_t claimed = slot.load(std::memory_order_acquire);
+        if (claimed == 0) continue;
         std::atomic<int64_t>& mine = free_slot(worker);
-        mine.store(held, std::memory_order_release);
-        if (slot.compare_exchange_strong(held, 0, std::memory_order_acq_rel)) return held - 1;
+        mine.store(claimed, std::memory_order_release);
+        if (slot.compare_exchange_strong(claimed, 0, std::memory_order_acq_rel)) return claimed - 1;
         mine.store(0, std::memory_order_release);
       }
     }

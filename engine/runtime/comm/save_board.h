@@ -30,6 +30,7 @@
 #include <thread>
 
 #include "engine/base/best_value.h"
+#include "engine/base/plateau_state.h"
 #include "engine/graph/graph.h"
 
 namespace trainctl {
@@ -46,6 +47,7 @@ class SaveBoard {
     bool is_validated = false;
     std::array<double, kMostMetrics + 1> validation{};
     std::array<BestValue, kMostMetrics + 1> best{};  ///< best values so far of the same numbers
+    PlateauState plateau;                            ///< after that validation
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }

@@ -77,6 +77,7 @@ class CpuExecutor final : public Executor {
 
  private:
   void open_groups();
+  RankMemory memory() const { return {arena_.data(), host_ ? host_->data() : nullptr}; }
   Bound bind(const Instruction& instruction);
   void bind_kernel(const Instruction& instruction, Bound& bound);
 
@@ -91,7 +92,7 @@ class CpuExecutor final : public Executor {
   const InputLayout inputs_;
   Communicator& comm_;
   ExecutorOptions options_;
-  std::unique_ptr<Pages> pages_;
+  std::unique_ptr<Pages> pages_, host_;  ///< host_: what a device would keep in the memory of its host
   std::span<std::byte> arena_;
   std::vector<int> groups_;
   std::vector<Bound> bound_;
@@ -109,6 +110,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
     pages_ = std::make_unique<Pages>(bytes);
     arena_ = {pages_->data(), static_cast<size_t>(bytes)};
   }
+  if (program.memory.host > 0) host_ = std::make_unique<Pages>(program.memory.host);
   check(reinterpret_cast<uintptr_t>(arena_.data()) % kArenaAlignment == 0, "the arena must be 64-byte aligned");
   if (!is_filled) comm_.register_arena(arena_.data(), static_cast<int64_t>(arena_.size()));
   phase_ended(options_.start_up, "memory");
@@ -153,7 +155,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
     if (options_.on_prepared) options_.on_prepared();
     return bound;
   }
-  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, arena_.data());
+  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory());
   if (instruction.opcode == Opcode::collective) bound.group = groups_.at(instruction.group);
   if (instruction.attrs.has(kRowElements))
     bound.rows = {instruction.attrs.integer(kRowElements),
@@ -167,7 +169,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
                             "' needs; a family of engine/ops defines none for CPUs");
   KernelCall call;
-  bind_operands(instruction, program_, arena_.data(), call);
+  bind_operands(instruction, program_, memory(), call);
   call.seed = options_.seed;
   call.threads = options_.threads;
   bound.kernel = prepare_with_bf16_operands(*def, std::move(call));
@@ -218,6 +220,7 @@ void CpuExecutor::run_timed(int position, const std::byte* inputs, Timeline& tim
 
 void CpuExecutor::run(Bound& bound, const std::byte* inputs) {
   const Instruction& instruction = *bound.instruction;
+  if (instruction.idle) return;
   switch (instruction.opcode) {
     case Opcode::kernel:
       bound.kernel();
@@ -244,6 +247,9 @@ void CpuExecutor::run(Bound& bound, const std::byte* inputs) {
       break;
     case Opcode::print:
       if (options_.print) options_.print(instruction.inputs[0], bound.in, instruction.micro_batch);
+      break;
+    case Opcode::copy:
+      std::memcpy(bound.out, bound.in, static_cast<size_t>(bound.count));
       break;
     case Opcode::wait:
       break;

@@ -109,6 +109,10 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     }
     return bound;
   }
+  if (instruction.opcode == Opcode::copy) {
+    bound.stream = instruction.stream == trainctl::Stream::to_host ? kToHost : kFromHost;
+    use_stream(bound.stream, true);
+  }
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, {memory_.arena, memory_.host});
   if (instruction.opcode == Opcode::print) {
     bound.printed = printed_;
@@ -202,7 +206,8 @@ void StepProgram::rehearse() {
   enqueue_position(scalars(), 0, memory_.position, compute());
   for (size_t i = 0; i < bound_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
-    if (!communicates(instruction.opcode)) enqueue_work(instruction, bound_[i], memory_.staging);
+    if (!communicates(instruction.opcode) && instruction.opcode != Opcode::copy)
+      enqueue_work(instruction, bound_[i], memory_.staging);
   }
   enqueue_end_step(memory_.staging, {}, memory_.finished, compute());
 }
@@ -246,7 +251,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
 
-/// Runs beside the communication, not before it, so it costs the step no time.
+/// Runs during the communication, not before it, so it adds no time to the step.
 void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) {
   cuda_check(cudaEventRecord(bound.reached.get(), stream), "cudaEventRecord");
   cudaStream_t watch = streams_.at(kWatch).get();
@@ -256,6 +261,7 @@ void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) 
 
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
   cudaStream_t stream = streams_.at(bound.stream).get();
+  if (instruction.idle) return;
   switch (instruction.opcode) {
     case Opcode::kernel:
       if (bound.kernel) bound.kernel(stream);
@@ -273,6 +279,10 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
     case Opcode::print:
       return enqueue_print(staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride, bound.count,
                            stream);
+    case Opcode::copy:
+      return cuda_check(
+          cudaMemcpyAsync(bound.out, bound.in, static_cast<size_t>(bound.count), cudaMemcpyDefault, stream),
+          "cudaMemcpyAsync of activations");
     case Opcode::wait:
       return;
   }

@@ -5,6 +5,7 @@
 //   recv             ├─ recvs ────────────────────────────┤
 //   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
 //   one a peer       │                 └───┴─ sends ──────┤            peers take them
+//   to, from host    ├─ copies of activations ────────────┤            by copy engines
 //   watch            └─ where the others are ─────────────┘            for the watchdog
 //
 // Streams wait for each other where Instruction::waits says so, and all of them at the ends of a step.
@@ -72,7 +73,7 @@ class StepProgram {
   static int64_t printed_bytes(const Program& program);
 
  private:
-  enum : int { kCompute, kComm, kSend, kRecv, kWatch, kFirstChannel };
+  enum : int { kCompute, kComm, kSend, kRecv, kToHost, kFromHost, kWatch, kFirstChannel };
 
   /// An instruction with all look-ups done.
   struct Bound : BoundMove {

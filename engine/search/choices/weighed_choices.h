@@ -43,14 +43,14 @@ class WeighedChoices {
   WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost, int64_t memory,
                  bool large);
 
-  /// True of a large network whose kernels take longer than starting them. Of short kernels the sum of all starts says
-  /// little, since many are fused.
+  /// True for a large network whose kernels take longer than starting them. For short kernels the sum of all starts
+  /// says little, since many are fused.
   bool has_long_kernels();
   /// Adds choices. `seconds_per_byte`: what a byte counts where cuts are chosen.
   void weigh(double seconds_per_byte);
   /// Adds cuts that hold less: memory gets a price, which rises until something is expected to fit, or to the end.
   void weigh_short_of_memory(bool to_the_end);
-  /// Adds many cuts, of those that take little time and of those that hold little.
+  /// Adds many cuts: some that take little time, and some that need little memory.
   void weigh_many_cuts();
   /// Adds more micro-batches of one stage, which only save memory and are left out until then.
   void weigh_more_micro_batches();
@@ -105,7 +105,7 @@ class WeighedChoices {
   std::vector<Diagnostic> illegal_;
 };
 
-/// The expected memory may be off by this much before a plan that it says does not fit is not tried.
+/// A plan whose expected memory exceeds the limit is tried nevertheless, unless it does so by more than this factor.
 inline constexpr double kMemoryDoubt = 1.3;
 
 }  // namespace trainctl

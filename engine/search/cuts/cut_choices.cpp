@@ -90,7 +90,7 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int m
   return all;
 }
 
-/// The axes within a host apart from those between hosts.
+/// The axes within a host, separately from those between hosts.
 AxisSplit CutChoices::within_hosts(const Mesh& mesh) const {
   std::vector<AxisSplit> splits = axis_splits(mesh, Effort::low);
   for (AxisSplit& split : splits)

@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// Plans that people know always compete.
+/// Well-known plans always compete.
 enum class KnownAs : uint8_t { nothing, data_parallel, tensor_parallel, whole };
 
 /// Cuts of a network on the ranks of one stage.

@@ -23,7 +23,7 @@ struct CutNetwork {
   std::vector<int> block;             ///< by layer
   std::vector<double> times;          ///< by layer: for how many layers of the whole network it stands
   std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal
-  std::vector<LayerId> owners;        ///< by layer: the one beside which it was added; for others the layer
+  std::vector<LayerId> owners;  ///< by layer: the layer that added it (AddedLayer, adapters); else the layer itself
   /// For how many tensors of the whole network one between these units stands.
   double times_of(const std::vector<int>& units_between) const;
   /// By layer of the whole network: the layer that stands for it; -1: it has no nodes.

@@ -64,7 +64,7 @@ struct CutSpace {
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim::least_time,
                     double seconds_per_byte = 0, const BytesPerWeight& bytes = {});
 
-/// The same of all cuts, each axis apart: those that differ as strategies write them, the least sum first, `most` of
+/// The same over all cuts, each axis separately: cuts that differ as strategies, the least sum first, at most `most` of
 /// them at most. What finishes layers, and the loss, is as is best with them.
 std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, const BytesPerWeight& bytes, size_t most);
 

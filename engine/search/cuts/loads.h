@@ -78,7 +78,7 @@ class StepSum {
   /// Work and memory of a stage for one micro-batch.
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, gradients = 0, kept = 0, largest = 0;
-    double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of sharded layers
+    double summed = 0, gathered = 0;  ///< in addition to its shards: gradients and weights of sharded layers
   };
   const std::vector<Stage>& stages(const PlanChoice& choice);
 

@@ -1,4 +1,4 @@
-// search.algorithm: exhaustive. Every plan that a job can say, tried in full: what other searches are held against.
+// search.algorithm: exhaustive. Every plan that a job can say, tried in full: the reference for other searches.
 #pragma once
 
 #include "engine/search/find_plan.h"

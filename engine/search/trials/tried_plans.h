@@ -28,19 +28,20 @@ class TriedPlans {
   std::optional<size_t> smallest() const { return smallest_; }
   /// True if memory alone keeps a plan from being the fastest.
   bool is_short_of_memory() const;
-  /// Tries the best in full, until one that was is the best. Its index. Of plans that are as fast, up to what a model
-  /// is sure of, the simplest is best. Throws SpecError if none fits.
+  /// Tries the best plan in full, and repeats this until the best one has been tried in full. Returns its index. Among
+  /// plans whose times differ by less than the error of the model, the simplest is best. Throws SpecError if none fits.
   size_t settle();
-  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added.
+  /// Returns the plans, the best first, which has been tried in full; sets `order` to the indices at which they were
+  /// added.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
 
  private:
   static std::string key_of(const PlanChoice& choice);
-  /// Holds the plan against the best of those before it.
+  /// Compares the plan with the best of those before it.
   void compare(size_t plan);
   void compare_all();
   std::vector<size_t> sorted() const;
-  /// By how much its sum was off, others of such sums are taken to be.
+  /// Corrects the estimates of similar plans by the error that this trial shows.
   void try_in_full(size_t plan);
   [[noreturn]] void throw_none_fits() const;
 

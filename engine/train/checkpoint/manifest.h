@@ -13,11 +13,13 @@
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
+//    "plateau": {"scale": 0.1, "best": 0.29, "validations": 9, "worse": 2, "cooldown": 0},
 //    "checksum": "…"}
 //
-// `lineage`, `weights_only`, `base` and `classes` are optional. `base` has the frozen weights that the checkpoint leaves out. The
-// last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that are
-// not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf", "-inf".
+// `lineage`, `weights_only`, `base`, `classes` and `plateau` are optional. `base` has the frozen weights that the
+// checkpoint leaves out. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before
+// that line. Fields that are not known are ignored; a higher `format` is an error. A metric that is not finite is a
+// string: "nan", "inf", "-inf".
 //
 // slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
 // state. The pieces of a tensor tile it: each element is in exactly one.
@@ -31,6 +33,7 @@
 #include <vector>
 
 #include "engine/base/best_value.h"
+#include "engine/base/plateau_state.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
 #include "engine/train/checkpoint/tiling.h"
@@ -77,12 +80,12 @@ struct Manifest {
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
   int64_t samples = 0;     ///< samples that were trained on
   uint64_t seed = 0;
-  std::string order;          ///< order_text of the job; empty: an older version wrote it
+  std::string order;                 ///< order_text of the job; empty: an older version wrote it
   std::vector<std::string> classes;  ///< names of the classes of the training set, by number; may be empty
-  double train_share = 0;     ///< dataset.split.train; 0: the set was not split, or an older version wrote it
-  std::string written;        ///< UTC, ISO 8601
-  std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it
-  bool weights_only = false;  ///< a run's final weights, without the optimizer's state
+  double train_share = 0;            ///< dataset.split.train; 0: the set was not split, or an older version wrote it
+  std::string written;               ///< UTC, ISO 8601
+  std::string lineage;               ///< CheckpointOwner; "" if an older version wrote it
+  bool weights_only = false;         ///< a run's final weights, without the optimizer's state
   std::optional<StoredBase> base;
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
@@ -90,6 +93,7 @@ struct Manifest {
   std::vector<double> epoch_metric_sums;                ///< the same for each metric of the job
   bool is_finite = true;                                ///< whether all losses of the run so far are finite
   std::vector<std::pair<std::string, double>> metrics;  ///< values of a validation after this step; may be empty
+  std::optional<PlateauState> plateau;                  ///< of a learning rate that falls on a plateau
   BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
@@ -113,7 +117,7 @@ PieceName parse_piece_key(std::string_view key);
 /// The text of checkpoint.json. check(): manifest_defect finds nothing.
 std::string to_json(const Manifest& manifest);
 
-/// Checks all that the text alone can show, the tiling too. `file` is for messages. EnvError.
+/// Checks everything that the text shows, including the tiling. `file` is for messages. EnvError.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
 /// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
@@ -130,7 +134,7 @@ Manifest read_manifest(const std::string& directory);
 Manifest read_manifest_of_pieces(const std::string& directory);
 /// The files that have pieces of tensors, sorted.
 std::vector<std::string> files_with_pieces(const Manifest& manifest);
-/// The files alone: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
+/// Checks only that the files exist and their sizes: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
 std::string files_defect(const Manifest& manifest, const std::string& directory);
 
 }  // namespace trainctl

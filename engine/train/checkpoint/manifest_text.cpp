@@ -214,6 +214,11 @@ Manifest read(const ManifestValue& root) {
       manifest.best.emplace_back(name, BestValue{best["value"].metric(), best["step"].count(), best["since"].count()});
     });
   }
+  if (root.has("plateau")) {
+    const ManifestValue plateau = root["plateau"];
+    manifest.plateau = PlateauState{plateau["scale"].metric(), plateau["best"].metric(), plateau["validations"].count(),
+                                    plateau["worse"].count(), plateau["cooldown"].count()};
+  }
   return manifest;
 }
 
@@ -282,6 +287,13 @@ std::string to_json(const Manifest& manifest) {
       bests[name] = {{"value", json_of_number(best.value)}, {"step", best.step}, {"since", best.since}};
     text += ",\n\"best\": " + bests.dump();
   }
+  if (const auto& plateau = manifest.plateau)
+    text += ",\n\"plateau\": " + Json{{"scale", json_of_number(plateau->scale)},
+                                      {"best", json_of_number(plateau->best)},
+                                      {"validations", plateau->validations},
+                                      {"worse", plateau->worse},
+                                      {"cooldown", plateau->cooldown}}
+                                     .dump();
   text += ",\n";
   return text + last_line(text);
 }

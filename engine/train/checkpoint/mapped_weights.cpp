@@ -231,19 +231,51 @@ void MappedWeights::read_floats(const Source& source, const Box& box, float* to)
                  to + i * num_elements(ordered.shape));
 }
 
+namespace {
+
+constexpr int64_t kMostOfGroup = 8;
+
+/// If the box has some of few neighbouring elements, such as every second one, its last dim becomes whole, because
+/// single elements are read slowly. Returns that dim as it was.
+struct WidenedDim {
+  std::optional<int64_t> first;
+  int64_t count = 0;
+};
+WidenedDim widen_groups(AxisOrder::Block& block) {
+  if (block.shape.empty()) return {};
+  const int64_t all = block.shape.back(), first = block.box.offset.back(), count = block.box.shape.back();
+  if (count == all || all > kMostOfGroup) return {};
+  block.box.offset.back() = 0;
+  block.box.shape.back() = all;
+  return {first, count};
+}
+
+/// Undoes that, for the elements that were read.
+void keep_of_groups(int64_t first, int64_t count, AxisOrder::Block& block, std::vector<float>& elements) {
+  const auto all = block.shape.back(), groups = static_cast<int64_t>(elements.size()) / all;
+  for (int64_t group = 0; group < groups; ++group)
+    std::copy_n(elements.begin() + group * all + first, count, elements.begin() + group * count);
+  block.box.offset.back() = first;
+  block.box.shape.back() = count;
+}
+
+}  // namespace
+
 /// Reads a box of what the order describes. `first_part`: its first tensor in source.theirs.
 void MappedWeights::read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const {
   std::vector<float> elements;
-  for (const AxisOrder::Block& block : source.order.blocks_of(source.sizes, box)) {
+  for (AxisOrder::Block block : source.order.blocks_of(source.sizes, box)) {
+    const auto [of_group, in_group] = widen_groups(block);
     const Rows& rows = source.theirs[first_part + block.part];
     const Shape& shape = files_.find(rows.name)->shape;
     const int64_t first = rows.first == 0 ? 0 : rows.first * (num_elements(shape) / shape[0]);
-    const bool in_place = block.is_contiguous();
+    const bool in_place = !of_group && block.is_contiguous();
     if (!in_place) elements.resize(static_cast<size_t>(num_elements(block.box.shape)));
     float* const out = in_place ? to + block.first : elements.data();
     for_each_run(block.box, whole_box(block.shape), block.box, [&](int64_t from, int64_t at, int64_t count) {
       files_.read_f32(rows.name, first + from, count, out + at);
     });
+    if (of_group) keep_of_groups(*of_group, in_group, block, elements);
     if (!in_place) block.place(elements.data(), to);
   }
 }

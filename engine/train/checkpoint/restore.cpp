@@ -124,6 +124,8 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
     const Optimizer optimizer =
         optimizer_of(spec, group->second, uses_companion(job.graph, spec, v.tensor, group->second));
     for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
+    if (const ParameterSums* sums = optimizer.def.sums; sums != nullptr && sums->states != nullptr)
+      for (const auto& [slot, of_slot] : sums->states(shape)) state[{tensor.name, slot}] = of_slot;
     if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
     if (!job.plan.has_replicas()) continue;
     for (const std::string_view slot : {kAverageSlot, kOuterMomentumSlot})
@@ -254,7 +256,7 @@ void require_same_order(const PlannedJob& job, const Manifest& manifest, const s
   const DatasetSpec& set = job.spec.dataset;
   if (manifest.step == 0 || (manifest.epoch_step == 0 && !set.has_mixture())) return;
   const std::string order = order_text(set, job.data, job.spec.seed, manifest.step);
-  // Checkpoints of earlier versions have the seed alone.
+  // Checkpoints of earlier versions have only the seed.
   const bool is_same =
       manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;
@@ -309,6 +311,7 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
   from.is_finite = manifest.is_finite;
   from.validation.run_step = from.step;
   from.validation.values = manifest.metrics;
+  if (manifest.plateau) from.validation.plateau = *manifest.plateau;
   for (const std::string& metric : job.spec.reported_metrics()) {
     const auto known =
         std::find_if(manifest.best.begin(), manifest.best.end(), [&](const auto& b) { return b.first == metric; });

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
@@ -62,6 +63,27 @@ WeightFiles::WeightFiles(const std::string& path) : path_(fs::is_directory(path)
     open_index(path_);
   else
     open(path_);
+  find_quantized();
+}
+
+/// MXFP4 weights are known by the names of their two tensors, of which the first is U8.
+void WeightFiles::find_quantized() {
+  const auto of_blocks = [&](const std::string& name) {
+    return name.ends_with(kMxfp4Blocks) && places_.at(name).entry->type == StoredType::u8;
+  };
+  std::set<std::string> parts;
+  for (const std::string& blocks : names_) {
+    if (!of_blocks(blocks)) continue;
+    const std::string name = blocks.substr(0, blocks.size() - kMxfp4Blocks.size());
+    const auto scales = places_.find(name + std::string(kMxfp4Scales));
+    const Place none{nullptr, nullptr}, &of_scales = scales == places_.end() ? none : scales->second,
+                                        &place = places_.at(blocks);
+    quantized_[name] = std::make_unique<Mxfp4Tensor>(name, *place.file, *place.entry, of_scales.file, of_scales.entry);
+    parts.insert(name + std::string(kMxfp4Scales));
+  }
+  for (std::string& name : names_)
+    if (of_blocks(name)) name.resize(name.size() - kMxfp4Blocks.size());
+  std::erase_if(names_, [&](const std::string& name) { return parts.contains(name); });
 }
 
 void WeightFiles::open(const std::string& path) {
@@ -126,6 +148,7 @@ std::string WeightFiles::fingerprint() const {
 }
 
 const SafetensorsEntry* WeightFiles::find(const std::string& name) const {
+  if (const auto quantized = quantized_.find(name); quantized != quantized_.end()) return &quantized->second->entry();
   const auto found = places_.find(name);
   return found == places_.end() ? nullptr : found->second.entry;
 }
@@ -142,6 +165,8 @@ void WeightFiles::read(const std::string& name, int64_t at, std::span<uint8_t> t
 }
 
 void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
+  if (const auto quantized = quantized_.find(name); quantized != quantized_.end())
+    return quantized->second->read_f32(first, count, to);
   const Place& place = place_of(name);
   const StoredType type = place.entry->type;
   const bool fits =

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/train/checkpoint/mxfp4.h"
 #include "engine/train/files/safetensors.h"
 
 namespace trainctl {
@@ -22,6 +23,7 @@ class WeightFiles {
   explicit WeightFiles(const std::string& path);
 
   const std::string& path() const { return path_; }
+  /// MXFP4 weights X are listed as X, in place of X_blocks and X_scales (mxfp4.h).
   const std::vector<std::string>& names() const { return names_; }
   /// 32 hexadecimal digits of the names, types and shapes of all tensors, and of the first and last bytes of each:
   /// another model has others, however the tensors are divided into files.
@@ -35,6 +37,7 @@ class WeightFiles {
  private:
   void open(const std::string& path);
   void open_index(const std::string& path);
+  void find_quantized();
 
   struct Place {
     const SafetensorsFile* file;
@@ -44,7 +47,8 @@ class WeightFiles {
 
   std::string path_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, Place> places_;  ///< tensors of the files
+  std::unordered_map<std::string, std::unique_ptr<Mxfp4Tensor>> quantized_;
   std::vector<std::string> names_;
 };
 

@@ -51,16 +51,16 @@ size_t ByteReader::inflate_into(std::span<uint8_t> to) {
     stream_.avail_in = static_cast<uInt>(std::min(bytes_.size() - consumed_, kMostInflatedAtOnce));
     stream_.next_out = to.data() + got;
     stream_.avail_out = static_cast<uInt>(std::min(to.size() - got, kMostInflatedAtOnce));
-    const uInt room = stream_.avail_out, held = stream_.avail_in;
+    const uInt room = stream_.avail_out, available = stream_.avail_in;
     const int status = inflate(&stream_, Z_NO_FLUSH);
     got += room - stream_.avail_out;
-    consumed_ += held - stream_.avail_in;
+    consumed_ += available - stream_.avail_in;
     ended_ = status == Z_STREAM_END;
     if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
       throw EnvError(fmt::format("{}: byte {}: damaged gzip data: {}; download the file again", file_, consumed_,
                                  stream_.msg ? stream_.msg : "zlib error"));
     }
-    if (room == stream_.avail_out && held == stream_.avail_in) break;  // the file ends too early
+    if (room == stream_.avail_out && available == stream_.avail_in) break;  // the file ends too early
   }
   if (ended_ && consumed_ < bytes_.size()) {
     throw EnvError(fmt::format("{}: byte {}: expected the end of the gzip file, found {} more bytes", file_, consumed_,

@@ -102,9 +102,10 @@ int64_t scratch_bytes(const FieldWays& ways) {
 /// Mapped or made, so that a rank keeps nothing but the order.
 DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move(shapes), samples}; }
 
-DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t held, const DatasetSpec& spec) {
+DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t kept_bytes,
+                     const DatasetSpec& spec) {
   const FieldWays ways(fields, spec);
-  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)), false,
+  return {shapes_of(ways.fields), samples, capped_sum(kept_bytes, scratch_bytes(ways)), false,
           byte_fields(FieldWays(fields, spec, FieldWays::Bytes::stay).fields)};
 }
 
@@ -222,10 +223,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
-    throw SpecError(
-        {}, "dataset.type", "unknown data set '" + spec.type + "'",
-        "mnist, image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, audio_folder, tokens, text, chat, "
-        "preference, random, constant, clicks, mix");
+    throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
+                    "mnist, image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, audio_folder, "
+                    "tokens, text, chat, "
+                    "preference, random, constant, clicks, mix");
   std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
   if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
   return set;

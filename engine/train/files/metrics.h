@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/best_value.h"
+#include "engine/base/plateau_state.h"
 #include "engine/base/start_up.h"
 #include "engine/compile/program.h"
 #include "engine/graph/graph.h"
@@ -22,6 +23,9 @@ struct MetricValues {
   std::span<const ReportedMetric> of;  ///< Program::metrics
   std::array<double, kMostMetrics> values{};
 };
+
+/// The loss of a step with its auxiliary losses; `sums` are those of the metrics in the arena.
+float total_loss(float loss, std::span<const ReportedMetric> metrics, std::span<const float> sums);
 
 /// "accuracy 0.9934, top_5 0.9991"; "" without metrics.
 std::string to_string(const MetricValues& metrics);
@@ -66,7 +70,8 @@ struct ValidationReport {
   int64_t run_step = 0;  ///< over the whole run
   int64_t samples = 0;
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
-  BestValues best;  ///< best of the run so far, this one and those before resumes included
+  BestValues best;       ///< best of the run so far, this one and those before resumes included
+  PlateauState plateau;  ///< of a learning rate that falls on a plateau, after this validation
   double seconds = 0;
   std::vector<ValidationText> texts;  ///< only on rank 0
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/compile/report/report.h"
+#include "engine/machine/host_bus.h"
 #include "engine/ops/op_family.h"
 #include "engine/train/profile/stretches.h"
 #include "engine/train/profile/waiting.h"
@@ -75,6 +76,8 @@ double kernel_limit(const Instruction& instruction, const Machine& machine) {
 
 double transfer_limit(const Program& program, const Instruction& instruction, const Machine& machine) {
   int64_t bytes = instruction.bytes();
+  if (instruction.opcode == Opcode::copy)
+    return (Bytes{static_cast<double>(bytes)} / host_bus_rate(machine)).value;
   if (instruction.opcode == Opcode::collective) {
     const auto size = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());
     bytes = wire_bytes(instruction.collective, bytes, size);
@@ -103,7 +106,7 @@ class RankParts {
     const int64_t arrived = span.begin_ns + waited_ns;
     waiting_.emplace_back(span.ready_ns, arrived);
     if (instruction.opcode == Opcode::wait || span.launched == 0) return;
-    if (communicates(instruction)) {
+    if (communicates(instruction) || instruction.opcode == Opcode::copy) {
       moving_.emplace_back(arrived, span.end_ns);
       transfers_.limit_seconds += transfer_limit(program_, instruction, machine_);
       transfers_.launches += 1;

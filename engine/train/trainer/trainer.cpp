@@ -109,6 +109,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       is_finite_(options.from.is_finite),
       validated_(first_step_),
       best_(options.from.validation.best),
+      plateau_(options.from.validation.plateau),
       epoch_means_(options.from.epoch, program.metrics),
       synchronized_(first_step_) {
   ExecutorOptions executor_options = options.executor;
@@ -259,6 +260,9 @@ void Trainer::validate() {
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
   report.is_whole_epoch = report.epoch_step == steps_per_epoch();
   best_ = report.best = best_after(best_, report);
+  if (const ScheduleSpec& rate = job_.spec.optimizer.learning_rate; rate.is_plateau())
+    plateau_ = plateau_after(rate, plateau_, *report.value(rate.metric));
+  report.plateau = plateau_;
   end_by_rule(report);
   for (TrainObserver* observer : observers_.all()) observer->on_validation(report);
   epoch_start_ += Clock::now() - start;
@@ -281,6 +285,7 @@ void Trainer::start_step() {
   if (started_ == first_step_) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
   StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
+  scalars.learning_rate = static_cast<float>(rate_of(started_));
   const std::byte* batch = loader_->next_step();
   if (const auto& average = job_.spec.optimizer.average; average)
     scalars.average_rate = average_rate(average, started_ + 1);
@@ -294,6 +299,11 @@ void Trainer::start_step() {
   ++started_;
 }
 
+/// A validation starts only when all steps before it are reported, so the plateau is that of the step.
+double Trainer::rate_of(int64_t step) const {
+  return plateau_.scale * learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
+}
+
 StepReport Trainer::report_of(int64_t step) const {
   StepReport report;
   report.epoch = step / steps_per_epoch() + 1;
@@ -302,7 +312,7 @@ StepReport Trainer::report_of(int64_t step) const {
   report.run_step = step + 1;
   report.run_steps = run_steps_;
   report.has_loss = program_.loss_offset >= 0;
-  report.learning_rate = static_cast<float>(learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_));
+  report.learning_rate = static_cast<float>(rate_of(step));
   return report;
 }
 
@@ -329,6 +339,7 @@ StepReport Trainer::finish_step() {
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] =
         static_cast<double>(sums[i]) * program_.metrics[i].scale * (program_.metrics[i].of_labels ? weight : 1.0);
+  report.loss = total_loss(report.loss, program_.metrics, sums);
   if (exchange_ != nullptr) exchange_->after_batch(report);
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();

@@ -46,10 +46,10 @@ struct TrainOptions {
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   /// For tests: creates a substitute for the executor of a GPU.
   std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
-  StartUpClock start_up{};              ///< started by the phases before this one
-  TrainPosition from{};                 ///< where to start
-  const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
-  const Program* averages = nullptr;    ///< compile_exchange; if validations use averages of the weights
+  StartUpClock start_up{};                   ///< started by the phases before this one
+  TrainPosition from{};                      ///< where to start
+  const Program* validation = nullptr;       ///< compile_validation; with `validation:` in the job
+  const Program* averages = nullptr;         ///< compile_exchange; if validations use averages of the weights
   const Program* synchronization = nullptr;  ///< compile_synchronization; with parallel.local_steps
   /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
   std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
@@ -125,6 +125,7 @@ class Trainer {
   void finish_start_up();
   void report_skipped();
   void end_not_finite(const StepReport& report);
+  double rate_of(int64_t step) const;
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
 
@@ -150,14 +151,15 @@ class Trainer {
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
   int64_t validated_;                ///< the last validation was before this step, or the run started there
   BestValues best_;                  ///< best of the validations
+  PlateauState plateau_;             ///< after the last validation
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
   std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
-  int64_t synchronized_;                       ///< the last synchronization was before this step, or the run began there
-  HostBlock no_inputs_;                        ///< of averages_ and synchronization_
+  int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
+  HostBlock no_inputs_;             ///< of averages_ and synchronization_
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 

@@ -25,7 +25,7 @@
 namespace trainctl {
 namespace {
 
-/// Memory behind each arena that no kernel may change.
+/// Memory after each arena that no kernel may change.
 constexpr int64_t kGuardBytes = 4096;
 constexpr std::byte kGuard{0x5a};
 

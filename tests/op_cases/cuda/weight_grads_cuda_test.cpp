@@ -53,12 +53,12 @@ void check_layer(const Group& g, const Layer& l, const Tensors& tensors, const O
   const double rate = g.descend ? -0.25 : 1.0;
   Worst weights, biases;
   for (int64_t j = 0; j < l.out; ++j) {
-    const auto held = [&](int tensor, int64_t i) { return g.descend ? at(tensors.before(), tensor)[i] : 0.0; };
+    const auto initial = [&](int tensor, int64_t i) { return g.descend ? at(tensors.before(), tensor)[i] : 0.0; };
     if (g.biases)
-      Expected{rate, nullptr, dy + j, g.rows, 0, l.out}.compare(biases, at(after, o.bias)[j], held(o.bias, j));
+      Expected{rate, nullptr, dy + j, g.rows, 0, l.out}.compare(biases, at(after, o.bias)[j], initial(o.bias, j));
     for (int64_t i = 0; i < l.in; ++i) {
       const int64_t place = g.kn ? i * l.out + j : j * l.in + i;
-      Expected{rate, x + i, dy + j, g.rows, l.in, l.out}.compare(weights, at(after, o.w)[place], held(o.w, place));
+      Expected{rate, x + i, dy + j, g.rows, l.in, l.out}.compare(weights, at(after, o.w)[place], initial(o.w, place));
     }
   }
   CHECK(weights.relative() < 2e-6);
@@ -72,11 +72,11 @@ void check_group(const Group& g) {
   CAPTURE(g.aligned);
   Tensors tensors(g.aligned);
   std::vector<Operands> operands;
-  const float held = g.descend ? 1.0f : 0.0f;
+  const float initial = g.descend ? 1.0f : 0.0f;
   for (const Layer& l : g.layers) {
     const Shape weight = g.kn ? Shape{l.in, l.out} : Shape{l.out, l.in};
     operands.push_back({tensors.add({g.rows, l.in}, 1.0f), tensors.add({g.rows, l.out}, 1.0f),
-                        tensors.add(weight, held), tensors.add({l.out}, held)});
+                        tensors.add(weight, initial), tensors.add({l.out}, initial)});
   }
   const int scalars = tensors.add({8}, 1.0f);
   CudaScratch scratch;

@@ -29,10 +29,10 @@ class Window {
   void read_more() {
     text_.erase(0, begin_);
     begin_ = 0;
-    const size_t held = text_.size();
-    text_.resize(held + static_cast<size_t>(std::min(kReadBytes, file_.bytes() - read_)));
-    file_.read(read_, {reinterpret_cast<uint8_t*>(text_.data()) + held, text_.size() - held});
-    read_ += static_cast<int64_t>(text_.size() - held);
+    const size_t kept = text_.size();
+    text_.resize(kept + static_cast<size_t>(std::min(kReadBytes, file_.bytes() - read_)));
+    file_.read(read_, {reinterpret_cast<uint8_t*>(text_.data()) + kept, text_.size() - kept});
+    read_ += static_cast<int64_t>(text_.size() - kept);
   }
 
  private:

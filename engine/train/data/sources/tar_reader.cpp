@@ -57,8 +57,8 @@ std::span<const uint8_t> TarReader::block(int64_t at) {
          fmt::format("expected a header of 512 bytes, or the two blocks of zeros that end an archive, found {} more "
                      "bytes: the file is truncated; download it again",
                      file_bytes_ - at));
-  const auto held = static_cast<int64_t>(window_.size());
-  if (at < window_at_ || at + kTarBlock > window_at_ + held) {
+  const auto window_bytes = static_cast<int64_t>(window_.size());
+  if (at < window_at_ || at + kTarBlock > window_at_ + window_bytes) {
     window_.resize(static_cast<size_t>(std::min(kWindowBytes, file_bytes_ - at)));
     window_at_ = at;
     read_(at, window_);

@@ -52,7 +52,7 @@ CalendarClock::time_point time_of(const std::string& text) {
   return CalendarClock::from_time_t(timegm(&time));
 }
 
-struct Held {
+struct ExpiringKeys {
   Keys keys;
   CalendarClock::time_point until = CalendarClock::time_point::max();
 };
@@ -64,14 +64,14 @@ HttpResponse ask_locally(HttpRequest request) {
   return request_http(request);
 }
 
-std::optional<Held> keys_of_json(const HttpResponse& response) {
+std::optional<ExpiringKeys> keys_of_json(const HttpResponse& response) {
   const auto json = nlohmann::json::parse(response.body, nullptr, false);
   if (response.status != 200 || !json.is_object() || !json.contains("AccessKeyId")) return {};
-  return Held{{json.value("AccessKeyId", ""), json.value("SecretAccessKey", ""), json.value("Token", "")},
-              time_of(json.value("Expiration", ""))};
+  return ExpiringKeys{{json.value("AccessKeyId", ""), json.value("SecretAccessKey", ""), json.value("Token", "")},
+                      time_of(json.value("Expiration", ""))};
 }
 
-std::optional<Held> keys_of_web_identity(const std::string& region) {
+std::optional<ExpiringKeys> keys_of_web_identity(const std::string& region) {
   const std::string file = variable("AWS_WEB_IDENTITY_TOKEN_FILE"), role = variable("AWS_ROLE_ARN");
   if (file.empty() || role.empty()) return {};
   HttpRequest request;
@@ -81,15 +81,15 @@ std::optional<Held> keys_of_web_identity(const std::string& region) {
       region, percent_encoded(role, false), percent_encoded(trimmed(text_of_file(file)), false));
   const HttpResponse response = request_http(request);
   const auto element = [&](const char* name) { return first_element(response.body, name); };
-  Held held{{element("AccessKeyId"), element("SecretAccessKey"), element("SessionToken")},
-            time_of(element("Expiration"))};
-  if (response.status != 200 || held.keys.empty())
+  ExpiringKeys found{{element("AccessKeyId"), element("SecretAccessKey"), element("SessionToken")},
+                     time_of(element("Expiration"))};
+  if (response.status != 200 || found.keys.empty())
     throw EnvError(fmt::format("the role of AWS_ROLE_ARN cannot be assumed: {}",
                                response.status == 0 ? response.error : "status " + std::to_string(response.status)));
-  return held;
+  return found;
 }
 
-std::optional<Held> keys_of_container() {
+std::optional<ExpiringKeys> keys_of_container() {
   std::string url = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
   if (const std::string path = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"); !path.empty())
     url = "http://169.254.170.2" + path;
@@ -102,7 +102,7 @@ std::optional<Held> keys_of_container() {
   return keys_of_json(ask_locally(request));
 }
 
-std::optional<Held> keys_of_instance() {
+std::optional<ExpiringKeys> keys_of_instance() {
   if (variable("AWS_EC2_METADATA_DISABLED") == "true") return {};
   const std::string base = "http://169.254.169.254/latest/";
   HttpRequest token_request{base + "api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds: 21600"}};
@@ -124,8 +124,8 @@ class S3Credentials {
  public:
   S3Settings get(bool renew) {
     const std::lock_guard lock(mutex_);
-    if (!has_read_ || renew || CalendarClock::now() + kRenewBefore > held_.until) read();
-    return {held_.keys, region_, endpoint_};
+    if (!has_read_ || renew || CalendarClock::now() + kRenewBefore > keys_.until) read();
+    return {keys_.keys, region_, endpoint_};
   }
 
  private:
@@ -150,25 +150,25 @@ class S3Credentials {
     region_ = first_of({variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), setting("region"), "us-east-1"});
     endpoint_ = first_of({variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"), setting("endpoint_url")});
     while (endpoint_.ends_with('/')) endpoint_.pop_back();
-    held_ = {};
+    keys_ = {};
     const Keys from_environment{variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"),
                                 variable("AWS_SESSION_TOKEN")};
     const Keys from_file{setting("aws_access_key_id"), setting("aws_secret_access_key"), setting("aws_session_token")};
     if (!from_environment.empty())
-      held_.keys = from_environment;
+      keys_.keys = from_environment;
     else if (auto identity = keys_of_web_identity(region_))
-      held_ = std::move(*identity);
+      keys_ = std::move(*identity);
     else if (!from_file.empty())
-      held_.keys = from_file;
+      keys_.keys = from_file;
     else if (auto container = keys_of_container())
-      held_ = std::move(*container);
+      keys_ = std::move(*container);
     else if (endpoint_.empty())
-      if (auto instance = keys_of_instance()) held_ = std::move(*instance);
+      if (auto instance = keys_of_instance()) keys_ = std::move(*instance);
   }
 
   std::mutex mutex_;
   bool has_read_ = false;
-  Held held_;
+  ExpiringKeys keys_;
   std::string region_, endpoint_;
 };
 

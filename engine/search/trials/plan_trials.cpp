@@ -1,0 +1,148 @@
+// Tries plans within limits of work.
+#include "engine/search/trials/plan_trials.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "engine/plan/plan.h"
+
+namespace trainctl {
+namespace {
+
+/// Doubts for large networks of long kernels: each trial takes long, and estimates are right to a few per cent.
+constexpr Doubts kFewDoubts = {1.12, 1.05, 1.03, 1.02, 0.01, false};
+/// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
+constexpr int kFewLayers = 12;
+constexpr int64_t kWideWork = 2;
+
+/// `folded`: plans are tried on fewer blocks, in which a layer's cuts count for many, so fewer plans differ.
+TrialLimits limits_of(Effort effort, bool folded) {
+  if (effort == Effort::low) return {1'000, 500, 100, 16, 8};
+  if (effort == Effort::high) return {400'000, 40'000, 20'000, 600, 100};
+  return folded ? TrialLimits{10'000, 1'500, 500, 16, 10} : TrialLimits{10'000, 4'000, 500, 40, 16};
+}
+
+JobSpec without_positions(JobSpec job) {
+  job.positions.clear();
+  job.source.clear();
+  return job;
+}
+
+}  // namespace
+
+PlanTrials::PlanTrials(const JobSpec& its_job, const DataShapes& data, const CostModel& its_cost, int64_t its_memory,
+                       const TryPlan& its_try_plan)
+    : job(its_job),
+      bare(without_positions(job)),
+      cost(its_cost),
+      memory(its_memory),
+      try_plan(its_try_plan),
+      effort(job.parallel.search.effort),
+      networks(job, data, cost),
+      small(bare, networks, cost),
+      limits(limits_of(effort, small.leaves_out_blocks())),
+      open(job, networks, cost.machine(), notes),
+      weighed(job, networks, open, cost, memory, small.leaves_out_blocks()),
+      doubts(effort != Effort::high && weighed.has_long_kernels() ? kFewDoubts : Doubts{}),
+      tried(job, memory, try_plan) {}
+
+const TriedPlan* PlanTrials::try_one(const Considered& one, bool always, bool first) {
+  if (!always && is_enough(0, limits.trials)) return nullptr;
+  if (!always && one.saves_in_vain && !doubts.any_saver && !tried.is_short_of_memory()) return nullptr;
+  PlanChoice choice = header_of(one);
+  const SmallJobs::Sizes sizes = small.sizes_of(choice);
+  if (!always &&
+      (is_enough(sizes.work, limits.trials) || is_too_slow(one, sizes.work, first ? doubts.first : doubts.other)))
+    return nullptr;
+  add_cuts(one, choice);
+  if (tried.is_known(choice)) return nullptr;
+  work_done += sizes.work;
+  Trial trial = small.sum_of(choice, sizes, try_plan);
+  // The job may name layers that a small one does not have.
+  if (!trial.fault.empty() && !sizes.is_whole()) trial = try_whole(choice);
+  return &add(one, std::move(choice), std::move(trial));
+}
+
+Trial PlanTrials::try_whole(const PlanChoice& choice) const {
+  return try_plan(with_choice(bare, choice), TriedRanks::one_per_stage);
+}
+
+const TriedPlan& PlanTrials::add(const Considered& one, PlanChoice choice, Trial trial) {
+  std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
+  sources.push_back(one);
+  if (trial.fault.empty()) {
+    double& least = least_ratio_.try_emplace(kind_of(one), kNoTime).first->second;
+    least = std::min(least, trial.seconds / one.expected.seconds);
+  }
+  return tried[tried.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
+}
+
+PlanChoice PlanTrials::header_of(const Considered& one) const {
+  return {.stages = one.stages,
+          .chunks = one.chunks,
+          .schedule = one.schedule,
+          .micro_batches = one.micro_batches,
+          .optimizer_shard = one.shard,
+          .bucket_bytes = one.bucket_bytes,
+          .stage_config = job.parallel.stage_config,
+          .strategies = {},
+          .recompute = one.some ? *one.some : open.recompute_ways()[one.recompute]};
+}
+
+void PlanTrials::add_cuts(const Considered& one, PlanChoice& choice) const {
+  const CutChoice& cuts = *one.cuts;
+  if (cuts.mesh.size() == 1) return;
+  std::set<std::string> added;  // patterns, each of which stands for several layers
+  const Graph& graph = cuts.network->graph;
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    const std::string& pattern = cuts.network->cuts->patterns[l];
+    const bool given =
+        rule_for(job.parallel.strategies, graph.layers[l].name, cuts.network->facts[l].is_loss) != nullptr;
+    if (!given && added.insert(pattern).second)
+      choice.strategies.push_back({pattern, cuts_of(cuts.mesh, graph.layers[l], cuts.cuts.of_layer[l]), "", ""});
+  }
+  for (const StrategySpec& given : job.parallel.strategies) choice.strategies.push_back(given);
+}
+
+bool PlanTrials::is_enough(int64_t work, size_t most) const {
+  if (searches_widely()) return work_done + work > kWideWork * limits.most_work;
+  if (work_done + work > limits.most_work) return true;
+  return tried.size() >= (tried.is_short_of_memory() ? 3 * most : most) && work_done + work > limits.little_work;
+}
+
+bool PlanTrials::is_too_slow(const Considered& one, int64_t work, double doubt) const {
+  const std::optional<size_t> best = tried.fastest();
+  if (!best) return false;
+  const Kind kind = kind_of(one);
+  double ratio = kNoTime;
+  for (const auto& [other, least] : least_ratio_)
+    if (std::get<0>(other) == std::get<0>(kind)) ratio = std::min(ratio, least);
+  if (const auto known = least_ratio_.find(kind); known != least_ratio_.end()) ratio = known->second;
+  if (work > limits.long_work) doubt = doubts.lengthy;
+  return ratio < kNoTime && one.expected.seconds * ratio > doubt * tried[*best].trial.seconds;
+}
+
+bool PlanTrials::searches_widely() const {
+  return static_cast<int>(job.network.size()) <= kFewLayers && tried.is_short_of_memory() && is_free_to_cut();
+}
+
+bool PlanTrials::is_plain(const Considered& one) const {
+  return one.stages == 1 && one.recompute == 0 && one.micro_batches == open.micro_batch_counts().front();
+}
+
+double PlanTrials::memory_scale() const {
+  std::vector<double> scales;
+  for (size_t i = 0; i < tried.size(); ++i)
+    if (tried[i].trial.fault.empty())
+      scales.push_back(static_cast<double>(tried[i].trial.memory) / sources[i].expected.memory);
+  if (scales.empty()) return 1;
+  const auto middle = scales.begin() + static_cast<std::ptrdiff_t>(scales.size() / 2);
+  std::nth_element(scales.begin(), middle, scales.end());
+  return *middle;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,125 @@
+// Changes a tried plan in one respect.
+#include "engine/search/trials/single_changes.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace trainctl {
+namespace {
+
+/// Sizes of buckets are tried if shorter waits for them may save this share of the step.
+constexpr double kBucketsMatter = 0.02;
+
+/// Returns the share of the step that the layers of each pattern take, with their share of the buckets that all ranks
+/// wait for.
+std::map<std::string_view, double> shares_of_step(const PlanTrials& t, const Considered& plan, const Trial& trial) {
+  std::map<std::string_view, std::string_view> patterns;
+  for (size_t l = 0; l < t.job.network.size(); ++l)
+    patterns[t.job.network[l].name] = t.networks.repeats().places[l].pattern;
+  const std::vector<LayerLoad> loads = t.weighed.loads(*plan.cuts);
+  double elements = 0;
+  for (const LayerLoad& load : loads) elements += load.elements;
+  std::map<std::string_view, double> shares;
+  for (const LayerLoad& load : loads) {
+    const auto known = patterns.find(load.name);
+    shares[known == patterns.end() ? std::string_view(load.name) : known->second] +=
+        (load.seconds * plan.micro_batches + load.elements / elements * trial.bucket_seconds) / trial.seconds;
+  }
+  return shares;
+}
+
+/// Tries other cuts of one layer, or of layers alike, in the plan with the number `from`. `always`: whether they are
+/// expected to be fast or not.
+void change_cuts(PlanTrials& t, size_t from, bool always) {
+  const Considered base = t.sources[from];
+  const CutChoice& cuts = *base.cuts;
+  if (cuts.mesh.size() == 1 || (!always && t.is_enough(0, t.limits.trials)) || !t.is_free_to_cut()) return;
+  std::vector<Diagnostic> errors;
+  CutSpace space(*cuts.network->cuts, cuts.mesh, t.effort, t.cost, base.micro_batches,
+                 cuts.network->strategies(cuts.mesh, base.stages, errors));
+  const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[from].trial);
+  for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
+    const auto share = shares.find(other.pattern);
+    if (!always && share != shares.end() && share->second < t.doubts.least_share) continue;
+    Considered one = base;
+    one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
+    if (!always && one.expected.seconds > base.expected.seconds * t.doubts.cuts) continue;
+    const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
+    one.cuts = std::make_shared<CutChoice>(
+        CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh, with_other(*cuts.network->cuts, cuts.cuts, other)});
+    t.try_one(one, always);
+  }
+}
+
+/// The fastest plan that would be faster than the best one if ranks waited less for its buckets; often the best itself.
+std::optional<size_t> waits_for_buckets(PlanTrials& t) {
+  const double best = t.tried[t.tried.settle()].trial.seconds;
+  std::optional<size_t> fastest;
+  for (size_t i = 0; i < t.tried.size(); ++i) {
+    const Trial& trial = t.tried[i].trial;
+    const double waits = trial.bucket_seconds;
+    const bool has_buckets = t.sources[i].cuts->mesh.size() > 1 && t.sources[i].shard.level < 3;
+    if (!has_buckets || !trial.fits(t.memory) || trial.seconds - waits > (1 - kBucketsMatter) * best) continue;
+    if (!fastest || trial.seconds < t.tried[*fastest].trial.seconds) fastest = i;
+  }
+  return fastest;
+}
+
+}  // namespace
+
+void improve(PlanTrials& t) {
+  while (const std::optional<size_t> from = t.tried.fastest()) {
+    const Considered base = t.sources[*from];
+    for (const Considered& one : t.weighed.all())
+      if (differences(one, base) == 1) t.try_one(one, false);
+    if (t.tried.fastest() == from) change_cuts(t, *from, false);
+    if (t.tried.fastest() == from) return;
+  }
+}
+
+void shrink(PlanTrials& t) {
+  const size_t most = t.tried.size() + 2 * t.limits.trials;
+  while (t.memory > 0 && !t.tried.fastest()) {
+    const std::optional<size_t> from = t.tried.smallest();
+    if (!from) return;
+    const Considered base = t.sources[*from];
+    for (const Considered& one : t.weighed.all()) {
+      if (t.tried.fastest() || (t.tried.size() >= most && t.work_done > 2 * t.limits.most_work)) return;
+      if (differences(one, base) != 1) continue;
+      if (one.expected.memory <= base.expected.memory * kMemoryDoubt) t.try_one(one, true);
+    }
+    if (t.tried.smallest() == from) change_cuts(t, *from, true);
+    if (t.tried.smallest() == from) return;
+  }
+}
+
+void try_bucket_sizes(PlanTrials& t) {
+  if (t.open.bucket_sizes().size() == 1) return;
+  const std::optional<size_t> from = waits_for_buckets(t);
+  if (!from) return;
+  const Considered base = t.sources[*from];
+  double elements = 0;
+  for (const LayerLoad& load : t.weighed.loads(*base.cuts)) elements += load.elements;
+  const double most = elements * t.weighed.bytes().gradient;
+  for (const int64_t size : t.open.bucket_sizes()) {
+    const auto bytes = static_cast<double>(size), own = static_cast<double>(kBucketBytes);
+    if (size == base.bucket_bytes || std::min(bytes, own) >= most) continue;  // one bucket, whichever the size
+    Considered one = base;
+    one.bucket_bytes = size;
+    PlanChoice choice = t.header_of(one);
+    t.add_cuts(one, choice);
+    if (t.tried.is_known(choice)) continue;
+    Trial trial = t.try_whole(choice);
+    t.add(one, std::move(choice), std::move(trial));
+  }
+}
+
+}  // namespace trainctl

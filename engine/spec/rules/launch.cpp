@@ -1,0 +1,89 @@
+// Rules about launch: hosts, cluster managers, elastic runs.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/spec/hosts.h"
+#include "engine/spec/rules/rules.h"
+
+namespace trainctl::rules {
+
+void ranks_fit_on_the_hosts(RuleContext& r) {
+  if (!r.fine({"launch.hosts", "launch.hostfile", "launch.ranks"}) || !r.job.launch.has_hosts()) return;
+  const LaunchSpec& launch = r.job.launch;
+  if (!launch.hosts.empty() && !launch.hostfile.empty())
+    return r.wrong("launch.hostfile", "launch.hosts already lists the hosts", "remove one of the two");
+  for (size_t i = 0; i < launch.hosts.size(); ++i)
+    if (!parse_host(launch.hosts[i]))
+      r.wrong("launch.hosts[" + number(static_cast<int64_t>(i)) + "]", "'" + launch.hosts[i] + "' is not a valid host",
+              "write a, me@a, or a:4 for four ranks");
+  if (!launch.hosts.empty()) {
+    const Placement placement = place_ranks(parse_hosts(launch.hosts), launch.ranks);
+    if (!placement.fault.empty()) r.wrong("launch.hosts", placement.fault, placement.hint);
+  }
+  if (r.job.has_command()) return;
+  const auto missing = [&](bool is_set, const std::string& path, const std::string& what, const std::string& hint) {
+    if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not supported on several hosts", hint);
+  };
+  missing(launch.comm == "shm", "launch.comm", "shm", "remove launch.comm");
+  missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or remove launch.hosts");
+}
+
+void elastic_runs_have_hosts(RuleContext& r) {
+  const LaunchSpec& launch = r.job.launch;
+  if (!launch.elastic || !r.fine({"launch.elastic", "launch.hosts", "launch.hostfile", "launch.ranks"})) return;
+  const bool is_managed = launch.target != Target::hosts;  // The hosts that the manager assigns are not known yet.
+  if (is_managed && r.fine({"launch.target", "launch.slurm.nodes", "launch.kubernetes.pods"}) &&
+      managed_hosts(launch) < 2)
+    return r.wrong("launch.elastic", "all ranks run on one host, so no host can be lost while others remain",
+                   "remove launch.elastic, or request more hosts");
+  if (!is_managed && !launch.has_hosts())
+    return r.wrong("launch.elastic", "all ranks run on this host, so no host can be lost while others remain",
+                   "remove launch.elastic, or list hosts in launch.hosts");
+  if (launch.elastic->min_ranks > launch.ranks)
+    r.wrong("launch.elastic.min_ranks", "is greater than launch.ranks, which is " + number(launch.ranks),
+            "set it to launch.ranks or less");
+  if (r.fine({"train.checkpoint"}) && !r.job.train.saves_state())
+    r.wrong("launch.elastic", "the job does not save its state, so the remaining ranks could not resume",
+            "add train.checkpoint, e.g. train: {checkpoint: auto}");
+}
+
+/// With launch.target, the cluster manager assigns the hosts.
+void cluster_manager_assigns_the_hosts(RuleContext& r) {
+  const LaunchSpec& launch = r.job.launch;
+  if (!r.fine({"launch.target", "launch.ranks"}) || launch.target == Target::hosts) return;
+  const std::string manager(to_string(launch.target));
+  for (const char* field : {"launch.hosts", "launch.hostfile"})
+    if (r.fine({field}) && (std::string(field) == "launch.hosts" ? !launch.hosts.empty() : !launch.hostfile.empty()))
+      r.wrong(field, "with launch.target: " + manager + ", " + manager + " assigns the hosts",
+              "remove it, or set launch.target: hosts");
+  const std::string field = launch.target == Target::slurm ? "launch.slurm.nodes" : "launch.kubernetes.pods";
+  const int hosts = managed_hosts(launch);
+  if (r.fine({field.c_str()}) && launch.ranks < hosts)
+    r.wrong(field, number(hosts) + " is greater than launch.ranks, which is " + number(launch.ranks),
+            "each needs at least one rank: set launch.ranks: " + number(hosts));
+}
+
+void trackers_differ(RuleContext& r) {
+  const std::vector<TrackerSpec>& all = r.job.track;
+  for (size_t i = 1; i < all.size(); ++i) {
+    const auto is_same = [&](const TrackerSpec& other) {
+      return other.type == all[i].type && other.to == all[i].to && other.command == all[i].command;
+    };
+    if (std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), is_same))
+      r.wrong(all[i].path, all[i].type + " is there twice", "remove one, or give it another 'to'");
+  }
+}
+
+void volumes_have_a_path(RuleContext& r) {
+  if (!r.fine({"launch.kubernetes.volumes"})) return;
+  for (const VolumeSpec& volume : r.job.launch.kubernetes.volumes)
+    if (!volume.path.starts_with("/") || (volume.claim + volume.host_path).empty())
+      r.wrong("launch.kubernetes.volumes",
+              "'" + volume.claim + volume.host_path + ":" + volume.path + "' is not a valid volume",
+              "write CLAIM:/path, or /host/folder:/path");
+}
+
+}  // namespace trainctl::rules

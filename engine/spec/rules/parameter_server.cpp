@@ -1,0 +1,64 @@
+// Rules about parallel.mode: parameter_server.
+#include "engine/spec/fields.h"
+#include "engine/spec/rules/rules.h"
+
+namespace trainctl::rules {
+namespace {
+
+/// With parallel.sync: false.
+void check_asynchronous_workers(RuleContext& r) {
+  if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
+    r.wrong("launch.comm", "asynchronous workers exchange messages through shared memory, not gloo",
+            "set launch.comm: shm, or parallel.sync: true");
+  if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
+    r.wrong("launch.ranks",
+            number(r.job.launch.ranks) + " asynchronous workers exceed the limit of " + number(kMostAsyncWorkers),
+            "set parallel.sync: true, or reduce launch.ranks");
+  if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
+    r.wrong("train.histograms", "histograms need steps that all workers share, and asynchronous workers have none",
+            "set histograms: 0, or parallel.sync: true");
+  if (r.fine({"train.fingerprints"}) && r.job.train.fingerprints > 0)
+    r.wrong("train.fingerprints", "fingerprints need steps that all workers share, and asynchronous workers have none",
+            "set fingerprints: 0, or parallel.sync: true");
+}
+
+/// With parallel.sync: true and parallel.tables.
+void check_workers_with_tables(RuleContext& r) {
+  if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
+    r.wrong("launch.comm", "table rows are exchanged through shared memory, not gloo", "set launch.comm: shm");
+  if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
+    r.wrong(
+        "launch.ranks",
+        number(r.job.launch.ranks) + " workers that pull table rows exceed the limit of " + number(kMostAsyncWorkers),
+        "reduce launch.ranks");
+}
+
+}  // namespace
+
+void parameter_servers_suit_the_job(RuleContext& r) {
+  if (!r.fine({"parallel.mode"}) || r.job.servers() == 0) return;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (r.job.is_asynchronous()) check_asynchronous_workers(r);
+  if (!r.job.is_asynchronous() && !parallel.tables.empty()) check_workers_with_tables(r);
+  if (r.fine({"parallel.stages"}) && parallel.stages > 1)
+    r.wrong("parallel.stages", "parameter_server supports one pipeline stage, not " + number(parallel.stages),
+            "set parallel.stages: 1, or parallel.mode: data_parallel");
+  if (r.fine({"parallel.optimizer_shard.level"}) && parallel.optimizer_shard.level > 0)
+    r.wrong("parallel.optimizer_shard.level",
+            "parameter_server stores the optimizer state on the servers, so the "
+            "workers have nothing to shard",
+            "set level: 0, or parallel.mode: data_parallel");
+  if (r.fine({"parallel.offload.optimizer"}) && parallel.offload.optimizer == StatePlace::host)
+    r.wrong("parallel.offload.optimizer",
+            "parameter_server stores the optimizer state on the servers, so the workers have nothing to offload",
+            "remove offload, or set parallel.mode: data_parallel");
+  if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
+      r.job.precision == Precision::bf16)
+    r.wrong("precision", "servers run on CPU cores and update in fp32, so workers on GPUs cannot use bf16",
+            "set precision: tf32 or fp32, or parallel.mode: data_parallel");
+  if (r.fine({"launch.ranks", "parallel.servers"}) && r.job.processes() > kMaxRanks)
+    r.wrong("parallel.servers", number(r.job.launch.ranks) + " workers and " + number(parallel.servers) +
+                                    " servers exceed the limit of " + number(kMaxRanks) + " processes");
+}
+
+}  // namespace trainctl::rules

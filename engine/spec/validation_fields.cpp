@@ -1,0 +1,75 @@
+// The fields of validation. Defaults are the initializers of job_spec.h.
+#include "engine/spec/dataset_fields.h"
+#include "engine/spec/field_makers.h"
+#include "engine/spec/job_spec.h"
+#include "engine/spec/section_fields.h"
+
+namespace trainctl {
+namespace {
+
+const Section& generate_section() {
+  using G = GenerateSpec;
+  static const Section section{
+      "validation.generate",
+      "Texts that each validation of a run generates with the current weights, one per prompt. See validation.md.",
+      {
+          field<&G::prompts>("prompts",
+                             "A file with a prompt per line, or *.jsonl with the field prompt or messages; relative to "
+                             "the job file. With dataset.type chat, a prompt is a message of a user.")
+              .required(),
+          field<&G::max_tokens>("max_tokens", "Most tokens that are generated for a prompt.")
+              .at_least(1)
+              .at_most(1 << 24),
+          field<&G::temperature>("temperature", "0: always the most probable token; higher: more random.").at_least(0),
+          field<&G::seed>("seed", "The same seed and weights give the same texts, under any plan.").at_least(0),
+      }};
+  return section;
+}
+
+Field generate_field() {
+  Field f = make_field("generate", FieldKind::section,
+                       "Texts that each validation of a run generates with the current weights, one per prompt.");
+  f.section = &generate_section();
+  f.stands_for = "prompts";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& generate = static_cast<ValidationSpec*>(enclosing)->generate;
+    if (make && !generate) generate.emplace();
+    return generate ? &*generate : nullptr;
+  };
+  return f;
+}
+
+const Section& validation_section() {
+  using V = ValidationSpec;
+  static const Section section{
+      "validation",
+      "Computes the loss and metrics on held-out samples with the current weights. A validation always follows the "
+      "last step.",
+      {
+          subsection<&V::dataset>("dataset", validation_dataset_section(), "The held-out samples."),
+          unless_zero<&V::every_epochs>("every_epochs", "Epochs between validations; 1 if every_steps is omitted too.")
+              .at_least(1),
+          unless_zero<&V::every_steps>("every_steps", "Steps between validations.").at_least(1),
+          list_field<&V::metrics>("metrics", FieldKind::metric_names,
+                                  "Metrics to report: loss, and names from the job's `metrics`; all if omitted."),
+          generate_field(),
+      }};
+  return section;
+}
+
+}  // namespace
+
+Field validation_field() {
+  Field f = make_field("validation", FieldKind::section,
+                       "Evaluates the model on held-out samples, during the run and with `trainctl evaluate`.")
+                .of(JobKind::network);
+  f.section = &validation_section();
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& validation = static_cast<JobSpec*>(enclosing)->validation;
+    if (make && !validation) validation.emplace();
+    return validation ? &*validation : nullptr;
+  };
+  return f;
+}
+
+}  // namespace trainctl
