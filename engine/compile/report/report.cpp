@@ -438,7 +438,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   Json report = {{"job", spec.name},
                  {"mode", to_string(plan.mode)},
-                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks},
+                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks * plan.replicas},
                  {"stages", plan.num_stages},
                  {"mesh", plan.mesh.axis_sizes()},
                  {"micro_batches", plan.micro_batches},
