@@ -120,13 +120,32 @@ std::string interpreter_of(const ProcessCommand& command) {
   return "'" + printable(line.substr(2, line.find_last_not_of("\r ") - 1)) + "'" + dos;
 }
 
-/// Why a program could not be started: its folder, its interpreter, or what the system says.
-std::string reason_of(const ProcessCommand& command, int error) {
+/// For a file or folder that this host lacks.
+std::string missing_here(const std::string& what, const std::string& path, const std::string& folder) {
+  return "the " + what + " " + printable(path) + " does not exist on this host; launch.copy: [" + printable(folder) +
+         "] copies it to each of launch.hosts";
+}
+
+/// A file of a command that does not exist, as text for an error; "" if there is none.
+std::string missing_file(const ProcessCommand& command) {
   std::error_code ignored;
-  const std::string& folder = command.working_dir;
-  if (error == ENOENT && !folder.empty() && !std::filesystem::is_directory(folder, ignored))
-    return "the folder " + printable(folder) + " does not exist on this host; launch.copy: [" + printable(folder) +
-           "] copies it to each of launch.hosts";
+  const std::filesystem::path folder = command.working_dir;
+  const auto is_missing = [&](const std::string& file) { return !std::filesystem::exists(folder / file, ignored); };
+  if (!command.working_dir.empty() && !std::filesystem::is_directory(folder, ignored))
+    return missing_here("folder", command.working_dir, command.working_dir);
+  const std::string& program = command.argv[0];
+  if (command.working_dir.empty()) return "";
+  if (program.find('/') != std::string::npos && program[0] != '/' && is_missing(program))
+    return missing_here("program", (folder / program).lexically_normal().string(), command.working_dir);
+  if (!command.script.empty() && is_missing(command.script))
+    return missing_here("script", (folder / command.script).lexically_normal().string(), command.working_dir);
+  return "";
+}
+
+/// Why a program could not be started: a missing file, its interpreter, or what the system says.
+std::string reason_of(const ProcessCommand& command, int error) {
+  if (error == ENOENT)
+    if (std::string missing = missing_file(command); !missing.empty()) return missing;
   const std::string interpreter = error == ENOENT ? interpreter_of(command) : "";
   return interpreter.empty() ? describe_errno(error)
                              : "the interpreter in its first line does not exist: " + interpreter;
@@ -152,6 +171,9 @@ class OwnedFd {
 
 int PosixProcessRunner::start(const ProcessCommand& command) {
   check(!command.argv.empty(), "a command has at least its program");
+  if (!command.script.empty())
+    if (const std::string missing = missing_file(command); !missing.empty())
+      throw EnvError("cannot start " + command.argv[0] + ": " + missing);
   const std::vector<std::string> environment = merged_environment(command);
   const OwnedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   int ends[2];

@@ -20,6 +20,7 @@ struct ProcessCommand {
   std::vector<int> inherited_fds;  ///< stay open under the same numbers; all others are closed
   std::string mark = {};           ///< set in the environment of all its descendants; empty: only its group is known
   double leftover_seconds = 10;    ///< after exit with 0: time that leftover processes have to end
+  std::string script = {};         ///< file that the program reads; start() names it if it does not exist; may be empty
 };
 
 /// How a process ended.

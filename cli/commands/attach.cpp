@@ -114,7 +114,7 @@ void add_attach_command(CLI::App& app, Action& chosen) {
 the run. Ctrl-C detaches; the run continues.
 
 Examples:
-  trainctl attach                the only active run, for example after trainctl run --detach
+  trainctl attach                the active run of this folder, or the only one, for example after run --detach
   trainctl attach 3 --rank 5)");
   command->callback([&chosen, options] { chosen = [options] { return attach(*options); }; });
 }

@@ -64,7 +64,7 @@ RunDirectory find_run(std::string name, std::string log_dir) {
 }
 
 void RunArguments::add_to(CLI::App& command, const std::string& what) {
-  command.add_option("run", run, what + "; default: the only active run");
+  command.add_option("run", run, what + "; default: the active run of this folder, or the only one");
   command.add_option("--log-dir", log_dir, "launch.log_dir of the job; default: log_output");
 }
 
@@ -84,10 +84,16 @@ RegisteredRun RunArguments::find_running() const {
                   std::string(to_string(state_of(RunDirectory(folder, *run)))),
               all);
   if (!run && fitting.size() > 1) {  // the run of this folder is meant
-    std::vector<RegisteredRun> here;
-    for (const RegisteredRun& one : fitting)
-      if (one.log_dir == folder) here.push_back(one);
-    if (here.size() == 1) return here.front();
+    const auto only = [&](const auto& is_here) -> const RegisteredRun* {
+      const auto first = std::find_if(fitting.begin(), fitting.end(), is_here);
+      const bool is_only = std::count_if(fitting.begin(), fitting.end(), is_here) == 1;
+      return is_only ? &*first : nullptr;
+    };
+    const std::string here = absolute(".");
+    const RegisteredRun* found = only([&](const RegisteredRun& one) { return one.log_dir == folder; });
+    if (found == nullptr)
+      found = only([&](const RegisteredRun& one) { return one.log_dir.starts_with(here == "/" ? here : here + "/"); });
+    if (found != nullptr) return *found;
   }
   if (fitting.empty()) none_runs(run ? "no run " + number + " in " + short_path(folder) : "no run is active", all);
   if (fitting.size() > 1)

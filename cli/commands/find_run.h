@@ -25,8 +25,8 @@ struct RunArguments {
   void add_to(CLI::App& command, const std::string& what);
 
   /// With a number: that run in --log-dir or ./log_output, or the only active run with that number elsewhere.
-  /// Without: the only active run, or of several the only one in --log-dir or ./log_output. Throws SpecError if there is
-  /// none, or more than one.
+  /// Without: the only active run; of several the only one in --log-dir or ./log_output, or the only one below the
+  /// current folder. Throws SpecError if there is none, or more than one.
   RegisteredRun find_running() const;
 };
 

@@ -49,7 +49,7 @@ bool is_override(const std::string& word) {
   return std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(end), is_part);
 }
 
-/// Shows nothing of the run but warnings and failures, so that the texts stay alone.
+/// Shows only warnings and failures of the run, so that the output contains only the texts.
 class FailuresOnly : public RunObserver {
  public:
   void begin(const std::string&, const std::string&, const RunDirectory&, const std::string&) override {}

@@ -143,7 +143,7 @@ void add_stop_command(CLI::App& app, Action& chosen) {
 launch.grace. The run ends with exit code 143, as after SIGTERM.
 
 Examples:
-  trainctl stop                 the only active run
+  trainctl stop                 the active run of this folder, or the only one
   trainctl stop 3
   trainctl stop 3 --now
   trainctl stop --all

@@ -36,8 +36,8 @@ struct EntryType {
   /// Checks conditions that the ranges of single fields cannot express, such as those between fields; null: none.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
 
+  int min_inputs = 1, max_inputs = 1;  ///< outputs of layers that a layer or a loss reads
   // Layers.
-  int min_inputs = 1, max_inputs = 1;
   /// If this field is given, the layer takes min_inputs and has a weight of its own for the rest; else max_inputs.
   std::string weight_field;
   bool collective = false;  ///< only allowed with hybrid_parallel
@@ -54,6 +54,8 @@ struct EntryType {
       false;  ///< the same, but ranks that share a parameter add up the contributions of their shards
   // Losses.
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
+  bool has_label = true;            ///< false: it compares the outputs of layers with each other
+  bool takes_class_shares = false;  ///< labels may also be f32, the share of each class
   // Metrics.
   /// The name under which one with these fields is reported: "top_5".
   std::string (*reported_as)(const Attrs& fields) = nullptr;

@@ -42,6 +42,7 @@ enum class FieldKind : uint8_t {
   sample_fields,  ///< {image: jpg, features: [a, b]}
   split,          ///< one of `choices`, or {train: 0.9, validation: 0.1}
   metrics,        ///< [accuracy, {type: top_k, k: 5}]
+  losses,         ///< [{type: mse, input: layer1, label: size, weight: 0.1}]
   metric_names,   ///< [loss, accuracy, top_5]
   modules,
   layers,

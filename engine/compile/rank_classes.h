@@ -14,6 +14,22 @@
 
 namespace trainctl {
 
+/// Attrs of a message that passes around a ring of ranks: the mesh axes that the ring's ranks differ in, and the distance
+/// to the peer.
+inline constexpr const char* kRingAxes = "ring_axes";
+inline constexpr const char* kRingStep = "ring_step";
+
+/// The peer of a message, for all ranks of a class: the rank at the same place in a stage, at a distance in each rank's
+/// ring, or one rank.
+struct PeerPlace {
+  int stage = -1;
+  int rank = -1;
+  Axes ring;
+  int step = 0;
+
+  friend auto operator<=>(const PeerPlace&, const PeerPlace&) = default;
+};
+
 struct RankClasses {
   Mesh mesh;
   std::vector<Program> programs;  ///< one per class, that of its first rank; classes in the order of their first ranks
@@ -30,6 +46,9 @@ struct RankClasses {
   /// True if, for every rank of the class, the peer of a send or recv is the rank at the same place in another
   /// stage. Between a worker and a server it is one rank, whatever the other.
   bool has_stage_peer(const Program& program, const Instruction& message) const;
+  PeerPlace peer_place(const Program& program, const Instruction& message) const;
+  /// The rank at that place, seen from `rank`.
+  int rank_at(const PeerPlace& place, int rank) const;
   /// The peer for this rank.
   int peer(int rank, const Instruction& message) const;
   std::vector<int> group(int rank, int index) const;
@@ -53,6 +72,15 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostM
 int rank_of_program(const Plan& plan, int rank);
 /// Returns that program for the process `rank` of a job with `workers` asynchronous workers.
 Program of_own_worker(Program program, int workers, int rank);
+
+// Replicas (parallel.local_steps): programs are compiled as those of the first replica. The groups of other replicas
+// follow from it; a group with ranks of several replicas is the same in all of them.
+
+/// Returns the program of the same rank in another replica. `loads_own_rows`: each replica trains on its own part of
+/// each micro-batch.
+Program of_replica(Program program, const Plan& plan, int replica, bool loads_own_rows);
+/// The program of a process, from that of rank_of_program(plan, rank).
+Program of_process(Program program, const Plan& plan, int rank, bool loads_own_rows);
 
 /// The programs of all ranks, in rank order, each as its own class.
 RankClasses each_by_itself(std::vector<Program> programs);

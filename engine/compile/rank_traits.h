@@ -28,7 +28,7 @@ struct CountedPart {
   int64_t first = 0, whole = 0;  ///< offset in the piece as the rank keeps it, and that piece's size
 };
 
-/// mesh.index of all ranks, found out once for each list of axes.
+/// Caches mesh.index of all ranks for each list of axes.
 class MeshIndices {
  public:
   explicit MeshIndices(const Mesh& mesh) : mesh_(mesh) {}
@@ -77,7 +77,7 @@ struct RankTraits {
   std::vector<bool> pushes;   ///< parameter_server: for each bucket that servers hold
   std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
   std::vector<bool> is_root;  ///< and whether the rank is its root
-  int in_ring = -1;           ///< rank in its stage, if keys pass from rank to rank: each has its own neighbours
+  int in_ring = -1;           ///< rank in its stage, if ranks of a ring of keys compute with different blocks
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "engine/compile/verify/verify.h"
@@ -28,7 +29,7 @@ struct Event {
   At at;
 };
 
-/// When an instruction can begin, as far as is known.
+/// The earliest known time at which an instruction can begin.
 struct Begin {
   bool known = false;
   bool is_ready = false;  ///< all of its rank that it waits for has ended
@@ -294,7 +295,7 @@ class Simulator {
     return longest;
   }
 
-  /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
+  /// A kernel and a transfer both take longer while they overlap.
   Seconds stretched(const Lane& lane, Seconds seconds) const {
     Seconds beside;
     for (const Lane& other : lanes_) {
@@ -305,13 +306,29 @@ class Simulator {
     return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
-  /// Spread of a collective's group, or of a message's two ranks.
-  GroupSpread spread(At at) const {
-    if (code(at).opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(code(at).group)];
-    return spread_of(machine_, std::array{classes_.programs[at.of_class].rank, code(at).peer});
+  /// Spread of a collective's group, or of a message's two ranks: in a ring of those that are furthest apart.
+  const GroupSpread& spread(At at) {
+    const Instruction& now = code(at);
+    if (now.opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(now.group)];
+    const PeerPlace place = classes_.peer_place(classes_.programs[at.of_class], now);
+    const auto [known, is_new] = spreads_of_messages_.try_emplace({at.of_class, now.peer, place});
+    if (is_new) known->second = furthest(at, place);
+    return known->second;
   }
 
-  Seconds price(At at) const {
+  GroupSpread furthest(At at, const PeerPlace& place) const {
+    const int first = classes_.programs[at.of_class].rank;
+    GroupSpread most = spread_of(machine_, std::array{first, code(at).peer});
+    if (place.ring.empty()) return most;
+    const Bytes bytes{static_cast<double>(code(at).bytes())};
+    for (const int rank : classes_.ranks[at.of_class]) {
+      GroupSpread other = spread_of(machine_, std::array{rank, classes_.rank_at(place, rank)});
+      if (send_time(machine_, bytes, other) > send_time(machine_, bytes, most)) most = std::move(other);
+    }
+    return most;
+  }
+
+  Seconds price(At at) {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
     const Bytes bytes{static_cast<double>(now.bytes()) * now.attrs.number(kExpectedShare, 1.0)};
@@ -344,7 +361,7 @@ class Simulator {
     return {};
   }
 
-  Uncertainty uncertainty(At at) const {
+  Uncertainty uncertainty(At at) {
     const Instruction& now = code(at);
     switch (now.opcode) {
       case Opcode::kernel: {
@@ -404,7 +421,8 @@ class Simulator {
   std::vector<std::vector<At>> causes_;
   std::vector<std::vector<Place>> places_;
   std::vector<std::vector<Seconds>> prices_;
-  std::vector<std::vector<GroupSpread>> spreads_;  ///< by class and group
+  std::vector<std::vector<GroupSpread>> spreads_;                                  ///< by class and group
+  std::map<std::tuple<size_t, int, PeerPlace>, GroupSpread> spreads_of_messages_;  ///< by class, and peer of its first
   std::vector<Channel> channels_;
   // By class and group.
   std::map<std::pair<size_t, int>, std::set<size_t>> meets_;
@@ -427,6 +445,7 @@ Part part_of_purpose(Purpose purpose) {
     case Purpose::loss:
     case Purpose::layer:
     case Purpose::offload:
+    case Purpose::outer:
       return Part::redistribute;
   }
   return Part::redistribute;
@@ -480,7 +499,7 @@ Part part_of(const Instruction& instruction) {
 StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (program.instructions[i].opcode != Opcode::kernel) continue;
+    if (program.instructions[i].opcode != Opcode::kernel || program.instructions[i].idle) continue;
     const Seconds alone = alone_seconds(program, i, machine);
     step.alone += alone;
     if (kernel_of(program.instructions[i])->is_product) step.products += alone;

@@ -45,6 +45,12 @@ class BackwardPass {
   static bool may_flow(const Node& node, size_t input) { return (get_op(node.op).no_gradient >> input & 1) == 0; }
   bool needs_grad(const Node& node, size_t input) const { return needs_[node.inputs[input]] && may_flow(node, input); }
 
+  /// The loss, or an auxiliary one.
+  bool is_loss(TensorId tensor) const {
+    const auto adds = [&](const Metric& metric) { return metric.adds_to_loss && metric.tensor == tensor; };
+    return tensor == graph_.loss || std::any_of(graph_.metrics.begin(), graph_.metrics.end(), adds);
+  }
+
   /// The number of operands of nodes on the path to the loss that read each tensor.
   void count_uses() {
     uses_.resize(num_tensors_, 0);
@@ -52,7 +58,7 @@ class BackwardPass {
       const Node& node = graph_.nodes[n];
       if (get_op(node.op).backward == nullptr) continue;
       bool leads = false;
-      for (TensorId output : node.outputs) leads = leads || output == graph_.loss || uses_[output] > 0;
+      for (TensorId output : node.outputs) leads = leads || is_loss(output) || uses_[output] > 0;
       if (!leads) continue;
       for (size_t i = 0; i < node.inputs.size(); ++i)
         if (may_flow(node, i)) ++uses_[node.inputs[i]];
@@ -69,7 +75,7 @@ class BackwardPass {
     bool reached = false, needed = false;
     for (TensorId output : node.outputs) {
       out_grads.push_back(sum_contributions(output));
-      reached = reached || out_grads.back() >= 0 || output == graph_.loss;
+      reached = reached || out_grads.back() >= 0 || is_loss(output);
     }
     std::vector<std::string> names;
     for (size_t i = 0; i < node.inputs.size(); ++i) {

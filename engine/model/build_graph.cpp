@@ -252,11 +252,22 @@ class Model {
     outputs_[beside.name] = outputs_[layers.back().name];
   }
 
+  std::vector<std::string> outputs_of_loss(const std::string& prediction) const {
+    return spec_.loss->inputs.empty() ? std::vector<std::string>{prediction} : spec_.loss->inputs;
+  }
+
   void add_loss() {
     std::string name = spec_.loss->input;
     if (name.empty() && !spec_.network.empty()) name = spec_.network.back().name;
-    const auto prediction = find(name, "loss");
-    if (!prediction) return;
+    std::vector<LossOutputs> losses;
+    for (const LossSpec* loss : spec_.losses()) {
+      losses.push_back({loss, {}});
+      for (const std::string& output : loss == &*spec_.loss ? outputs_of_loss(name) : loss->outputs_read()) {
+        const auto found = find(output, loss->path);
+        if (!found) return;
+        losses.back().outputs.push_back(*found);
+      }
+    }
     const double shares = static_cast<double>(spec_.parallel.micro_batches) * (hybrid_ ? ranks_in_stage_ : 1);
     LossContext context{graph_, spec_, data_, batch_, shares};
     if (has_reference_) {
@@ -267,7 +278,7 @@ class Model {
       context.reference = reference->second;
     }
     try {
-      graph_.loss = build_loss(context, *prediction);
+      graph_.loss = build_loss(context, losses);
     } catch (const ShapeError& problem) {
       error("loss", problem.what());
     } catch (const SpecError& problem) {  // from a metric

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// For each tensor the one that is read in its place: by default itself.
+/// Returns for each tensor the one that an evaluation reads in its place: itself, unless an op passes its input on.
 std::vector<TensorId> replacements(const Graph& graph) {
   std::vector<TensorId> instead(graph.tensors.size());
   std::iota(instead.begin(), instead.end(), 0);
@@ -99,13 +99,14 @@ Graph evaluation_graph(const Graph& trained, TensorId printed) {
   Graph graph = forward_part(trained, wanted);
   if (printed >= 0) graph.prints = {wanted.back()};
   const LayerId loss = loss_node(graph).layer;
+  const int64_t none = no_label(graph);
   for (Node& node : graph.nodes) {
     if (node.layer != loss) continue;
     const bool classes = graph.tensors[static_cast<size_t>(node.inputs[1])].dtype == DType::i32;
     if (!classes)
       node.attrs.set("nan_is_no_label", true);
     else if (!node.attrs.has("ignore_index"))
-      node.attrs.set("ignore_index", kNoLabel);
+      node.attrs.set("ignore_index", none);
     if (const Value* mean = node.attrs.find("mean_scale")) {
       node.attrs.set("scale", *mean);
       node.attrs.erase("mean_scale");

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -24,23 +26,52 @@ const LossDef& loss_def(const std::string& name) {
   return *def;
 }
 
+/// The field `name`, not the one that stands for "data".
+const DataField* field_called(const DataShapes& data, const std::string& name) {
+  for (const DataField& field : data.fields)
+    if (field.name == name) return &field;
+  return nullptr;
+}
+
+/// True if the labels are shares of all classes: one_hot makes them so, or the data set has them.
+bool has_class_shares(const LossContext& c, const LossSpec& loss, const LossDef& type, const Shape& prediction) {
+  if (!type.labels_are_classes) return false;
+  if (loss.label == "label" && has_soft_labels(c.spec.dataset)) return true;
+  const DataField* field = field_called(c.data, loss.label);
+  return type.soft_op != nullptr && field != nullptr && !field->is_integer && prediction.size() > 1 &&
+         num_elements(field->shape) * prediction[0] == num_elements(prediction);
+}
+
+TensorId add_input(const LossContext& c, const std::string& name, Shape shape, bool is_integer) {
+  Tensor tensor{.name = name, .shape = std::move(shape)};
+  tensor.dtype = is_integer ? DType::i32 : DType::f32;
+  tensor.kind = TensorKind::input;
+  tensor.batch = {.dim = 0, .rows = c.batch, .sized = 1};
+  c.graph.tensors.push_back(tensor);
+  return static_cast<TensorId>(c.graph.tensors.size() - 1);
+}
+
 /// The label in the shape that the loss needs; it must have that number of elements per sample.
-TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction, bool soft) {
-  const DataField* field = c.data.find("label");
-  if (field == nullptr) shape_error("the loss needs a sample field 'label'; call one of dataset.fields 'label'");
+TensorId label_for(const LossContext& c, const LossSpec& loss, const LossDef& type, const Shape& prediction,
+                   bool soft) {
+  const DataField* field = field_called(c.data, loss.label);
+  if (field == nullptr)
+    shape_error(fmt::format("the loss needs a sample field '{0}'; call one of dataset.fields '{0}'", loss.label));
   const bool classes = type.labels_are_classes && !soft;
   if (classes != field->is_integer) {
-    shape_error(fmt::format("{} needs {} labels, but the data set has {}; set dataset.label_dtype: {}",
-                            c.spec.loss->type, classes ? "i32" : "f32", field->is_integer ? "i32" : "f32",
-                            classes ? "i32" : "f32"));
+    if (loss.label != "label")
+      shape_error(fmt::format("{} needs {} labels, but the sample field '{}' has {}", loss.type,
+                              classes ? "i32" : "f32", loss.label, field->is_integer ? "i32" : "f32"));
+    shape_error(fmt::format("{} needs {} labels, but the data set has {}; set dataset.label_dtype: {}", loss.type,
+                            classes ? "i32" : "f32", field->is_integer ? "i32" : "f32", classes ? "i32" : "f32"));
   }
   const Shape wanted(prediction.begin(), prediction.end() - (classes ? 1 : 0));
   Shape own = field->shape;
   own.insert(own.begin(), c.batch);
-  if (const auto label = c.graph.find_tensor("label")) {
+  if (const auto label = c.graph.find_tensor(loss.label)) {
     const Shape& shape = c.graph.tensors[*label].shape;
     if (shape == wanted) return *label;
-    shape_error(fmt::format("the prediction is {}, so the label must be {}, but a layer reads it as {}",
+    shape_error(fmt::format("the prediction is {}, so the label must be {}, but a layer or another loss reads it as {}",
                             to_string(prediction), to_string(wanted), to_string(shape)));
   }
   if (num_elements(own) != num_elements(wanted)) {
@@ -50,15 +81,20 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
                     to_string(wanted), to_string(own),
                     keeps_dims ? "; a dense layer keeps all dims but the last: add {type: flatten} before it" : ""));
   }
-  Tensor tensor{.name = "label", .shape = wanted};
-  tensor.dtype = field->is_integer ? DType::i32 : DType::f32;
-  tensor.kind = TensorKind::input;
-  tensor.batch = {.dim = 0, .rows = c.batch, .sized = 1};
-  c.graph.tensors.push_back(tensor);
-  return static_cast<TensorId>(c.graph.tensors.size() - 1);
+  return add_input(c, loss.label, wanted, field->is_integer);
 }
 
-/// The sample fields that the loss reads behind the label.
+/// A label of any length, with the dims of the sample field.
+TensorId label_sequence(const LossContext& c, const LossSpec& loss) {
+  const DataField* field = field_called(c.data, loss.label);
+  if (field == nullptr || !field->is_integer || field->shape.size() != 1)
+    shape_error(fmt::format("{} needs a sample field '{}' of i32 with one dim, the sequence of classes", loss.type,
+                            loss.label));
+  if (const auto label = c.graph.find_tensor(loss.label)) return *label;
+  return add_input(c, loss.label, {c.batch, field->shape[0]}, true);
+}
+
+/// The sample fields that the loss reads after the label.
 void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>& inputs) {
   for (const LossField& wanted : type.reads) {
     const auto field = std::find_if(c.data.fields.begin(), c.data.fields.end(),
@@ -71,13 +107,9 @@ void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>
                               wanted.is_integer ? "integers" : "floats", field->is_integer ? "integers" : "floats"));
     if (c.graph.find_tensor(wanted.name))
       shape_error(fmt::format("a layer reads {}, which is for the loss alone", wanted.name));
-    Tensor tensor{.name = wanted.name, .shape = field->shape};
-    tensor.shape.insert(tensor.shape.begin(), c.batch);
-    tensor.dtype = wanted.is_integer ? DType::i32 : DType::f32;
-    tensor.kind = TensorKind::input;
-    tensor.batch = {.dim = 0, .rows = c.batch, .sized = 1};
-    c.graph.tensors.push_back(tensor);
-    inputs.push_back(static_cast<TensorId>(c.graph.tensors.size() - 1));
+    Shape shape = field->shape;
+    shape.insert(shape.begin(), c.batch);
+    inputs.push_back(add_input(c, wanted.name, std::move(shape), wanted.is_integer));
   }
 }
 
@@ -102,7 +134,8 @@ void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId predictio
 
 /// Class probabilities times loss.class_weights, which the soft op of the loss reads. Moves the attrs that they depend
 /// on out of `attrs`.
-TensorId weighted_targets(LayerBuilder& builder, const std::vector<TensorId>& inputs, bool soft, Attrs& attrs) {
+TensorId weighted_targets(LayerBuilder& builder, const std::vector<TensorId>& inputs, bool soft,
+                          const std::string& loss, Attrs& attrs) {
   if (soft) shape_error("class_weights needs class labels, but the data set has class probabilities");
   if (attrs.has("ignore_index"))
     shape_error(
@@ -112,7 +145,7 @@ TensorId weighted_targets(LayerBuilder& builder, const std::vector<TensorId>& in
     if (const Value* value = attrs.find(name)) of_targets.set(name, *value);
     attrs.erase(name);
   }
-  return builder.emit("class_targets", inputs, of_targets, "targets")[0];
+  return builder.emit("class_targets", inputs, of_targets, loss.empty() ? "targets" : loss + ".targets")[0];
 }
 
 /// In layers before the loss, so that the nodes of the loss itself read (prediction, label).
@@ -130,6 +163,81 @@ TensorId margins_of(const LossContext& c, const LossDef& type, TensorId predicti
                       with_defaults(c.spec.loss->attrs, type.fields));
 }
 
+/// The layers of one loss before the graph's last one.
+class LayersBefore : public LossLayers {
+ public:
+  LayersBefore(const LossContext& c, const LossSpec& loss) : c_(c), loss_(loss) {}
+
+  LayerBuilder& add(const char* name) override {
+    const std::string prefix = loss_.name.empty() ? "loss." : "loss." + loss_.name + ".";
+    c_.graph.layers.push_back({.name = prefix + name, .type = loss_.type, .pos = c_.spec.position(loss_.path)});
+    return builders_.emplace_back(c_.graph, static_cast<LayerId>(c_.graph.layers.size() - 1));
+  }
+
+ private:
+  const LossContext& c_;
+  const LossSpec& loss_;
+  std::deque<LayerBuilder> builders_;
+};
+
+/// A loss whose op is not emitted yet.
+struct OpenLoss {
+  const LossSpec& spec;
+  const LossDef& type;
+  TensorId prediction, label;
+  int64_t terms;
+  bool soft;
+};
+
+OpenLoss open_loss(const LossContext& c, const LossSpec& spec, const std::vector<TensorId>& outputs) {
+  const LossDef& type = loss_def(spec.type);
+  TensorId prediction = outputs.at(0);
+  if (type.margins != nullptr) prediction = margins_of(c, type, prediction);
+  if (type.compose != nullptr) {
+    LossInputs inputs{outputs};
+    if (type.label_use == LabelUse::composed)
+      inputs.label = label_for(c, spec, type, c.graph.tensors[prediction].shape, false);
+    if (type.label_use == LabelUse::sequence) inputs.label = label_sequence(c, spec);
+    add_fields(c, type, inputs.fields);
+    LayersBefore layers(c, spec);
+    prediction = type.compose(layers, inputs, with_defaults(spec.attrs, type.fields));
+  }
+  const Shape shape = c.graph.tensors[prediction].shape;
+  const bool soft = has_class_shares(c, spec, type, shape);
+  if (soft && type.soft_op == nullptr)
+    shape_error(fmt::format("{} needs class labels, but one_hot turns them into class probabilities", type.name));
+  if (type.labels_are_classes && shape.size() < 2) {
+    shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));
+  }
+  const TensorId label = type.label_use == LabelUse::op ? label_for(c, spec, type, shape, soft) : prediction;
+  const int64_t terms = num_elements(c.graph.tensors[label].shape) / (soft ? std::max<int64_t>(shape.back(), 1) : 1);
+  return {spec, type, prediction, label, terms, soft};
+}
+
+/// In the last layer; returns [1].
+TensorId emit_loss(const LossContext& c, LayerBuilder& builder, const OpenLoss& loss, const std::string& suffix) {
+  const LossDef& type = loss.type;
+  Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(loss.spec.attrs, type.fields);
+  const double mean = loss.spec.weight / (static_cast<double>(loss.terms) * c.shares);
+  const bool sums = loss.spec.reduction == "sum";
+  attrs.set("scale", sums ? loss.spec.weight : mean);
+  if (sums) attrs.set("mean_scale", mean);  // for evaluations
+  const bool weighted = attrs.has("class_weights");
+  const TensorId targets =
+      weighted ? weighted_targets(builder, {loss.prediction, loss.label}, loss.soft, suffix, attrs) : loss.label;
+  std::vector<TensorId> inputs = {loss.prediction, targets};
+  if (type.compose == nullptr) add_fields(c, type, inputs);
+  return builder.emit((loss.soft || weighted ? type.soft_op : type.op)->name, inputs, attrs, suffix)[0];
+}
+
+/// Each is a number of the step of its own, without its weight.
+void add_auxiliary(const LossContext& c, LayerBuilder& builder, const std::vector<OpenLoss>& losses) {
+  for (const OpenLoss& loss : losses) {
+    const TensorId sum = emit_loss(c, builder, loss, loss.spec.name);
+    c.graph.metrics.push_back({"loss." + loss.spec.name, sum, 1.0 / loss.spec.weight, true});
+  }
+}
+
 }  // namespace
 
 bool needs_reference(const std::string& loss) {
@@ -137,36 +245,36 @@ bool needs_reference(const std::string& loss) {
   return def != nullptr && def->margins != nullptr;
 }
 
-TensorId build_loss(LossContext c, TensorId prediction) {
-  const LossDef& type = loss_def(c.spec.loss->type);
-  if (type.margins != nullptr) prediction = margins_of(c, type, prediction);
-  const bool soft = type.labels_are_classes && has_soft_labels(c.spec.dataset);
-  if (soft && type.soft_op == nullptr)
-    shape_error(fmt::format("{} needs class labels, but one_hot turns them into class probabilities", type.name));
-  const Shape shape = c.graph.tensors[prediction].shape;
-  if (type.labels_are_classes && shape.size() < 2) {
-    shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));
+TensorId build_loss(LossContext c, const std::vector<LossOutputs>& losses) {
+  std::vector<OpenLoss> auxiliary;
+  std::optional<OpenLoss> main;
+  for (const LossOutputs& one : losses) {
+    try {
+      const OpenLoss loss = open_loss(c, *one.spec, one.outputs);
+      if (one.spec->path == "loss")
+        main.emplace(loss);
+      else
+        auxiliary.push_back(loss);
+    } catch (const ShapeError& problem) {
+      const std::string path = one.spec->path + (problem.field.empty() ? "" : "." + problem.field);
+      throw SpecError(c.spec.position(path), path, problem.what());
+    }
   }
-  const TensorId label = label_for(c, type, shape, soft);
-  const int64_t terms = num_elements(c.graph.tensors[label].shape) / (soft ? std::max<int64_t>(shape.back(), 1) : 1);
-  c.graph.layers.push_back({.name = "loss", .type = c.spec.loss->type, .pos = c.spec.position("loss")});
+  check(main.has_value(), "auxiliary losses are added to a loss");
+  c.graph.layers.push_back({.name = "loss", .type = main->spec.type, .pos = c.spec.position("loss")});
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
-  add_metrics(c, builder, prediction, label, terms);
-  Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(c.spec.loss->attrs, type.fields);
-  const double mean = 1.0 / (static_cast<double>(terms) * c.shares);
-  const bool sums = c.spec.loss->reduction == "sum";
-  attrs.set("scale", sums ? 1.0 : mean);
-  if (sums) attrs.set("mean_scale", mean);  // for evaluations
-  const bool weighted = attrs.has("class_weights");
-  const TensorId targets = weighted ? weighted_targets(builder, {prediction, label}, soft, attrs) : label;
-  std::vector<TensorId> inputs = {prediction, targets};
-  add_fields(c, type, inputs);
-  const TensorId loss = builder.emit((soft || weighted ? type.soft_op : type.op)->name, inputs, attrs)[0];
+  add_metrics(c, builder, main->prediction, main->label, main->terms);
+  add_auxiliary(c, builder, auxiliary);
+  const TensorId loss = emit_loss(c, builder, *main, "");
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.
-  const BatchRows& rows = c.graph.tensors[prediction].batch;
-  c.graph.layers.back().mixed_rows = rows.dim == 0 && rows.outer == 1 ? 0 : c.batch;
+  const auto is_by_row = [&](const OpenLoss& one) {
+    const BatchRows& rows = c.graph.tensors[one.prediction].batch;
+    return one.type.label_use != LabelUse::none && rows.dim == 0 && rows.outer == 1;
+  };
+  const bool by_row = is_by_row(*main) && std::all_of(auxiliary.begin(), auxiliary.end(), is_by_row);
+  c.graph.layers.back().mixed_rows = by_row ? 0 : c.batch;
   builder.finish({loss});
   return loss;
 }

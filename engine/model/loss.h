@@ -23,9 +23,16 @@ struct LossContext {
 /// Whether the loss of this name compares the network with its start.
 bool needs_reference(const std::string& loss);
 
+/// A loss of the job and the outputs that it reads.
+struct LossOutputs {
+  const LossSpec* spec;
+  std::vector<TensorId> outputs;
+};
+
 /// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch. Before it the layer
-/// computes graph.metrics, each as "loss.<its name>". Creates input "label" if no layer reads it yet. Throws
-/// ShapeError, or SpecError at a metric.
-TensorId build_loss(LossContext context, TensorId prediction);
+/// computes graph.metrics, each as "loss.<its name>": the job's metrics, then its auxiliary losses. Creates input
+/// "label", and other fields that are labels, if no layer reads them yet. Throws ShapeError, or SpecError at a metric
+/// or a loss.
+TensorId build_loss(LossContext context, const std::vector<LossOutputs>& losses);
 
 }  // namespace trainctl

@@ -114,27 +114,33 @@ TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {
 std::map<char, DimRule> LayerBuilder::known_letters(const std::vector<TensorId>& inputs,
                                                     const RuleLetters& dims) const {
   std::map<char, DimRule> factors_of;
+  const auto add = [&](const std::string& dim, const DimRule& factors) {
+    if (dim.empty()) return;                                     // a dim of size 1, which nothing cuts
+    const bool as_one = dim.size() == 1 && factors.size() != 1;  // none: a dim of size 1 that a view made
+    check(as_one || dim.size() == factors.size(), "nodes of a layer agree on the factors of a dim");
+    for (size_t k = 0; k < dim.size(); ++k) {
+      const DimRule of_letter = as_one ? factors : DimRule{factors[k]};
+      const auto [it, added] = factors_of.emplace(dim[k], of_letter);
+      check(added || it->second == of_letter, "nodes of a layer agree on the factors of a tensor");
+    }
+  };
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto known = rules_.find(inputs[i]);
-    if (known == rules_.end()) continue;
-    for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
-      const std::string& dim = dims.inputs[i][d];
-      if (dim.empty()) continue;  // a dim of size 1, which nothing cuts
-      const DimRule& factors = known->second[d];
-      const bool as_one = dim.size() == 1 && factors.size() != 1;  // none: a dim of size 1 that a view made
-      check(as_one || dim.size() == factors.size(), "nodes of a layer agree on the factors of a dim");
-      for (size_t k = 0; k < dim.size(); ++k) {
-        const DimRule of_letter = as_one ? factors : DimRule{factors[k]};
-        const auto [it, added] = factors_of.emplace(dim[k], of_letter);
-        check(added || it->second == of_letter, "nodes of a layer agree on the factors of a tensor");
-      }
+    if (const auto known = rules_.find(inputs[i]); known != rules_.end()) {
+      for (size_t d = 0; d < dims.inputs[i].size(); ++d) add(dims.inputs[i][d], known->second[d]);
+    } else if (const auto shared = shared_.find(inputs[i]); shared != shared_.end()) {
+      for (const auto& [d, factors] : shared->second) add(dims.inputs[i].at(d), factors);
     }
   }
   return factors_of;
 }
 
+void LayerBuilder::share_factors(TensorId unread, size_t dim, TensorId known, size_t of_dim) {
+  check(!rules_.contains(unread), "factors are shared before the tensor is read");
+  shared_[unread][dim] = rule_of(known).at(of_dim);
+}
+
 Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
-                        const Attrs& attrs) {
+                        const Attrs& attrs, TensorId like) {
   std::vector<TensorInfo> infos;
   for (TensorId input : inputs) infos.push_back({graph_.tensors[input].shape, graph_.tensors[input].dtype});
   const RuleText text = op.rule(infos, attrs);
@@ -149,6 +155,10 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
 
   Layer& layer = graph_.layers[layer_];
   std::map<char, DimRule> factors_of = known_letters(inputs, dims);
+  for (size_t d = 0; like >= 0 && d < dims.outputs[0].size(); ++d) {
+    const std::string& dim = dims.outputs[0][d];
+    if (dim.size() == 1) factors_of.emplace(dim[0], rule_of(like).at(d));
+  }
   const auto rule_from = [&](const Dims& letters_of_dims) {
     TensorRule rule;
     for (const std::string& dim : letters_of_dims) {
@@ -182,7 +192,7 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
 }
 
 std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<TensorId> inputs, Attrs attrs,
-                                         std::string_view suffix) {
+                                         std::string_view suffix, TensorId like) {
   const OpDef& op = get_op(op_name);
   std::vector<TensorInfo> infos;
   for (TensorId input : inputs) infos.push_back({graph_.tensors[input].shape, graph_.tensors[input].dtype});
@@ -191,7 +201,7 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
 
   Node node{.name = suffix.empty() ? name() : fmt::format("{}.{}", name(), suffix), .op = op.name};
   node.layer = layer_;
-  node.rule = bind(op, inputs, outputs, attrs);
+  node.rule = bind(op, inputs, outputs, attrs, like);
   for (size_t i = 0; i < outputs.size(); ++i) {
     Tensor tensor{.name = i == 0 ? node.name : fmt::format("{}.{}", node.name, i), .shape = outputs[i].shape};
     tensor.dtype = outputs[i].dtype;

@@ -32,9 +32,12 @@ class LayerBuilder {
   TensorId state(std::string_view name, Shape shape, double value);
 
   /// Appends a node `<layer>.<suffix>` (or `<layer>` if suffix is empty). Its first output has the node's name,
-  /// further ones add .1 .2 …. Returns the outputs.
+  /// further ones add .1 .2 …. Returns the outputs. `like`: a tensor of the layer from which output 0 takes the factors
+  /// of dims that no input has, so that nodes that read both see the same factors; -1: none.
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {},
-                             std::string_view suffix = "");
+                             std::string_view suffix = "", TensorId like = -1);
+  /// A dim of a tensor that no node of the layer has read yet has the factors of a dim of one that some node has.
+  void share_factors(TensorId unread, size_t dim, TensorId known, size_t of_dim);
 
   /// Fills in what a strategy addresses: tensors from outside in the order in which nodes read them, then
   /// parameters, and the layer's outputs. Several outputs are named `<layer>.<name>`.
@@ -53,7 +56,7 @@ class LayerBuilder {
   /// factors.
   std::map<char, DimRule> known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const;
   Rule bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
-            const Attrs& attrs);
+            const Attrs& attrs, TensorId like);
 
   Graph& graph_;
   LayerId layer_;
@@ -61,6 +64,7 @@ class LayerBuilder {
   std::string owner_;
   Packing packing_ = Packing::none;
   std::map<TensorId, TensorRule> rules_;
+  std::map<TensorId, std::map<size_t, DimRule>> shared_;  ///< by unread tensor and dim
 };
 
 }  // namespace trainctl

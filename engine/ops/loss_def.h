@@ -14,20 +14,44 @@ namespace trainctl {
 
 class LayerBuilder;  // layer_builder.h
 
+/// The layers before the loss in which LossDef::compose computes.
+class LossLayers {
+ public:
+  virtual ~LossLayers() = default;
+  /// Adds the layer "loss.<name>". The caller finishes it.
+  virtual LayerBuilder& add(const char* name) = 0;
+};
+
 /// The inputs of a loss that compares two networks.
 struct LossRows {
   TensorId prediction = -1, reference = -1;  ///< outputs with and without adapters
   TensorId targets = -1;                     ///< the sample field of that name
 };
 
-/// A sample field that a loss reads beside the label: [.., n] with the rows of the label.
+/// The inputs of a loss that layers before it compute.
+struct LossInputs {
+  std::vector<TensorId> outputs;
+  TensorId label = -1;           ///< with LabelUse::composed
+  std::vector<TensorId> fields;  ///< those of LossDef::reads that the samples have
+};
+
+/// The reader of the label.
+enum class LabelUse : uint8_t {
+  op,        ///< the op reads (prediction, label)
+  composed,  ///< LossDef::compose: as many elements as the first output
+  sequence,  ///< LossDef::compose: i32 [n, ..] of any length
+  none
+};
+
+/// A sample field that a loss reads in addition to the label: [.., n] with the rows of the label.
 struct LossField {
   const char* name;
   bool is_integer = false;  ///< i32; else f32
   bool is_optional = false;
 };
 
-/// The op reads (prediction, label) and computes [1]: attr scale times a sum. Its gradient reads the same inputs.
+/// The op reads (prediction, label) and computes [1]: attr scale times a sum. Its gradient reads the same inputs. An op
+/// that reads no label reads the prediction twice.
 struct LossDef {
   const char* name;                 ///< the `type` of a job file
   const char* doc;                  ///< the quantity that is minimised, without a full stop: "mean |p - l|"
@@ -40,7 +64,12 @@ struct LossDef {
   /// For a loss that compares two networks: computes what the op reads as its prediction, in two layers before the
   /// loss, and finishes both. The op then has no attrs of the job. Null: the op reads the prediction.
   TensorId (*margins)(LayerBuilder& gains, LayerBuilder& sums, const LossRows& rows, const Attrs& attrs) = nullptr;
-  /// Sample fields that the op reads behind the label, in this order.
+  /// How many outputs of layers it reads (LossSpec::inputs).
+  int num_outputs = 1;
+  LabelUse label_use = LabelUse::op;
+  /// Computes what the op reads as its prediction. The op has the attrs of the job, too. Null: it reads the output.
+  TensorId (*compose)(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) = nullptr;
+  /// Sample fields that the op reads after the label, or that `compose` reads, in this order.
   std::vector<LossField> reads = {};
 };
 

@@ -19,10 +19,18 @@ bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node) {
   return node.attrs.integer(kRowOrder, 0) > 1 || !exchange_axes(graph, plan, node).empty();
 }
 
-bool has_ring(const Graph& graph, const Plan& plan) {
+bool has_balanced_ring(const Node& node) {
+  if (!node.attrs.flag("causal")) return true;
+  const size_t others = node.phase == Phase::backward ? 3 : 0;  // dy, out and logs
+  const bool masks_keys = node.inputs.size() - others == 4 && node.attrs.text("mask") != "documents";
+  return node.attrs.integer(kRowOrder, 0) > 1 && node.attrs.integer("window", 0) == 0 && !masks_keys;
+}
+
+bool has_uneven_ring(const Graph& graph, const Plan& plan) {
   return plan.context_method == ContextMethod::ring &&
-         std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [&](const Node& node) { return !exchange_axes(graph, plan, node).empty(); });
+         std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+           return !exchange_axes(graph, plan, node).empty() && !has_balanced_ring(node);
+         });
 }
 
 }  // namespace trainctl

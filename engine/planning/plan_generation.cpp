@@ -43,6 +43,7 @@ JobSpec network_of(JobSpec spec, const GenerationSize& size) {
   spec.dataset.batch = size.rows;
   spec.parallel.micro_batches = 1;
   spec.loss.reset();
+  spec.auxiliary_losses.clear();
   spec.metrics.clear();
   spec.validation.reset();
   spec.print = {};

@@ -18,6 +18,7 @@ const void* default_object(const Section* section) {
   static const Fp8Spec fp8;
   static const LoraSpec lora;
   static const GenerateSpec generate;
+  static const LossSpec loss;
   static const TrackerSpec tracker;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset" || section->name == "a source") return &job.dataset;
@@ -34,9 +35,11 @@ const void* default_object(const Section* section) {
   if (section->name == "validation.generate") return &generate;
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
+  if (section->name == "parallel.outer") return &job.parallel.outer;
   if (section->name == "launch") return &job.launch;
   if (section->name == "launch.slurm") return &job.launch.slurm;
   if (section->name == "launch.kubernetes") return &job.launch.kubernetes;
+  if (section->name == "loss" || section->name == "auxiliary_losses") return &loss;
   if (section->name == "print") return &job.print;
   if (section->name == "track") return &tracker;
   if (section->name == "fp8") return &fp8;
@@ -91,6 +94,8 @@ std::string kind_name(const Field& field) {
       return join(field.choices, ", ") + ", or mapping with the numbers train and validation";
     case FieldKind::metrics:
       return "list of metrics";
+    case FieldKind::losses:
+      return "list of mappings";
     case FieldKind::metric_names:
       return "list of names";
     case FieldKind::modules:

@@ -124,6 +124,24 @@ std::string_view to_string(Target target) {
       return "kubernetes";
     case Target::compose:
       return "compose";
+    case Target::pbs:
+      return "pbs";
+    case Target::lsf:
+      return "lsf";
+  }
+  return "";
+}
+
+std::string_view to_string(SpotNotices notices) {
+  switch (notices) {
+    case SpotNotices::none:
+      return "none";
+    case SpotNotices::aws:
+      return "aws";
+    case SpotNotices::gcp:
+      return "gcp";
+    case SpotNotices::azure:
+      return "azure";
   }
   return "";
 }
@@ -240,7 +258,7 @@ CheckpointSpec TrainSpec::saving() const {
 }
 
 bool is_better(const std::string& metric, double value, double than) {
-  return metric == "loss" ? value < than : value > than;
+  return metric == "loss" || metric.starts_with("loss.") ? value < than : value > than;
 }
 
 bool DatasetSpec::has_source() const {
@@ -362,7 +380,19 @@ std::vector<std::string> JobSpec::metric_names() const {
   std::vector<std::string> names;
   for (const MetricSpec& metric : metrics)
     names.push_back(find_type(metric_types(), metric.type)->reported_as(metric.attrs));
+  for (const LossSpec& auxiliary : auxiliary_losses) names.push_back("loss." + auxiliary.name);
   return names;
+}
+
+std::vector<const LossSpec*> JobSpec::losses() const {
+  std::vector<const LossSpec*> all;
+  if (loss) all.push_back(&*loss);
+  for (const LossSpec& auxiliary : auxiliary_losses) all.push_back(&auxiliary);
+  return all;
+}
+
+std::vector<std::string> LossSpec::outputs_read() const {
+  return inputs.empty() ? std::vector<std::string>{input} : inputs;
 }
 
 std::vector<std::string> JobSpec::reported_metrics() const {

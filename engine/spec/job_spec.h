@@ -189,10 +189,19 @@ struct LayerSpec {
 };
 
 struct LossSpec {
-  std::string type;                ///< a LossDef's name
-  Attrs attrs;                     ///< the type's own fields, defaults filled in
-  std::string input;               ///< layer whose output is the prediction; default: the last layer
-  std::string reduction = "mean";  ///< mean | sum, over the global batch
+  std::string type;                 ///< a LossDef's name
+  Attrs attrs;                      ///< the type's own fields, defaults filled in
+  std::string input;                ///< layer whose output is the prediction; default: the last layer
+  std::vector<std::string> inputs;  ///< in place of `input`, for a loss of several outputs: their layers
+  std::string reduction = "mean";   ///< mean | sum, over the global batch
+  double weight = 1;                ///< factor in the sum of the losses
+  // Of auxiliary_losses.
+  std::string name;             ///< it is reported as "loss.<name>"; default: the type
+  std::string label = "label";  ///< the sample field that is the label
+  std::string path = "loss";    ///< "auxiliary_losses[1]", for positions
+
+  /// The layers whose outputs it reads.
+  std::vector<std::string> outputs_read() const;
 };
 
 /// A number that is computed from the predictions in addition to the loss, and reported with it.
@@ -446,6 +455,14 @@ struct OffloadSpec {
   std::vector<OffloadRule> activations;  ///< layers whose tensors wait there for the backward pass
 };
 
+/// parallel.outer: the optimizer that updates the weights once every local_steps, from the mean difference of the
+/// replicas' weights.
+struct OuterSpec {
+  double learning_rate = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;
+};
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -479,6 +496,9 @@ struct ParallelSpec {
   int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest unfinished one
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
+  int64_t local_steps = 0;          ///< steps between two synchronizations of replicas; 0: ranks share every step
+  int replicas = 0;                 ///< with local_steps: groups of ranks with weights of their own; 0: one per host
+  OuterSpec outer;
 
   /// The job states sizes, from which the cuts of layers without a strategy follow.
   bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }
@@ -519,6 +539,7 @@ struct JobSpec {
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
+  std::vector<LossSpec> auxiliary_losses;  ///< are added to the loss
   std::vector<MetricSpec> metrics;
   std::optional<ValidationSpec> validation;
   OptimizerSpec optimizer;
@@ -535,7 +556,9 @@ struct JobSpec {
 
   /// The data set of `validation`: fields that it omits are as in `dataset`, and each sample comes once, in order.
   DatasetSpec validation_set() const;
-  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5".
+  /// The loss, if there is one, and the auxiliary ones.
+  std::vector<const LossSpec*> losses() const;
+  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5", "loss.depth".
   std::vector<std::string> metric_names() const;
   /// Names of the metrics that a validation reports, in its order; empty without one.
   std::vector<std::string> reported_metrics() const;

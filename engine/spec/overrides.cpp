@@ -100,6 +100,7 @@ class Walk {
       case FieldKind::paths:
       case FieldKind::transforms:
       case FieldKind::metrics:
+      case FieldKind::losses:
       case FieldKind::metric_names:
       case FieldKind::layers:
         return true;

@@ -1,4 +1,4 @@
-// Tree -> JobSpec, section by section as the field table says.
+// YAML tree -> JobSpec, section by section, following the field table.
 #include "engine/spec/read_job.h"
 
 #include <algorithm>
@@ -72,22 +72,43 @@ class JobReader {
       demand_match(job_.fp8->layers[i], job_.position(path), path);
     }
     fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
-    if (!job_.loss) return;
-    fill_in(job_.loss->type, loss_types(), job_.loss->attrs);
-    LossSpec& loss = *job_.loss;
-    if (loss.input.empty()) {
-      const auto last = network_.outputs.find(network_.last);
-      if (last != network_.outputs.end()) loss.input = last->second;
-      refuse_several(network_.last, job_.position("loss"), "loss");
-    } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
-      loss.input = known->second;
-    } else if (!refuse_several(loss.input, job_.position("loss.input"), "loss.input") && network_.complete) {
-      problems_.add(job_.position("loss.input"), "loss.input", "there is no layer '" + loss.input + "'",
-                    did_you_mean(loss.input, network_.print_names));
-    }
+    if (job_.loss) outputs_of(*job_.loss);
+    for (LossSpec& loss : job_.auxiliary_losses) outputs_of(loss);
   }
 
  private:
+  /// Finds the layers whose outputs a loss reads.
+  void outputs_of(LossSpec& loss) {
+    fill_in(loss.type, loss_types(), loss.attrs);
+    const EntryType* type = find_type(loss_types(), loss.type);
+    const size_t wanted = type == nullptr ? loss.inputs.size() : static_cast<size_t>(type->max_inputs);
+    if (wanted > 1 || !loss.inputs.empty()) {
+      const std::string path = at_key(loss.path, "inputs");
+      if (loss.inputs.size() != wanted && type != nullptr)
+        problems_.add(
+            job_.position(path), path,
+            loss.type + " reads " + std::to_string(wanted) + " outputs, not " + std::to_string(loss.inputs.size()),
+            wanted > 1 ? "inputs: [a, b" + std::string(wanted > 2 ? ", c]" : "]") : "use input: LAYER");
+      for (size_t i = 0; i < loss.inputs.size(); ++i) output_named(loss.inputs[i], at_index(path, i));
+      if (!loss.inputs.empty()) loss.input = loss.inputs.front();
+    } else if (loss.input.empty()) {
+      const auto last = network_.outputs.find(network_.last);
+      if (last != network_.outputs.end()) loss.input = last->second;
+      refuse_several(network_.last, job_.position(loss.path), loss.path);
+    } else {
+      output_named(loss.input, at_key(loss.path, "input"));
+    }
+  }
+
+  /// Replaces the name of a layer, as the job writes it, by that of its output.
+  void output_named(std::string& name, const std::string& path) {
+    if (const auto known = network_.outputs.find(name); known != network_.outputs.end())
+      name = known->second;
+    else if (!refuse_several(name, job_.position(path), path) && network_.complete)
+      problems_.add(job_.position(path), path, "there is no layer '" + name + "'",
+                    did_you_mean(name, network_.print_names));
+  }
+
   /// Documents have the name or number of their adapter in a field, which becomes one of the samples.
   void adapters_of_documents() {
     const auto choose = [&](DatasetSpec& set) {
@@ -211,6 +232,8 @@ class JobReader {
         return read_split(node, field, object, path, problems_);
       case FieldKind::metrics:
         return read_metrics(node, path, job_, problems_);
+      case FieldKind::losses:
+        return auxiliary_losses(node, path);
       case FieldKind::modules:
         modules_ = read_modules(node, path, expander_, problems_);
         return;
@@ -405,6 +428,21 @@ class JobReader {
     }
   }
 
+  void auxiliary_losses(const YamlNode& node, const std::string& path) {
+    if (!node.is_list()) {
+      problems_.add(node.pos, path, "must be a list, not " + describe(node),
+                    "e.g. [{type: mse, input: head2, label: size, weight: 0.1}]");
+      return;
+    }
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      LossSpec loss;
+      loss.path = at_index(path, i);
+      section(node.items[i], auxiliary_loss_section(), &loss, loss.path);
+      if (loss.name.empty()) loss.name = loss.type;
+      job_.auxiliary_losses.push_back(std::move(loss));
+    }
+  }
+
   /// `{code: {type: text, …}, web: {…}}`.
   void sources(const YamlNode& node, DatasetSpec& mix, const std::string& path) {
     if (!demand_map(node, path, "e.g. {code: {type: text, path: 'code/*.txt', length: 256}}", problems_)) return;
@@ -437,7 +475,7 @@ void record_positions(const YamlNode& node, const std::string& path, JobSpec& jo
   for (const YamlNode::Entry& entry : node.entries) record_positions(entry.value, at_key(path, entry.key), job);
 }
 
-/// A job that sets train.steps alone is not limited by epochs.
+/// A job that sets only train.steps is not limited by epochs.
 void choose_run_length(const YamlNode& root, TrainSpec& train) {
   const YamlNode* section = root.find("train");
   const YamlNode* epochs = section ? section->find("epochs") : nullptr;

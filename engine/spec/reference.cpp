@@ -4,6 +4,7 @@
 #include "engine/base/text.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/trackers.h"
+#include "engine/spec/update_fields.h"
 
 namespace trainctl {
 namespace {
@@ -60,6 +61,7 @@ std::string types_table(const std::string& heading, const std::vector<EntryType>
 std::vector<std::pair<std::string, std::string>> reference_tables() {
   Tables tables;
   add_section(job_section(), tables);
+  tables.emplace_back("auxiliary_losses", fields_table(auxiliary_loss_section().fields, &auxiliary_loss_section()));
   tables.emplace_back("track", fields_table(tracker_section().fields, &tracker_section()));
   tables.emplace_back("transforms", types_table("transform", transform_types()));
   tables.emplace_back("metrics", types_table("metric", metric_types()));

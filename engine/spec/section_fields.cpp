@@ -174,6 +174,9 @@ const Section& job_section() {
           subsection<&J::adapters>("adapters", adapters_section(), "Small trained layers beside frozen ones.")
               .of(JobKind::network),
           loss_field(),
+          make_field("auxiliary_losses", FieldKind::losses,
+                     "Losses of other outputs or of other labels. The sum of all losses is minimized and reported.")
+              .of(JobKind::network),
           make_field("metrics", FieldKind::metrics,
                      "Metrics that are computed from each step's predictions and reported with the loss.")
               .of(JobKind::network),

@@ -174,6 +174,27 @@ const Section& learning_rate_section() {
 
 }  // namespace
 
+namespace {
+
+using L = LossSpec;
+
+std::vector<Field> loss_fields(std::string type_doc) {
+  return std::vector<Field>{
+             field<&L::type>("type", std::move(type_doc)).one_of(names_of(loss_types())).required(),
+             field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
+             list_field<&L::inputs>("inputs", FieldKind::metric_names,
+                                    "In place of input, for a loss that compares several outputs: their layers."),
+             field<&L::reduction>("reduction",
+                                  "mean, or sum over all terms of the global batch. Validation always reports the "
+                                  "mean.")
+                 .one_of({"mean", "sum"}),
+             field<&L::weight>("weight", "Factor of this loss in the sum of all losses.").above(0),
+         } +
+         fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; });
+}
+
+}  // namespace
+
 const Section& segment_section() {
   static const Section section = [] {
     Section one{"a segment", "One of the schedules that follow one another.", schedule_fields()};
@@ -189,18 +210,22 @@ const Section& segment_section() {
 }
 
 const Section& loss_section() {
-  using L = LossSpec;
   static const Section section{
       "loss",
       "The loss to minimize. Without a loss, the job runs only the forward pass. A bare name is short for "
       "{type: name}.",
-      std::vector<Field>{
-          field<&L::type>("type", meanings(loss_types()) + ".").one_of(names_of(loss_types())).required(),
-          field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
-          field<&L::reduction>("reduction",
-                               "mean, or sum over all terms of the global batch. Validation always reports the mean.")
-              .one_of({"mean", "sum"}),
-      } + fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; })};
+      loss_fields(meanings(loss_types()) + ".")};
+  return section;
+}
+
+const Section& auxiliary_loss_section() {
+  static const Section section{
+      "auxiliary_losses", "A loss of another output or another label, which is added to the loss.",
+      loss_fields("As that of loss.") +
+          std::vector<Field>{
+              field<&L::name>("name", "It is reported as loss.NAME, without its weight; its type if omitted."),
+              field<&L::label>("label", "The sample field that is its label."),
+          }};
   return section;
 }
 

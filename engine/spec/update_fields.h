@@ -6,6 +6,8 @@
 namespace trainctl {
 
 const Section& loss_section();
+/// An entry of auxiliary_losses.
+const Section& auxiliary_loss_section();
 /// One of optimizer.learning_rate.segments.
 const Section& segment_section();
 /// With its learning rate and parameter groups.

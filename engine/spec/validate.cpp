@@ -43,6 +43,7 @@ void validate_network_job(RuleContext& r) {
   dora_starts_from_weights(r);
   several_adapters_have_a_field(r);
   parameter_servers_suit_the_job(r);
+  replicas_divide_the_ranks(r);
   stages_divide_ranks(r);
   stage_config_names_existing_stages(r);
   chunks_are_interleaved(r);
@@ -68,6 +69,7 @@ void validate_network_job(RuleContext& r) {
   weight_averages_suit_the_mode(r);
   whole_parameters_are_not_sharded(r);
   summed_losses_count_all_labels(r);
+  auxiliary_losses_add_up(r);
   skipped_steps_suit_the_mode(r);
   spike_limit_is_consistent(r);
   state_type_suits_the_optimizer(r);

@@ -29,7 +29,8 @@ struct Warnings {
 std::set<std::string> names_read(const JobSpec& job) {
   std::set<std::string> names(job.print.tensors.begin(), job.print.tensors.end());
   for (const LayerSpec& layer : job.network) names.insert(layer.inputs.begin(), layer.inputs.end());
-  if (job.loss) names.insert(job.loss->input);
+  for (const LossSpec* loss : job.losses())
+    for (const std::string& output : loss->outputs_read()) names.insert(output);
   return names;
 }
 

@@ -128,6 +128,8 @@ class Writer {
         break;
       case FieldKind::metrics:
         return metrics(field);
+      case FieldKind::losses:
+        return auxiliary_losses(field);
       case FieldKind::modules:
       case FieldKind::values:
         return;  // the network is written unrolled, with the values of its expressions
@@ -336,6 +338,14 @@ class Writer {
       entries(metric.attrs);
       out_ << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
+  }
+
+  void auxiliary_losses(const Field& field) {
+    if (job_.auxiliary_losses.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const LossSpec& loss : job_.auxiliary_losses) section(auxiliary_loss_section(), &loss);
     out_ << YAML::EndSeq;
   }
 

@@ -444,6 +444,7 @@ class Agent : public LogSink, public RankProgram {
     for (const Json& variable : json.at("environment"))
       command.environment.emplace_back(variable.at(0).get<std::string>(), filled(variable.at(1).get<std::string>()));
     command.working_dir = filled(json.at("working_dir").get<std::string>());
+    if (json.contains("script")) command.script = filled(json.at("script").get<std::string>());
     options_.share->complete(rank, command, store_->port(), store_token_);
     return command;
   }

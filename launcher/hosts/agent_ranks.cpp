@@ -296,7 +296,8 @@ void AgentRanks::send_starts() {
     };
     Json environment = Json::array();
     for (const auto& [name, value] : command.environment) environment.push_back({name, filled(value)});
-    const Json json = {{"argv", command.argv}, {"environment", environment}, {"working_dir", command.working_dir}};
+    Json json = {{"argv", command.argv}, {"environment", environment}, {"working_dir", command.working_dir}};
+    if (!command.script.empty()) json["script"] = command.script;
     send(host_of(place.rank), RankFrame::start, place.rank, 0, "", json.dump());
   }
 }

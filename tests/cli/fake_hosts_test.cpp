@@ -129,6 +129,27 @@ TEST_CASE("values of env are in no file of another host that others can read") {
   CHECK(finish_trainctl(scratch.path(), launcher).exit_code == 128 + SIGTERM);
 }
 
+TEST_CASE("a script, a program or a folder that a host lacks is named, and launch.copy is suggested") {
+  const Scratch scratch;
+  write_ssh(scratch);
+  const std::string tree = scratch.path() + "/tree";
+  fs::create_directory(tree);
+  std::ofstream(tree + "/train.sh") << "#!/bin/sh\n";
+  fs::permissions(tree + "/train.sh", fs::perms::owner_all);
+  std::string command, lacks, what;
+  SUBCASE("script") { command = "[sh, train.sh]", lacks = tree + "/train.sh", what = "script"; }
+  SUBCASE("program") { command = "[./train.sh]", lacks = tree + "/train.sh", what = "program"; }
+  SUBCASE("folder") { command = "[sh, train.sh]", lacks = tree, what = "folder"; }
+  std::ofstream(scratch.path() + "/job.yaml") << "command: " << command << "\nworking_dir: tree\nlaunch: {ranks: 2}\n";
+  const std::string ssh = slurp(scratch.path() + "/ssh");  // hosts begin after the launcher has looked at the script
+  std::ofstream(scratch.path() + "/ssh") << "#!/bin/sh\nrm -rf " << lacks << "\n" << ssh;
+  const CommandResult run = trainctl_command(scratch.path(), on_hosts(scratch, "run", "a, b"));
+  CHECK(run.exit_code != kExitDone);
+  const std::string said = run.out + run.err;
+  CHECK_MESSAGE(contains(said, "the " + what + " " + lacks + " does not exist on this host"), said);
+  CHECK(contains(said, "launch.copy: [" + tree + "] copies it to each of launch.hosts"));
+}
+
 TEST_CASE("a host that does not answer is reported within 5 seconds") {
   const Scratch scratch;
   write_ssh(scratch);

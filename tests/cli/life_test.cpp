@@ -197,6 +197,27 @@ TEST_CASE("a number means the run of this folder, not one with the same number i
   CHECK(trainctl_command(scratch.path(), {"stop", "1", "--log-dir", "other"}).exit_code == kExitDone);
 }
 
+TEST_CASE("stop and attach without a number mean the run of the current folder") {
+  const Scratch scratch;
+  const StopsAll end{scratch};
+  waiting_job(scratch);
+  const std::string here = scratch.path() + "/here";
+  fs::create_directory(here);
+  fs::copy(scratch.path() + "/job.yaml", here + "/job.yaml");
+  std::string log_dir = "launch.log_dir=log_output";
+  SUBCASE("in the usual log directory") {}
+  SUBCASE("in another log directory below it") { log_dir = "launch.log_dir=logs"; }
+  REQUIRE(trainctl_command(scratch.path(), kDetach).exit_code == kExitDone);
+  REQUIRE(trainctl_command(here, {"run", "job.yaml", "-d", "name=mine", log_dir}).exit_code == kExitDone);
+  const int attached = start_trainctl(here, {"attach"});
+  CHECK(eventually([&] { return contains(slurp(here + "/out"), "rank 0 waits"); }));
+  kill(attached, SIGINT);
+  CHECK(contains(finish_trainctl(here, attached).out, "detached; run 1 (mine) continues"));
+  CHECK(contains(trainctl_command(here, {"stop"}).out, "run 1 (mine)"));
+  REQUIRE(running(scratch).size() == 1);
+  CHECK(running(scratch)[0]["name"] == "waits");
+}
+
 TEST_CASE("stop --now ends ranks that ignore signals, and a launcher that does not respond") {
   const Scratch scratch;
   const StopsAll end{scratch};

@@ -7,6 +7,7 @@ the fields of its own definition (jobset_schema.py), and the Jobs that it makes 
 there.
 """
 import copy
+import json
 import pathlib
 import stat
 import subprocess
@@ -249,6 +250,54 @@ def links(trainctl, folder):
     return f"{sum(map(len, names.values()))} files"
 
 
+def image_folder(trainctl, folder):
+    """A container of a command needs its working_dir from the image, which render says, or from a volume."""
+    job = pathlib.Path(folder) / "job.yaml"
+    job.write_text("name: script\ncommand: [python3, train.py]\nlaunch: {kubernetes: {image: registry/train:1, pods: 2}}\n")
+    (pathlib.Path(folder) / "train.py").write_text("")
+
+    def said(*fields):
+        done = subprocess.run([trainctl, "render", str(job), "-o", folder + "/out", *fields], capture_output=True, text=True, check=False)
+        require(done.returncode == 0, done.stderr)
+        return done.stderr
+    for target in ("kubernetes", "compose"):
+        warning = said(f"launch.target={target}")
+        require(f"working_dir is {folder}, which the image registry/train:1 must contain" in warning, warning)
+        require(f'launch.kubernetes.volumes="{folder}:{folder}"' in warning, warning)
+        mounted = said(f"launch.target={target}", f"launch.kubernetes.volumes={folder}:{folder}")
+        require("working_dir" not in mounted, mounted)
+    require("working_dir" not in said("launch.target=slurm", "launch.slurm.nodes=2"), "Slurm has no image")
+    return "2 targets"
+
+
+def memory_limits(trainctl, folder):
+    """The memory of a pod is what its ranks need by the plan, what the job says, or for a program unlimited."""
+    def resources(path, *fields):
+        with tempfile.TemporaryDirectory() as out:
+            files = subprocess.run([trainctl, "render", path, "-o", out, "launch.target=kubernetes", *fields], capture_output=True, text=True, check=False)
+            require(files.returncode == 0, files.stderr)
+            import yaml
+            job = list(yaml.safe_load_all((pathlib.Path(out) / "job.yaml").read_text()))[-1]
+            return job["spec"]["template"]["spec"]["containers"][0].get("resources", {})
+
+    def mebibytes(text):
+        return {"Mi": 1, "Gi": 1024}[text[-2:]] * int(text[:-2])
+    pods = ("launch.kubernetes.pods=2", "launch.kubernetes.image=registry/trainctl:1")
+    small = resources(JOB, *pods)
+    require(small["limits"]["memory"] == small["requests"]["memory"], small)
+    plan = json.loads(subprocess.run([trainctl, "plan", "--json", JOB], capture_output=True, text=True, check=True).stdout)
+    need = max(row["memory"]["total"] for row in plan["rank_classes"]) * plan["ranks"] / 2 / 2**20
+    require(need <= mebibytes(small["limits"]["memory"]), (need, small))
+    large = resources(JOB, *pods, "dataset.batch=65536")
+    require(mebibytes(large["limits"]["memory"]) > 2 * mebibytes(small["limits"]["memory"]), (small, large))
+    require(resources(JOB, *pods, "launch.kubernetes.memory=7Gi")["limits"]["memory"] == "7Gi", "the job's own")
+    script = pathlib.Path(folder) / "job.yaml"
+    script.write_text("command: [sh, -c, ':']\n")
+    program = resources(str(script), *pods)
+    require("memory" not in program.get("limits", {}) and "memory" not in program.get("requests", {}), program)
+    return f"{small['limits']['memory']} for a need of {need:.0f} MiB, {large['limits']['memory']} for a large batch"
+
+
 def refused(trainctl, folder):
     """A job that is not supported on several hosts is an error before anything is written."""
     said = subprocess.run([trainctl, "render", JOB, "-o", folder + "/none", "launch.target=kubernetes", "launch.kubernetes.pods=2",
@@ -270,7 +319,7 @@ def main():
         print("skipped: needs PyYAML (./bootstrap clusters)")
         return 77
     failed = 0
-    for case in (kubernetes, jobset, volcano, trainjob, kueue, compose, slurm, secret_env, links, refused):
+    for case in (kubernetes, jobset, volcano, trainjob, kueue, compose, slurm, secret_env, links, image_folder, memory_limits, refused):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 said = case(trainctl, folder)

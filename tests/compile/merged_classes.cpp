@@ -39,7 +39,10 @@ void write(std::ostream& out, const Instruction& i, const Program& p, const Mesh
   if (i.opcode == Opcode::send || i.opcode == Opcode::recv) {
     const bool with_server = p.server >= 0 || i.purpose == Purpose::weights || i.purpose == Purpose::gradient;
     const bool of_stage = !with_server && i.peer % mesh.size() == p.rank % mesh.size();
-    out << (of_stage ? " stage " : " rank ") << (of_stage ? i.peer / mesh.size() : i.peer);
+    if (i.attrs.has(kRingStep))
+      out << " ring";
+    else
+      out << (of_stage ? " stage " : " rank ") << (of_stage ? i.peer / mesh.size() : i.peer);
   }
   for (const Operand& o : i.inputs) write(out, o);
   out << " ->";

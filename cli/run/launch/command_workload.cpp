@@ -97,6 +97,8 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, int) {
   for (const std::string& word : spec_.command) command.argv.push_back(of_user(word));
   const auto copied = hosts::copied_folder(spec_.launch.copy, spec_.working_dir);
   command.working_dir = has_hosts && copied ? "{folder}/" + of_user(*copied) : of_user(spec_.working_dir);
+  if (const std::optional<size_t> script = script_word(spec_.command); has_hosts && script)
+    command.script = of_user(spec_.command[*script]);
   command.environment = {
       {"RANK", rank},
       {"LOCAL_RANK", text(place.local_rank)},

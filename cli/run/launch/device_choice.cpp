@@ -84,11 +84,13 @@ int queues_for(const Program& program) {
   constexpr unsigned kOfEveryRank = 7;
   std::set<int> receivers;  // one stream per receiver
   bool moves = false;       // one more stream for sends and one for receives
+  bool copies = false;      // two more for copies to the host and back
   for (const Instruction& i : program.instructions) {
     if (i.opcode == Opcode::send) receivers.insert(i.peer);
     moves = moves || i.opcode == Opcode::send || i.opcode == Opcode::recv;
+    copies = copies || i.opcode == Opcode::copy;
   }
-  const unsigned streams = kOfEveryRank + (moves ? 2 : 0) + static_cast<unsigned>(receivers.size());
+  const unsigned streams = kOfEveryRank + (moves ? 2 : 0) + (copies ? 2 : 0) + static_cast<unsigned>(receivers.size());
   return static_cast<int>(std::clamp(std::bit_ceil(streams), kDefault, kMost));
 }
 

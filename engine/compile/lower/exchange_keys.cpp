@@ -17,11 +17,15 @@
 //
 //   gather   each piece of the queries with all keys
 //   ring     each piece of the queries with each piece of the block, except pairs that causal or a window hides
+//
+// If a ring is balanced, all of its ranks have the same program: of the two pairs of which each rank sees one, it has
+// both, and the other one is idle. Blocks are named by the number of ranks that they have passed.
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "engine/compile/lower/lowering.h"
+#include "engine/compile/rank_classes.h"
 #include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/attention/sinks.h"
 #include "engine/ops/named_ops.h"
@@ -278,7 +282,7 @@ class KeyExchange {
 
   int64_t block_of(int64_t step) const { return (index_ - step + ways_) % ways_; }
 
-  /// The keys of a piece that a piece of this rank's queries sees, judged by their positions alone.
+  /// The keys of a piece that a piece of this rank's queries sees, as determined by their positions.
   enum class Sight : uint8_t { none, some, all };
   Sight sight(size_t queries, int64_t step, size_t keys) const {
     if (!attrs_.flag("causal")) return Sight::all;
@@ -311,36 +315,38 @@ class KeyExchange {
     return name;
   }
 
-  /// Both ends name the message by the tensor and the block.
-  void message(Opcode opcode, int peer, const View& view, const std::string& tensor, int64_t of) {
+  /// Both ends name the message by the tensor and the number of ranks that it has passed on arrival.
+  void message(Opcode opcode, int64_t distance, const View& view, const std::string& tensor, int64_t passed) {
     Instruction i;
     i.opcode = opcode;
-    i.name = std::string(to_string(opcode)) + " " + block_name(tensor, of);
-    i.peer = peer;
+    i.name = std::string(to_string(opcode)) + " " + block_name(tensor, passed);
+    i.peer = neighbour(distance);
     i.purpose = Purpose::redistribute;
+    i.attrs = {{kRingAxes, Ints(axes_.begin(), axes_.end())}, {kRingStep, distance}};
     if (opcode == Opcode::send)
       l_.emit(std::move(i), {view}, {});
     else
       l_.emit(std::move(i), {}, {view});
   }
-  static std::string block_name(const std::string& tensor, int64_t of) {
-    return tensor + ".block" + std::to_string(of);
+  static std::string block_name(const std::string& tensor, int64_t passed) {
+    return tensor + ".hop" + std::to_string(passed);
   }
-  /// `like`: this rank's own tensors, for their names.
-  void send(const KeyBlock& like, const KeyBlock& block, int64_t of) {
-    message(Opcode::send, neighbour(1), block.k, like.k.operand.tensor, of);
-    message(Opcode::send, neighbour(1), block.v, like.v.operand.tensor, of);
+  /// `like`: this rank's own tensors, for their names. `step`: in which the block is sent, or used after its arrival.
+  void send(const KeyBlock& like, const KeyBlock& block, int64_t step) {
+    message(Opcode::send, 1, block.k, like.k.operand.tensor, step + 1);
+    message(Opcode::send, 1, block.v, like.v.operand.tensor, step + 1);
   }
-  void recv(const KeyBlock& like, const KeyBlock& block, int64_t of) {
-    message(Opcode::recv, neighbour(-1), block.k, like.k.operand.tensor, of);
-    message(Opcode::recv, neighbour(-1), block.v, like.v.operand.tensor, of);
+  void recv(const KeyBlock& like, const KeyBlock& block, int64_t step) {
+    message(Opcode::recv, -1, block.k, like.k.operand.tensor, step);
+    message(Opcode::recv, -1, block.v, like.v.operand.tensor, step);
   }
 
-  KeyBlock new_block(const KeyBlock& like, int64_t of) {
+  /// Memory for the block that this rank has in the step.
+  KeyBlock new_block(const KeyBlock& like, int64_t step) {
     KeyBlock block{scratch_like(like.k), scratch_like(like.v)};
     for (View* view : {&block.k, &block.v}) {
-      view->operand.global_offset[kRowDim] = of * (rows_ / ways_);
-      view->operand.tensor = block_name(view->operand.tensor, of);
+      view->operand.global_offset[kRowDim] = block_of(step) * (rows_ / ways_);
+      view->operand.tensor = block_name(view->operand.tensor, step);
     }
     return block;
   }
@@ -349,12 +355,12 @@ class KeyExchange {
   /// order, so that its memory is not theirs.
   KeyBlock receive_next(const KeyBlock& mine, int64_t step) {
     if (step + 1 == ways_) return {};
-    KeyBlock next = new_block(mine, block_of(step + 1));
-    recv(mine, next, block_of(step + 1));
+    KeyBlock next = new_block(mine, step + 1);
+    recv(mine, next, step + 1);
     return next;
   }
   KeyBlock pass_on(const KeyBlock& mine, const KeyBlock& block, int64_t step) {
-    if (step + 1 < ways_) send(mine, block, block_of(step));
+    if (step + 1 < ways_) send(mine, block, step);
     return receive_next(mine, step);
   }
 
@@ -374,6 +380,18 @@ class KeyExchange {
   void ring_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask) {
     const View out = new_output(0), logs = new_output(1);
     const std::vector<View> outs = blank_pieces(out, index_), all_logs = blank_pieces(logs, index_, kLogRowDim);
+    if (is_balanced())
+      balanced_forward(all, mine, whole_mask, outs, all_logs);
+    else
+      uneven_forward(all, mine, whole_mask, outs, all_logs);
+    join(outs, out);
+    join(all_logs, logs, kLogRowDim);
+    keep(0, out);
+    keep(1, logs);
+  }
+
+  void uneven_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask,
+                      const std::vector<View>& outs, const std::vector<View>& all_logs) {
     std::vector<Sum> sums(pieces());
     for (int64_t step = 0; step < ways_; ++step)
       for (size_t q = 0; q < pieces(); ++q)
@@ -390,10 +408,6 @@ class KeyExchange {
       }
       block = next;
     }
-    join(outs, out);
-    join(all_logs, logs, kLogRowDim);
-    keep(0, out);
-    keep(1, logs);
   }
 
   void add_part(const Queries& all, size_t q, const KeyBlock& keys, Sight sees, const std::string& name,
@@ -401,7 +415,7 @@ class KeyExchange {
     const bool is_last = --sum.left == 0;
     Attrs attrs = attrs_of(sees);
     if (!sum.parts.empty()) attrs.erase(kSinks);  // the first part has them
-    // Where positions alone decide, each row sees a key of each of its pairs but those at the edge of a window.
+    // If only positions decide, each row sees a key of each of its pairs, except those at the edge of a window.
     const bool may_see_none = has_mask_ || (sees == Sight::some && attrs_.integer("window", 0) > 0);
     const bool is_only = is_last && sum.parts.empty();
     if (may_see_none && !is_only) attrs.set(kPartOfKeys, true);
@@ -421,6 +435,82 @@ class KeyExchange {
     sum.parts = std::move(merged);
   }
 
+  // ---- a balanced ring with causal: rank i of n has the pieces i and 2n - 1 - i, and sees of the block of rank j
+  //
+  //   queries        keys j                   keys 2n - 1 - j
+  //   i              if j < i (or the diagonal of its own)  never but the diagonal
+  //   2n - 1 - i     always                   if j > i (or the diagonal of its own)
+
+  bool is_balanced() const { return is_ordered() && attrs_.flag("causal") && has_balanced_ring(node_); }
+
+  /// Marks what `emit` emits as idle if this rank does not see the pair.
+  template <class Emit>
+  void unless_hidden(size_t queries, int64_t step, size_t keys, const Emit& emit) {
+    mark_idle(sight(queries, step, keys) == Sight::none, emit);
+  }
+  template <class Emit>
+  void mark_idle(bool is_idle, const Emit& emit) {
+    const size_t first = l_.c.code.size();
+    emit();
+    for (size_t i = first; i < l_.c.code.size(); ++i) l_.c.code[i].code.idle = is_idle;
+  }
+  Attrs attrs_of_pair(size_t queries, int64_t step, size_t keys) const {
+    return attrs_of(step == 0 && queries == keys ? Sight::some : Sight::all);
+  }
+
+  /// Parts are added to outs and logs in place.
+  void balanced_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask,
+                        const std::vector<View>& outs, const std::vector<View>& all_logs) {
+    KeyBlock block = mine;
+    for (int64_t step = 0; step < ways_; ++step) {
+      const KeyBlock next = pass_on(mine, block, step);
+      const std::vector<View> ks = pieces_of(block.k, block_of(step)), vs = pieces_of(block.v, block_of(step));
+      const auto add = [&](size_t q, size_t k, bool is_first) {
+        unless_hidden(q, step, k, [&] {
+          Attrs attrs = attrs_of_pair(q, step, k);
+          if (has_mask_) attrs.set(kPartOfKeys, true);
+          const std::vector<View> sum = {outs[q], all_logs[q]};
+          const std::vector<View> part = is_first ? sum : std::vector{scratch_like(outs[q]), scratch_like(all_logs[q])};
+          const std::string name = pair_name(step, q, k);
+          call(name, attrs, all, q, {ks[k], vs[k]}, whole_mask, part);
+          if (!is_first)
+            l_.emit_kernel(node_.name + name + ".merge", attention_merge_kernel, {}, {sum[0], sum[1], part[0], part[1]},
+                           sum);
+        });
+      };
+      add(0, 0, step == 0);
+      add(1, 0, step == 0);
+      add(1, 1, false);
+      block = next;
+    }
+  }
+
+  /// The same as block_grads, of a block of another rank.
+  void balanced_grads(const Queries& all, const KeyBlock& block, int64_t step, const std::vector<View>& whole_mask,
+                      const std::vector<View>& dqs, const KeyBlock& grads) {
+    const int64_t of = block_of(step);
+    const std::vector<View> ks = pieces_of(block.k, of), vs = pieces_of(block.v, of);
+    const std::vector<View> dks = blank_pieces(grads.k, of), dvs = blank_pieces(grads.v, of);
+    const auto add_pair = [&](size_t q, size_t k, bool is_first_of_keys) {
+      unless_hidden(q, step, k, [&] {
+        const View dq = scratch_like(dqs[q]), dk = is_first_of_keys ? dks[k] : scratch_like(dks[k]),
+                   dv = is_first_of_keys ? dvs[k] : scratch_like(dvs[k]);
+        call(pair_name(step, q, k), attrs_of_pair(q, step, k), all, q, {ks[k], vs[k]}, whole_mask, {dq, dk, dv});
+        add(dq, dqs[q]);
+        if (!is_first_of_keys) add(dk, dks[k]), add(dv, dvs[k]);
+      });
+    };
+    add_pair(1, 0, true);
+    add_pair(0, 0, false);
+    mark_idle(sight(1, step, 1) != Sight::none, [&] {
+      for (const View* view : {&dks[1], &dvs[1]})
+        l_.emit_kernel("zero " + view->operand.tensor, zero_kernel, {}, {}, {*view});
+    });
+    add_pair(1, 1, true);
+    join(dks, grads.k);
+    join(dvs, grads.v);
+  }
+
   void ring_grad(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask) {
     const View dq = new_output(0);
     const std::vector<View> dqs = blank_pieces(dq, index_);
@@ -428,27 +518,30 @@ class KeyExchange {
     const KeyBlock totals{new_output(1), new_output(2)};
     KeyBlock block = mine;
     for (int64_t step = 0; step < ways_; ++step) {
-      if (step + 1 < ways_) send(mine, block, block_of(step));
+      if (step + 1 < ways_) send(mine, block, step);
       KeyBlock sums;
       if (step > 0) {
-        sums = new_block(totals, block_of(step));
-        recv(totals, sums, block_of(step));
+        sums = new_block(totals, step);
+        recv(totals, sums, step);
       }
       const KeyBlock next = receive_next(mine, step);
       const bool sees = sees_block(step);
       KeyBlock grads = sums;
       if (sees) {
-        grads = new_block(totals, block_of(step));
-        block_grads(all, block, step, whole_mask, dqs, has_dq, grads);
+        grads = new_block(totals, step);
+        if (is_balanced() && step > 0)
+          balanced_grads(all, block, step, whole_mask, dqs, grads);
+        else
+          block_grads(all, block, step, whole_mask, dqs, has_dq, grads);
       }
       if (sees && step > 0) {
         add(grads.k, sums.k), add(grads.v, sums.v);
         grads = sums;
       }
-      send(totals, grads, block_of(step));
+      send(totals, grads, step);
       block = next;
     }
-    recv(totals, totals, index_);
+    recv(totals, totals, ways_);
     join(dqs, dq);
     keep(0, dq);
     keep(1, totals.k);

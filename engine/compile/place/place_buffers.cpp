@@ -139,7 +139,7 @@ std::vector<bool> find_sharing(const Compiler& c) {
   return shares;
 }
 
-/// Returns the end of those in the arena; Memory::host is the size of the others, so far.
+/// Returns the end of the buffers in the arena; Memory::host is the size of the other buffers so far.
 int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   int64_t end = 0, host_end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
@@ -155,7 +155,7 @@ int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   return end;
 }
 
-/// While each instruction runs. `gradients`: bytes of those that keep their memory.
+/// The bytes in use while each instruction runs. `gradients`: bytes of the gradients that keep their memory.
 std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
                                   const std::vector<BufferId>& buffers, int64_t gradients) {
   std::vector<LiveBytes> live(c.code.size() + 1);
@@ -206,7 +206,8 @@ void note_offsets(Compiler& c) {
   const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };
   p.scalars_offset = offset(c.scalars);
   p.loss_offset = offset(c.loss);
-  for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
+  for (const Metric& metric : c.graph.metrics)
+    p.metrics.push_back({metric.name, metric.scale, !metric.adds_to_loss, metric.adds_to_loss});
   if (c.reports_skips()) p.metrics.push_back({kSkippedMetric, 1, false});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
@@ -214,8 +215,11 @@ void note_offsets(Compiler& c) {
     p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
     p.buckets[b].sums_offset = offset(c.buckets[b].sums);
     p.buckets[b].average_offset = offset(c.buckets[b].average);
+    p.buckets[b].outer_momentum_offset = offset(c.buckets[b].outer_momentum);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
+  for (size_t s = 0; s < p.other_states.size(); ++s)
+    p.other_states[s].variable.arena_offset = offset(c.other_states[s].first) + c.other_states[s].second;
   for (size_t v = 0; v < p.variables.size(); ++v) {
     Variable& variable = p.variables[v];
     if (variable.bucket < 0) {
@@ -237,7 +241,7 @@ Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& live
   return other.bytes < placement.bytes ? other : placement;
 }
 
-/// Activations in the memory of the host, behind what the program keeps there.
+/// Activations in the memory of the host, after the state that the program keeps there.
 void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   const Placement placement = place_by_lifetime(c, lives, buffers);
   for (const BufferId buffer : buffers)

@@ -66,7 +66,7 @@ double program_flops(const Program& program) {
   double sum = 0;
   for (const Instruction& i : program.instructions) {
     const KernelDef* kernel = kernel_of(i);
-    if (kernel == nullptr || !counts(*kernel)) continue;
+    if (kernel == nullptr || i.idle || !counts(*kernel)) continue;
     std::vector<TensorInfo> in, out;
     for (const Operand& operand : i.inputs) in.push_back({operand.shape, operand.dtype});
     for (const Operand& operand : i.outputs) out.push_back({operand.shape, operand.dtype});

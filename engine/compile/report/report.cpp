@@ -60,7 +60,7 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
   return result;
 }
 
-/// The cuts alone: not the axes that it still must be summed over.
+/// Only the axes that shard it, without the axes over which it is a partial sum.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
   return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
@@ -70,7 +70,7 @@ Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layou
 /// A count that may exceed an int64_t.
 Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
 
-/// Elements of the parameters that a layer reads, also of those that it shares.
+/// Elements of the parameters that a layer reads, including shared ones.
 int64_t count_parameters(const Graph& graph, const Layer& layer) {
   int64_t count = 0;
   for (const TensorId t : layer.inputs) {
@@ -168,6 +168,8 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
   if (i.opcode == Opcode::collective)
     return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
   if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
+  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty())
+    return {{program.stage}, place.ring, {}};
   if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
   return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
 }
@@ -308,7 +310,10 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
     Json row = call_json(i);
     if (i.opcode == Opcode::collective)
       row["group"] = table.id(of_class, i);
-    else if (classes.has_stage_peer(program, i))
+    else if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) {
+      row["ring"] = table.id({{program.stage}, place.ring, {}}, {of_class});
+      row["distance"] = place.step;
+    } else if (place.stage >= 0)
       row["peer_stage"] = i.peer / classes.mesh.size();
     else
       row["peer"] = i.peer;
@@ -436,7 +441,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   Json report = {{"job", spec.name},
                  {"mode", to_string(plan.mode)},
-                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks},
+                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks * plan.replicas},
                  {"stages", plan.num_stages},
                  {"mesh", plan.mesh.axis_sizes()},
                  {"micro_batches", plan.micro_batches},

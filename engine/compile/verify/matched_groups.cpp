@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "engine/compile/verify/verify.h"
 
@@ -23,14 +22,10 @@ std::vector<int> first_of_classes(const RankClasses& classes, const std::vector<
   return first;
 }
 
-/// A class's messages by peer: a stage, or a rank (as a negative number).
+/// A class's messages by peer.
 struct Messages {
-  std::map<int, std::vector<int>> sends, recvs;  ///< indices in its program
+  std::map<PeerPlace, std::vector<int>> sends, recvs;  ///< indices in its program
 };
-
-int place_of(const RankClasses& classes, const Program& program, const Instruction& message) {
-  return classes.has_stage_peer(program, message) ? message.peer / classes.mesh.size() : -1 - message.peer;
-}
 
 std::vector<Messages> messages_of(const RankClasses& classes) {
   std::vector<Messages> all;
@@ -40,25 +35,31 @@ std::vector<Messages> messages_of(const RankClasses& classes) {
       const Instruction& code = program.instructions[i];
       if (code.opcode != Opcode::send && code.opcode != Opcode::recv) continue;
       auto& by_place = code.opcode == Opcode::send ? messages.sends : messages.recvs;
-      by_place[place_of(classes, program, code)].push_back(static_cast<int>(i));
+      by_place[classes.peer_place(program, code)].push_back(static_cast<int>(i));
     }
   }
   return all;
 }
 
-int rank_at(const RankClasses& classes, int place, int rank) {
-  return place < 0 ? -1 - place : place * classes.mesh.size() + rank % classes.mesh.size();
-}
-
 /// The messages that `rank` exchanges with its peer.
-std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank,
+std::vector<int> with_peer(const RankClasses& classes, const std::map<PeerPlace, std::vector<int>>& by_place, int rank,
                            int peer) {
   std::vector<int> found;
   for (const auto& [place, indices] : by_place)
-    if (rank_at(classes, place, rank) == peer) found.insert(found.end(), indices.begin(), indices.end());
+    if (classes.rank_at(place, rank) == peer) found.insert(found.end(), indices.begin(), indices.end());
   std::sort(found.begin(), found.end());
   return found;
 }
+
+/// Channels with equal keys are alike: between the same classes, and in rings of the same axes, or between two stages.
+struct ChannelKey {
+  size_t from = 0, to = 0;
+  int from_rank = -1, to_rank = -1;  ///< if the peer is one rank
+  Axes ring;
+  int step = 0;  ///< from the sender to the receiver
+
+  friend auto operator<=>(const ChannelKey&, const ChannelKey&) = default;
+};
 
 }  // namespace
 
@@ -81,15 +82,17 @@ std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
 
 std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
-  std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless by stages, ranks
-  const auto meet = [&](int from, int to, bool of_stages) {
-    channels.try_emplace({class_of(classes, from), class_of(classes, to), of_stages ? -1 : from, of_stages ? -1 : to},
-                         from, to);
+  std::map<ChannelKey, std::pair<int, int>> channels;  // and the ranks of one of them
+  const auto meet = [&](int from, int to, const PeerPlace& place, bool is_send) {
+    ChannelKey key{class_of(classes, from), class_of(classes, to), -1, -1, place.ring,
+                   is_send ? place.step : -place.step};
+    if (place.rank >= 0) key.from_rank = from, key.to_rank = to;
+    channels.try_emplace(std::move(key), from, to);
   };
   for (int rank = 0; rank < classes.num_ranks(); ++rank) {
     const Messages& mine = messages[class_of(classes, rank)];
-    for (const auto& [place, sends] : mine.sends) meet(rank, rank_at(classes, place, rank), place >= 0);
-    for (const auto& [place, recvs] : mine.recvs) meet(rank_at(classes, place, rank), rank, place >= 0);
+    for (const auto& [place, sends] : mine.sends) meet(rank, classes.rank_at(place, rank), place, true);
+    for (const auto& [place, recvs] : mine.recvs) meet(classes.rank_at(place, rank), rank, place, false);
   }
   std::vector<MatchedChannel> met;
   for (const auto& [key, ranks] : channels) {

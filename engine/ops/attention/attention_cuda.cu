@@ -136,20 +136,23 @@ struct MergedRows {
   float no_keys;
 };
 
-/// A thread for each element of the output.
+/// A warp for each row. It has read both logs before it writes one, so outputs may take the place of the first inputs.
 __global__ void __launch_bounds__(kThreads) merge_kernel(MergedRows m, Ref<Mixed> a, const float* log_a, Ref<Mixed> b,
                                                          const float* log_b, Ref<Mixed> out, float* logs) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, row = i / m.e;
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
   if (row >= m.rows) return;
-  const int64_t head = row / m.t, at = ((head / m.heads * m.t + row % m.t) * m.heads + head % m.heads) * m.e + i % m.e;
+  const int64_t head = row / m.t, first = ((head / m.heads * m.t + row % m.t) * m.heads + head % m.heads) * m.e;
   const float of_a = log_a[row], of_b = log_b[row], top = fmaxf(of_a, of_b);
   const bool sees = !(top <= kNoKeys);
   const float weight_a = sees ? expf(of_a - top) : 0.0f, weight_b = sees ? expf(of_b - top) : 0.0f;
   const float total = weight_a + weight_b;
-  set(out, at, sees ? (weight_a * value(a, at) + weight_b * value(b, at)) / total : 0.0f);
-  if (i % m.e == 0) logs[row] = sees ? top + logf(total) : m.no_keys;
+  for (int64_t at = first + lane; at < first + m.e; at += 32)
+    set(out, at, sees ? (weight_a * value(a, at) + weight_b * value(b, at)) / total : 0.0f);
+  __syncwarp();
+  if (lane == 0) logs[row] = sees ? top + logf(total) : m.no_keys;
 }
 
 CudaKernel prepare_attention_merge(const CudaKernelCall& call) {
@@ -159,7 +162,7 @@ CudaKernel prepare_attention_merge(const CudaKernelCall& call) {
   return [m, a = ref<Mixed>(call.in[0]), log_a = call.in[1].as<float>(), b = ref<Mixed>(call.in[2]),
           log_b = call.in[3].as<float>(), out = ref<Mixed>(call.out[0]),
           logs = call.out[1].as<float>()](CudaStream stream) {
-    launch(merge_kernel, blocks(ceil_div(m.rows * m.e, kThreads)), kThreads, 0, stream, "attention_merge", m, a, log_a,
+    launch(merge_kernel, blocks(ceil_div(m.rows * 32, kThreads)), kThreads, 0, stream, "attention_merge", m, a, log_a,
            b, log_b, out, logs);
   };
 }

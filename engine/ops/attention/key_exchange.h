@@ -20,7 +20,7 @@ inline constexpr const char* kPartOfKeys = "part_of_keys";
 inline constexpr float kNoKeys = -3.0e38f;
 
 /// in: out, logs, out, logs of two blocks of keys -> out, logs of both. With attr last: the log of a row that sees no
-/// key becomes 0, as that of attention.
+/// key becomes 0, as that of attention. The outputs may take the place of the first two inputs.
 extern const KernelDef attention_merge_kernel;
 /// Rows (dim 1) in the order of ranks (attr row_order) -> the same rows by position; with attr to_order the other way.
 extern const KernelDef reorder_rows_kernel;

@@ -224,4 +224,38 @@ struct Hinge {
   }
 };
 
+/// 1 - p where the label is positive, else p - margin where that is positive: p is the cosine of two embeddings.
+struct CosineEmbedding {
+  static constexpr const char *kName = "cosine_embedding", *kGrad = "cosine_embedding_grad",
+                              *kWithGrad = "cosine_embedding_with_grad";
+  float margin;
+  explicit CosineEmbedding(const Attrs& attrs) : margin(static_cast<float>(attrs.number("margin", 0))) {}
+
+  template <class Maths, class Number>
+  TRAINCTL_DEVICE Number loss(Number p, Number l) const {
+    const Number off = p - margin, apart = off < 0 ? Number(0) : off;  // keeps NaN
+    return l > 0 ? 1 - p : apart;
+  }
+  template <class Maths>
+  TRAINCTL_DEVICE float slope(float p, float l) const {
+    const float apart = p - margin < 0.0f ? 0.0f : 1.0f;
+    return l > 0.0f ? -1.0f : apart;
+  }
+};
+
+/// The prediction itself, which earlier layers have computed as a loss: the label is not used.
+struct MeanValue {
+  static constexpr const char *kName = "mean_value", *kGrad = "mean_value_grad", *kWithGrad = "mean_value_with_grad";
+  explicit MeanValue(const Attrs&) {}
+
+  template <class Maths, class Number>
+  TRAINCTL_DEVICE Number loss(Number p, Number) const {
+    return p;
+  }
+  template <class Maths>
+  TRAINCTL_DEVICE float slope(float, float) const {
+    return 1.0f;
+  }
+};
+
 }  // namespace trainctl

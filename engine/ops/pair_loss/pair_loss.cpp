@@ -1,7 +1,7 @@
 // The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy, huber, quantile,
-// log_cosh, poisson, focal, kl_div, hinge. functions.h has the formulas. loss[1] = scale * sum of loss(p, label); dp =
-// scale * slope(p, label). The label is f32 regardless of the prediction's type. With attr nan_is_no_label, terms whose
-// label is nan are 0.
+// log_cosh, poisson, focal, kl_div, hinge, cosine_embedding, mean_value. functions.h has the formulas. loss[1] = scale
+// * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of the prediction's type. With
+// attr nan_is_no_label, terms whose label is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -37,6 +37,7 @@ Attrs pair_loss_attrs() {
   if (std::is_same_v<Loss, SmoothL1>) return {{"beta", 1.0}};
   if (std::is_same_v<Loss, Huber>) return {{"delta", 1.0}};
   if (std::is_same_v<Loss, Quantile>) return {{"q", 0.9}};
+  if (std::is_same_v<Loss, CosineEmbedding>) return {{"margin", 0.2}};
   if (std::is_same_v<Loss, Focal>) return {{"alpha", 0.25}, {"gamma", 2.0}};
   return {};
 }
@@ -76,6 +77,7 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
               [](GradBuilder& g) {
                 g.set_in_grad(0, Loss::kGrad, {g.in(0), g.in(1)}, g.attrs());
               },
+          .no_gradient = 2,
           .kernel = {.name = Loss::kName,
                      .accumulates = 1,
                      .loss_grad = &grad.kernel,
@@ -112,7 +114,9 @@ extern const KernelDef mae_with_grad_kernel = with_grad_of<Mae>(), mse_with_grad
                        log_cosh_with_grad_kernel = with_grad_of<LogCosh>(),
                        poisson_with_grad_kernel = with_grad_of<Poisson>(),
                        focal_with_grad_kernel = with_grad_of<Focal>(), kl_div_with_grad_kernel = with_grad_of<KlDiv>(),
-                       hinge_with_grad_kernel = with_grad_of<Hinge>();
+                       hinge_with_grad_kernel = with_grad_of<Hinge>(),
+                       cosine_embedding_with_grad_kernel = with_grad_of<CosineEmbedding>(),
+                       mean_value_with_grad_kernel = with_grad_of<MeanValue>();
 
 extern const OpDef mae_grad_op = pair_loss_grad<Mae, 3>(), mae_op = loss_of<Mae, 3>(mae_grad_op, mae_with_grad_kernel);
 extern const OpDef mse_grad_op = pair_loss_grad<Mse, 3>(), mse_op = loss_of<Mse, 3>(mse_grad_op, mse_with_grad_kernel);
@@ -136,6 +140,11 @@ extern const OpDef kl_div_grad_op = pair_loss_grad<KlDiv, 1>(),
                    kl_div_op = loss_of<KlDiv, 14>(kl_div_grad_op, kl_div_with_grad_kernel);
 extern const OpDef hinge_grad_op = pair_loss_grad<Hinge, 3>(),
                    hinge_op = loss_of<Hinge, 3>(hinge_grad_op, hinge_with_grad_kernel);
+extern const OpDef cosine_embedding_grad_op = pair_loss_grad<CosineEmbedding, 2>(),
+                   cosine_embedding_op =
+                       loss_of<CosineEmbedding, 3>(cosine_embedding_grad_op, cosine_embedding_with_grad_kernel);
+extern const OpDef mean_value_grad_op = pair_loss_grad<MeanValue, 0>(),
+                   mean_value_op = loss_of<MeanValue, 1>(mean_value_grad_op, mean_value_with_grad_kernel);
 
 extern const LossDef mae_loss = {
     .name = "mae",
@@ -236,11 +245,16 @@ extern const OpFamily pair_loss_family = {
             &kl_div_op,
             &kl_div_grad_op,
             &hinge_op,
-            &hinge_grad_op},
+            &hinge_grad_op,
+            &cosine_embedding_op,
+            &cosine_embedding_grad_op,
+            &mean_value_op,
+            &mean_value_grad_op},
     .kernels = {&mae_with_grad_kernel, &mse_with_grad_kernel, &smooth_l1_with_grad_kernel,
                 &binary_cross_entropy_with_grad_kernel, &huber_with_grad_kernel, &quantile_with_grad_kernel,
                 &log_cosh_with_grad_kernel, &poisson_with_grad_kernel, &focal_with_grad_kernel,
-                &kl_div_with_grad_kernel, &hinge_with_grad_kernel},
+                &kl_div_with_grad_kernel, &hinge_with_grad_kernel, &cosine_embedding_with_grad_kernel,
+                &mean_value_with_grad_kernel},
     .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss, &huber_loss, &quantile_loss,
                &log_cosh_loss, &poisson_loss, &focal_loss, &kl_div_loss, &hinge_loss}};
 

@@ -71,9 +71,19 @@ double kl_div_slope(double, double l, const Attrs&) { return l > 0 ? -l : 0; }
 double hinge(double p, double l, const Attrs&) { return std::max(0.0, 1 - l * p); }
 double hinge_slope(double p, double l, const Attrs&) { return 1 - l * p < 0 ? 0 : -l; }
 
-constexpr const char* kPairLosses[] = {"mae",   "mse",      "smooth_l1", "binary_cross_entropy",
-                                       "huber", "quantile", "log_cosh",  "poisson",
-                                       "focal", "kl_div",   "hinge"};
+double cosine_embedding(double p, double l, const Attrs& attrs) {
+  return l > 0 ? 1 - p : std::max(0.0, p - attrs.number("margin", 0));
+}
+double cosine_embedding_slope(double p, double l, const Attrs& attrs) {
+  return l > 0 ? -1 : p > attrs.number("margin", 0) ? 1 : 0;
+}
+
+double mean_value(double p, double, const Attrs&) { return p; }
+double mean_value_slope(double, double, const Attrs&) { return 1; }
+
+constexpr const char* kPairLosses[] = {
+    "mae",   "mse",    "smooth_l1", "binary_cross_entropy", "huber",     "quantile", "log_cosh", "poisson",
+    "focal", "kl_div", "hinge",     "cosine_embedding",     "mean_value"};
 
 struct Loss {
   const char* name;
@@ -99,7 +109,9 @@ const std::vector<Loss>& losses() {
                                         {"focal", {{"alpha", -1.0}, {"gamma", 3.0}}},
                                         {"focal", {{"alpha", 0.6}, {"gamma", 0.0}}},
                                         {"kl_div"},
-                                        {"hinge"}};
+                                        {"hinge"},
+                                        {"cosine_embedding", {{"margin", 0.1}}},
+                                        {"mean_value"}};
   return all;
 }
 
@@ -176,7 +188,9 @@ extern const OpCases pair_loss_cases = {
                    {"poisson", sum<poisson>},
                    {"focal", sum<focal>},
                    {"kl_div", sum<kl_div>},
-                   {"hinge", sum<hinge>}},
+                   {"hinge", sum<hinge>},
+                   {"cosine_embedding", sum<cosine_embedding>},
+                   {"mean_value", sum<mean_value>}},
     .rules = pair_loss_rules(),
     .gradients = pair_loss_gradients(),
     .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], expected [2, 3]"},
@@ -194,7 +208,9 @@ extern const OpCases pair_loss_cases = {
                           {"poisson_with_grad", sum_and_slopes<poisson, poisson_slope>},
                           {"focal_with_grad", sum_and_slopes<focal, focal_slope>},
                           {"kl_div_with_grad", sum_and_slopes<kl_div, kl_div_slope>},
-                          {"hinge_with_grad", sum_and_slopes<hinge, hinge_slope>}},
+                          {"hinge_with_grad", sum_and_slopes<hinge, hinge_slope>},
+                          {"cosine_embedding_with_grad", sum_and_slopes<cosine_embedding, cosine_embedding_slope>},
+                          {"mean_value_with_grad", sum_and_slopes<mean_value, mean_value_slope>}},
 };
 
 }  // namespace trainctl

@@ -80,6 +80,12 @@ extern const CpuKernels pair_loss_cpu = {{"mae", prepare_pair_loss<Mae>},
                                          {"kl_div_with_grad", prepare_with_grad<KlDiv>},
                                          {"hinge", prepare_pair_loss<Hinge>},
                                          {"hinge_grad", prepare_pair_loss_grad<Hinge>},
-                                         {"hinge_with_grad", prepare_with_grad<Hinge>}};
+                                         {"hinge_with_grad", prepare_with_grad<Hinge>},
+                                         {"cosine_embedding", prepare_pair_loss<CosineEmbedding>},
+                                         {"cosine_embedding_grad", prepare_pair_loss_grad<CosineEmbedding>},
+                                         {"cosine_embedding_with_grad", prepare_with_grad<CosineEmbedding>},
+                                         {"mean_value", prepare_pair_loss<MeanValue>},
+                                         {"mean_value_grad", prepare_pair_loss_grad<MeanValue>},
+                                         {"mean_value_with_grad", prepare_with_grad<MeanValue>}};
 
 }  // namespace trainctl

@@ -164,7 +164,12 @@ Folded fold(const JobSpec& job, Repeats repeats, std::vector<int> kept) {
     network.push_back(std::move(layer));
     places.push_back(place);
   }
-  if (folded.job.loss) folded.job.loss->input = in_kept(folded.job.loss->input);
+  const auto keep_outputs = [&](LossSpec& loss) {
+    loss.input = in_kept(loss.input);
+    for (std::string& input : loss.inputs) input = in_kept(input);
+  };
+  if (folded.job.loss) keep_outputs(*folded.job.loss);
+  for (LossSpec& loss : folded.job.auxiliary_losses) keep_outputs(loss);
   folded.job.network = std::move(network);
   folded.repeats.places = std::move(places);
   folded.job.print.tensors.clear();

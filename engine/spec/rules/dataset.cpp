@@ -25,6 +25,7 @@ void blocks_are_shuffled(RuleContext& r) {
 void labels_suit_the_loss(RuleContext& r) {
   if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
   const EntryType& loss = *find_type(loss_types(), r.job.loss->type);
+  if (!loss.has_label) return;
   if (has_soft_labels(r.job.dataset)) {  // Soft labels are f32 regardless of label_dtype.
     if (r.job.loss->attrs.has("ignore_index"))
       r.wrong("loss.ignore_index", "cannot be used, because one_hot turns the labels into class probabilities",
@@ -51,7 +52,9 @@ void labels_suit_the_loss(RuleContext& r) {
           "use softmax_cross_entropy for tokens");
     return;
   }
-  if (r.job.dataset.label_dtype != wanted)
+  const bool has_class_shares = loss.takes_class_shares && r.job.dataset.label_dtype == "f32" &&
+                                !r.job.dataset.has_file_splits();  // as many numbers as classes: checked with the shapes
+  if (r.job.dataset.label_dtype != wanted && !has_class_shares)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
             "set dataset.label_dtype: " + wanted);
@@ -115,7 +118,8 @@ void sample_fields_suit_the_type(RuleContext& r) {
     r.wrong("dataset.delimiter", "'" + d.delimiter + "' is not one character", "e.g. ';', or tab");
   if (d.channels == 2) r.wrong("dataset.channels", "an image has 1 or 3 channels, not 2");
   const std::vector<std::string> names = d.field_names();
-  if (r.job.loss && std::find(names.begin(), names.end(), "label") == names.end())
+  const bool has_label = r.job.loss && r.fine({"loss"}) && find_type(loss_types(), r.job.loss->type)->has_label;
+  if (has_label && std::find(names.begin(), names.end(), "label") == names.end())
     r.wrong("loss", "the loss needs a sample field 'label', but the samples have only " + join(names),
             "call one of dataset.fields 'label'");
 }

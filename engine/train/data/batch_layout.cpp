@@ -190,7 +190,9 @@ void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& sc
   const StageTimer timer(scratch.state.seconds, ReadStage::copy);
   for (size_t field = 0; field < scratch.to.size(); ++field) {
     if (scratch.to[field] == nullptr) continue;
-    const bool no_label = !is_own && options_.no_label && set_.fields()[field].name == "label";
+    const std::vector<std::string>& labels = options_.labels;
+    const bool no_label = !is_own && options_.no_label &&
+                          std::find(labels.begin(), labels.end(), set_.fields()[field].name) != labels.end();
     try {
       spread(field, row, scratch.to[field], no_label, staging, block);
     } catch (const EnvError& error) {

@@ -21,7 +21,7 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
-/// Bytes that a worker claims at a time: enough that claiming costs nothing beside reading.
+/// Bytes that a worker claims at a time: enough that claiming costs little compared to reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
@@ -75,7 +75,8 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
       options_(options),
       seed_(seed),
       layout_(*set_, spec.batch, program, options.layout != nullptr ? *options.layout : input_layout(program),
-              {options.micro_batches, options.full_batch, mixing_ ? &*mixing_ : nullptr, options.no_label}) {
+              {options.micro_batches, options.full_batch, mixing_ ? &*mixing_ : nullptr, options.no_label,
+               options.labels}) {
   block_bytes_ = options.layout != nullptr ? options.layout->bytes : input_layout(program).bytes;
   claimed_rows_ = std::max<int64_t>(1, kClaimedBytes / std::max<int64_t>(1, layout_.sample_bytes()));
   if (!options_.allocate) options_.allocate = allocate_on_heap;
@@ -277,16 +278,17 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
   lock.lock();
 }
 
-/// Without the lock: the batch is this worker's alone.
+/// Called without the lock: no other worker uses the batch.
 void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {
       layout_.finish(batch.mix, scratch, batch.staging.data(), batch.block.get());
       if (options_.no_label || options_.ignored_label) {
         batch.labels = count_labels(batch, scratch);
-        const auto all = static_cast<double>(batch.own_rows * label().elements());
-        if (!options_.no_label)  // an evaluation divides by its own count
+        if (!options_.no_label) {  // an evaluation divides by its own count
+          const auto all = static_cast<double>(batch.own_rows * label().elements());
           batch.label_weight = batch.labels == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(batch.labels));
+        }
       }
     }
   } catch (...) {
@@ -305,8 +307,9 @@ const SampleField& Loader::label() const {
   return set_->fields()[static_cast<size_t>(field)];
 }
 
-/// Counts the labels that are not ignored.
+/// Counts the labels that are not ignored; a sample without labels counts as one.
 int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) const {
+  if (set_->find("label") < 0) return batch.own_rows;  // the loss has none
   const SampleField& field = label();
   if (!options_.ignored_label) return batch.own_rows * field.elements();
   const auto at_field = static_cast<size_t>(&field - set_->fields().data());

@@ -8,7 +8,7 @@
 //   batches      |  taken  |  taken  |  full  |  filling  |  open next
 //                 released_            taken_            opened_
 //
-// Workers claim rows of the batch that was opened last, in order, so a slow sample holds up its own batch alone.
+// Workers claim rows of the batch that was opened last, in order, so a slow sample delays only its own batch.
 // Batches are handed over in order. What is in a batch does not depend on the number of workers.
 #pragma once
 
@@ -46,6 +46,7 @@ struct LoaderOptions {
   std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
   /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
   std::optional<int32_t> no_label;
+  std::vector<std::string> labels = {"label"};       ///< the sample fields that are labels
   int batches_in_use = 1;                            ///< limit of batches taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)

@@ -50,6 +50,12 @@ std::string to_string(const MetricValues& metrics) {
   return text;
 }
 
+float total_loss(float loss, std::span<const ReportedMetric> metrics, std::span<const float> sums) {
+  for (size_t i = 0; i < metrics.size(); ++i)
+    if (metrics[i].adds_to_loss) loss += sums[i];
+  return loss;
+}
+
 EpochMeans::EpochMeans(const EpochSums& sums, std::span<const ReportedMetric> of)
     : loss_(sums.loss), sums_{of, sums.metrics}, count_(sums.count) {}
 

@@ -24,6 +24,9 @@ struct MetricValues {
   std::array<double, kMostMetrics> values{};
 };
 
+/// The loss of a step with its auxiliary losses; `sums` are those of the metrics in the arena.
+float total_loss(float loss, std::span<const ReportedMetric> metrics, std::span<const float> sums);
+
 /// "accuracy 0.9934, top_5 0.9991"; "" without metrics.
 std::string to_string(const MetricValues& metrics);
 

@@ -153,7 +153,9 @@ bool AsyncWorker::run_batch() {
   report.loss = executor_->finish_step(std::span(sums).first(program_.metrics.size()));
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
-    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
+    report.metrics.values[i] =
+        static_cast<double>(sums[i]) * program_.metrics[i].scale * (program_.metrics[i].of_labels ? weight : 1.0);
+  report.loss = total_loss(report.loss, program_.metrics, sums);
   client_.finish(report);
   loader_->release_step();
   const Clock::time_point now = Clock::now();
@@ -226,7 +228,7 @@ bool AsyncWorker::validation_is_due(int64_t steps) const {
   return false;
 }
 
-/// Batches that have started are run to their end, by whichever worker; nothing else starts.
+/// Batches that have started are finished, by any worker; no other batch starts.
 void AsyncWorker::end_by_rule(const ValidationReport& report) {
   if (!job_.spec.train.stop_when || !stop_reason_.empty()) return;
   stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);

@@ -16,11 +16,10 @@
 namespace trainctl {
 namespace {
 
-/// Returns the number of labels of one sample.
+/// Returns the number of labels of one sample; 1 if the loss has none.
 int64_t labels_of(const DataShapes& shapes) {
   const DataField* label = shapes.find("label");
-  check(label != nullptr, "evaluated samples must have labels");
-  return num_elements(label->shape);
+  return label == nullptr ? 1 : num_elements(label->shape);
 }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
@@ -33,6 +32,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
   options.full_batch = spec.parallel.full_batch;
   if (spec.loss->attrs.has("ignore_index")) options.ignored_label = spec.loss->attrs.integer("ignore_index");
   options.no_label = no_label(evaluation.graph);
+  for (const LossSpec& loss : spec.auxiliary_losses) options.labels.push_back(loss.label);
   options.batches_in_use = 1;
   options.timeout_seconds = spec.launch.timeout_seconds;
   options.on_hang = on_hang;
@@ -60,7 +60,8 @@ Evaluator::Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation,
                      const std::function<void(const EnvError&)>& on_hang)
     : job_(job),
       program_(program),
-      rows_(evaluation.set.batch * labels_of(job.data.shapes)),
+      batch_(evaluation.set.batch),
+      rows_(batch_ * labels_of(job.data.shapes)),
       executor_(std::move(executor)),
       loader_(make_loader(job, evaluation, program, std::move(set), *executor_, on_hang)) {}
 
@@ -90,11 +91,22 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   const auto mean = [&](double sum, double scale) {
     return labels == 0 ? 0.0 : sum * (scale * static_cast<double>(rows_)) / static_cast<double>(labels);
   };
+  // A mean over samples: only the labels of the loss itself may be ignored.
+  const auto batch = static_cast<double>(batch_);
+  double total = mean(loss, 1);
+  for (size_t i = 0; i < program_.metrics.size(); ++i) {
+    if (!program_.metrics[i].adds_to_loss) continue;
+    metrics[i] *= report.samples == 0 ? 0.0 : batch / static_cast<double>(report.samples);
+    total += metrics[i];
+  }
   const ValidationSpec& validation = *job_.spec.validation;
-  if (program_.loss_offset >= 0 && validation.reports("loss")) report.values.emplace_back("loss", mean(loss, 1));
-  for (size_t i = 0; i < program_.metrics.size(); ++i)
-    if (validation.reports(program_.metrics[i].name))
-      report.values.emplace_back(program_.metrics[i].name, mean(metrics[i], program_.metrics[i].scale));
+  if (program_.loss_offset >= 0 && validation.reports("loss")) report.values.emplace_back("loss", total);
+  for (size_t i = 0; i < program_.metrics.size(); ++i) {
+    const ReportedMetric& metric = program_.metrics[i];
+    if (validation.reports(metric.name))
+      report.values.emplace_back(metric.name,
+                                 metric.adds_to_loss ? metrics[i] * metric.scale : mean(metrics[i], metric.scale));
+  }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

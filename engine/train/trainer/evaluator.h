@@ -36,7 +36,8 @@ class Evaluator {
  private:
   const PlannedJob& job_;
   const Program& program_;
-  const int64_t rows_;  ///< labels of a whole batch
+  const int64_t batch_;  ///< samples of a whole batch
+  const int64_t rows_;   ///< labels of a whole batch
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Loader> loader_;
 };
