@@ -216,7 +216,7 @@ void require_adapter(const CheckpointExportArguments& options, const JobSpec& jo
     throw SpecError({}, "--adapter", "the job has no adapter '" + options.adapter + "'",
                     names.empty() ? "its checkpoints have one, without a name" : "adapters: " + join(names));
   if (is_merged && !names.empty() && options.adapter.empty())
-    throw SpecError({}, "--adapter", "a model has place for one of the adapters " + join(names),
+    throw SpecError({}, "--adapter", "a model can contain only one of the adapters " + join(names),
                     "name it with --adapter, or export all with --adapters");
 }
 
