@@ -10,7 +10,7 @@
 //   kind 2  lost     `value` bytes are missing here: they could not be written
 //
 // restart and lost apply at the end of the bytes before them. The log may be ahead of its times (the launcher was
-// killed between the two writes), behind them (the log was truncated), or have none. A reader stops at a truncated or
+// killed between the two writes), after them (the log was truncated), or have none. A reader stops at a truncated or
 // unknown record, and gives the rest of the log the time of the last valid record.
 #pragma once
 

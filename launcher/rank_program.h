@@ -27,7 +27,7 @@ class RankProgram {
   virtual void started(int /*rank*/, int /*pid*/) {}
   /// Called before the launcher reacts.
   virtual void ended(int /*rank*/, bool /*failed*/) {}
-  /// A rank on its own (Limits::on_their_own) has ended and will restart alone: notify the others.
+  /// An independent rank (Limits::on_their_own) has ended and will restart by itself: notify the others.
   virtual void rejoins(int /*rank*/) {}
 
   // Progress.

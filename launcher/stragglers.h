@@ -30,7 +30,7 @@ std::vector<std::vector<Leftover>> find_leftovers(const std::vector<Family>& fam
 /// "sh (pid 17), sleep (pid 18)".
 std::string describe(const std::vector<Leftover>& leftovers);
 
-/// The children of this process that have ended and are not waited for yet, as far as the kernel lists children.
+/// The children of this process that have ended and have not been waited for yet; none if the kernel lists no children.
 std::vector<int> ended_children();
 
 /// Whether a process exists and is not a zombie.

@@ -88,7 +88,7 @@ bool Supervision::is_spared(int rank) const {
   return false;
 }
 
-/// Waits for the failure behind a complaint; if ranks do not explain failures, until none has failed for a while.
+/// Waits for the failure that caused a complaint; if ranks do not explain failures, until none has failed for a while.
 void Supervision::settle(double now) {
   if (phase_ == Phase::running) {
     phase_ = Phase::settling;

@@ -117,7 +117,7 @@ class Supervision {
   void advance(double now);
   /// All ranks become `waiting`, to be started again. Requires restart_due().
   void restart();
-  /// A spared rank becomes `waiting`, to be restarted alone; false if its restarts are used up, or the run ends.
+  /// A spared rank becomes `waiting`, to be restarted by itself; false if its restarts are used up, or the run ends.
   bool rejoin(int rank);
 
   /// When the phase changes if nothing else happens.

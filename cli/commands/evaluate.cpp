@@ -1,5 +1,5 @@
-// trainctl evaluate: runs the job's validation set with the weights of a checkpoint, under the job's plan, and says how
-// good the answers are.
+// trainctl evaluate: runs the job's validation set with the weights of a checkpoint, under the job's plan, and reports
+// how good the answers are.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ bool has_single_labels(const JobSpec& spec) {
   return label != nullptr && label->shape.size() <= 1 && header.samples <= kMostSamples;
 }
 
-/// Writes pictures of the worst samples beside evaluation.json, for the report.
+/// Writes pictures of the worst samples to the folder of evaluation.json, for the report.
 void draw_worst(const Dataset& samples, const RunDirectory& directory, Quality& quality) {
   for (size_t i = 0; i < quality.worst.size(); ++i) {
     std::string name = fmt::format("worst.{}.png", i + 1);

@@ -46,7 +46,7 @@ std::string find_evaluated(const std::string& checkpoint, const JobSpec& spec);
 /// job's training set if that can be read; empty if classes have no names.
 std::vector<std::string> class_names_of(const std::string& checkpoint, const JobSpec& spec);
 
-/// A file in which a run leaves its prediction for this command, beside the folders of the evaluations. EnvError if the
+/// A file in which a run leaves its prediction for this command, in the folder of the evaluations. EnvError if the
 /// folder cannot be created.
 std::string prediction_file(const JobSpec& spec);
 

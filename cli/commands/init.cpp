@@ -110,8 +110,8 @@ std::vector<JobTemplate> files_of(std::string_view text) {
   return files;
 }
 
-/// Writes the data of a template beside the job. A file of an earlier template is the same and stays. Returns the
-/// folder; empty if the template names no data.
+/// Writes the data of a template to the job's folder. A file that an earlier template wrote is the same and is kept.
+/// Returns the folder; empty if the template names no data.
 std::string write_template_data(std::string_view text, const std::string& job) {
   namespace fs = std::filesystem;
   std::string folder;
@@ -156,7 +156,7 @@ void add_init_command(CLI::App& app, Action& chosen) {
       command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
   command
       ->add_option("--from", options->from,
-                   "Model folder in the format of Hugging Face (config.json, model.safetensors): the job of its model")
+                   "Model folder in the format of Hugging Face (config.json, model.safetensors): write a job for this model")
       ->excludes(name);
   auto* task =
       command

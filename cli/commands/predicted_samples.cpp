@@ -42,7 +42,7 @@ void add_resize(DatasetSpec& set, const Ints& size) {
   set.transforms.insert(at, {"resize", {{"size", size}}, "dataset.transforms[0]", field});
 }
 
-/// The number of the word of a column is known from the training set alone, as is the shape of the label of arrays.
+/// Only the training set determines the number of a word in a column, and the shape of the labels of arrays.
 bool needs_training_set(const DatasetSpec& set) {
   const bool has_arrays = set.type == "npy" || set.type == "npz" || set.type == "safetensors";
   return has_arrays || ((set.type == "csv" || set.type == "table") && reads_words(set));
@@ -51,7 +51,7 @@ bool needs_training_set(const DatasetSpec& set) {
 void require_sample_files(const JobSpec& spec) {
   if (spec.dataset.is_mix())
     throw SpecError(spec.position("dataset.type"), "dataset.type",
-                    "a mixture does not say which source the files are like", "give a job whose dataset is one source");
+                    "a mixture does not determine to which of its sources the files are similar", "give a job whose dataset is one source");
   const DatasetSpec& set = spec.dataset;
   if (set.has_source() || set.type == "mnist" || set.has_class_texts()) return;
   const bool has_text = set.has_tokens() || set.type == "preference";

@@ -147,7 +147,7 @@ int submit_job(const RunCommandArguments& options, const JobSpec& spec) {
   return kExitDone;
 }
 
-/// First checks everything that can be wrong in the options and the job alone, because planning may take a while, and a
+/// First checks everything that the options and the job alone can have wrong, because planning may take a while, and a
 /// detached run has neither standard input nor a terminal.
 int run(const RunCommandArguments& options) {
   if (options.detach && !options.show.empty())

@@ -1,4 +1,4 @@
-// The sizes of language models that people train, as their published configurations state them.
+// The sizes of well-known language models, as their published configurations state them.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Seconds kLong{20e-6};
 
-/// Ratios of the time that a call took in a step to its time alone, one per execution.
+/// Ratios of the time that a call takes in a step to its time when it runs alone, one per execution.
 struct Ratios {
   KernelSample call;
   std::vector<double> logs;
@@ -55,7 +55,7 @@ Seconds timing_cost(const RunStep& step, const Machine& machine) {
   return std::clamp(*middle, Seconds{}, kMost);
 }
 
-/// The kernels of a launch; empty if one of them was not measured alone.
+/// The kernels of a launch; empty if one of them was not measured separately.
 struct Launched {
   std::vector<std::pair<std::string, const KernelSample*>> calls;  ///< with their keys
   Seconds alone;                                                   ///< one after the other, but with one start

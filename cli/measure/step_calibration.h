@@ -18,8 +18,8 @@ struct RunStep {
   MeasuredStep measured;
 };
 
-/// Sets KernelSample::in_step of all samples, and Machine::steps. A launch whose kernels take 20 us or more alone gets
-/// its time measured in steps, less the cost of timing it; calls of other sizes get the correction of the nearest
+/// Sets KernelSample::in_step of all samples, and Machine::steps. A launch whose separate kernels take 20 us or more
+/// gets its time measured in steps, less the cost of timing it; calls of other sizes get the correction of the nearest
 /// measured call with the same key. Shorter kernels keep their time, since timing would not show it accurately;
 /// StepCost has their total deviation.
 void calibrate_steps(const std::vector<RunStep>& steps, Machine& machine);

@@ -165,7 +165,7 @@ class Folding {
     return name;
   }
 
-  /// Where the name of row `at` ends behind as many numbers as `prefix` has.
+  /// The end of the name of row `at` after as many numbers as `prefix` has.
   size_t end_of_number(size_t at, const std::string& prefix) const {
     const size_t count = split(prefix).numbers.size();
     const Parts parts = split(rows_[at].name);

@@ -10,7 +10,7 @@ namespace trainctl {
 /// (ulimit -n)".
 std::string describe_errno(int error);
 
-/// The message if the exception that is being handled says that the machine refused something: a thread, a process, a
+/// The message if the exception that is being handled means that the machine refused something: a thread, a process, a
 /// file, memory. nullopt: it does not. Call it in a catch block.
 std::optional<std::string> machine_refusal();
 

@@ -1,4 +1,5 @@
-// See output_file.h. A file is written beside its place, and moved there by rename(2), which replaces a link itself.
+// See output_file.h. A file is written under another name in the same folder and then renamed (rename(2)), which
+// replaces a link itself.
 #include "engine/base/output_file.h"
 
 #include <fcntl.h>

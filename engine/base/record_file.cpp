@@ -1,5 +1,4 @@
 // See the header.
-#include "engine/base/machine_limits.h"
 #include "engine/base/record_file.h"
 
 #include <fcntl.h>
@@ -8,6 +7,8 @@
 
 #include <cerrno>
 #include <utility>
+
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 
@@ -82,7 +83,7 @@ bool RecordFile::put(std::string_view record) {
     }
     fail(put == 0 ? ENOSPC : errno);
     const bool is_partial = left.size() < record.size();
-    if (is_partial && ftruncate(fd_, before.st_size) != 0) fail(errno);  // the reader meets half a record
+    if (is_partial && ftruncate(fd_, before.st_size) != 0) fail(errno);  // a reader would find half a record
     return false;
   }
   return true;

@@ -30,7 +30,7 @@ class StartUpClock {
   void ended(std::string_view name) { add(name, false); }
   /// The same, for a phase that waits for other ranks.
   void met_others(std::string_view name) { add(name, true); }
-  /// Adds the phases of another thread, which ran beside ours.
+  /// Adds the phases of another thread, which ran at the same time.
   void had_beside(const StartUpClock& other);
   /// The first step is finished: later calls add nothing.
   void stop() { stopped_ = true; }

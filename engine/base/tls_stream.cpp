@@ -202,7 +202,7 @@ std::string TlsStream::read_line(size_t most, double seconds) {
   }
 }
 
-/// Neither direction waits for the other: a program behind it may write before it has read.
+/// Neither direction waits for the other: the program at an end may write before it has read.
 void TlsStream::copy(int in, int out, bool stays) {
   fcntl(out, F_SETFL, fcntl(out, F_GETFL) | O_NONBLOCK);
   std::array<char, 1 << 16> buffer{};

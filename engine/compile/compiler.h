@@ -33,7 +33,7 @@ struct VirtualBuffer {
   int64_t bytes = 0;
   int64_t offset = -1;        ///< in the arena; -1: not placed yet
   bool is_offloaded = false;  ///< in the memory of the host
-  int lasts_until = -1;       ///< index of an instruction before which nothing else uses its memory (offload_activations)
+  int lasts_until = -1;  ///< index of an instruction before which nothing else uses its memory (offload_activations)
 };
 
 /// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written, even where a
@@ -79,7 +79,9 @@ struct RankBucket {
   BufferId gradients = -1;          ///< the range that the update reads
   BufferId sums = -1;  ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
-  BufferId average = -1;  ///< one of `optimizer` if the update computes it
+  BufferId other_states = -1;  ///< ParameterSums::states of all its parameters, which each rank has as a whole
+  BufferId average = -1;       ///< one of `optimizer` if the update computes it
+  BufferId outer_momentum = -1;
   /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
 
@@ -99,7 +101,7 @@ struct Compiler {
   const Graph& graph;
   const Graph& trained;             ///< its updates determine the layout of variables: `graph`, unless in an evaluation
   const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
-  const bool exchanges_averages;    ///< EvaluationOf
+  const EvaluationOf::Only only;    ///< EvaluationOf
   const Plan& plan;
   const CostModel& cost;
   std::vector<Optimizer> optimizers;  ///< for parameters without a group, then for each group
@@ -109,9 +111,11 @@ struct Compiler {
   const int stage, rank_in_stage;  ///< a server is in no stage: -1
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
-  std::vector<BucketPlan> bucket_plans;             ///< buckets of all stages; if empty, lay_out_variables plans them
-  std::vector<RankBucket> buckets;                  ///< one per entry of program.buckets
-  BufferId scalars = -1, loss = -1;                 ///< loss: also the metrics
+  std::vector<BucketPlan> bucket_plans;  ///< buckets of all stages; if empty, lay_out_variables plans them
+  std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
+  BufferId scalars = -1, loss = -1;      ///< loss: also the metrics
+  std::vector<std::pair<BufferId, int64_t>>
+      other_states;                                 ///< one per entry of program.other_states: bytes in the buffer
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<int64_t> state_offsets;               ///< one per entry of program.variables: bytes in that buffer
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
@@ -135,12 +139,12 @@ struct Compiler {
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
     return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.average &&
-           !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
+           !plan.has_replicas() && !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
            plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
   /// True if the step reports whether its update was skipped, after the metrics.
   bool reports_skips() const { return graph.trains() && plan.numerics.optimizer.skips_not_finite; }
-  /// The loss and the metrics, which are beside each other.
+  /// The loss and the metrics, which are adjacent.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups

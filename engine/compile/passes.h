@@ -7,9 +7,10 @@ namespace trainctl {
 
 /// Buckets, variables and everything else that lives as long as the program.
 void lay_out_variables(Compiler& c);
-/// Which rank writes which part of the variables into checkpoints: what several ranks hold is divided among them.
+/// Determines which rank writes which part of the variables into checkpoints: state that several ranks have is divided
+/// among them.
 void divide_storage(Compiler& c);
-/// Which images are stored channels last.
+/// Determines which images are stored channels last.
 void choose_formats(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
 void lower_stage(Compiler& c);
@@ -28,7 +29,7 @@ void fuse_quantise(Compiler& c);
 void fuse_statistics(Compiler& c);
 /// Ranks that share a batch exchange the statistics of batch_norm in one call, and those of its gradient in another.
 void join_statistics(Compiler& c);
-/// The gradients of batch_norm take the gradient behind the relu that was fused into it.
+/// The gradient kernels of batch_norm read the gradient after the relu that was fused into its forward kernel.
 void fuse_relu_grad(Compiler& c);
 /// The last product, the loss and what reads their results run for some rows at a time.
 void head_in_pieces(Compiler& c);
@@ -53,7 +54,7 @@ void update_early(Compiler& c);
 void group_launches(Compiler& c);
 /// Activations that wait for the backward pass are copied to the memory of the host, and back.
 void offload_activations(Compiler& c);
-/// Which instruction waits for which send, so that the sent buffer can be reused.
+/// Determines which instruction waits for which send, so that the sent buffer can be reused.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input whose lifetime ends there.
 void reuse_buffers(Compiler& c);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/ops/op_def.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/plan/hybrid/local_shards.h"
 #include "engine/plan/row_exchange.h"
 #include "engine/plan/served.h"
@@ -135,8 +136,10 @@ const std::vector<int>& MeshIndices::of(const Axes& axes) {
 }
 
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
-  const bool has_loss = graph.has_loss(),
-             clips = graph.trains() && plan.numerics.optimizer.needs_norm() && !serves_weights(plan);
+  const bool has_loss = graph.has_loss(), clips = graph.trains() &&
+                                                  (plan.numerics.optimizer.needs_norm() ||
+                                                   get_optimizer(plan.numerics.optimizer.type).sums != nullptr) &&
+                                                  !serves_weights(plan);
   const bool asks_buckets = clips || plan.servers > 0;
   const std::vector<BucketPlan> buckets = asks_buckets ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
   std::vector<CountedBucket> counted;

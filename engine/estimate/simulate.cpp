@@ -29,7 +29,7 @@ struct Event {
   At at;
 };
 
-/// When an instruction can begin, as far as is known.
+/// The earliest known time at which an instruction can begin.
 struct Begin {
   bool known = false;
   bool is_ready = false;  ///< all of its rank that it waits for has ended
@@ -295,7 +295,7 @@ class Simulator {
     return longest;
   }
 
-  /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
+  /// A kernel and a transfer both take longer while they overlap.
   Seconds stretched(const Lane& lane, Seconds seconds) const {
     Seconds beside;
     for (const Lane& other : lanes_) {
@@ -421,7 +421,7 @@ class Simulator {
   std::vector<std::vector<At>> causes_;
   std::vector<std::vector<Place>> places_;
   std::vector<std::vector<Seconds>> prices_;
-  std::vector<std::vector<GroupSpread>> spreads_;                                     ///< by class and group
+  std::vector<std::vector<GroupSpread>> spreads_;                                  ///< by class and group
   std::map<std::tuple<size_t, int, PeerPlace>, GroupSpread> spreads_of_messages_;  ///< by class, and peer of its first
   std::vector<Channel> channels_;
   // By class and group.
@@ -445,6 +445,7 @@ Part part_of_purpose(Purpose purpose) {
     case Purpose::loss:
     case Purpose::layer:
     case Purpose::offload:
+    case Purpose::outer:
       return Part::redistribute;
   }
   return Part::redistribute;

@@ -7,7 +7,7 @@ namespace trainctl {
 
 // Attributes of the instruction.
 inline constexpr const char* kRowElements = "row_elements";      ///< elements of a row
-inline constexpr const char* kReversed = "reversed";             ///< member i sends to j as many rows as [j, i] says
+inline constexpr const char* kReversed = "reversed";             ///< member i sends counts[j, i] rows to j
 inline constexpr const char* kExpectedShare = "expected_share";  ///< part of the bytes that is moved on average
 
 }  // namespace trainctl

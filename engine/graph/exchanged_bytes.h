@@ -1,7 +1,7 @@
 // The bytes that the members of a collective have to receive from each other, over all of them; p members, n bytes of
 // the input of one:
 //
-//   all_reduce       2 (p - 1) n, or p (p - 1) n where each member adds alone: at most kAddedAloneBytes, or fewer
+//   all_reduce       2 (p - 1) n, or p (p - 1) n if each member adds up everything: at most kAddedAloneBytes, or fewer
 //                    elements than members
 //   all_gather       p (p - 1) n
 //   reduce_scatter   (p - 1) n          all_to_all   (p - 1) n

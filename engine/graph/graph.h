@@ -47,8 +47,8 @@ struct Init {
 
 /// The position of the rows of the batch in a tensor: dim `dim` is [outer, rows, inner] in row-major order.
 struct BatchRows {
-  int dim = -1;        ///< -1: in no dim, since no row depends on one sample alone, or nothing depends on the batch
-  int64_t outer = 1;   ///< more than 1 if a reshape has merged the batch behind another dim
+  int dim = -1;        ///< -1: none, since no row depends on only one sample, or nothing depends on the batch
+  int64_t outer = 1;   ///< more than 1 if a reshape has merged the batch with a dim before it
   int64_t rows = 0;    ///< number of rows of one micro-batch
   uint64_t sized = 0;  ///< bit d: the size of dim d depends on the batch's
 

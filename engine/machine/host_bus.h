@@ -5,7 +5,8 @@
 
 namespace trainctl {
 
-/// In each direction at once. A PCIe 5.0 x16 link; ranks on CPUs copy within the memory of their host.
+/// Returns the rate in each direction, both at once. GPUs: a PCIe 5.0 x16 link. Ranks on CPUs copy within the memory of
+/// their host.
 inline BytesPerSecond host_bus_rate(const Machine& machine) {
   constexpr BytesPerSecond kBus{50e9};
   return machine.kind == DeviceKind::cuda ? kBus : BytesPerSecond{machine.memory_rate.value / 2};

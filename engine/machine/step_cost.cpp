@@ -1,4 +1,4 @@
-// Fits the time of a step beyond that of its kernels measured alone to measured steps.
+// Fits the time of a step in addition to that of its separately measured kernels to measured steps.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -53,7 +53,8 @@ StepCost step_cost(const std::vector<StepSample>& samples) {
     StepCostRow right = {};
     for (size_t i = 0; i < kUnknowns; ++i) matrix[i][i] = 1;
     for (const StepSample& sample : samples) {
-      StepCostRow row = {sample.products.value, (sample.alone - sample.products).value, static_cast<double>(sample.kernels), 1};
+      StepCostRow row = {sample.products.value, (sample.alone - sample.products).value,
+                         static_cast<double>(sample.kernels), 1};
       for (size_t i = 0; i < kUnknowns; ++i)
         row[i] = i < used ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
       const double left = (sample.measured - sample.alone).value / (kExact * sample.measured.value);

@@ -17,7 +17,7 @@ struct Tile {
 };
 constexpr std::array kTiles = {Tile{256, 128, 1},  Tile{128, 256, 1},  Tile{128, 128, 1.05},
                                Tile{128, 64, 1.3}, Tile{64, 128, 1.3}, Tile{64, 64, 1.6}};
-/// Fraction of the bytes that a product writes, and reads beside its factors, whose time is not hidden.
+/// Fraction of the bytes that a product writes, and reads in addition to its factors, whose time is not hidden.
 constexpr double kNotHidden = 0.5;
 
 int64_t parts(int64_t size, int64_t of) { return (size + of - 1) / of; }

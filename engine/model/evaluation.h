@@ -1,5 +1,5 @@
-// The graph of an evaluation, made of the training graph: the forward pass alone, as the weights are. batch_norm reads
-// its running statistics, and dropout passes its input on (OpDef::in_evaluation).
+// The graph of an evaluation, derived from the training graph: only the forward pass, with fixed weights. batch_norm
+// reads its running statistics, and dropout passes its input on (OpDef::in_evaluation).
 //
 // It has the tensors of the training graph, under the same ids, so that the training's plan is its plan too. What it
 // does not compute has no node.

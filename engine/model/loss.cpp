@@ -94,7 +94,7 @@ TensorId label_sequence(const LossContext& c, const LossSpec& loss) {
   return add_input(c, loss.label, {c.batch, field->shape[0]}, true);
 }
 
-/// The sample fields that the loss reads behind the label.
+/// The sample fields that the loss reads after the label.
 void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>& inputs) {
   for (const LossField& wanted : type.reads) {
     const auto field = std::find_if(c.data.fields.begin(), c.data.fields.end(),

@@ -28,7 +28,7 @@ struct DataShapes {
   bool operator==(const DataShapes&) const = default;
 };
 
-/// A set with the fields `data` and `label` alone.
+/// A set with only the fields `data` and `label`.
 DataShapes data_and_label(Shape data, Shape label, bool data_is_integer = false, bool label_is_integer = false);
 
 /// The graph of one micro-batch. The batch dim is dataset.batch / parallel.micro_batches (in

@@ -58,7 +58,7 @@ std::string add_packed_heads(const Decoder& d, Lines& lines) {
   return add_rotary(d, lines, "turn", "qkv", R"(, heads: "${heads}", kv_heads: "${kv_heads}", packing: heads)");
 }
 
-/// q, k and v apart, because norms come between the products and the angles.
+/// Separate q, k and v, because norms come between the products and the rotation.
 void add_normed_heads(const Decoder& d, Lines& lines, std::string& inputs) {
   const auto add = [&](const std::string& name, const std::string& heads) {
     LayerLine product = linear(name, "${head * " + heads + "}", d.qkv_bias);
@@ -85,7 +85,7 @@ LayerLine reshape(std::string_view name, std::string_view shape) {
   return LayerLine(name, "reshape").with("shape", shape);
 }
 
-/// The rotated features come behind the others in each head of q. All heads of k share theirs: adding the two, each
+/// The rotated features follow the others in each head of q. All heads of k share theirs: adding the two, each
 /// padded with zeros where the other has its features, joins them.
 std::string add_latent_heads(const Decoder& d, Lines& lines) {
   if (d.latent.q_rank > 0) {

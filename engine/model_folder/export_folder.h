@@ -1,4 +1,4 @@
-// The files of a model folder beside the weights: config.json, and those of the tokenizer.
+// The files of a model folder other than the weights: config.json, and those of the tokenizer.
 #pragma once
 
 #include <string>

@@ -90,7 +90,7 @@ struct KernelDef {
 
   // Operands. Inputs are read and outputs are written, except:
   unsigned accumulates = 0;  ///< bit i: the kernel can add to output i (TensorArg::accumulate)
-  /// Bit i: output i is for the kernel of the gradient alone, and the order of its elements depends on the cut.
+  /// Bit i: only the kernel of the gradient reads output i, and the order of its elements depends on the cut.
   unsigned private_outputs = 0;
   unsigned updates_input = 0;  ///< bit i: input i is state that the kernel changes in place
   bool updates_outputs =

@@ -43,7 +43,7 @@ enum class LabelUse : uint8_t {
   none
 };
 
-/// A sample field that a loss reads beside the label: [.., n] with the rows of the label.
+/// A sample field that a loss reads in addition to the label: [.., n] with the rows of the label.
 struct LossField {
   const char* name;
   bool is_integer = false;  ///< i32; else f32
@@ -69,7 +69,7 @@ struct LossDef {
   LabelUse label_use = LabelUse::op;
   /// Computes what the op reads as its prediction. The op has the attrs of the job, too. Null: it reads the output.
   TensorId (*compose)(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) = nullptr;
-  /// Sample fields that the op reads behind the label, or `compose`, in this order.
+  /// Sample fields that the op reads after the label, or that `compose` reads, in this order.
   std::vector<LossField> reads = {};
 };
 

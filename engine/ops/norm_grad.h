@@ -1,5 +1,5 @@
 // A norm's gradient (dy, x, statistics .., [gamma,] [residual]) -> dx [, its parameters' gradients ..], and the kernels
-// that compute its epilogue apart.
+// that compute its epilogue separately.
 #pragma once
 
 #include "engine/ops/expect.h"

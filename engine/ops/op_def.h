@@ -32,7 +32,7 @@ enum class InEvaluation : uint8_t {
 
 /// The replacement of a node in a graph that generates text (model/generation.h).
 enum class InGeneration : uint8_t {
-  runs,          ///< the node itself: it computes each position alone, or it is refused
+  runs,          ///< the node itself: it computes each position independently, or it is refused
   reads_starts,  ///< the node, which reads the first position of each text in place of the documents
   reads_caches   ///< cached_attention
 };

@@ -17,19 +17,24 @@ namespace trainctl {
 /// The state whose values validations and exports use in place of the weights: that of optimizer.average, or of an
 /// optimizer that computes the average itself (schedule_free_adamw).
 inline constexpr std::string_view kAverageSlot = "average";
+/// The slot of the momentum of parallel.outer. Its weights are in kAverageSlot: like an average, validations and exports
+/// use them in place of the weights.
+inline constexpr std::string_view kOuterMomentumSlot = "outer_momentum";
 
-/// An optimizer whose updates use sums over all elements of a parameter, of which a rank may have a part. All kernels
-/// have the attrs `parameters` (placed_parameters.h) and `first`, and those of the update. Each sum is added up over
-/// the ranks that share the parameters before the next kernel reads it.
+/// An optimizer whose updates use sums over all elements of a parameter, of which a rank may have a part. Its kernels
+/// have the attrs of the update, and `parameters` and `first` (placed_parameters.h). Ranks that share the parameters
+/// add up the sums, and then the norms, before the next kernel reads them.
 struct ParameterSums {
-  /// in: gradient, weight, (squared norm of all gradients); out: for each parameter `states`, then 1 number.
+  /// in: gradient, (squared norm of all gradients), weight; out: for each parameter the elements of `states`, and one.
   const KernelDef* sums;
-  /// Null: there are no `states`. in: those sums, (squared norm); out: the states of all parameters, updated.
+  /// in: those sums, (squared norm); out: the states of all parameters, their means. Null: there are no `states`.
   const KernelDef* states_update;
-  /// in: gradient, states of the elements, then those of `states`, (squared norm); out: 1 number per parameter.
+  /// in: gradient, (squared norm), then OptimizerDef::states or `states` and means; out: one number per parameter.
   const KernelDef* norms;
   /// States of other shapes than the parameter, which every rank has as a whole. Null: none.
   std::vector<std::pair<std::string, Shape>> (*states)(const Shape& parameter) = nullptr;
+  /// The number of means of those states.
+  int64_t (*means)(const Shape& parameter) = nullptr;
 };
 
 /// `settings` are the values of `fields`, with defaults filled in.
@@ -57,8 +62,8 @@ struct OptimizerDef {
   /// The update of a parameter depends on all of its elements. Its kernel has the attr `parameters`: for each shard of
   /// the bucket a list of first element, rows and columns of each parameter in it, and no parameter is in two shards.
   bool (*needs_whole_parameters)(const Attrs& settings) = nullptr;
-  /// Not null: the kernel of the update gets, after the gradient and the norm, the sums, the norms and the states of
-  /// other shapes.
+  /// Not null: the kernel of the update gets, after the gradient and the squared norm, the sums, the norms, and
+  /// ParameterSums::states and their means.
   const ParameterSums* sums = nullptr;
   /// The optimizer of parameters that this one does not suit, which reads its own fields in the same settings. Null:
   /// all parameters suit.
@@ -124,7 +129,7 @@ inline Field adapt_field() {
 /// Shared by all optimizers.
 inline Field weight_decay_field() {
   return number("weight_decay",
-                "Factor of the weight that is added to the gradient (L2 penalty); adamw, lion, muon "
+                "Factor of the weight that is added to the gradient (L2 penalty); adamw, lion, muon, adafactor "
                 "and schedule_free_adamw: decoupled weight decay.")
       .defaults(0.0)
       .at_least(0);

@@ -1,4 +1,4 @@
-// Follows the rows of the batch through the nodes of a graph, from their rules alone.
+// Follows the rows of the batch through the nodes of a graph, using only their rules.
 #pragma once
 
 #include "engine/graph/graph.h"

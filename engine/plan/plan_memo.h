@@ -17,7 +17,7 @@
 
 namespace trainctl {
 
-/// Facts that follow from a graph alone.
+/// Facts that depend only on a graph.
 struct GraphFacts {
   explicit GraphFacts(const Graph& graph)
       : layers(sharding_facts(graph)), units(find_units(graph)), links(find_links(graph, units)) {}

@@ -1,3 +1,5 @@
+// Sizes of the device memory outside of the arena: the workspace of steps in flight, and the data set if it is kept
+// there.
 #include "engine/planning/device_memory.h"
 
 #include <algorithm>
@@ -11,7 +13,8 @@
 namespace trainctl {
 namespace {
 
-/// Returns the tables of the tensors that arrive as bytes, except `kept`, which the device keeps if there is room.
+/// Returns the tables of the tensors whose samples are copied to the device as bytes. Leaves out `kept`, the tables
+/// that the device keeps if there is room.
 std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<ByteField>& fields,
                                      const std::vector<SampleTable>& kept) {
   std::vector<ByteTable> mapped = byte_tables(fields, program);
@@ -22,14 +25,14 @@ std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<B
   return mapped;
 }
 
-/// Returns the workspace if the device keeps the tables `there`, the tensors of `mapped` arrive as bytes, and the
-/// others arrive as floats.
+/// Returns the bytes of the workspace if the device keeps the tables of `on_device`, the tensors of `mapped` are copied
+/// there as bytes, and all others as floats.
 int64_t workspace_bytes(const Program& program, int in_flight, const std::vector<ByteTable>& mapped,
-                        const std::vector<SampleTable>& there) {
-  if (mapped.empty() && there.empty()) return workspace_of(program, in_flight).bytes();
+                        const std::vector<SampleTable>& on_device) {
+  if (mapped.empty() && on_device.empty()) return workspace_of(program, in_flight).bytes();
   int64_t values = 0;
   for (const ByteTable& table : mapped) values += static_cast<int64_t>(table.values.size() * sizeof(float));
-  return workspace_with(input_layout(program, there, mapped), program, in_flight).bytes() + values;
+  return workspace_with(input_layout(program, on_device, mapped), program, in_flight).bytes() + values;
 }
 
 }  // namespace

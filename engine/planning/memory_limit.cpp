@@ -109,7 +109,8 @@ class MemoryAdvice {
     return offer("parallel.recompute: " + patterns_text(rules), variant);
   }
 
-  /// The first way that fits, of those that take less and less memory; if possible, in some of the blocks alone.
+  /// Tries ways that take less and less memory, and returns the first one that fits; if possible, in only some of the
+  /// blocks.
   void offer_recompute() {
     if (!job_.graph.trains()) return;
     JobSpec plain = job_.spec;  // blocks that recompute different layers would not count as equal
@@ -145,9 +146,7 @@ class MemoryAdvice {
 
   void offer_others() {
     const JobSpec& spec = job_.spec;
-    if (job_.cost.machine().kind == DeviceKind::cuda && spec.parallel.offload.optimizer == StatePlace::device &&
-        job_.graph.trains() && spec.servers() == 0)
-      offer("parallel.offload: {optimizer: host}", [](JobSpec& s) { s.parallel.offload.optimizer = StatePlace::host; });
+    if (job_.cost.machine().kind == DeviceKind::cuda && job_.graph.trains() && spec.servers() == 0) offer_offload();
     if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
       offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
             [](JobSpec& s) { s.parallel.micro_batches *= 2; });
@@ -157,6 +156,15 @@ class MemoryAdvice {
       offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });
     if (spec.precision == Precision::bf16 && spec.gradient_precision != Precision::bf16)
       offer("gradient_precision: bf16", [](JobSpec& s) { s.gradient_precision = Precision::bf16; });
+  }
+
+  void offer_offload() {
+    const OffloadSpec& offload = job_.spec.parallel.offload;
+    if (offload.optimizer == StatePlace::device)
+      offer("parallel.offload.optimizer: host", [](JobSpec& s) { s.parallel.offload.optimizer = StatePlace::host; });
+    if (offload.activations.empty())
+      offer("parallel.offload.activations: ['*']",
+            [](JobSpec& s) { s.parallel.offload.activations = {{"*", "parallel.offload.activations"}}; });
   }
 
   void offer_ranks() {

@@ -4,7 +4,7 @@
 //   counts[i]  = floor(credit[i])          then one more for the largest rests, until the batch is full
 //   credit[i] -= counts[i]
 //
-// The counts depend on the step, the shares and the sizes of the sources alone, never on ranks or workers. They are
+// The counts depend only on the step, the shares and the sizes of the sources, never on ranks or workers. They are
 // computed from the first step on, so a resumed run needs no stored state. A source that has reached its max_epochs
 // has no share, and the others keep their proportions.
 #pragma once

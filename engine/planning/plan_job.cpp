@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/base/text.h"
 #include "engine/model/evaluation.h"
@@ -15,6 +19,7 @@
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
 #include "engine/spec/error_positions.h"
+#include "engine/spec/replicas.h"
 
 namespace trainctl {
 namespace {
@@ -81,12 +86,52 @@ Trials::KnownGraph take_choice(PlannedJob& job, JobSpec spec, FoundPlan found, i
   return others.take(job.spec);
 }
 
+/// What may be offloaded if no plan fits otherwise: each of what the job keeps on its devices, and then both.
+std::vector<OffloadSpec> offload_ways(const JobSpec& spec, const Machine& machine) {
+  if (machine.kind != DeviceKind::cuda || spec.servers() > 0) return {};
+  const OffloadSpec& given = spec.parallel.offload;
+  OffloadSpec optimizer = given, activations = given;
+  optimizer.optimizer = StatePlace::host;
+  if (given.activations.empty()) activations.activations.push_back({"*", "parallel.offload.activations"});
+  OffloadSpec both = activations;
+  both.optimizer = StatePlace::host;
+  if (given.optimizer == StatePlace::host && !given.activations.empty()) return {};
+  if (given.optimizer == StatePlace::host) return {activations};
+  if (!given.activations.empty()) return {optimizer};
+  return {optimizer, activations, both};
+}
+
+/// The fastest plan that fits with one of offload_ways(); both are tried only if neither alone is enough.
+std::optional<Trials::KnownGraph> search_offloading(PlannedJob& job, const JobSpec& given,
+                                                    const std::function<Trials::KnownGraph(const JobSpec&)>& search) {
+  std::optional<Trials::KnownGraph> best;
+  std::optional<FoundPlan> found;
+  JobSpec spec;
+  const std::vector<OffloadSpec> ways = offload_ways(given, job.cost.machine());
+  for (size_t w = 0; w < ways.size() && (w < 2 || !best); ++w) {
+    JobSpec offloading = given;
+    offloading.parallel.offload = ways[w];
+    try {
+      Trials::KnownGraph known = search(offloading);
+      if (best && job.search->best().trial.seconds >= found->best().trial.seconds) continue;
+      best = std::move(known);
+      found = std::exchange(job.search, std::nullopt);
+      spec = job.spec;
+    } catch (const SpecError&) {
+    }
+  }
+  if (!best) return std::nullopt;
+  job.search = std::move(found);
+  job.spec = std::move(spec);
+  return best;
+}
+
 /// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
 Trials::KnownGraph search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
-  // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
+  // Memory does not affect which cuts are chosen here; whether they fit is reported once everything is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   const auto search = [&](const JobSpec& spec) {
     Trials trials(job);
@@ -95,20 +140,13 @@ Trials::KnownGraph search_plan(PlannedJob& job) {
     });
     return take_choice(job, spec, std::move(found), memory, trials);
   };
-  const bool may_offload = memory > 0 && job.cost.machine().kind == DeviceKind::cuda &&
-                           parallel.offload.optimizer == StatePlace::device && job.spec.servers() == 0;
   const JobSpec given = job.spec;
   try {
     return search(given);
   } catch (const SpecError&) {
-    if (!may_offload) throw;
-    JobSpec offloaded = given;
-    offloaded.parallel.offload.optimizer = StatePlace::host;
-    try {
-      return search(offloaded);
-    } catch (const SpecError&) {  // the first error names the job's own fields
-    }
-    throw;
+    if (memory <= 0) throw;
+    if (std::optional<Trials::KnownGraph> known = search_offloading(job, given, search)) return std::move(*known);
+    throw;  // the first error names the job's own fields
   }
 }
 
@@ -126,6 +164,58 @@ bool take_trial(PlannedJob& job) {
   return true;
 }
 
+/// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
+void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
+  Trials::KnownGraph known = search_plan(job);
+  job.tables = plan_tables(job.spec, job.data.shapes);
+  if (!job.tables.empty()) known = {};  // another graph than those that were tried
+  if (!known.graph)
+    known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
+  job.graph = std::move(*known.graph);
+  if (!take_trial(job)) plan_graph(job, known.memo);
+  if (!job.spec.validation) return;
+  check(validation.has_value(), "a job with a validation is planned with the header of its data set");
+  try {
+    job.validation = plan_validation(job, std::move(*validation));
+  } catch (const SpecError& error) {
+    throw with_validation_positions(error, job.spec);
+  }
+}
+
+/// Between two synchronizations replicas have their own running statistics, so their validations would differ.
+void require_shared_statistics(const PlannedJob& job) {
+  if (!job.validation) return;
+  const auto state = std::find_if(job.graph.tensors.begin(), job.graph.tensors.end(), [](const Tensor& tensor) {
+    return tensor.kind == TensorKind::state && !tensor.is_cache;
+  });
+  if (state == job.graph.tensors.end()) return;
+  const ValidationSpec& spec = *job.spec.validation;
+  const int64_t local = job.spec.parallel.local_steps;
+  const auto require = [&](const char* field, int64_t steps) {
+    if (steps % local != 0)
+      throw SpecError(job.spec.position(field), field,
+                      fmt::format("validates after {} steps, but each replica has its own {} until they synchronize, "
+                                  "every {} steps",
+                                  steps, state->name, local),
+                      fmt::format("validate after a multiple of parallel.local_steps: {}", local));
+  };
+  require("validation.every_steps", spec.every_steps);
+  require("validation.every_epochs", spec.every_epochs * steps_per_epoch(job.spec.dataset, job.data.samples));
+}
+
+std::string replicas_note(const PlannedJob& job) {
+  int64_t elements = 0;
+  for (const Update& update : job.graph.updates)
+    if (!update.gradients.empty()) elements += num_elements(job.plan.variable(update.parameter).global_shape);
+  const int64_t bytes = elements * byte_size(DType::f32), local = job.plan.local_steps;
+  return fmt::format(
+      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to "
+      "synchronize "
+      "the weights, {} per step",
+      job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
+      job.spec.dataset.batch / job.plan.replicas, local, format_bytes(bytes), format_bytes(bytes / local));
+}
+
 }  // namespace
 
 PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
@@ -140,20 +230,17 @@ PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
-  Trials::KnownGraph known = search_plan(job);
-  job.tables = plan_tables(job.spec, job.data.shapes);
-  if (!job.tables.empty()) known = {};  // another graph than those that were tried
-  if (!known.graph)
-    known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
-  job.graph = std::move(*known.graph);
-  if (!take_trial(job)) plan_graph(job, known.memo);
-  if (!job.spec.validation) return job;
-  check(inputs.validation.has_value(), "a job with a validation is planned with the header of its data set");
-  try {
-    job.validation = plan_validation(job, std::move(*inputs.validation));
-  } catch (const SpecError& error) {
-    throw with_validation_positions(error, job.spec);
+  if (job.spec.parallel.local_steps == 0) {
+    plan_steps(job, std::move(inputs.validation));
+    return job;
   }
+  const JobSpec whole = job.spec;
+  job.spec = spec_of_replica(whole);
+  plan_steps(job, std::move(inputs.validation));
+  job.spec.launch = whole.launch;
+  job.spec.dataset.batch = whole.dataset.batch;
+  require_shared_statistics(job);
+  job.plan.notes.push_back(replicas_note(job));
   return job;
 }
 

@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// Samples that are evaluated, beside the training or alone.
+/// Samples that are evaluated, during the training or by themselves.
 struct PlannedEvaluation {
   DatasetSpec set;
   DataHeader data;

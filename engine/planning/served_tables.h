@@ -37,7 +37,7 @@ inline constexpr int kMostTableFields = 28;
 struct RowLife {
   int64_t cached_batches = 0;  ///< further batches in which a worker uses a row that it has pulled
   int64_t admit_after = 1;     ///< the update from which on a server keeps a row
-  int64_t expire_after = 0;    ///< updates that leave a row alone, after which it is dropped; 0: never
+  int64_t expire_after = 0;    ///< consecutive updates that do not change a row, after which it is dropped; 0: never
 };
 RowLife row_life_of(const JobSpec& spec, const ServedTable& table);
 

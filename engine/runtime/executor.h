@@ -1,6 +1,6 @@
 // Walks a Program on one rank's device; decides nothing.
 //
-// Steps are started and finished apart, so that a device never waits for its host:
+// Starting and finishing a step are separate calls, so that a device never waits for its host:
 //
 //   host    start 0   start 1   finish 0   start 2   finish 1  …
 //   device  [   step 0   ][   step 1   ][   step 2   ]
@@ -97,7 +97,7 @@ class Executor {
 
   /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.
   virtual void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) = 0;
-  /// Copies those ranges as they are after all started steps, beside the steps that follow. The copy before it must be
+  /// Copies those ranges as they are after all started steps, while later steps run. The copy before it must be
   /// complete. Throws as start_step.
   virtual void begin_copy() = 0;
   /// Whether the last copy is complete; with `wait` once it is.

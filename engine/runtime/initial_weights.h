@@ -1,4 +1,4 @@
-// How parameters and states start: every element from (seed, tensor name, global element index) alone,
+// Initial values of parameters and states: each element depends only on (seed, tensor name, global element index),
 // so a rank computes just its slice and no layout changes a value.
 //
 //   i       row-major index in the global shape;  key = stream_key(seed, stable_hash(name))

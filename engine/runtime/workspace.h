@@ -1,5 +1,5 @@
-// GPU memory that a rank uses beside the program's arena, from the program alone: the executor allocates these sizes,
-// and `trainctl plan` shows them.
+// GPU memory that a rank uses in addition to the program's arena, derived from the program: the executor allocates
+// these sizes, and `trainctl plan` shows them.
 //
 //   staging   [ slot 0: inputs | StepScalars ][ slot 1: … ]    one slot per step in flight
 // counter   steps that the device has done

@@ -102,7 +102,7 @@ class SteppedCosts {
   }
 
  private:
-  /// Adds the tables whose last neighbor is at `depth` or behind it.
+  /// Adds the tables whose last neighbor is at `depth` or after it.
   void add_from(size_t depth) {
     for (; depth < sums_.size(); ++depth) {
       std::vector<double>& to = sums_[depth];

@@ -25,7 +25,7 @@ bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {
          });
 }
 
-/// The layers of the adapters beside one layer.
+/// The layers of the adapters of one layer.
 class AdapterLayers {
  public:
   AdapterLayers(const LoraSpec& lora, const LayerSpec& beside) : lora_(lora), beside_(beside) {}
@@ -80,7 +80,7 @@ class AdapterLayers {
     return add(suffix(kLoraScale), "scale", {last}, {{"factor", adapter_factor(lora_)}});
   }
 
-  /// The layers of DoRA behind an adapter's product. Returns the last.
+  /// Adds the layers of DoRA that follow an adapter's product. Returns the last one.
   std::string normed(const std::string& own, const std::string& product) {
     const auto suffix = [&](std::string_view end) { return own + std::string(end); };
     if (lora_.dropout == 0) {

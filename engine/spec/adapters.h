@@ -1,5 +1,5 @@
-// Low-rank adapters (LoRA): ordinary layers beside the layers that adapters.lora names, so plans, programs and
-// checkpoints treat them as any others. A dense layer `L` reads x and computes y; behind it follow
+// Low-rank adapters (LoRA): ordinary layers, added to the layers that adapters.lora names, so plans, programs and
+// checkpoints treat them like all others. A dense layer `L` reads x and computes y; it is followed by
 //
 //   L.lora_dropout  of x, if adapters.lora.dropout is not 0
 //   L.lora_a        dense, [rank, features], PyTorch's default initial values, as PEFT
@@ -38,13 +38,13 @@ namespace trainctl {
 inline constexpr std::string_view kAdapterA = ".lora_a.weight", kAdapterB = ".lora_b.weight", kAdapterSum = ".lora",
                                   kAdapterMagnitude = ".dora.magnitude";
 
-/// The layers behind `layer`, the sum last; empty if no adapter names it.
+/// The layers that adapters add after `layer`, the sum last; empty if no adapter names it.
 std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& layer);
 
 /// The layer that readers of `layer` read: the last one of its adapter, or itself.
 std::string read_layer(const JobSpec& spec, const std::string& layer);
 
-/// The layer beside which an adapter's layer is: "fc1" for "fc1.lora_a"; "" for other layers.
+/// The layer that an adapter's layer adapts: "fc1" for "fc1.lora_a"; "" for other layers.
 std::string_view adapted_layer(const JobSpec& spec, std::string_view layer);
 
 /// Returns the factor of the adapters' products: alpha / rank, or alpha / sqrt(rank).

@@ -1,4 +1,4 @@
-// Layers that a layer of the job adds beside itself (EntryType::added), such as the shared expert of a mixture. They
+// Layers that a layer of the job adds to the network (EntryType::added), such as the shared expert of a mixture. They
 // are ordinary layers with names of their own, "moe.shared_up", which strategies, stages and checkpoints may refer to.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// The layers beside `layer`, the one that its readers read last; empty if it adds none. A dense layer without `units`
+/// The layers that `layer` adds; its readers read the last one. Empty if it adds none. A dense layer without `units`
 /// has one unit per feature of the layer's output.
 std::vector<LayerSpec> added_layers(const LayerSpec& layer);
 

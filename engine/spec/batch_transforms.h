@@ -1,4 +1,4 @@
-// Effects of dataset.transforms on batches and on labels, beside what they do with a sample.
+// Effects of dataset.transforms on batches and on labels, in addition to their effect on a sample.
 #pragma once
 
 #include "engine/spec/job_spec.h"

@@ -32,7 +32,7 @@ double as_double(const Constant& v) {
   return whole != nullptr ? static_cast<double>(*whole) : std::get<double>(v);
 }
 
-/// `names` null: checks the syntax alone, and every name is 1.
+/// `names` null: checks only the syntax, and every name is 1.
 class Parser {
  public:
   Parser(std::string_view text, size_t offset, const Names* names) : text_(text), offset_(offset), names_(names) {}

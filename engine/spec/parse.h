@@ -26,7 +26,7 @@ std::string to_yaml(const JobSpec& spec);
 
 // Values of env may be secrets. A file that others may read has none of them.
 
-/// The readers that a file with to_yaml(spec) may have: its owner alone if the job sets env.
+/// The readers that a file with to_yaml(spec) may have: only its owner if the job sets env.
 FileReaders readers_of(const JobSpec& spec);
 /// The job with an empty env.
 JobSpec without_env(JobSpec spec);

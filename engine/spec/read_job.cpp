@@ -1,4 +1,4 @@
-// Tree -> JobSpec, section by section as the field table says.
+// YAML tree -> JobSpec, section by section, following the field table.
 #include "engine/spec/read_job.h"
 
 #include <algorithm>
@@ -475,7 +475,7 @@ void record_positions(const YamlNode& node, const std::string& path, JobSpec& jo
   for (const YamlNode::Entry& entry : node.entries) record_positions(entry.value, at_key(path, entry.key), job);
 }
 
-/// A job that sets train.steps alone is not limited by epochs.
+/// A job that sets only train.steps is not limited by epochs.
 void choose_run_length(const YamlNode& root, TrainSpec& train) {
   const YamlNode* section = root.find("train");
   const YamlNode* epochs = section ? section->find("epochs") : nullptr;

@@ -1,4 +1,4 @@
-// Tree -> JobSpec, section by section as the field table says.
+// YAML tree -> JobSpec, section by section, following the field table.
 #pragma once
 
 #include "engine/spec/job_spec.h"

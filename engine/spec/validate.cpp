@@ -43,6 +43,7 @@ void validate_network_job(RuleContext& r) {
   dora_starts_from_weights(r);
   several_adapters_have_a_field(r);
   parameter_servers_suit_the_job(r);
+  replicas_divide_the_ranks(r);
   stages_divide_ranks(r);
   stage_config_names_existing_stages(r);
   chunks_are_interleaved(r);

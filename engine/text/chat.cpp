@@ -1,4 +1,4 @@
-// See the header.
+// Finds the chat template of a folder, renders conversations, and finds the tokens that assistants wrote.
 #include "engine/text/chat.h"
 
 #include <fmt/format.h>
@@ -142,8 +142,9 @@ Conversation ChatTemplate::conversation(const Json& context, bool marks_assistan
   return result;
 }
 
-/// The answer begins behind the prompt for it. It ends where the conversation would end after it; if the template
-/// renders it differently there, behind its content and what follows the content.
+/// The answer begins after the prompt that asks for it. It ends where the conversation would end if it were the last
+/// message; if the template renders the last message differently, after its content and the text that follows the
+/// content.
 Range ChatTemplate::assistant_range(const Json& context, size_t message, const std::string& whole) const {
   const std::string before = render(first_messages(context, message), false);
   const std::string prompt = render(first_messages(context, message), true);

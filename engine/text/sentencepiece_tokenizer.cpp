@@ -1,5 +1,5 @@
-// SentencePiece models, read by libsentencepiece. tokenizer_config.json beside the model says which tokens surround a
-// text.
+// SentencePiece models, read by libsentencepiece. tokenizer_config.json in the model's folder states which tokens
+// surround a text.
 #include <sentencepiece_processor.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The tokens of words that a thread has met: a table of fixed size in which a word replaces another one of the same
+// The tokens of words that a thread has seen: a table of fixed size in which a word replaces another one of the same
 // place.
 #pragma once
 

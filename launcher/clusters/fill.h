@@ -2,7 +2,7 @@
 //
 //   name: {{name}}           the value, within the line; a line whose only value is empty is left out
 //     - {{volumes}}          a value of several lines: the line is repeated for each
-//       {{pod}}              alone on its line, a value of several lines is indented like it
+//       {{pod}}              the only text of its line: a value of several lines is indented like it
 #pragma once
 
 #include <map>

@@ -13,7 +13,7 @@ struct StartedBy {
   Manager manager = Manager::none;
   std::string name;                ///< "Slurm", "PMIx of Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
   std::string job;                 ///< the manager's job ID, common to all starts of the job; empty: not set
-  int index = 0, count = 1;        ///< index of this process, and number of those that were started alike
+  int index = 0, count = 1;        ///< index of this process among those started in the same way, and their number
   int local_index = 0;             ///< index among those on its host
   std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, exchanged later
   int restarts = 0;                ///< how often Slurm has started the job again

@@ -1,5 +1,5 @@
-// Any text as Slurm's list of nodes, as a hostfile, and as the address of a listener, and any bytes as mpiexec's answers to
-// a process that speaks PMI: names and values, or the error that its reader documents.
+// The readers of cluster input accept any text as Slurm's list of nodes, as a hostfile and as the address of a listener, and
+// any bytes as mpiexec's answers to a process that speaks PMI. They return values, or the error that they document.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ using namespace trainctl;
 
 constexpr size_t kMostAnswers = 1 << 14;  // bytes, which a socket takes at once
 
-/// The answers are there before the questions.
+/// Runs a PMI client against `answers`, which are written before the client asks.
 void ask(std::string_view answers) {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();

@@ -1,4 +1,4 @@
-"""Runs on hosts that see nothing of the launcher's folder: what a run resumes from must come to them.
+"""Runs on hosts that cannot see the launcher's folder: the checkpoint that a run resumes from must be sent to them.
 
     python3 tests/hosts/separate_trees.py TRAINCTL [--only NAME]
 
@@ -102,7 +102,7 @@ def resumed(scene):
 
 
 def evaluated(scene):
-    """evaluate reads the weights of a run that keeps nothing else."""
+    """evaluate reads the final weights of a run without checkpoints."""
     code, said = scene.run("train.steps=10")
     require(code == 0 and "final weights of step 10" in said, said)
     code, said = scene.run("--checkpoint", "latest", "--json", command="evaluate")
@@ -132,9 +132,9 @@ def elastic(scene):
             pass
     require(process.wait(SECONDS) == 0, scene.said()[-2000:])
     require("1 rank instead of 2" in scene.said() or "replanned" in scene.said(), scene.said()[-2000:])
-    went_on = int(re.search(r"resum(?:ed|ing) after step (\d+)", scene.said()).group(1))
-    require(went_on >= 50, f"it resumed: {scene.said()[-2000:]}")
-    require(scene.steps() == list(range(1, 4001)), f"each step once: {len(scene.steps())} lines of 4000; continued after {went_on}")
+    continued = int(re.search(r"resum(?:ed|ing) after step (\d+)", scene.said()).group(1))
+    require(continued >= 50, f"it resumed: {scene.said()[-2000:]}")
+    require(scene.steps() == list(range(1, 4001)), f"each step once: {len(scene.steps())} lines of 4000; continued after {continued}")
 
 
 def printed(scene):

@@ -58,12 +58,18 @@ RankClasses classes_of(const PlannedJob& job, const WorkloadOptions& options) {
   return options.evaluate && !options.generates() ? compile_validation_classes(job, false) : compile_classes(job);
 }
 
-/// The programs that run beside them, in the same arenas.
+/// The other programs that run in the same arenas.
 std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadOptions& options) {
   if (options.generates()) return compile_prefill_classes(job);
   if (!job.validation || options.evaluate) return std::nullopt;
   if (validates_averages(job)) compile_exchange_classes(job);  // proves it; its groups are those of the training
   return compile_validation_classes(job);
+}
+
+/// The program by which replicas synchronize, in the same arenas.
+std::optional<RankClasses> synchronization_of(const PlannedJob& job, const WorkloadOptions& options) {
+  if (!job.plan.has_replicas() || options.evaluate) return std::nullopt;
+  return compile_synchronization_classes(job);
 }
 
 CheckpointUse checkpoint_use(const WorkloadOptions& options) {
@@ -80,6 +86,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       start_up_(options.start_up),
       classes_(classes_of(job_, options)),
       beside_(classes_beside(job_, options)),
+      synchronization_(synchronization_of(job_, options)),
       texts_(options.evaluate ? std::nullopt : plan_texts(job_)),
       checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
                    checkpoint_use(options)),
@@ -88,6 +95,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (!options.generates()) require_sound_samples(job_);
   require_precision(job_.spec);
   if (beside_) make_room_for(*beside_, classes_);
+  if (synchronization_) make_room_for(*synchronization_, classes_);
   if (texts_) make_room_for(*texts_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
@@ -128,11 +136,12 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
     if (serves_by_event(job_.plan)) add_routes(routes_of(job_.plan));
   }
   if (beside_) run_beside(*beside_);
+  if (synchronization_) run_beside(*synchronization_);
   if (texts_) make_room_for_texts();
   require_host_memory();
 }
 
-/// The programs beside those of classes_ use their arenas and routes.
+/// The programs other than those of classes_ use their arenas and routes.
 void NetworkWorkload::run_beside(const RankClasses& others) {
   for (int rank = 0; rank < others.num_ranks(); ++rank) {
     int64_t& bytes = memory_.arena_bytes[static_cast<size_t>(rank)];

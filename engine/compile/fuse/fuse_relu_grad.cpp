@@ -73,7 +73,8 @@ class ReluGradFusion {
            v.code.inputs[0].shape == v.code.inputs[1].shape;
   }
 
-  /// Every reader of the gradient before the relu can take the one behind it; dy and the parameters stay until then.
+  /// Every reader of the gradient before the relu can read the one after it; dy and the parameters stay in memory until
+  /// then.
   bool can_fuse(size_t forward, size_t grad) const {
     const VirtualInstruction &f = c_.code[forward], &v = c_.code[grad];
     const BufferId before = v.outputs[0];

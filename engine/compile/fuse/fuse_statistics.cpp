@@ -1,4 +1,4 @@
-// A kernel and the one that reads its result beside the same inputs (KernelDef::next) become one: the mean of
+// A kernel and the one that reads its result and the same inputs (KernelDef::next) become one: the mean of
 // batch_norm and the variance about it, in one pass over x. Where ranks share the batch, a sum over them is in between,
 // and both stay.
 #include <algorithm>

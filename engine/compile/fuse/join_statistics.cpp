@@ -2,7 +2,7 @@
 // gradient:
 //
 //   mean of own rows, all_reduce, variance about it, all_reduce  ->  mean and variance of own rows, all_gather, merge
-//   two sums, all_reduce, all_reduce                             ->  two sums beside each other, all_reduce
+//   two sums, all_reduce, all_reduce                             ->  two adjacent sums, all_reduce
 #include <algorithm>
 #include <optional>
 

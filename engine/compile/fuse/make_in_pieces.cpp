@@ -73,7 +73,7 @@ VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& pie
   return v;
 }
 
-/// Moves the other reductions that follow the gradient behind its last piece, at `last`: otherwise each piece would
+/// Moves the other reductions that follow the gradient to after its last piece, at `last`: otherwise each piece would
 /// wait for them.
 void reduce_others_later(Compiler& c, size_t from, size_t first_piece, size_t last) {
   for (size_t i = from; i < first_piece;) {

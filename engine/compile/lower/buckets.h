@@ -42,6 +42,8 @@ struct BucketPlan {
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;
+  /// Each rank that holds it has all elements of its parameters, summed.
+  bool is_whole_on_ranks() const;
   /// Elements that belong to no parameter: [begin, end), ascending.
   std::vector<std::pair<int64_t, int64_t>> padding() const;
   bool is_served() const { return !servers.empty(); }

@@ -282,7 +282,7 @@ class KeyExchange {
 
   int64_t block_of(int64_t step) const { return (index_ - step + ways_) % ways_; }
 
-  /// The keys of a piece that a piece of this rank's queries sees, judged by their positions alone.
+  /// The keys of a piece that a piece of this rank's queries sees, as determined by their positions.
   enum class Sight : uint8_t { none, some, all };
   Sight sight(size_t queries, int64_t step, size_t keys) const {
     if (!attrs_.flag("causal")) return Sight::all;
@@ -415,7 +415,7 @@ class KeyExchange {
     const bool is_last = --sum.left == 0;
     Attrs attrs = attrs_of(sees);
     if (!sum.parts.empty()) attrs.erase(kSinks);  // the first part has them
-    // Where positions alone decide, each row sees a key of each of its pairs but those at the edge of a window.
+    // If only positions decide, each row sees a key of each of its pairs, except those at the edge of a window.
     const bool may_see_none = has_mask_ || (sees == Sight::some && attrs_.integer("window", 0) > 0);
     const bool is_only = is_last && sum.parts.empty();
     if (may_see_none && !is_only) attrs.set(kPartOfKeys, true);

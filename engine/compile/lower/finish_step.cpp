@@ -135,7 +135,6 @@ void finish_loss(Lowering& l) {
   all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
 }
 
-/// The weights of all shards, after this rank's own has changed.
 void gather_updated(Lowering& l, int b, const Bucket::Piece& piece) {
   const Bucket& bucket = l.c.program.buckets[static_cast<size_t>(b)];
   if ((bucket.level != 1 && bucket.level != 2) || l.c.buckets[static_cast<size_t>(b)].gathered_in_forward) return;
@@ -160,6 +159,11 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
   if (norm) inputs.push_back(*norm);
   const Optimizer& optimizer = l.c.optimizer_of(*buffers.plan);
+  Instruction update_code = update_instruction(l, *buffers.plan, piece.name);
+  if (optimizer.def.sums != nullptr) {
+    place_parameters(l, b, piece.own_first, update_code.attrs);
+    for (View& sums : sum_over_parameters(l, b, norm, update_code.attrs)) inputs.push_back(std::move(sums));
+  }
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
   const std::vector<std::string> states = optimizer.states();
@@ -169,9 +173,9 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const View weights = outputs[0];
   if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)
     clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
-  l.c.emit(update_instruction(l, *buffers.plan, piece.name), std::move(inputs), std::move(outputs));
+  l.c.emit(std::move(update_code), std::move(inputs), std::move(outputs));
   gather_updated(l, b, piece);
-  if (buffers.average < 0 || buffers.computes_average()) return;
+  if (buffers.average < 0 || buffers.computes_average() || l.c.plan.has_replicas()) return;
   l.c.emit(once_per_step(Opcode::kernel, "average " + piece.name, &average_weights_kernel), {weights},
            {part(buffers.average, false, "average.")});
 }

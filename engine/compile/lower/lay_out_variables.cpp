@@ -101,6 +101,35 @@ bool gradients_share_memory(const Compiler& c, const BucketPlan& plan) {
   return plan.level >= 2 || plan.padding().empty();
 }
 
+/// Notes a state for checkpoints, which the first rank of the bucket's first stage writes.
+void note_whole_state(Compiler& c, const BucketPlan& plan, const std::string& parameter, const std::string& slot,
+                      const Shape& shape, BufferId buffer, int64_t at) {
+  OtherState state{slot, {}};
+  state.variable.name = parameter;
+  state.variable.kind = TensorKind::state;
+  state.variable.shape = state.variable.global_shape = shape;
+  state.variable.offset = Shape(shape.size(), 0);
+  if (c.stage == plan.stages.front() && c.rank_in_stage == 0) state.variable.own_elements = num_elements(shape);
+  c.program.other_states.push_back(std::move(state));
+  c.other_states.emplace_back(buffer, at);
+}
+
+/// ParameterSums::states of all parameters, one after the other.
+void add_other_states(Compiler& c, const BucketPlan& plan, RankBucket& r) {
+  const ParameterSums* sums = c.optimizer_of(plan).def.sums;
+  if (sums == nullptr || sums->states == nullptr || !updates(c, plan)) return;
+  r.other_states = c.new_buffer(BufferKind::optimizer, 0);
+  int64_t at = 0;
+  for (const BucketParameter& p : plan.parameters) {
+    const Tensor& tensor = c.trained.tensors[static_cast<size_t>(p.tensor)];
+    for (const auto& [slot, shape] : sums->states(tensor.shape)) {
+      if (c.trains()) note_whole_state(c, plan, tensor.name, slot, shape, r.other_states, at);
+      at += num_elements(shape) * kVariableFloat;
+    }
+  }
+  c.buffers[static_cast<size_t>(r.other_states)].bytes = at;
+}
+
 void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
   Bucket bucket = bucket_of(c, plan, reduce_groups);
   const int64_t whole = bucket.elements * kVariableFloat, shard = whole / bucket.shards;
@@ -125,13 +154,17 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
     if (computed != states.end())
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
-    else if (c.plan.numerics.optimizer.average && updates(c, plan))
+    else if ((c.plan.numerics.optimizer.average || c.plan.has_replicas()) && updates(c, plan))
       kept.average = c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole);
-    if (c.trains()) {  // an evaluation leaves them alone
+    if (c.plan.has_replicas() && updates(c, plan))
+      kept.outer_momentum = c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole);
+    add_other_states(c, plan, kept);
+    if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
-    } else if (c.exchanges_averages) {
+    } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
+      r.outer_momentum = kept.outer_momentum;
       // The optimizer's memory begins where it does in the training, which has these gradients elsewhere.
       for (const BufferId shared : {kept.gradients, kept.sums})
         if (bucket.gradients_share_memory && shared >= 0) c.buffers[static_cast<size_t>(shared)].bytes = 0;

@@ -229,12 +229,20 @@ void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 
 // average_states.cpp
 void average_states(Lowering& l);
+/// The mean over `ranks`, in place.
+void average(Lowering& l, const std::string& name, const View& states, const std::vector<int>& ranks);
+
+// synchronize_replicas.cpp
+/// The whole program of EvaluationOf::Only::synchronize.
+void synchronize_replicas(Lowering& l);
 
 // finish_step.cpp
 bool counts_loss(const Lowering& l);
 void finish_step(Lowering& l);
-/// The whole program of EvaluationOf::exchanges_averages.
+/// The whole program of EvaluationOf::Only::exchange.
 void exchange_averages(Lowering& l);
+/// The weights of the other shards of a bucket, after this rank's own has changed.
+void gather_updated(Lowering& l, int bucket, const Bucket::Piece& piece);
 /// The loss and the metrics, summed over all ranks.
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
@@ -242,6 +250,13 @@ void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, c
 Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
 /// `norm`: of all gradients, with clip_norm.
 void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
+
+// parameter_sums.cpp
+/// Sets the attrs of placed_parameters.h: element 0 of the operands is element `first` of the bucket.
+void place_parameters(const Lowering& l, int bucket, int64_t first, Attrs& attrs);
+/// Emits what OptimizerDef::sums needs before the update, whose attrs are `attrs`. Returns the further inputs of the
+/// update: sums, norms, and the states of other shapes with their means.
+std::vector<View> sum_over_parameters(Lowering& l, int bucket, const std::optional<View>& norm, const Attrs& attrs);
 
 // serve.cpp
 /// A worker's pull of a bucket's weights: before their first use in a step.

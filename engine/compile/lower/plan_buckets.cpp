@@ -178,16 +178,17 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
 /// Nothing hides the reduction of the step's last gradient. A large one is computed, reduced, updated and gathered
 /// in pieces, so that only the last piece is exposed.
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
-              const BucketKey& key, bool keeps_whole) {
+              const BucketKey& key, bool one_piece) {
   constexpr int64_t kMostPieces = 8;
   const auto& [virtual_stages, sum_axes, level, updated, layer, group, companion] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
-  if (keeps_whole) return 1;
+  if (one_piece) return 1;
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
   if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
   // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
   if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
-  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
+  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1)
+    return 1;  // it adds up in a buffer of its own
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
   for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)
@@ -255,6 +256,13 @@ int BucketPlan::part_of_server(int server) const {
 
 bool BucketPlan::in_stage(int stage) const { return std::find(stages.begin(), stages.end(), stage) != stages.end(); }
 
+bool BucketPlan::is_whole_on_ranks() const {
+  return level == 0 && std::all_of(parameters.begin(), parameters.end(), [](const BucketParameter& p) {
+           const auto& dims = p.gradient_layout.dims;
+           return std::all_of(dims.begin(), dims.end(), [](const Axes& axes) { return axes.empty(); });
+         });
+}
+
 std::vector<int> BucketPlan::reduce_ranks(const Mesh& mesh, int rank_in_stage) const {
   std::vector<int> ranks;
   for (int stage : stages) {
@@ -315,7 +323,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
         candidate(graph, plan, *variable, gradients[variable->tensor], group, companion, readers[variable->tensor]);
     const bool keeps_whole = std::get<3>(key) && (spec.clip_parameter_norm > 0 ||
                                                   optimizer_of(spec, group, companion).needs_whole_parameters());
-    int pieces = pieces_of(graph, plan, *variable, parameter, key, keeps_whole);
+    const bool sums = optimizer_of(spec, group, companion).def.sums != nullptr;
+    int pieces = pieces_of(graph, plan, *variable, parameter, key, keeps_whole || sums);
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);

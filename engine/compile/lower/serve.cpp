@@ -8,7 +8,7 @@
 // ranks, so the sum has the same bits in every run and for any number of servers. Without clip_norm it updates a bucket
 // at once.
 //
-// A server's messages are those of worker 0, seen from the other end: its program says their order.
+// A server's messages are the counterparts of those of worker 0, whose program determines their order.
 //
 // Asynchronous: the programs are those of one worker with its servers, and each worker runs them on its own. A server
 // answers and takes pushes in an event loop (engine/train/servers), and runs its program once a push.

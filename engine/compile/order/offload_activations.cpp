@@ -5,8 +5,8 @@
 //   to host        o1 o2                o copies the activations of a layer, and frees their memory
 //   from host            i2 i1          i copies them back, to memory of their own
 //
-// Copies run beside kernels. By the predicted times of kernels and of the bus, memory is reused when a copy should be
-// over, and a copy back starts early enough. If the bus is slower than the kernels, these wait for it, since no more
+// Copies overlap with kernels. Memory is reused when, by the predicted times of kernels and of the bus, a copy should
+// be over, and a copy back starts early enough. If the bus is slower than the kernels, these wait for it, since no more
 // than a block's activations are on their way in each direction. The last layers, for which no time is left between the
 // two copies, keep their activations.
 #include <algorithm>
@@ -49,11 +49,11 @@ std::vector<double> start_times(const Compiler& c) {
   std::vector<double> starts = {0};
   for (const VirtualInstruction& v : c.code) {
     const KernelDef* kernel = kernel_of(v.code);
-    const double seconds = kernel == nullptr || v.code.idle
-                               ? 0
-                               : kernel_time(c.cost.machine(), *kernel, infos_of(v.code.inputs),
-                                             infos_of(v.code.outputs), v.code.attrs)
-                                     .value;
+    const double seconds =
+        kernel == nullptr || v.code.idle
+            ? 0
+            : kernel_time(c.cost.machine(), *kernel, infos_of(v.code.inputs), infos_of(v.code.outputs), v.code.attrs)
+                  .value;
     starts.push_back(starts.back() + seconds);
   }
   return starts;
@@ -272,8 +272,8 @@ class ActivationOffload {
 }  // namespace
 
 void offload_activations(Compiler& c) {
-  const bool wanted = std::any_of(c.plan.layers.begin(), c.plan.layers.end(),
-                                  [](const LayerPlan& layer) { return layer.offload; });
+  const bool wanted =
+      std::any_of(c.plan.layers.begin(), c.plan.layers.end(), [](const LayerPlan& layer) { return layer.offload; });
   if (wanted && c.trains()) ActivationOffload(c).run();
 }
 

@@ -65,7 +65,7 @@ bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const Virt
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank / c.plan.mesh.size() == c.stage; });
 }
 
-/// Moves each behind `place`, one after the other, as far as it may go.
+/// Moves each of them in turn towards `place`, to after it if dependencies permit.
 void move_behind(Compiler& c, const std::vector<size_t>& instructions, size_t place) {
   for (size_t i : instructions) {
     if (!can_move(c, c.code[i], i, place)) return;

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// Shards are rounded for their gathers in the stream of the gathers, beside the kernels of the step.
+/// Shards are rounded for their gathers in the stream of the gathers, concurrently with the kernels of the step.
 Stream stream_of(const Instruction& instruction) {
   switch (instruction.opcode) {
     case Opcode::kernel:

@@ -139,7 +139,7 @@ std::vector<bool> find_sharing(const Compiler& c) {
   return shares;
 }
 
-/// Returns the end of those in the arena; Memory::host is the size of the others, so far.
+/// Returns the end of the buffers in the arena; Memory::host is the size of the other buffers so far.
 int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   int64_t end = 0, host_end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
@@ -155,7 +155,7 @@ int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   return end;
 }
 
-/// While each instruction runs. `gradients`: bytes of those that keep their memory.
+/// The bytes in use while each instruction runs. `gradients`: bytes of the gradients that keep their memory.
 std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
                                   const std::vector<BufferId>& buffers, int64_t gradients) {
   std::vector<LiveBytes> live(c.code.size() + 1);
@@ -215,8 +215,11 @@ void note_offsets(Compiler& c) {
     p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
     p.buckets[b].sums_offset = offset(c.buckets[b].sums);
     p.buckets[b].average_offset = offset(c.buckets[b].average);
+    p.buckets[b].outer_momentum_offset = offset(c.buckets[b].outer_momentum);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
+  for (size_t s = 0; s < p.other_states.size(); ++s)
+    p.other_states[s].variable.arena_offset = offset(c.other_states[s].first) + c.other_states[s].second;
   for (size_t v = 0; v < p.variables.size(); ++v) {
     Variable& variable = p.variables[v];
     if (variable.bucket < 0) {
@@ -238,7 +241,7 @@ Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& live
   return other.bytes < placement.bytes ? other : placement;
 }
 
-/// Activations in the memory of the host, behind what the program keeps there.
+/// Activations in the memory of the host, after the state that the program keeps there.
 void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   const Placement placement = place_by_lifetime(c, lives, buffers);
   for (const BufferId buffer : buffers)

@@ -1,6 +1,8 @@
 // Plan and programs -> the report of `trainctl plan`.
 #include "engine/compile/report/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,7 @@
 #include "engine/compile/report/parallel_sizes.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
+#include "engine/compile/report/token_traffic.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
@@ -57,7 +60,7 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
   return result;
 }
 
-/// The cuts alone: not the axes that it still must be summed over.
+/// Only the axes that shard it, without the axes over which it is a partial sum.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
   return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
@@ -67,7 +70,7 @@ Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layou
 /// A count that may exceed an int64_t.
 Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
 
-/// Elements of the parameters that a layer reads, also of those that it shares.
+/// Elements of the parameters that a layer reads, including shared ones.
 int64_t count_parameters(const Graph& graph, const Layer& layer) {
   int64_t count = 0;
   for (const TensorId t : layer.inputs) {
@@ -165,7 +168,8 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
   if (i.opcode == Opcode::collective)
     return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
   if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
-  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) return {{program.stage}, place.ring, {}};
+  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty())
+    return {{program.stage}, place.ring, {}};
   if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
   return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
 }
@@ -437,7 +441,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   Json report = {{"job", spec.name},
                  {"mode", to_string(plan.mode)},
-                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks},
+                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks * plan.replicas},
                  {"stages", plan.num_stages},
                  {"mesh", plan.mesh.axis_sizes()},
                  {"micro_batches", plan.micro_batches},
@@ -473,6 +477,11 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = local_shards_report(graph, plan, spec.parallel.full_batch);
+  if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
+    report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
+    report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
+                                          format_bytes(tokens.expected), format_bytes(tokens.most)));
+  }
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

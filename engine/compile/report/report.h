@@ -13,7 +13,8 @@ namespace trainctl {
 nlohmann::ordered_json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan,
                                    const RankClasses& classes);
 
-/// The programs that evaluate the validation set, and the memory that they use beside the variables of the training.
+/// The programs that evaluate the validation set, and the memory that they use in addition to the variables of the
+/// training.
 nlohmann::ordered_json validation_rows(const RankClasses& validation);
 
 /// One collective, send or recv as printed by the report and by `run --record`.

@@ -206,6 +206,23 @@ class Form {
 
 }  // namespace
 
+namespace {
+
+/// States that follow each other are one region: kernels update all of a bucket at once.
+void add_other_states(const Program& program, std::vector<Region>& regions) {
+  for (const OtherState& state : program.other_states) {
+    const Variable& v = state.variable;
+    const int64_t begin = v.arena_offset, end = begin + num_elements(v.shape) * byte_size(v.dtype);
+    if (begin == end) continue;
+    if (&state != program.other_states.data() && regions.back().end == begin)
+      regions.back().end = end;
+    else
+      regions.push_back({state.slot + "." + v.name, begin, end, true});
+  }
+}
+
+}  // namespace
+
 std::vector<Region> persistent_regions(const Program& program) {
   std::vector<Region> regions;
   const auto add = [&](std::string name, int64_t begin, int64_t bytes, bool holds) {
@@ -223,11 +240,13 @@ std::vector<Region> persistent_regions(const Program& program) {
       add("sums of grad." + b.name, b.sums_offset, whole, false);
     }
     if (!b.computes_average()) add("average." + b.name, b.average_offset, b.level >= 1 ? shard : whole, true);
+    add("outer momentum." + b.name, b.outer_momentum_offset, b.level >= 1 ? shard : whole, true);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {
     if (v.bucket < 0) add(v.name, v.arena_offset, num_elements(v.shape) * byte_size(v.dtype), true);
   }
+  add_other_states(program, regions);
   add("scalars", program.scalars_offset, sizeof(StepScalars), true);
   const auto reported = static_cast<int64_t>(1 + program.metrics.size());
   add("loss", program.loss_offset, reported * byte_size(DType::f32), false);

@@ -145,7 +145,7 @@ std::vector<OpCase> conv2d_rows() {
   add_transposed({2, 4, {5, 3}}, {4, 3, 3, 3}, kPlain, {2, 3, {7, 5}});
   add_transposed({3, 5, {3, 5}}, {5, 2, 3, 2}, conv({2, 2}, {1, 1, 0, 0}), {3, 2, {5, 10}});
   add_transposed({2, 6, {3, 4}}, {6, 4, 3, 3}, conv({3, 2}, {1, 1, 1, 1}, {2, 1}), {2, 4, {10, 8}});
-  // Windows that see padding alone.
+  // Windows that cover only padding.
   add({2, 2, {3, 3}}, {3, 2, 1, 1}, conv({1, 1}, {1, 1, 1, 1}), {2, 3, {5, 5}});
   add({2, 2, {2, 3}}, {3, 2, 2, 3}, conv({1, 1}, {3, 3, 3, 3}), {2, 3, {7, 7}});
   const auto fused = [&](const Epilogue& epilogue) {

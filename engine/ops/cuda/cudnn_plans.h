@@ -1,6 +1,6 @@
 // Attention and convolutions of cuDNN, opened at first use. A plan is built once for each signature in a process, 20 to
 // 40 ms each, and shared by equal layers. Engines that are not deterministic are never taken.
-// Needs neither cuDNN nor CUDA headers: cudnn_plans_cuda.cpp alone includes NVIDIA's front end; a program that was
+// Needs neither cuDNN nor CUDA headers: only cudnn_plans_cuda.cpp includes NVIDIA's front end; a program that was
 // built without it has no_cudnn_plans_cuda.cpp.
 #pragma once
 

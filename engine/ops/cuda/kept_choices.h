@@ -22,7 +22,7 @@ namespace trainctl {
 /// All calls are safe from several threads.
 class KeptChoices {
  public:
-  /// An empty path, or a file that cannot be written: choices are kept in this process alone.
+  /// With an empty path, or a file that cannot be written, choices are kept only in this process.
   explicit KeptChoices(std::filesystem::path file) : file_(std::move(file)) {}
 
   /// The choice that this process has made before, or else that in the file.

@@ -2,8 +2,8 @@
 // [.., c], label i32 [..], teacher f32 [.., k], ids i32 [.., k]: the classes of the teacher's logits, or without ids k
 // = c and all classes. With T = temperature and a = alpha, a row's loss is
 //
-//   (1 - a) * -log softmax(x)[label] + a * T^2 * sum_j p_j * (log p_j - log softmax(x / T)[id_j]),  p = softmax(teacher
-//   / T)
+//   (1 - a) * -log softmax(x)[label] + a * T^2 * sum_j p_j * (log p_j - log softmax(x / T)[id_j])
+//   p = softmax(teacher / T)
 //
 // loss[1] = scale * their sum. Rows whose label is ignore_index count in neither term.
 #include <fmt/format.h>

@@ -59,7 +59,7 @@ Outputs layer_norm_stats(const NaiveCall& call) {
   return {out};
 }
 
-/// Normalises with the given statistics alone; the rows test, under each cut, that these are the statistics of x.
+/// Normalises with the given statistics only; the rows test, under each cut, that these are the statistics of x.
 Outputs layer_norm_apply(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &of_parts = call.in.back();
   const int64_t n = x.shape.back(), rows = num_elements(x.shape) / n, parts = of_parts.shape[0];

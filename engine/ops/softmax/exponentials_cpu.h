@@ -8,7 +8,8 @@
 
 namespace trainctl::cpu {
 
-/// Sum of e^x relative to e^top, top the largest x: of a part, then of several. Of -inf alone the sum is 0.
+/// Sum of e^x relative to e^top, where top is the largest x: of a part, then of several. If all x are -inf, the sum is
+/// 0.
 struct Exponentials {
   float top = std::numeric_limits<float>::lowest();  // finite: -inf - -inf is NaN
   double sum = 0;

@@ -37,7 +37,7 @@ Outputs with_logit_grad(const Inputs& in, const Attrs& attrs, double label_weigh
 
 Attrs softmax_cross_entropy_scale(double s) { return {{"scale", s}}; }
 
-/// Other targets than the labels' classes alone.
+/// Targets other than just the labels' classes.
 std::vector<Attrs> other_targets(double softmax_cross_entropy_scale) {
   return {{{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 0.1}},
           {{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 1.0}},
@@ -127,10 +127,11 @@ Outputs softmax_cross_entropy_grad_apply(const NaiveCall& call) {
 }
 
 std::vector<OpCase> softmax_cross_entropy_rows() {
-  std::vector<OpCase> softmax_cross_entropy_rows = {{"softmax_cross_entropy", {{{6, 10}}, ids({6}, 10)}, softmax_cross_entropy_scale(1.0 / 6), {{1}}},
-                              {"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 37)}, softmax_cross_entropy_scale(1.0 / 12), {{1}}},
-                              {"softmax_cross_entropy", {{{5, 36}}, ids({5}, 36)}, softmax_cross_entropy_scale(0.2), {{1}}},
-                              {"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, softmax_cross_entropy_scale(1.0), {{1}}}};
+  std::vector<OpCase> softmax_cross_entropy_rows = {
+      {"softmax_cross_entropy", {{{6, 10}}, ids({6}, 10)}, softmax_cross_entropy_scale(1.0 / 6), {{1}}},
+      {"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 37)}, softmax_cross_entropy_scale(1.0 / 12), {{1}}},
+      {"softmax_cross_entropy", {{{5, 36}}, ids({5}, 36)}, softmax_cross_entropy_scale(0.2), {{1}}},
+      {"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, softmax_cross_entropy_scale(1.0), {{1}}}};
   for (const Attrs& attrs : other_targets(1.0 / 12)) {
     softmax_cross_entropy_rows.push_back({"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 5)}, attrs, {{1}}});
     softmax_cross_entropy_rows.push_back({"softmax_cross_entropy", {{{12, 10}}, ids({12}, 4)}, attrs, {{1}}});
@@ -147,10 +148,16 @@ std::vector<KernelCase> softmax_cross_entropy_kernels() {
     const CaseOperand label{
         .shape = {12}, .fill = CaseOperand::Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
     const CaseOperand sum{.shape = {1}, .fill = CaseOperand::Fill::number, .accumulate = true, .number = 0.5};
-    calls.push_back(
-        {"softmax_cross_entropy_with_grad", {x, label}, {unwritten({1}), unwritten({12, classes})}, softmax_cross_entropy_scale(0.01), 2e-6});
-    calls.push_back(
-        {"softmax_cross_entropy_with_grad", {x, label}, {sum, unwritten({12, classes})}, softmax_cross_entropy_scale(0.01), 2e-6});
+    calls.push_back({"softmax_cross_entropy_with_grad",
+                     {x, label},
+                     {unwritten({1}), unwritten({12, classes})},
+                     softmax_cross_entropy_scale(0.01),
+                     2e-6});
+    calls.push_back({"softmax_cross_entropy_with_grad",
+                     {x, label},
+                     {sum, unwritten({12, classes})},
+                     softmax_cross_entropy_scale(0.01),
+                     2e-6});
     calls.push_back({"softmax_cross_entropy_with_grad",
                      {bf16, label},
                      {unwritten({1}), unwritten({12, classes}, DType::bf16)},

@@ -43,7 +43,7 @@ inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRo
 
 /// The loss, the gradient, or both in one pass over the logits, which the gradient may overwrite. The label's
 /// exponential is left out of the others' sum, so that a probability near 1 loses no digits.
-/// kPlain: the targets are the labels' classes alone; the code of others would take registers. A gradient may be wanted
+/// kPlain: the targets are just the labels' classes; the code of others would take registers. A gradient may be wanted
 /// without the loss; then `loss` has no output.
 template <int V, bool kInRegisters, class T, bool kGrad, bool kPlain>
 __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
@@ -69,8 +69,10 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
   };
   over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto load_next) {
     const bool counted = counts;  // load_next() reads the next row's label
-    if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: the data contains a label that is not a "
-                                                    "class of the logits");
+    if (label < 0 || label >= rows.n)
+      data_is_wrong(
+          "softmax_cross_entropy: the data contains a label that is not a "
+          "class of the logits");
     Exponentials others;
     [[maybe_unused]] float mean = 0;  // of the logits; for label smoothing
     const auto add_to_mean = [&](const auto& a) {

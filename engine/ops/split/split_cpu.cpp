@@ -1,4 +1,4 @@
-// split and concat copy rows of bytes, as parts.h says.
+// split and concat copy rows of bytes (parts.h).
 #include <cstring>
 
 #include "engine/ops/kernel.h"

@@ -10,14 +10,15 @@
 namespace trainctl {
 namespace {
 
-/// Each of the `factor` copies along a dim of size 1 behind dim `dim`.
+/// Repeats each element `factor` times along dim `dim`: concatenates copies along an inserted dim of size 1 after it,
+/// and merges the two dims.
 TensorId repeated(LayerBuilder& b, TensorId x, size_t dim, int64_t factor, std::string_view name) {
   const std::string side = dim == 2 ? "rows" : "columns";
   if (factor == 1) return x;
   Shape shape = b.shape(x);
   shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(dim) + 1, 1);
-  const TensorId apart = b.emit("reshape", {x}, {{"shape", shape}}, side + ".apart")[0];
-  const std::vector<TensorId> copies(static_cast<size_t>(factor), apart);
+  const TensorId expanded = b.emit("reshape", {x}, {{"shape", shape}}, side + ".apart")[0];
+  const std::vector<TensorId> copies(static_cast<size_t>(factor), expanded);
   const TensorId joined = b.emit("concat", copies, {{"dim", static_cast<int64_t>(dim) + 1}}, side + ".joined")[0];
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(dim) + 1);
   shape[dim] *= factor;

@@ -1,4 +1,4 @@
-// parallel.expert: strategies of the layers with experts that have none of their own.
+// parallel.expert: derives strategies for the layers with experts for which the job gives none.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@
 
 namespace trainctl {
 
-/// One strategy for each such layer: its experts over parallel.expert ranks, and the batch over as many ranks as there
-/// are groups of those (gather) or over all ranks (all_to_all). `notes` gets the choice between the two. Errors are
-/// added to `errors`.
+/// Returns one strategy for each such layer. Its experts are sharded over groups of parallel.expert ranks. The batch is
+/// sharded over the groups (gather) or over all ranks (all_to_all); a note about which of the two was chosen is added
+/// to `notes`. Adds errors to `errors`.
 std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
                                             const JobSpec& spec, const Mesh& mesh, const CostModel& cost,
                                             std::vector<std::string>& notes, std::vector<Diagnostic>& errors);

@@ -245,7 +245,7 @@ class Propagation {
   std::unordered_map<std::string, std::vector<int>> known_choices_;  // by kind and surroundings: the numbers of a group
 };
 
-/// All that propagation depends on beside the graph and the machine.
+/// Everything that propagation depends on besides the graph and the machine.
 std::string key_of(const std::vector<std::optional<LayerStrategy>>& strategies, const Plan& plan) {
   std::string key;
   put_number(key, plan.mesh.size());

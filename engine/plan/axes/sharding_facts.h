@@ -1,4 +1,4 @@
-// Facts that follow from the graph alone about cutting its layers: which factors may be cut, and which is the batch.
+// Facts about cutting layers that follow from the graph alone: which factors may be cut, and which is the batch.
 #pragma once
 
 #include <optional>

@@ -89,7 +89,7 @@ class PartOfNode {
   void read_block(const Block& block, int factor) {
     if (factor < 0) return void(traced_ = false);
     Block& known = blocks_[static_cast<size_t>(factor)];
-    const std::vector<int>& inner = node_.rule.inner;  // its sums are those of the rank's block alone
+    const std::vector<int>& inner = node_.rule.inner;  // its sums cover only the rank's block
     const bool whole =
         !factors_[static_cast<size_t>(factor)].cuttable || std::find(inner.begin(), inner.end(), factor) != inner.end();
     if (whole || (known.ways > 1 && known != block)) traced_ = false;

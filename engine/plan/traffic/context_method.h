@@ -1,7 +1,7 @@
 // parallel.context_method: how the ranks that share the rows of a sequence let attention see all keys and values.
 //
-//   gather   all_gather of k and v before the kernel, reduce_scatter of their gradients behind it
-//   ring     n blocks of k and v pass from rank to rank beside the kernels, and their gradients behind them
+//   gather   all_gather of k and v before the kernel, reduce_scatter of their gradients after it
+//   ring     n blocks of k and v pass from rank to rank while kernels run, followed by their gradients
 //   ulysses  all_to_all: attention has all rows of some heads
 #pragma once
 

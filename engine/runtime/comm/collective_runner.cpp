@@ -12,7 +12,7 @@
 namespace trainctl::comm {
 namespace {
 
-// The last to arrive does smaller rounds alone: this is as much as two ranks move in the time that it
+// The last rank to arrive does smaller rounds by itself: this is as much as two ranks move in the time that it
 // takes to hand half of the work to the other, which is spinning or asleep.
 constexpr int64_t kAloneBytesSpinning = 32 << 10;
 constexpr int64_t kAloneBytesSleeping = 1 << 20;

@@ -2,7 +2,7 @@
 //
 // post buffers -> arrive -> (the last to arrive opens the round) -> share the work -> leave when all is done
 //
-// The last to arrive does small rounds alone; the others sleep or spin once. Large rounds are cut into chunks.
+// The last rank to arrive does small rounds by itself; the others sleep or spin once. Large rounds are cut into chunks.
 // Every awake member takes chunks until none is left, so no rank waits for one that has no core.
 #pragma once
 

@@ -3,7 +3,7 @@
 //   reduce within each host  ->  exchange between one rank a host  ->  spread within each host
 //
 // That one rank, the group's leader on its host, is the first of the group there. Groups within one host and messages
-// within one host use the first Communicator alone.
+// within one host use only the first Communicator.
 #pragma once
 
 #include <memory>

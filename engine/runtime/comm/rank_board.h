@@ -1,7 +1,7 @@
 // State that the ranks of a job and their launcher exchange while it runs, without a collective: how far each rank is,
 // after which step all end, what is saved, and values under names (addresses of Gloo).
 //
-// Ranks and launcher use this interface alone. On one host all of it but the values is the shared memory segment itself
+// Ranks and launcher use only this interface. On one host all of it but the values is the shared memory segment itself
 // (shared_memory.h). On several hosts each has such a segment with the statuses of all ranks. The statuses that one
 // host's ranks write are copied to the others (board_changes.h) by what connects the hosts; the gate is closed in two
 // steps (step_gate.h); the values are in a store that answers the same on every host.

@@ -1,10 +1,10 @@
 // Lets all ranks of a job end after the same step, without a collective: every rank asks before it starts a step, and a
-// request to stop closes the gate behind the highest step that any rank has started.
+// request to stop closes the gate after the highest step that any rank has started.
 //
 // word := stop:1 held:1 highest_started:62          one atomic, which orders starts and stops
 //
 // Each host has a gate. On several hosts a stop has two steps: every gate is held, so that no rank starts another step;
-// then each is closed behind the highest step that a rank of any host had started. A save between two steps holds them
+// then each is closed after the highest step that a rank of any host had started. A save between two steps holds them
 // too, and releases them.
 #pragma once
 

@@ -147,7 +147,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   std::unordered_map<uint64_t, Named> links_;
 
   std::map<uint64_t, UnauthenticatedPeer>
-      unauthenticated_;  ///< used by the loop's thread alone; the oldest has the lowest key
+      unauthenticated_;  ///< used only by the loop's thread; the oldest has the lowest key
   std::thread loop_;
 };
 

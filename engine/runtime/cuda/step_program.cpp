@@ -251,7 +251,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
 
-/// Runs beside the communication, not before it, so it costs the step no time.
+/// Runs during the communication, not before it, so it adds no time to the step.
 void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) {
   cuda_check(cudaEventRecord(bound.reached.get(), stream), "cudaEventRecord");
   cudaStream_t watch = streams_.at(kWatch).get();

@@ -76,8 +76,8 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int m
   if (!errors.empty()) return {};
   std::vector<FoundCuts> found = least_cuts(space, 0, bytes_per_weight(), kManyCuts);
   const double spread = found.back().seconds - found.front().seconds;
-  for (double part : {0.1, 1.0, 10.0})
-    for (FoundCuts& cuts : least_cuts(space, part * spread / memory, bytes_per_weight(), kManyCuts))
+  for (double factor : {0.1, 1.0, 10.0})
+    for (FoundCuts& cuts : least_cuts(space, factor * spread / memory, bytes_per_weight(), kManyCuts))
       found.push_back(std::move(cuts));
   std::vector<std::shared_ptr<const CutChoice>> all;
   std::set<std::vector<FactorAxes>> known;
@@ -90,7 +90,7 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int m
   return all;
 }
 
-/// The axes within a host apart from those between hosts.
+/// The axes within a host, separately from those between hosts.
 AxisSplit CutChoices::within_hosts(const Mesh& mesh) const {
   std::vector<AxisSplit> splits = axis_splits(mesh, Effort::low);
   for (AxisSplit& split : splits)

@@ -39,7 +39,7 @@ double CutNetwork::times_of(const std::vector<int>& between) const {
   std::set<int> of_blocks;
   for (int unit : between) {
     const size_t l = static_cast<size_t>(units.all[static_cast<size_t>(unit)].layer);
-    if (of_run != -2 && of_run != run[l]) return 1;  // between a run and what is beside it
+    if (of_run != -2 && of_run != run[l]) return 1;  // between a run and its neighbor
     of_run = run[l];
     of_blocks.insert(block[l]);
   }

@@ -33,7 +33,7 @@ bool has_products(const Graph& graph, LayerId layer) {
   });
 }
 
-/// Sums of gradients run beside the backward pass where a machine can do both.
+/// Sums of gradients overlap with the backward pass where a machine can do both.
 double once_per_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
 
 class CutSearch {
@@ -97,7 +97,7 @@ class CutSearch {
     return all;
   }
 
-  /// The layer, and those of its pattern, can be cut in this way alone.
+  /// The layers of this pattern can only be cut in this way.
   void fix(LayerId layer, FactorAxes axes) {
     const int unit = network_.units.of_layer[static_cast<size_t>(layer)];
     candidates_[static_cast<size_t>(variable_of(unit))] = {std::move(axes)};
@@ -430,7 +430,7 @@ class CutSearch {
   std::vector<int> variable_of_;                                 // by unit
   std::vector<CutCandidates> candidates_;                        // by variable
   std::vector<std::vector<Traffic::Coded>> coded_;               // the same
-  std::unordered_map<std::string, std::vector<Priced>> priced_;  // tensors, by what tells them apart
+  std::unordered_map<std::string, std::vector<Priced>> priced_;  // tensors, by everything in which they differ
   std::vector<CostTable> tables_;
   std::map<std::vector<int>, size_t> table_of_;  // its index, by its variables
 };

@@ -76,7 +76,7 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
   return loads;
 }
 
-/// An adapter's layers are in the stage of the layer beside them.
+/// An adapter's layers are in the stage of the layer that they adapt.
 void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
   to.seconds += adapter.seconds;
   to.forward_seconds += adapter.forward_seconds;
@@ -221,7 +221,7 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
     const double ways = shards_of(load, choice).ways;
     const auto shared = [&](int from, double of) { return level >= from ? of / ways : of; };
     shares.update_bytes.push_back(load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + kept)));
-    // At level 3 in bf16 ranks keep the f32 weights alone.
+    // At level 3 in bf16 ranks keep only the f32 weights.
     const double read = level == 3 && bytes_.master > 0 ? 0 : shared(3, bytes_.weight);
     shares.memory.push_back(load.elements * (read + shared(1, bytes_.master + bytes_.optimizer)) +
                             load.frozen_elements * bytes_.weight + load.packed_bytes);

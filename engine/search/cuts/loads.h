@@ -1,4 +1,4 @@
-// Work and memory of a stage whose layers are cut in a given way, by the search's own sum.
+// Estimated work and memory of a stage whose layers are cut in a given way.
 #pragma once
 
 #include <map>
@@ -51,7 +51,7 @@ struct Expected {
   double memory = 0;
 };
 
-/// The sums of choices that differ in all but cuts and micro-batches. Refers to what it is given.
+/// The estimates of choices with the same cuts and micro-batches. Refers to its arguments.
 class StepSum {
  public:
   StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)
@@ -78,7 +78,7 @@ class StepSum {
   /// Work and memory of a stage for one micro-batch.
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, gradients = 0, kept = 0, largest = 0;
-    double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of sharded layers
+    double summed = 0, gathered = 0;  ///< in addition to its shards: gradients and weights of sharded layers
   };
   const std::vector<Stage>& stages(const PlanChoice& choice);
 

@@ -1,4 +1,4 @@
-// See the header.
+// Estimates memory and time of plans that differ from tried ones only in what they recompute.
 #include "engine/search/trials/recompute_mixes.h"
 
 #include <algorithm>
@@ -10,16 +10,16 @@
 namespace trainctl {
 namespace {
 
-/// Estimates of memory from a plan that differs in what it recomputes alone are right to this.
+/// Error of an estimate of memory that is derived from a plan that differs only in what it recomputes.
 constexpr double kMayFit = 1.03;
 
-/// True if the plans differ in what they recompute alone.
+/// True if the plans differ at most in what they recompute.
 bool differ_in_recompute(const Considered& a, const Considered& b) {
   return differences(a, b) == (recomputes_alike(a, b) ? 0 : 1);
 }
 
-/// The ways to recompute with the same choices otherwise. Those that were not tried are judged by the search's own sum
-/// and by one that was.
+/// The plans that differ from one tried plan only in what they recompute. Memory and time of an untried one are those
+/// of a tried one plus the difference of their estimates.
 class WaysOfPlan {
  public:
   WaysOfPlan(const TriedPlans& tried, const std::vector<Considered>& sources, size_t plan) : plan_(sources[plan]) {
@@ -31,7 +31,7 @@ class WaysOfPlan {
     }
   }
 
-  /// True if `plan` is the first tried plan of these.
+  /// True if `plan` is the first of these plans that was tried.
   bool begins_at(size_t plan) const { return first_ == plan; }
 
   void add_expected(const std::vector<Considered>& weighed, double memory_scale) {
@@ -59,7 +59,7 @@ class WaysOfPlan {
   std::vector<const Considered*> untried_;
 };
 
-/// Calls use(ways) once for all tried plans that differ in what they recompute alone.
+/// Calls use(plan, ways) once for each set of tried plans that differ only in what they recompute.
 template <class Use>
 void for_each_plan(const TriedPlans& tried, const std::vector<Considered>& sources,
                    const std::vector<Considered>& weighed, double memory_scale, const Use& use) {

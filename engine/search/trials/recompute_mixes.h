@@ -1,4 +1,5 @@
-// Plans that recompute in some blocks what another plan recomputes in all of them, as far as tried plans tell.
+// Candidates for plans that recompute in some of the blocks, estimated from the plans that were tried: in some blocks
+// they recompute what one plan does, in the rest what another plan does.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +28,15 @@ struct RecomputeMix {
   double seconds_with(int count) const { return less.seconds + (more.seconds - less.seconds) * count / blocks; }
 };
 
-/// The mixes of plans of which at least one was tried, those that are expected to be fastest first. `sources`: the
-/// choices that the tried plans were made from. `memory_scale`: see WeighedChoices::sort.
+/// Returns the mixes of two plans, of which at least one was tried; the mixes that are expected to be fastest come
+/// first. `sources`: the choices that the tried plans were made from. `memory_scale`: see WeighedChoices::sort.
 std::vector<RecomputeMix> recompute_mixes(const TriedPlans& tried, const std::vector<Considered>& sources,
                                           const std::vector<Considered>& weighed, double memory_scale, int64_t memory,
                                           int blocks);
 
-/// Choices that were not tried, differ in what they recompute alone from one that was, and are then expected to fit, or
-/// nearly; those that are expected to be fastest first. Their expected seconds are judged by the tried one.
+/// Returns untried choices that are expected to fit, or nearly; the choices that are expected to be fastest come first.
+/// Each differs from a tried choice only in what it recomputes, and its expected seconds and memory are those of the
+/// tried plan plus the estimated difference.
 std::vector<Considered> untried_ways(const TriedPlans& tried, const std::vector<Considered>& sources,
                                      const std::vector<Considered>& weighed, double memory_scale, int64_t memory);
 

@@ -1,4 +1,4 @@
-// The plans that a search has tried: which is best, and what to say if none is.
+// The plans that a search has tried: the best one, or the error if none fits.
 #pragma once
 
 #include <optional>
@@ -17,30 +17,31 @@ class TriedPlans {
       : job_(job), memory_(memory), try_plan_(try_plan) {}
 
   bool is_known(const PlanChoice& choice) const { return keys_.contains(key_of(choice)); }
-  /// Its index; the plan must be new.
+  /// Adds a new plan and returns its index.
   size_t add(TriedPlan plan);
   const TriedPlan& operator[](size_t i) const { return plans_[i]; }
   size_t size() const { return plans_.size(); }
 
-  /// The fastest that fits.
+  /// The index of the fastest plan that fits.
   std::optional<size_t> fastest() const { return fastest_; }
-  /// The one that needs least memory, whether it fits or not.
+  /// The index of the plan that needs the least memory, whether it fits or not.
   std::optional<size_t> smallest() const { return smallest_; }
-  /// True if memory alone keeps a plan from being the fastest.
+  /// True if a plan that does not fit would be the fastest.
   bool is_short_of_memory() const;
-  /// Tries the best in full, until one that was is the best. Its index. Of plans that are as fast, up to what a model
-  /// is sure of, the simplest is best. Throws SpecError if none fits.
+  /// Tries the best plan in full, and repeats this until the best one has been tried in full. Returns its index. Among
+  /// plans whose times differ by less than the error of the model, the simplest is best. Throws SpecError if none fits.
   size_t settle();
-  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added.
+  /// Returns the plans, the best first, which has been tried in full; sets `order` to the indices at which they were
+  /// added.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
 
  private:
   static std::string key_of(const PlanChoice& choice);
-  /// Holds the plan against the best of those before it.
+  /// Compares the plan with the best of those before it.
   void compare(size_t plan);
   void compare_all();
   std::vector<size_t> sorted() const;
-  /// By how much its sum was off, others of such sums are taken to be.
+  /// Corrects the estimates of similar plans by the error that this trial shows.
   void try_in_full(size_t plan);
   [[noreturn]] void throw_none_fits() const;
 

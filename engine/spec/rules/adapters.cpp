@@ -1,4 +1,4 @@
-// Rules about adapters, and about the frozen weights beside them.
+// Rules about adapters, and about the frozen weights that they adapt.
 #include "engine/spec/adapters.h"
 
 #include <algorithm>

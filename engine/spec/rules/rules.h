@@ -2,6 +2,7 @@
 // an error and its remedy; it does nothing if a field that it reads already has an error.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "engine/spec/job_spec.h"
 #include "engine/spec/problems.h"
+#include "engine/spec/replicas.h"
 
 namespace trainctl::rules {
 
@@ -25,7 +27,9 @@ struct RuleContext {
   bool fine(std::initializer_list<const char*> paths) const;
   /// Returns the path in the job file: "dataset.x" is "dataset.sources.code.x" for a source of a mixture.
   std::string in_job(const std::string& path) const;
-  int ranks_per_stage() const { return job.launch.ranks / job.parallel.stages; }
+  /// Those of a replica, with parallel.local_steps.
+  int ranks() const { return job.launch.ranks / std::max(1, num_replicas(job)); }
+  int ranks_per_stage() const { return ranks() / job.parallel.stages; }
 };
 
 // launch.cpp
@@ -45,6 +49,9 @@ void micro_batches_divide_the_batch(RuleContext& r);
 void expert_parallelism_needs_strategies(RuleContext& r);
 void collectives_only_in_hybrid(RuleContext& r);
 void groups_cover_the_stage(RuleContext& r);
+
+// replicas.cpp
+void replicas_divide_the_ranks(RuleContext& r);
 
 // parameter_server.cpp
 void parameter_servers_suit_the_job(RuleContext& r);

@@ -89,7 +89,7 @@ Value join_filter(const Value& value, const Arguments& arguments) {
   return joined;
 }
 
-/// The arguments behind the first `count`.
+/// The arguments after the first `count`.
 Arguments rest_of(const Arguments& arguments, size_t count) {
   Arguments rest{{}, arguments.named};
   if (arguments.values.size() > count)

@@ -173,7 +173,7 @@ class Lexer {
     skip(i + 1 - at_);
   }
 
-  /// Returns the last byte of the escape that begins at `i`, behind the backslash.
+  /// Returns the last byte of the escape that begins at `i`, which is after the backslash.
   size_t take_escape(size_t i, std::string& text) const {
     constexpr std::string_view kLetters = "nrtbfva0\\'\"", kValues("\n\r\t\b\f\v\a\0\\'\"", 11);
     const char c = source_[i];

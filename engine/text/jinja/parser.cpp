@@ -148,7 +148,7 @@ class Parser {
     if (!take_name(name)) fail("expected '" + std::string(name) + "'" + found());
   }
 
-  /// Behind `if` or `elif`.
+  /// Parses what follows `if` or `elif`.
   std::unique_ptr<Statement> parse_if() {
     const Level level(*this);
     auto made = statement(StatementKind::conditional);
@@ -448,7 +448,7 @@ class Parser {
     return make_of(ExpressionKind::slice, "", std::move(value), std::move(first), std::move(second), std::move(third));
   }
 
-  /// Behind the parenthesis.
+  /// Parses the arguments of a call, after its opening parenthesis.
   void parse_arguments(Expression& call) {
     while (!take_symbol(")")) {
       if (is_symbol("*") || is_symbol("**")) fail("'*' in a call is not supported");

@@ -1,4 +1,4 @@
-// Jinja templates as far as chat templates use them, with the results of jinja2 as transformers sets it up.
+// The subset of Jinja that chat templates use, with the results of jinja2 as transformers configures it.
 #pragma once
 
 #include <cstddef>

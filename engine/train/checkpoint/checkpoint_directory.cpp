@@ -61,7 +61,7 @@ bool is_there(const std::string& path) {
 
 /// Locks the file of an attempt for as long as the launcher saves. File systems without locks grant each, which keeps
 /// no run from starting. The descriptor only reads, so that a disk can be remounted read-only while it is open; on NFS
-/// it can therefore have a shared lock alone.
+/// it can therefore have only a shared lock.
 std::shared_ptr<AttemptLock> lock_attempt(const std::string& path) {
   auto lock = std::make_shared<AttemptLock>(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (lock->fd() >= 0) flock(lock->fd(), LOCK_SH);

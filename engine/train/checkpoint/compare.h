@@ -51,8 +51,8 @@ struct TensorDifference {
 };
 
 struct Comparison {
-  std::vector<NamedTensor> missing;  ///< in A alone
-  std::vector<NamedTensor> extra;    ///< in B alone
+  std::vector<NamedTensor> missing;  ///< only in A
+  std::vector<NamedTensor> extra;    ///< only in B
   std::vector<std::pair<NamedTensor, NamedTensor>> other_shape;
   std::vector<TensorDifference> compared;  ///< tensors with one shape, in the order of A
 

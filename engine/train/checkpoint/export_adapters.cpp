@@ -24,7 +24,7 @@
 namespace trainctl {
 namespace {
 
-/// A parameter that the job trains beside its adapters; "" if there is none.
+/// A parameter that the job trains in addition to its adapters; "" if there is none.
 std::string other_trained(const Manifest& manifest, const JobSpec& job) {
   for (const StoredTensor& tensor : manifest.tensors)
     if (tensor.slot == kWeightSlot && !is_frozen(job, tensor.name) && !is_adapter_parameter(tensor.name))

@@ -125,7 +125,7 @@ class Exporter {
  private:
   DType dtype_of(const StoredTensor& tensor) const { return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype; }
 
-  /// Whether it is an adapter's, which is part of the weight beside it in the files.
+  /// Whether it is an adapter's, which is merged into the adapted weight in the files.
   bool is_merged(const std::string& name) const { return options_.adapter_factor != 0 && is_adapter_parameter(name); }
 
   /// Weights are exported as their average, where the checkpoint has one.
@@ -165,7 +165,7 @@ class Exporter {
       for (size_t i = 0; i < values.size(); ++i) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
   }
 
-  /// A tensor of the adapter beside a weight; null if there is none.
+  /// A tensor of the adapter of a weight; null if there is none.
   const StoredTensor* of_adapter(const StoredTensor& weight, std::string_view end) const {
     if (!is_weight(weight)) return nullptr;
     const std::string layer = weight.name.substr(0, weight.name.rfind('.'));
@@ -319,7 +319,7 @@ class Exporter {
   std::set<std::string> names_;                                    ///< theirs, parts of fused tensors included
   std::vector<std::byte> ordered_;                                 ///< elements of ours that an order describes
   std::pair<const StoredTensor*, size_t> ordered_of_{nullptr, 0};  ///< their tensor, and index of MappedTensor::each
-  std::vector<float> a_, b_;                                       ///< the adapter beside adapter_of_
+  std::vector<float> a_, b_;                                       ///< the adapter of adapter_of_
   std::vector<float> row_scales_;                                  ///< DoRA: the factor of each row; else empty
   const StoredTensor* adapter_of_ = nullptr;
   ExportedWeights result_;

@@ -17,7 +17,7 @@ struct ExportOptions {
   DType dtype = DType::f32;     ///< type in the file: f32 or bf16, rounded to nearest even
   bool latest_weights = false;  ///< weights themselves, also where the checkpoint has their average
   bool partial = false;         ///< leave out what the map does not name, instead of failing
-  /// Adapters of the checkpoint are merged: their product times this is added to the weight beside them. 0: there are
+  /// Adapters of the checkpoint are merged: their product times this is added to the adapted weight. 0: there are
   /// none.
   double adapter_factor = 0;
   std::string adapter;                  ///< which of several adapters is merged (adapters.names)

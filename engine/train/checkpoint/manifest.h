@@ -117,7 +117,7 @@ PieceName parse_piece_key(std::string_view key);
 /// The text of checkpoint.json. check(): manifest_defect finds nothing.
 std::string to_json(const Manifest& manifest);
 
-/// Checks all that the text alone can show, the tiling too. `file` is for messages. EnvError.
+/// Checks everything that the text shows, including the tiling. `file` is for messages. EnvError.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
 /// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
@@ -134,7 +134,7 @@ Manifest read_manifest(const std::string& directory);
 Manifest read_manifest_of_pieces(const std::string& directory);
 /// The files that have pieces of tensors, sorted.
 std::vector<std::string> files_with_pieces(const Manifest& manifest);
-/// The files alone: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
+/// Checks only that the files exist and their sizes: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
 std::string files_defect(const Manifest& manifest, const std::string& directory);
 
 }  // namespace trainctl

@@ -51,7 +51,7 @@ struct FusedPart {
   size_t index = 0;                ///< in `parts`
 };
 
-/// A tensor that is written beside those of ours.
+/// A tensor that is written in addition to those of the job.
 struct MappedConstant {
   std::string name;
   StoredType type;

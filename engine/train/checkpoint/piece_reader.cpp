@@ -62,7 +62,7 @@ void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, i
   }
 }
 
-/// Runs of one entry in the order of its file: each is read alone, or with those that follow it closely.
+/// Runs of one entry in the order of its file: each is read separately, or with the runs that follow it closely.
 class RunReader {
  public:
   RunReader(const SafetensorsFile& file, const SafetensorsEntry& entry, DType from, DType to, uint8_t* out,

@@ -22,8 +22,8 @@ class PieceReader {
   /// each other, rounded to nearest even; i32 only to itself. EnvError if the checkpoint has no such tensor or type, or
   /// if a file is not as the manifest says. check(): the box is in the tensor. For one thread at a time.
   void read(std::string_view name, std::string_view slot, const Box& box, DType dtype, void* to);
-  /// Bytes read from files so far, without headers. Rows are read alone, or, where hardly anything lies between them,
-  /// together: at most 1.07 times the bytes of the boxes that were asked for.
+  /// Bytes read from files so far, without headers. Rows are read separately, or, where the gaps between them are
+  /// small, together: at most 1.07 times the bytes of the boxes that were asked for.
   int64_t bytes_read() const;
 
  private:

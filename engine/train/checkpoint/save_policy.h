@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// The facts that decide, beside the job. Steps count as in SaveBoard.
+/// The facts that decide in addition to the job. Steps count as in SaveBoard.
 struct SaveMoment {
   int64_t step = 0;
   int64_t last = -1;       ///< step of the last save; -1: none

@@ -58,7 +58,9 @@ class Tensors {
   void add(const SafetensorsEntry& entry, const std::string& file) {
     const PieceName piece = parse_piece_key(entry.name);
     // Rows of a table are tensors of their own, whole in the file of their server.
-    const Shape& shape = parse_table_slot(piece.slot) ? entry.shape : shapes_.at(piece.name);
+    // Sums over rows or columns have shapes of their own, and one rank writes them as a whole.
+    const bool is_whole = parse_table_slot(piece.slot) || !piece.box;
+    const Shape& shape = is_whole ? entry.shape : shapes_.at(piece.name);
     const auto [at, is_new] = index_.try_emplace({piece.name, piece.slot}, all_.size());
     if (is_new) all_.push_back({piece.name, piece.slot, dtype_of(entry.type), shape, {}});
     all_[at->second].pieces.push_back({file, piece.box ? *piece.box : whole_box(shape)});

@@ -43,7 +43,7 @@ class BatchLayout {
 
   /// The rows of the batch that this rank reads, ascending.
   std::span<const int64_t> rows() const { return rows_; }
-  /// Bytes that a batch needs beside its block until finish().
+  /// Bytes that a batch needs in addition to its block until finish().
   int64_t staging_bytes() const { return staging_bytes_; }
   /// Bytes of one sample with all its fields, as it is read.
   int64_t sample_bytes() const;

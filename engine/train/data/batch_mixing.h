@@ -3,8 +3,8 @@
 //
 //   row i of the batch's field and label  <-  rows i and i + 1 (the last: and 0)
 //
-// Rows are those of the batch over all ranks and micro-batches, and what is drawn depends on (seed, epoch, number of
-// the batch in it) alone: the same bits under every plan and for any number of workers. A rank reads the row after each
+// Rows are those of the batch over all ranks and micro-batches, and what is drawn depends only on (seed, epoch, number of
+// the batch in it): the same bits under every plan and for any number of workers. A rank reads the row after each
 // of its parts too.
 #pragma once
 
@@ -25,7 +25,7 @@ class BatchMixing {
     BatchMix mix;
   };
 
-  /// Null if the job has neither. `fields`: of the set, behind the transforms of its samples. SpecError at the
+  /// Null if the job has neither. `fields`: of the set, after the transforms of its samples. SpecError at the
   /// transform that does not fit, or at the label.
   static std::optional<BatchMixing> of(const DatasetSpec& spec, const std::vector<SampleField>& fields);
 

@@ -18,7 +18,7 @@ inline constexpr int64_t kWindowBlocks = 16;
 
 class BlockOrder {
  public:
-  /// size and block: at least 1, size at most kMostPermuted. Depends on (seed, pass) alone.
+  /// size and block: at least 1, size at most kMostPermuted. Depends only on (seed, pass).
   BlockOrder(int64_t size, int64_t block, uint64_t seed, uint64_t pass);
 
   /// The number at that place, 0 <= place < size.

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/base/error.h"
+#include "engine/train/data/document_adapters.h"
 #include "engine/train/data/document_set.h"
 #include "engine/train/data/sources/file_list.h"
 
@@ -14,6 +16,7 @@ namespace trainctl {
 DataShapes ClassTextSet::shapes_of(const DatasetSpec& spec) {
   DataShapes shapes = data_and_label({spec.length}, {}, true, true);
   shapes.fields.push_back({"mask", {spec.length}, true});
+  if (spec.has_adapters()) shapes.fields.push_back({spec.adapter_field, {}, true});
   return shapes;
 }
 
@@ -26,7 +29,9 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
       index_(of_the_document_job(
           "dataset.path",
           [&] {
-            return DocumentIndex(list_table_files(spec.paths, "dataset.path"), {text_field_, label_field_});
+            std::vector<std::string> columns = {text_field_, label_field_};
+            if (spec.has_adapters()) columns.push_back(spec.adapter_field);
+            return DocumentIndex(list_table_files(spec.paths, "dataset.path"), std::move(columns));
           })),
       fields_(as_loaded(shapes_of(spec))) {
   if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no texts");
@@ -34,6 +39,7 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
     throw SpecError({}, "dataset.path",
                     index_.where(0) + " is not JSON Lines, so it has no field '" + label_field_ + "'",
                     "write a line {\"text\": ..., \"label\": 0} for each text to a file *.jsonl");
+  adapters_ = adapters_of_documents(spec, index_, {});
   const std::vector<int32_t> added = tokenizer_->encode("");
   if (added.size() >= 2) last_ = {added.back()};
 }
@@ -60,6 +66,7 @@ void ClassTextSet::read(int64_t sample, ReadState& state, SampleOutputs to) cons
   const StageTimer timer(state.seconds, ReadStage::read);
   const Line line = this->line(sample);
   if (to[1] != nullptr) *static_cast<int32_t*>(to[1]) = line.label;
+  if (!adapters_.empty() && to[3] != nullptr) *static_cast<int32_t*>(to[3]) = adapters_[static_cast<size_t>(sample)];
   if (to[0] == nullptr && to[2] == nullptr) return;
   std::vector<int32_t> tokens = tokenizer_->encode(line.text);
   const auto length = static_cast<size_t>(length_);

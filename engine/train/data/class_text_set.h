@@ -3,7 +3,8 @@
 //   data   i32 [length]   the tokens with those that the tokenizer adds, then 0; a longer text is truncated before the
 //                         token that the tokenizer adds at its end
 //   label  i32 []         the class; 0 if the set has no labels (dataset.labels)
-//   mask   i32 [length]   1 for tokens, 0 behind them, as attention reads it
+//   mask   i32 [length]   1 for tokens, 0 after them, as attention reads it
+//   adapters.field  i32 []   the number of the text's adapter, if the job has several
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,7 @@ class ClassTextSet final : public Dataset {
   std::unique_ptr<Tokenizer> tokenizer_;
   DocumentIndex index_;
   std::vector<SampleField> fields_;
+  std::vector<int32_t> adapters_;  ///< of each text (adapters.field); empty: the set has none
   std::vector<int32_t> last_;  ///< the token that the tokenizer adds at the end of a text, if any
 };
 

@@ -41,7 +41,7 @@ FieldChain chain_of(const std::string& field, const std::vector<SourceField>& fr
   return chain;
 }
 
-/// The job's set with the transforms before each cut alone.
+/// The job's set with only the transforms before each cut.
 DatasetSpec before_cuts(const DatasetSpec& spec, const std::vector<FieldChain>& chains) {
   DatasetSpec before = spec;
   before.transforms.clear();

@@ -20,6 +20,7 @@
 #include "engine/spec/expression.h"
 #include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
+#include "engine/train/data/document_adapters.h"
 #include "engine/train/data/documents.h"
 #include "engine/train/data/sources/file_list.h"
 #include "engine/train/files/digest.h"
@@ -78,7 +79,9 @@ std::vector<std::string> document_files(const DatasetSpec& spec) {
 /// The columns of tables that the documents are made of; empty: all, which a filter or a chat template may read.
 std::vector<std::string> columns_of(const DatasetSpec& spec) {
   if (spec.type != "text" || !spec.filter.empty()) return {};
-  return {spec.json_field.empty() ? messages_or_text(spec) : spec.json_field};
+  std::vector<std::string> columns = {spec.json_field.empty() ? messages_or_text(spec) : spec.json_field};
+  if (spec.has_adapters()) columns.push_back(spec.adapter_field);
+  return columns;
 }
 
 /// The scalar fields of an object, those of objects in it as outer_inner.
@@ -284,6 +287,8 @@ FimTokens fim_tokens_of(const DatasetSpec& spec) {
 DataShapes DocumentSet::shapes_of(const DatasetSpec& spec) {
   DataShapes shapes = data_and_label({spec.length}, {spec.length}, true, true);
   if (spec.pack) shapes.fields.push_back({"documents", {spec.length}, true});
+  // Documents of several adapters may share a row.
+  if (spec.has_adapters()) shapes.fields.push_back({spec.adapter_field, spec.pack ? Shape{spec.length} : Shape{}, true});
   return shapes;
 }
 
@@ -302,6 +307,7 @@ DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
       fim_spm_(spec.fim_spm),
       fim_key_(stream_key(seed, stable_hash("dataset.fim"))) {
   const std::vector<bool> used = find_used(spec);
+  adapters_ = adapters_of_documents(spec, index_, used);
   if (fim_ > 0) fim_tokens_ = fim_tokens_of(spec);
   if (!packs_ && !splits_ && used.empty()) return;
   const std::vector<RowPart> parts = make_parts(used);
@@ -444,10 +450,13 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   auto* data = static_cast<int32_t*>(to[0]);
   auto* label = static_cast<int32_t*>(to[1]);
   auto* starts = packs_ ? static_cast<int32_t*>(to[2]) : nullptr;
+  auto* adapters = adapters_.empty() ? nullptr : static_cast<int32_t*>(to[packs_ ? 3 : 2]);
   int64_t at = 0;
   for (const RowPart& part : parts_of_row(sample)) {
     const DocumentTokens tokens = tokens_.document(part.document);
     const auto start = static_cast<int32_t>(at);
+    if (adapters != nullptr)  // the next part, and the rest of the row, overwrite what follows this one
+      std::fill(adapters + (packs_ ? at : 0), adapters + (packs_ ? length_ : 1), adapter_of(part.document));
     if (part.added > 0) {
       read_rearranged(part, state, data == nullptr ? nullptr : data + at, label == nullptr ? nullptr : label + at);
       for (int64_t i = 0; i < part.positions(); ++i, ++at)

@@ -6,6 +6,7 @@
 //   pack: false     a document per row; the rest of the row is filled with token 0, whose labels are not trained
 //   pack: true      documents of any lengths share a row; `documents` has, at each position, the position in the row
 //                   at which its document begins, as attention and rotary read it
+//   adapters.field  the number of the document's adapter: one per row, or with pack one per position
 //   fim             a document becomes <prefix> t0 <suffix> t3 <middle> t1 t2, or <prefix> <suffix> t3 <middle> t0 t1
 //   t2,
 //                   cut anew in each pass. Which documents do depends on the seed alone.
@@ -88,7 +89,7 @@ class DocumentSet final : public Dataset {
     int64_t truncated = 0;             ///< documents that are longer than a row
     int64_t untrained_rows = 0;        ///< rows that train nothing
     int64_t untrained = 0;             ///< documents that train nothing
-    int64_t cut_off = 0;               ///< untrained documents with a trained token behind the end of the row
+    int64_t cut_off = 0;               ///< untrained documents with a trained token after the end of the row
     std::string first_untrained = {};  ///< where the first of these documents is
   };
   Summary summarize() const;
@@ -100,6 +101,7 @@ class DocumentSet final : public Dataset {
   std::vector<bool> find_used(const DatasetSpec& spec);
   std::vector<RowPart> make_parts(const std::vector<bool>& used) const;
   bool is_rearranged(int64_t document) const;
+  int32_t adapter_of(int64_t document) const { return adapters_[static_cast<size_t>(document)]; }
   /// Reads positions of a rearranged part.
   void read_rearranged(const RowPart& part, ReadState& state, int32_t* data, int32_t* label) const;
 
@@ -108,6 +110,7 @@ class DocumentSet final : public Dataset {
   DocumentIndex index_;
   TokenCache tokens_;
   std::vector<std::vector<RowPart>> rows_;  ///< empty: row i has document i
+  std::vector<int32_t> adapters_;           ///< of each document; empty: the set has none
   std::vector<SampleField> fields_;
   std::string packing_, filter_;
   bool deduplicates_ = false;

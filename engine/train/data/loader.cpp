@@ -21,7 +21,7 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
-/// Bytes that a worker claims at a time: enough that claiming costs nothing beside reading.
+/// Bytes that a worker claims at a time: enough that claiming costs little compared to reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
@@ -278,7 +278,7 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
   lock.lock();
 }
 
-/// Without the lock: the batch is this worker's alone.
+/// Called without the lock: no other worker uses the batch.
 void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {

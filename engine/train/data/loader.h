@@ -8,7 +8,7 @@
 //   batches      |  taken  |  taken  |  full  |  filling  |  open next
 //                 released_            taken_            opened_
 //
-// Workers claim rows of the batch that was opened last, in order, so a slow sample holds up its own batch alone.
+// Workers claim rows of the batch that was opened last, in order, so a slow sample delays only its own batch.
 // Batches are handed over in order. What is in a batch does not depend on the number of workers.
 #pragma once
 

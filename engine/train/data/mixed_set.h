@@ -1,5 +1,5 @@
 // The sources of a mixture (dataset.type mix) as one data set: sample numbers of a source follow those of the sources
-// before it. Which samples a step draws is the business of SampleOrder.
+// before it. SampleOrder determines which samples a step draws.
 //
 // Sources have the same fields. One exception: where some sources pack documents into rows, the rows of a source
 // without the field `documents` are one document each, so their `documents` is 0.

@@ -36,7 +36,7 @@ class PairTokenizer {
  public:
   /// SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
   explicit PairTokenizer(const DatasetSpec& spec);
-  /// A line of the set, of which `name` (chosen or rejected) is tokenized behind its prompt. EnvError, without the
+  /// A line of the set, whose field `name` (chosen or rejected) is tokenized after its prompt. EnvError, without the
   /// place of the line, if it is no pair.
   MarkedTokens answer(const std::string& line, const char* name, WordCache& cache) const;
 

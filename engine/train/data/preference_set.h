@@ -4,7 +4,7 @@
 //   chosen, rejected           lists of messages that begin with the same messages: the prompt
 //
 // A sample is a row of `length` positions, of which the first half is the chosen and the second half the rejected
-// answer, each behind its prompt:
+// answer, each after its prompt:
 //
 //   data       i32 [length]   the tokens, then 0
 //   targets    i32 [length]   the next token where the answer writes it, otherwise kNoTrainedLabel

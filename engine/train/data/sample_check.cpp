@@ -200,7 +200,7 @@ std::optional<Stray> stray_of(const std::vector<IndexUse>& uses, const SampleFie
   return {};
 }
 
-/// Reads samples as a validation does, and loads them as a device does: the first fault that this meets.
+/// Reads samples as a validation does, and loads them as a device does: returns the first fault found.
 std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std::vector<IndexUse>& uses) {
   DatasetSpec spec = checked.spec;
   spec.cache = "none";

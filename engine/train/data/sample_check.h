@@ -1,4 +1,4 @@
-// Looks for faults in the samples of a job's sets before a run meets them.
+// Finds faults in the samples of a job's sets before a run does.
 #pragma once
 
 #include <string>

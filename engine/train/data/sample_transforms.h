@@ -90,7 +90,7 @@ class SampleTransforms {
   /// `in` is just the box. Any number of threads, each with its scratch.
   void run(const SampleView& in, SampleRng& rng, TransformScratch& scratch, void* out, const CropPlan& plan = {}) const;
 
-  /// For an image of this size: what the first transform will cut out. Draws the numbers of that transform alone.
+  /// For an image of this size: what the first transform will cut out. Draws only the random numbers of that transform.
   CropPlan plan_crop(const ImageSize& size, SampleRng& rng) const;
 
   /// A JPEG or PNG file, decoded to the input's channels, only as much of it as is needed. EnvError as decode_image.

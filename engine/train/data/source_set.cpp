@@ -110,7 +110,7 @@ void SourceSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
 void SourceSet::write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state,
                             StageTimer& timer, void* to) const {
   timer.next(ReadStage::decode);
-  static const std::string no_name;  // a tar's is in its file: it is read for an error alone
+  static const std::string no_name;  // a tar file stores the names of its samples: they are read only for errors
   DecodeRequest request;
   request.channels = static_cast<int>(way.transforms->input().shape.at(2));
   CropPlan plan;

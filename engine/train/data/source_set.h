@@ -64,7 +64,7 @@ class SourceSet final : public Dataset {
   FieldWays of_;
 };
 
-/// Rows are mixed as floats, and labels are counted, so bytes of other fields alone may stay.
+/// Rows are mixed as floats, and labels are counted, so only other fields may remain bytes.
 bool may_keep_bytes(const std::string& field, const std::vector<TransformSpec>& transforms);
 
 /// The transforms of a field: those for it by name, and for the first field that is not the label also those of no

@@ -33,7 +33,7 @@ class DocumentTokens {
   std::span<const uint32_t> words() const { return words_; }
   int32_t token(int64_t i) const { return static_cast<int32_t>(words_[static_cast<size_t>(i)] & ~kTrained); }
   bool is_trained(int64_t i) const { return (words_[static_cast<size_t>(i)] & kTrained) != 0; }
-  /// The trained tokens among [begin, end), of which end may be behind the last token.
+  /// The trained tokens among [begin, end); `end` may exceed the number of tokens.
   int64_t count_trained(int64_t begin, int64_t end) const;
 
  private:

@@ -67,7 +67,7 @@ class TokenSet {
   std::optional<StrayToken> first_stray(int64_t below, int64_t most) const;
 
  private:
-  /// The bytes of a window and the token behind it, in one file.
+  /// The bytes of a window and the token after it, in one file.
   struct Piece {
     size_t file = 0;
     int64_t first_token = 0;  ///< number in the file

@@ -11,10 +11,10 @@
 namespace trainctl {
 namespace {
 
-constexpr int kDropped = 20;                              // bits of the fraction that ranges do not tell apart
+constexpr int kDropped = 20;                              // bits of the fraction in which values of a range differ
 constexpr uint32_t kInfinity = 0x7f80'0000U >> kDropped;  // the first index that no finite value has
 
-/// The least absolute value of range `index`; of the first one behind the largest float 2^128.
+/// The least absolute value of range `index`; 2^128 for the first range after the largest float.
 double lower_end(uint32_t index) {
   return index >= kInfinity ? std::ldexp(1.0, 128) : static_cast<double>(std::bit_cast<float>(index << kDropped));
 }

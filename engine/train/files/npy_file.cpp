@@ -195,7 +195,7 @@ void write_tensor_part(const std::string& path, const std::string& head, const S
   }
   // Whole dims at the end are contiguous in the file, with one block of the last dim that is cut.
   size_t cut = shape.size();
-  int64_t run = 1, stride = 1;  // elements of a run; of all behind dim `cut` in the whole
+  int64_t run = 1, stride = 1;  // elements of a run, and of all dims after `cut` in the whole
   while (cut > 0 && shape[cut - 1] == whole[cut - 1]) run *= shape[--cut];
   stride = run;
   if (cut > 0) run *= shape[cut - 1];

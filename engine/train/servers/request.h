@@ -16,7 +16,7 @@
 //   request {settle, batch}      ->   Settled, at the same time as an answer to read: a save that is due has its copy
 //   request {leave}              ->   nothing more follows
 //
-// Workers that run in step (tables alone are on the servers) have no weights to pull. Their part of a step is a batch
+// Workers that run in step (servers store only tables) have no weights to pull. Their part of a step is a batch
 // to the servers: worker w of N has batch step * N + w.
 //
 // All travel on the channel of the pair, in order. What a worker that dies has sent of a push is dropped: no update has

@@ -1,4 +1,4 @@
-// A parameter server of asynchronous workers, or of tables alone: an event loop beside the executor. It answers pulls
+// A parameter server of asynchronous workers, or of only tables: an event loop around the executor. It answers pulls
 // with copies of what it holds, takes pushes, and runs its program (engine/compile/lower/serve.cpp) once for each whole
 // push.
 #pragma once

@@ -15,7 +15,7 @@ class Applied {
  public:
   Applied(int64_t first, int64_t end) : oldest_(first), end_(end) {}
 
-  /// False if it was before: a batch counts once, whichever worker runs it.
+  /// False if the batch was counted before: it counts once, even if several workers run it.
   bool add(int64_t batch) {
     if (batch < oldest_ || !later_.insert(batch).second) return false;
     while (!later_.empty() && *later_.begin() == oldest_) {

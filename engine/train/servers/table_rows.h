@@ -1,6 +1,6 @@
 // The rows of one table that one server holds. A row is made when it is first trained, with the values that the whole
-// table would have there, and takes memory from then on alone. With admit_after: n its first n - 1 updates are only
-// counted. With expire_after: n a row that n updates have left alone is dropped.
+// table would have there, and takes memory only from then on. With admit_after: n its first n - 1 updates are only
+// counted. With expire_after: n a row that n consecutive updates have not changed is dropped.
 //
 //   row   weight[units] | state 0[units] | state 1[units] …      of OptimizerDef::states
 #pragma once
@@ -28,7 +28,7 @@ class TableRows {
 
   /// Their weights, [ids, units]. Rows that do not exist have their initial values, and are still not made.
   void read(std::span<const int32_t> ids, float* out) const;
-  /// One step of the job's optimizer on these rows alone; each id once. `gradients`: [ids, units]; `norm`: the squared
+  /// One step of the job's optimizer on only these rows; each id once. `gradients`: [ids, units]; `norm`: the squared
   /// norm of all gradients, if the job clips. Makes rows that do not exist and are admitted. Call it once for each
   /// update of the server, also without ids.
   void update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars);

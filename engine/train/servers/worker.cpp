@@ -228,7 +228,7 @@ bool AsyncWorker::validation_is_due(int64_t steps) const {
   return false;
 }
 
-/// Batches that have started are run to their end, by whichever worker; nothing else starts.
+/// Batches that have started are finished, by any worker; no other batch starts.
 void AsyncWorker::end_by_rule(const ValidationReport& report) {
   if (!job_.spec.train.stop_when || !stop_reason_.empty()) return;
   stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);

@@ -1,5 +1,5 @@
 // An asynchronous worker: claims batches, and runs its program on each, between a pull and a push. It waits for servers
-// alone, never for another worker.
+// only, never for another worker.
 #pragma once
 
 #include <cstdint>

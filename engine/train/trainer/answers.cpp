@@ -22,7 +22,7 @@ std::optional<int64_t> ignored_label(const JobSpec& spec) {
   return spec.loss->attrs.integer("ignore_index");
 }
 
-/// Labels are read without the images beside them, so a cache would only take memory.
+/// Labels are read without the images, so a cache would only take memory.
 DatasetSpec without_cache(DatasetSpec set) {
   set.cache = "none";
   return set;

@@ -1,5 +1,5 @@
 // The answers of a network to the samples of a set: what the loss reads, as probabilities of classes or as numbers,
-// beside the labels of the samples if they have any.
+// together with the labels of the samples if they have any.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The texts that `trainctl generate` asks for. The launcher writes it beside the job; each rank reads it.
+// The texts that `trainctl generate` asks for. The launcher writes it to the folder of the job; each rank reads it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace trainctl {
 
 enum class GenerationFormat : uint8_t {
-  text,   ///< the generated text alone, as it is generated
+  text,   ///< only the generated text, while it is generated
   pairs,  ///< each prompt with its text
   json,   ///< one JSON object per prompt, on a line
 };

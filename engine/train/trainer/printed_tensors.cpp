@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// The dim along which micro-batches follow each other; -1: none, or the batch is merged behind another dim.
+/// The dim along which micro-batches follow each other; -1: none, or the batch is merged with a dim before it.
 int batch_dim(const Tensor& tensor) { return tensor.batch.outer == 1 ? tensor.batch.dim : -1; }
 
 /// "32..63 of 64"; of a whole dim "0..9".

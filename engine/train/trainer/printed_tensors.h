@@ -35,7 +35,7 @@ class PrintedTensors {
     bool known = true, first_holder = true;
   };
   Known find(TensorId tensor, const Operand& printed) const;
-  /// hybrid_parallel: `found` is this rank's part alone, and becomes a part of the whole if there is one.
+  /// hybrid_parallel: `found` is only this rank's part, and becomes a part of the whole if there is one.
   void place_by_hand(TensorId tensor, Known& found) const;
 
   const PlannedJob& job_;

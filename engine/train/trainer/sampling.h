@@ -1,5 +1,5 @@
 // Chooses the next token of a text from its logits, as the logits processors of transformers do, in their order:
-// repetition penalty, temperature, top-k, top-p. A random choice depends on the seed, the text and the position alone,
+// repetition penalty, temperature, top-k, top-p. A random choice depends only on the seed, the text and the position,
 // so it is the same under every plan.
 #pragma once
 

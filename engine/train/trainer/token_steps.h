@@ -3,7 +3,7 @@
 //   rank 0   order (tokens, first positions) to all | step | logits of all ranks | next tokens | order ..
 //   others   order                                  | step | logits to rank 0    |             | order ..
 //
-// Orders and logits are messages between hosts' memories, beside the communication of the programs.
+// Orders and logits are messages between the memories of hosts, separate from the communication of the programs.
 #pragma once
 
 #include <functional>

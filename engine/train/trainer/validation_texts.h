@@ -1,5 +1,5 @@
 // validation.generate: the texts of a request, with the weights that a training has at its validations. The programs of
-// the generation have an arena of their own beside the training's.
+// the generation have an arena of their own, separate from the training's.
 #pragma once
 
 #include <vector>

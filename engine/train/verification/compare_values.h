@@ -1,4 +1,4 @@
-// How far two runs of a job are apart, tensor by tensor.
+// The distance between two runs of a job, tensor by tensor.
 #pragma once
 
 #include <set>
@@ -12,7 +12,7 @@ namespace trainctl {
 
 /// The norm of the difference relative to the norm of what is expected, and where it is largest.
 struct ValueDifference {
-  double largest = 0;                 ///< infinite if a value is not finite in one run alone
+  double largest = 0;                 ///< infinite if a value is not finite in only one of the runs
   std::string at;                     ///< "fc1.weight" or "step 3"; empty: there is no difference
   std::vector<std::string> findings;  ///< differences above the tolerance, the largest first
 };
@@ -30,7 +30,8 @@ ValueDifference compare_tensors(const TensorValues& values, const TensorValues& 
 ValueDifference compare_moves(const TensorValues& values, const TensorValues& expected, const TensorValues& start,
                               double tolerance, double floor, const std::set<std::string>& left_out = {});
 
-/// Tensors whose gradients are rounding alone: their norms are below `floor` of that of all gradients together.
+/// Tensors whose gradients are only rounding errors: their norms are below `floor` times that of all gradients
+/// together.
 std::set<std::string> rounding_alone(const TensorValues& gradients, double floor);
 
 /// The names of tensors that differ in a bit, and "losses".

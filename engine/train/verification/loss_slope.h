@@ -1,6 +1,6 @@
 // Compares the gradients of a job with its loss: along a direction d in the space of the weights, the loss changes by
 // (L(w + h d) - L(w - h d)) / 2h, which must be the product of the gradient and d. This needs no second implementation:
-// a kernel whose result is wrong in the forward pass or in the backward pass alone breaks the equation.
+// a kernel whose result is wrong only in the forward pass or only in the backward pass breaks the equation.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct LossSlope {
   double uncertainty = 0;  ///< relative: by how much the slopes of steps of three lengths differ, and rounding
 
   double difference() const;  ///< relative
-  /// Steps of other lengths give other slopes: the loss is not smooth there, and says nothing about the gradient.
+  /// Steps of other lengths give other slopes: the loss is not smooth there, so the slope cannot check the gradient.
   bool is_uncertain() const { return uncertainty > difference() / 2; }
 };
 

@@ -219,7 +219,7 @@ std::optional<PlannedJob> try_plan(const JobSpec& spec) {
   }
 }
 
-/// Optimizers that divide by the size of a gradient make whole steps of gradients that are rounding alone, and hide a
+/// Optimizers that divide by the size of a gradient turn rounding errors into steps of full size, and hide a
 /// gradient that has the wrong scale. A large `eps` prevents both.
 void raise_eps(OptimizerSpec& optimizer) {
   const OptimizerDef* def = find_optimizer(optimizer.type);

@@ -1,5 +1,5 @@
 // Mixup and CutMix: each row of a batch is mixed with the next one (the last with the first), and its label with that
-// row's label. The result depends on the random numbers of the batch alone, not on which worker reads a row.
+// row's label. The result depends only on the random numbers of the batch, not on which worker reads a row.
 //
 //   mixup    row i = share * row i + (1 - share) * row i+1                       Zhang et al. 2018
 //   cutmix   a box of row i+1 in row i; share is the rest of row i               Yun et al. 2019

@@ -54,7 +54,7 @@ class EncodedImage {
   ImageSize size_;
 };
 
-/// Reads the upright size from the headers alone.
+/// Reads the upright size; reads only headers.
 ImageSize image_size(std::span<const std::byte> file, const std::string& name);
 /// Opens and decodes an image; the same as EncodedImage::decode.
 int decode_image(std::span<const std::byte> file, const std::string& name, const DecodeRequest& request, Image& out);

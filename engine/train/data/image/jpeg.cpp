@@ -33,7 +33,7 @@ namespace {
 constexpr int kMostScans = 200;
 
 struct Errors {
-  jpeg_error_mgr manager;  // first: libjpeg knows the address of it alone
+  jpeg_error_mgr manager;  // first: libjpeg passes only its address
   std::jmp_buf back;
   char message[JMSG_LENGTH_MAX];
 };

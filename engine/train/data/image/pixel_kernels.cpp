@@ -36,7 +36,7 @@ void reverse(const std::byte* row, int64_t pixels, std::byte* to) {
 template <>
 void reverse<3>(const std::byte* row, int64_t pixels, std::byte* to) {
   const std::byte* from = row + (pixels - 1) * 3;
-  if (pixels > 0) std::memcpy(to, from, 3);  // nothing behind the row is read
+  if (pixels > 0) std::memcpy(to, from, 3);  // nothing after the row is read
   for (int64_t x = 1; x + 1 < pixels; ++x) std::memcpy(to += 3, from -= 3, 4);
   if (pixels > 1) std::memcpy(to + 3, from - 3, 3);
 }

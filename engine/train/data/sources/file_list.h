@@ -1,4 +1,4 @@
-// The files of a set, and refusals of those that no source reads.
+// The files of a set, and errors for files that no source reads.
 #pragma once
 
 #include <string>

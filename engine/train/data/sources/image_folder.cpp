@@ -75,7 +75,7 @@ Listing list_folder(const std::string& folder) {
   return listing;
 }
 
-/// The images of a folder and of those in it, at any depth.
+/// The images of a folder and of its subfolders, at any depth.
 class Walk {
  public:
   explicit Walk(ImageNames& names) : names_(names) {}

@@ -166,7 +166,7 @@ class TarSet : public Source {
     return *std::prev(next);
   }
 
-  /// Names are in the tar file alone.
+  /// Only the tar file has the names.
   std::string member_name(const Shard& shard, const TarPart& at) const {
     const auto file = files_.get(static_cast<size_t>(&shard - shards_.data()));
     TarReader reader([&](int64_t from, std::span<uint8_t> to) { file->read(from, to); }, file->bytes(), file->path(),
@@ -211,7 +211,7 @@ class TarSet : public Source {
     }
   }
 
-  /// The first sample says what the arrays of all of them are.
+  /// The arrays of all samples have the shapes and types of those of the first one.
   void learn_array(size_t field) {
     const Shard& shard = shard_of(0);
     const TarPart at = part(shard, 0, field);

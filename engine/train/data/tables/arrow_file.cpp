@@ -118,7 +118,7 @@ class ArrowTable final : public TableFile {
       try {
         read_arrow_value(*schema_.children[c], array_of(*group, c), at, columns_[c], out[i]);
       } catch (const EnvError& error) {
-        throw EnvError(fmt::format("{}: \'{}\' {}", where(row), printable(columns_[c].name), error.what()));
+        throw_at(row, c, error);
       }
     }
   }

@@ -46,7 +46,7 @@ std::string percent_encoded(const std::string& text, bool keeps_slashes);
 
 // For the flat answers of stores, which are too simple for an XML library:
 
-/// The text of the first element <name> from `at` on, with entities replaced; moves `at` behind it. Nothing: there is
+/// The text of the first element <name> from `at` on, with entities replaced; moves `at` to after it. Nothing: there is
 /// none.
 std::optional<std::string> next_element(const std::string& xml, const std::string& name, size_t& at);
 /// The same without replacing entities, for an element that contains others.
