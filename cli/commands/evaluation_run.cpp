@@ -83,7 +83,7 @@ QuietStdout::~QuietStdout() {
 void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
   command.add_option("--checkpoint", checkpoint,
                      "Checkpoint to use: best, latest, a run (folder or number), a folder, or weights for those that "
-                     "the job starts from; default: of the job's newest run the best checkpoint if the job sets "
+                     "the job starts from; default: the best checkpoint of the job's newest run if the job sets "
                      "train.checkpoint.keep_best, otherwise the newest one");
 }
 

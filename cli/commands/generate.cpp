@@ -153,7 +153,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& options) {
   command.add_option("--top-k", options.top_k, "Choose among the K most probable tokens; 0: among all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
   command
-      .add_option("--top-p", options.top_p, "Choose among the most probable tokens that have probability P together")
+      .add_option("--top-p", options.top_p, "Choose among the most probable tokens whose probabilities add up to P")
       ->check(CLI::Range(0.0, 1.0));
   command
       .add_option("--repetition-penalty", options.repetition_penalty, "Above 1: makes tokens of the text less probable")

@@ -156,7 +156,7 @@ void add_init_command(CLI::App& app, Action& chosen) {
       command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
   command
       ->add_option("--from", options->from,
-                   "Model folder in the format of Hugging Face (config.json, model.safetensors): the job of its model")
+                   "Model folder in the format of Hugging Face (config.json, model.safetensors): write a job for this model")
       ->excludes(name);
   auto* task =
       command

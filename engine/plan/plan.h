@@ -112,7 +112,7 @@ struct Plan {
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
   /// optimizer_shard.within_host: the axes along which a stage's ranks are on one host. Shards are of these ranks
-  /// alone; what each host has summed is then summed over hosts. Null: shards are of all ranks that sum a gradient.
+  /// only; the sums of the hosts are then summed over hosts. Null: shards are of all ranks that sum a gradient.
   std::optional<Axes> shard_axes;
   bool offloads_optimizer = false;      ///< its state is in the memory of the host (kHostOffset in compile/program.h)
   int64_t bucket_bytes = kBucketBytes;  ///< size limit of a bucket at levels 0 to 2

@@ -1,6 +1,8 @@
 // Plan and programs -> the report of `trainctl plan`.
 #include "engine/compile/report/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,7 @@
 #include "engine/compile/report/parallel_sizes.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
+#include "engine/compile/report/token_traffic.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
@@ -474,6 +477,11 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = local_shards_report(graph, plan, spec.parallel.full_batch);
+  if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
+    report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
+    report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
+                                          format_bytes(tokens.expected), format_bytes(tokens.most)));
+  }
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;
