@@ -12,9 +12,9 @@
 //   3 ranks, 2 groups     |   rank 0    |   rank 1    |   rank 2    |
 //   pieces                |  0  5  6 11 |  1  4  7 10 |  2  3  8  9 |
 //
-// Ops whose results depend on positions have the attr kRowOrder, the number of ranks, and kRowGroups if there are
-// several groups. With kOrdersDocuments a load puts the documents of a sample in an order in which all ranks have about
-// the same work (engine/train/data/document_order.h).
+// Ops whose results depend on positions have the attr kRowOrder, the number of ranks, and if they know positions only
+// within documents kRowGroups, the number of groups. Loads with kRowGroups put the documents of a sample in an order in
+// which all ranks have about the same work (engine/train/data/document_order.h).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,6 @@ namespace trainctl {
 
 inline constexpr const char* kRowOrder = "row_order";
 inline constexpr const char* kRowGroups = "row_groups";
-inline constexpr const char* kOrdersDocuments = "orders_documents";
 
 struct RowOrder {
   int64_t piece = 0;   ///< rows of a piece; 0: rows are stored by position

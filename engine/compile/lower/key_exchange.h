@@ -81,7 +81,7 @@ class KeyExchange {
   }
   void reorder(const View& from, const View& to, bool to_order) {
     Attrs attrs{{kRowOrder, order_.ranks}};
-    if (order_.groups > 1) attrs.set(kRowGroups, order_.groups);
+    if (node_.attrs.has(kRowGroups)) attrs.set(kRowGroups, order_.groups);
     if (to_order) attrs.set("to_order", true);
     l_.emit_kernel("reorder " + from.operand.tensor, reorder_rows_kernel, std::move(attrs), {from}, {to},
                    Purpose::redistribute);
