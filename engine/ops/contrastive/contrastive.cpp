@@ -134,10 +134,8 @@ extern const OpDef row_index_op = {
     },
     .rule = [](Infos, const Attrs&) -> RuleText { return {"a->a"}; },
     .kernel = {.name = "row_index",
-               .cost =
-                   [](Infos, Infos out, const Attrs&) {
-                     return Cost{.bytes = static_cast<double>(bytes_of(out[0]))};
-                   },
+               .cost = [](Infos, Infos out,
+                          const Attrs&) { return Cost{.bytes = static_cast<double>(bytes_of(out[0]))}; },
                .example =
                    [] {
                      using namespace example;
@@ -160,7 +158,8 @@ extern const LossDef cosine_embedding_loss = {
 extern const LossDef triplet_loss = {
     .name = "triplet",
     .doc = "mean of max(0, |a - p| - |a - n| + margin) of three outputs: anchor, positive, negative; it has no label",
-    .fields = {number("margin", "How much farther than the positive the negative should be.").defaults(1.0).at_least(0)},
+    .fields =
+        {number("margin", "How much farther than the positive the negative should be.").defaults(1.0).at_least(0)},
     .op = &mean_value_op,
     .num_outputs = 3,
     .label_use = LabelUse::none,
