@@ -9,19 +9,7 @@ namespace trainctl {
 namespace {
 
 int num_hosts(const LaunchSpec& launch) {
-  switch (launch.target) {
-    case Target::slurm:
-      return launch.slurm.nodes;
-    case Target::pbs:
-      return launch.pbs.nodes;
-    case Target::lsf:
-      return launch.lsf.nodes;
-    case Target::kubernetes:
-    case Target::compose:
-      return launch.kubernetes.pods;
-    case Target::hosts:
-      break;
-  }
+  if (launch.target != Target::hosts) return managed_hosts(launch);
   if (!launch.hostfile.empty()) return 0;
   if (launch.hosts.empty()) return 1;
   return static_cast<int>(place_ranks(parse_hosts(launch.hosts), launch.ranks).hosts.size());

@@ -103,9 +103,9 @@ class Einsum {
       for (size_t d = 0; d < shape.size(); ++d) {
         const auto [size, added] = sizes_.emplace(equation.operands[i][d], shape[d]);
         if (size->second != shape[d])
-          throw ShapeError(
-              fmt::format("the letter '{}' is a dim of {} and one of {}", size->first, size->second, shape[d]),
-              "equation");
+          throw ShapeError(fmt::format("the letter '{}' stands for a dim of {} and for one of {}", size->first,
+                                       size->second, shape[d]),
+                           "equation");
       }
     }
   }

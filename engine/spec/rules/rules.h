@@ -37,6 +37,7 @@ void ranks_fit_on_the_hosts(RuleContext& r);
 void elastic_runs_have_hosts(RuleContext& r);
 void cluster_manager_assigns_the_hosts(RuleContext& r);
 void volumes_have_a_path(RuleContext& r);
+void spot_notices_have_an_address(RuleContext& r);
 void trackers_differ(RuleContext& r);
 
 // parallel.cpp
@@ -116,8 +117,6 @@ void metric_is_known(RuleContext& r, const std::string& path, const std::string&
 std::string number(int64_t value);
 /// Returns the twelve smallest divisors as a list: "1, 2, 4, 8".
 std::string divisors(int64_t value);
-/// The number of nodes or pods; launch.target is not hosts.
-int managed_hosts(const LaunchSpec& launch);
 /// True if `path` of the data set is one folder, in which the type or `fields` determine the names of the files.
 bool is_one_folder(const DatasetSpec& set);
 bool has_source_called(const DatasetSpec& mix, const std::string& name);
