@@ -41,7 +41,7 @@ std::optional<ChannelsLast> reindexed_images(Infos in, const Attrs& attrs) {
   return form;
 }
 
-Attrs example_reindex() {
+Attrs reindex_example() {
   return {{"dim", int64_t{1}}, {"before", int64_t{2}}, {"after", int64_t{2}}, {"mode", std::string("reflect")}};
 }
 
@@ -113,7 +113,7 @@ extern const OpDef reindex_op = {
                      using namespace example;
                      return KernelExample{.what = "y = x along a dim, continued from x beyond its ends",
                                           .inputs = {{kMatrix}},
-                                          .attrs = example_reindex()};
+                                          .attrs = reindex_example()};
                    }},
     .attrs_name_places = true,
 };
@@ -129,7 +129,7 @@ extern const OpDef reindex_grad_op = {
                .example =
                    [] {
                      using namespace example;
-                     Attrs attrs = example_reindex();
+                     Attrs attrs = reindex_example();
                      attrs.set("size", kCols - 4);
                      return KernelExample{.what = "dx = dy summed over the elements of y that have x",
                                           .inputs = {{kMatrix}},
