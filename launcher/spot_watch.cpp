@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 
 constexpr auto kPollInterval = std::chrono::seconds(5);  // AWS advises 5 s for its notice of 120 s; Azure's is 30 s
 constexpr auto kResponseTime = std::chrono::seconds(4);
-constexpr size_t kMostBytes = size_t{1} << 20;
+constexpr size_t kMostNoticeBytes = size_t{1} << 20;
 constexpr const char* kMetadataAddress = "169.254.169.254:80";
 
 struct Request {
@@ -76,7 +76,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     });
   }
   void read() {
-    asio::async_read(socket_, asio::dynamic_buffer(received_, kMostBytes),
+    asio::async_read(socket_, asio::dynamic_buffer(received_, kMostNoticeBytes),
                      [self = shared_from_this()](const auto& error, size_t) {
                        if (error == asio::error::eof) self->response_ = parse_response(self->received_);
                        self->finish();

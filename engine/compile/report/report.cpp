@@ -40,8 +40,8 @@ void append(Json::object_t& to, const char* name, Value&& value, Rest&&... rest)
   append(to, std::forward<Rest>(rest)...);
 }
 
-/// An object of names, each followed by its value. A list of pairs would be made as an array of arrays first, which
-/// takes long for what there are many of.
+/// A JSON object from names, each followed by its value. Faster than an initializer list, which nlohmann::json first
+/// turns into an array of arrays; the report has many rows.
 template <class... Each>
 Json object(Each&&... each) {
   Json::object_t fields;
@@ -122,7 +122,7 @@ size_t mark_narrow_layers(const Graph& graph, const RankClasses& classes, Json& 
   return marked;
 }
 
-/// The groups that the report's rows refer to, each kind once: its id is its index.
+/// The process groups that the report's rows refer to. A row refers to a kind of group by its index in this table.
 class GroupTable {
  public:
   explicit GroupTable(const RankClasses& classes) : classes_(classes), ids_(classes.groups.size(), -1) {}
@@ -177,7 +177,7 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
 /// Redistributions and transfers of one micro-batch: the same step over several groups is one row.
 Json redistributions_json(const RankClasses& classes, GroupTable& table) {
   using Key = std::tuple<int, std::string, std::string, std::string, int64_t>;
-  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // and the classes in them
+  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // kind of group -> the rank classes in it
   std::vector<Key> order;
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     const Program& program = classes.programs[c];
@@ -409,7 +409,7 @@ Json validation_rows(const RankClasses& validation) {
   return rows;
 }
 
-/// Null: they do not form a product.
+/// Null if the sizes of the plan do not form a product.
 static Json sizes_json(const Graph& graph, const Plan& plan) {
   const std::optional<ParallelSizes> sizes = parallel_sizes(graph, plan);
   if (!sizes) return nullptr;
@@ -417,7 +417,7 @@ static Json sizes_json(const Graph& graph, const Plan& plan) {
           {"pipeline", sizes->pipeline}, {"copies", sizes->copies}, {"sequence_parallel", sizes->sequence_parallel}};
 }
 
-/// Asynchronous: a step is one worker's.
+/// One rank of each class: in asynchronous mode a step is that of one worker.
 static RankClasses one_of_each(RankClasses classes) {
   for (std::vector<int>& ranks : classes.ranks) ranks.resize(1);
   return classes;

@@ -1,4 +1,4 @@
-// Sums along dim in double, for up to kTile neighbouring elements of the inner dims at a time.
+// Sums along dim in double, for up to kCumsumTile neighbouring elements of the inner dims at a time.
 #include <algorithm>
 
 #include "engine/ops/cpu/threads_cpu.h"
@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kTile = 64, kWorthAThread = 32768;
+constexpr int64_t kCumsumTile = 64, kCumsumThreadWork = 32768;
 
 CpuKernel prepare_cumsum(const KernelCall& call) {
   const TensorArg& x = call.in[0];
@@ -18,13 +18,13 @@ CpuKernel prepare_cumsum(const KernelCall& call) {
   for (size_t d = dim + 1; d < x.shape.size(); ++d) inner *= x.shape[d];
   return [=, from = x.as<float>(), to = call.out[0].as<float>(), reverse = call.attrs.flag("reverse"),
           threads = call.threads] {
-    const int64_t tiles = (inner + kTile - 1) / kTile;
-    const int64_t least = kWorthAThread / std::max<int64_t>(1, n * std::min(inner, kTile));
+    const int64_t tiles = (inner + kCumsumTile - 1) / kCumsumTile;
+    const int64_t least = kCumsumThreadWork / std::max<int64_t>(1, n * std::min(inner, kCumsumTile));
     cpu::over_range(threads, outer * tiles, least, [&](int64_t begin, int64_t end) {
       for (int64_t tile = begin; tile < end; ++tile) {
-        const int64_t first = tile % tiles * kTile, width = std::min(kTile, inner - first);
+        const int64_t first = tile % tiles * kCumsumTile, width = std::min(kCumsumTile, inner - first);
         const int64_t base = tile / tiles * n * inner + first;
-        double sums[kTile] = {};
+        double sums[kCumsumTile] = {};
         for (int64_t step = 0; step < n; ++step) {
           const int64_t at = base + (reverse ? n - 1 - step : step) * inner;
           for (int64_t k = 0; k < width; ++k) {

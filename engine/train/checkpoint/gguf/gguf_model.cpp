@@ -63,7 +63,7 @@ std::optional<NameInBlock> in_block(const std::string& name, const std::string& 
                      name.substr(number_end + 1, end - number_end - 1), name.substr(end)};
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+[[noreturn]] void refuse_model(const std::string& what, const std::string& hint) {
   throw SpecError({}, "--format", what, hint);
 }
 
@@ -78,12 +78,12 @@ std::vector<std::string> known_types() {
 GgufModel::GgufModel(const Json& config) : config_(config), type_(field_or(config, "model_type", "")) {
   const auto found = architectures().find(type_);
   if (found == architectures().end())
-    refuse("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
+    refuse_model("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
            "supported types: " + join(known_types()) + "; export a model folder with -o FOLDER/");
   architecture_ = found->second;
   const std::vector<std::string> known = {"", "default", "linear", "llama3"};
   if (const std::string kind = rotary_type(); std::find(known.begin(), known.end(), kind) == known.end())
-    refuse("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
+    refuse_model("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
 }
 
 /// transformers 5 has the base and the scaling together, for Gemma by kind of attention.
@@ -102,7 +102,7 @@ std::string GgufModel::rotary_type() const { return field_or(rotary(), "rope_typ
 int64_t GgufModel::whole(const char* field) const {
   const auto value = field_or(config_, field, int64_t{0});
   if (value <= 0)
-    refuse(std::string("config.json has no ") + field, "export a model folder first and look at its config.json");
+    refuse_model(std::string("config.json has no ") + field, "export a model folder first and look at its config.json");
   return value;
 }
 
@@ -217,7 +217,7 @@ std::optional<GgufPlace> GgufModel::place_in_gpt2(const std::string& full) const
   const std::optional<NameInBlock> inside = in_block(name, "h.");
   const auto known = inside ? names_in_block().find(inside->layer) : names_in_block().end();
   if (known == names_in_block().end())
-    refuse("gguf has no name for the tensor " + full, "it is not part of a gpt2 model");
+    refuse_model("gguf has no name for the tensor " + full, "it is not part of a gpt2 model");
   return GgufPlace{.name = "blk." + inside->block + "." + known->second + inside->end,
                    .is_transposed = inside->end == ".weight" && inside->layer.find("c_") != std::string::npos};
 }
@@ -237,7 +237,7 @@ std::optional<GgufPlace> GgufModel::place_in_decoder(const std::string& name) co
   const std::optional<NameInBlock> inside = in_block(name, "model.layers.");
   const auto known = inside ? names_in_block().find(inside->layer) : names_in_block().end();
   if (known == names_in_block().end())
-    refuse("gguf has no name for the tensor " + name, "it is not part of a " + type_ + " model");
+    refuse_model("gguf has no name for the tensor " + name, "it is not part of a " + type_ + " model");
   const bool is_after = is_gemma() && inside->layer == "post_attention_layernorm";
   place.name = "blk." + inside->block + "." + (is_after ? "post_attention_norm" : known->second) + inside->end;
   if (architecture_ == "llama" && inside->layer == "self_attn.q_proj") place.paired_heads = heads();
