@@ -17,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using Settings = std::vector<std::pair<std::string, GgufSetting>>;
+
 /// Kinds of tokens in the format.
 enum TokenKind : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
