@@ -7,6 +7,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/rank_classes.h"
 #include "tests/compile/jobs.h"
+#include "tests/compile/merged_classes.h"
 
 using namespace trainctl;
 
@@ -23,7 +24,8 @@ Job shared_rows(const std::string& name, const std::string& method, int context,
 
 int count(const Program& program, Opcode opcode, const std::string& op = "") {
   int n = 0;
-  for (const Instruction& i : program.instructions) n += i.opcode == opcode && (op.empty() || i.op == op) ? 1 : 0;
+  for (const Instruction& i : program.instructions)
+    n += i.opcode == opcode && !i.idle && (op.empty() || i.op == op) ? 1 : 0;
   return n;
 }
 
@@ -57,10 +59,20 @@ TEST_CASE("rows that cannot be balanced leave out the blocks that no row sees") 
   CHECK(calls == std::vector<int>{2, 4, 6, 8});
 }
 
-TEST_CASE("the ranks of a ring are compiled one by one, and verified together") {
-  const Job j = shared_rows("llama", "ring", 2, {"parallel.stages=2", "parallel.micro_batches=4"}, 2);
+TEST_CASE("the ranks of a balanced ring are one class in each stage") {
+  const Job j = shared_rows("llama", "ring", 3, {"parallel.stages=2", "parallel.micro_batches=4"}, 2);
   const RankClasses classes = compile_classes(j.graph, j.plan, CostModel());
-  CHECK(classes.programs.size() == 4);
+  CHECK(classes.programs.size() == 2);
+  for (int rank = 0; rank < 6; ++rank) {
+    const Program own = compile(j.graph, j.plan, CostModel(), rank), seen = classes.of_rank(rank);
+    CHECK(text_of_class(own, j.plan.mesh) == text_of_class(classes.program_of(rank), j.plan.mesh));
+    for (size_t i = 0; i < own.instructions.size(); ++i) CHECK(own.instructions[i].peer == seen.instructions[i].peer);
+  }
+}
+
+TEST_CASE("the ranks of a ring with a window are compiled one by one, and verified together") {
+  const Job j = shared_rows("llama", "ring", 3, {"modules.block.attn.window=3"});
+  CHECK(compile_classes(j.graph, j.plan, CostModel()).programs.size() == 3);
 }
 
 TEST_CASE("gathered keys do not outlive their kernel") {
