@@ -113,6 +113,7 @@ struct Compiler {
   std::vector<BucketPlan> bucket_plans;  ///< buckets of all stages; if empty, lay_out_variables plans them
   std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
   BufferId scalars = -1, loss = -1;      ///< loss: also the metrics
+  BufferId norms = -1;  ///< the last gradient norms (train.on_spike)
   std::vector<std::pair<BufferId, int64_t>>
       other_states;                                 ///< one per entry of program.other_states: bytes in the buffer
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter

@@ -93,6 +93,14 @@ std::vector<int> in_order_of_reduction(const Lowering& l) {
   return updated;
 }
 
+/// All ranks have the same norm and the same norms of earlier steps, and come to the same result.
+void limit_norm(Lowering& l, const View& norm) {
+  const SpikeSpec& spike = *l.c.plan.numerics.optimizer.on_spike;
+  Instruction i = once_per_step(Opcode::kernel, "limit clip_norm", &limit_norm_kernel);
+  i.attrs = {{"limit", spike.norm}, {"least", spike.least}, {"mean", spike.usual == "mean"}};
+  l.c.emit(std::move(i), {}, {norm, l.c.flat(l.c.norms, 0, 2 + spike.window, "last norms")});
+}
+
 /// All ranks have the same norm, so each writes its own number.
 void report_skip(Lowering& l, const View& norm) {
   const View skipped = l.c.flat(l.c.loss, l.c.num_reported(), 1, kSkippedMetric);
@@ -222,6 +230,7 @@ void finish_step(Lowering& l) {
     add_up_shards(l);
     norm = sum_of_squares(l);
   }
+  if (l.c.norms >= 0) limit_norm(l, *norm);
   if (l.c.reports_skips()) report_skip(l, *norm);
   for (int b : in_order_of_reduction(l)) {
     if (has_shard_to_add(l, b)) add_up_shards(l);
