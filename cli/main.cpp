@@ -36,7 +36,7 @@ Any field of the job file can be set on the command line: parallel.stages=2 laun
 A job can start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
 Exit codes: 0 success, 2 error in the job file or command line, 3 error of the machine (files, memory, network),
             4 bug in trainctl, 5 a rank failed or the loss is nan or infinite, 130 and 143 stopped by Ctrl-C and
-            SIGTERM; 1 checkpoint diff found a difference)";
+            SIGTERM; 1 diff or checkpoint diff found a difference)";
 
 /// cron and daemons may start this program with closed standard streams, whose descriptors later files would get.
 void open_standard_streams() {

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "launcher/failure_report.h"
@@ -55,6 +56,10 @@ class Supervisor {
   Outcome run() {
     ranks_.listen(events());
     await_interrupt();
+    if (launch_.spot.notices != SpotNotices::none)
+      spot_watch_.emplace(
+          loop_, launch_.spot, [this](const std::string& announced) { reclaimed(announced); },
+          [this](const std::string& message) { notice(message); });
     start_all();
     tick();
     for (;;) {
@@ -134,6 +139,14 @@ class Supervisor {
     });
   }
 
+  void reclaimed(const std::string& announced) {
+    if (supervision_.interrupt_signal() != 0) return;
+    spot_notice_ = announced;
+    supervision_.interrupted(SIGTERM, now());
+    notice(std::string(to_string(launch_.spot.notices)) + " will take this host away (" + announced + ")" +
+           first_answer());
+  }
+
   std::string first_answer() const {
     if (!supervision_.asking()) return ": asked the ranks to stop; a second signal kills them";
     char grace[32];
@@ -188,7 +201,8 @@ class Supervisor {
       if (!outcome.stopped_at_step) outcome.signal = 0;  // the signal came too late to have an effect
     }
     if (outcome.signal != 0) {
-      outcome.exit_code = 128 + outcome.signal;
+      outcome.exit_code = spot_notice_.empty() ? 128 + outcome.signal : kExitRequeue;
+      outcome.spot_notice = spot_notice_;
     } else if (outcome.cause.kind != Cause::Kind::none) {
       outcome.exit_code = kExitRankFailed;
     }
@@ -205,6 +219,8 @@ class Supervisor {
   /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<FailedAttempt> failed_attempts_;
+  std::optional<SpotWatch> spot_watch_;
+  std::string spot_notice_;
   uint64_t unheard_ = 0;  ///< number of looks at ranks whose hosts were disconnected
 };
 

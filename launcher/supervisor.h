@@ -15,6 +15,7 @@
 #include "launcher/rank_runner.h"
 #include "launcher/run_directory.h"
 #include "launcher/spawn.h"
+#include "launcher/spot_watch.h"
 #include "launcher/supervision.h"
 
 namespace trainctl {
@@ -30,6 +31,7 @@ struct Launch {
   /// SIGTERM.
   bool stops_after_step = false;
   Supervision::Limits limits = {};
+  SpotSettings spot = {};  ///< a notice asks the ranks to stop, as SIGTERM does
   LogLimits log_limits = {};
   /// One per place, from bindings() of binding.h; empty: no rank is bound, and all share the cores equally.
   std::vector<RankBinding> bindings = {};
@@ -43,8 +45,9 @@ struct FailedAttempt {
 };
 
 struct Outcome {
-  int exit_code = 0;                       ///< 0, kExitRankFailed, or 128 + signal
+  int exit_code = 0;                       ///< 0, kExitRankFailed, kExitRequeue, or 128 + signal
   int signal = 0;                          ///< the user's signal that ended the run; 0: none
+  std::string spot_notice;                 ///< the announcement that ended the run; empty: there was none
   std::optional<int64_t> stopped_at_step;  ///< ended at the end of this step, on request
   double seconds = 0;
   bool disk_hangs = false;  ///< files in the run's folder can be neither written nor read

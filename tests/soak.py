@@ -51,6 +51,7 @@ def campaigns(build, seed):
     if (binaries / "test_cuda_emulated").exists():
         yield "emulated random jobs", python("random_jobs/random_jobs.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
                                              "--ranks", "1,2,3,4", "--jobs", 100, "--seed", 100 + seed)
+        yield "every cut emulated", [binaries / "test_cuda_emulated", "--test-case=every cut*GPU too"]
         yield "large emulated kernels", [binaries / "test_cuda_emulated", f"--test-case={LONG_EMULATED}"]
 
 

@@ -36,7 +36,7 @@ struct DiffArguments {
 };
 
 std::string distance_text(double distance) {
-  return std::isfinite(distance) ? fmt::format("{:.2e}", distance) : std::string("not finite, or in one run alone");
+  return std::isfinite(distance) ? fmt::format("{:.2e}", distance) : std::string("not finite, or only in one run");
 }
 
 std::string difference_text(const RunDifference& found, const std::string& a, const std::string& b) {

@@ -17,6 +17,7 @@
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
+#include "engine/spec/replicas.h"
 #include "engine/train/checkpoint/save_policy.h"
 #include "engine/train/data/dataset.h"
 
@@ -28,6 +29,7 @@ constexpr const char* kEvaluations = "/evaluations";
 /// Turns off what only a training run does: saving, restarting, printing. Rows that pad a batch do not count, so the
 /// batch may have any size that is divisible among the ranks.
 JobSpec for_evaluation(JobSpec spec) {
+  spec = without_local_steps(std::move(spec));
   spec.train.checkpoint.emplace().every = "none";
   spec.train.stop_when.reset();
   spec.launch.max_restarts = 0;
@@ -81,7 +83,7 @@ QuietStdout::~QuietStdout() {
 void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
   command.add_option("--checkpoint", checkpoint,
                      "Checkpoint to use: best, latest, a run (folder or number), a folder, or weights for those that "
-                     "the job starts from; default: of the job's newest run the best checkpoint if the job sets "
+                     "the job starts from; default: the best checkpoint of the job's newest run if the job sets "
                      "train.checkpoint.keep_best, otherwise the newest one");
 }
 

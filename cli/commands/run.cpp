@@ -114,17 +114,19 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
   return (*run)();
 }
 
-/// Continues a job that Slurm has started again, or whose pod 0 Kubernetes has replaced, from its newest checkpoint, if
-/// there is one. Kubernetes does not report how often it has started a pod.
+/// Continues a job that a queue has started again, or whose pod 0 Kubernetes has replaced, from its newest checkpoint,
+/// if there is one. Only Slurm reports how often it has started a job.
 void resume_earlier(const Task& task, ResumeOptions& resume) {
   const bool is_pod = task.by.manager == clusters::Manager::pods;
-  if (task.by.job.empty() || (task.by.restarts == 0 && !is_pod)) return;
+  const bool is_counted = !is_pod && task.by.manager != clusters::Manager::queue;
+  if (task.by.job.empty() || (task.by.restarts == 0 && is_counted)) return;
   if (!task.spec.train.saves_state() || resume.resume || !resume.from.empty()) return;
   const int run = earlier_run(task.by, task.spec.launch.log_dir);
   if (run > 0) resume.from = task.spec.launch.log_dir + "/" + std::to_string(run);
-  if (is_pod && run == 0) return;
-  std::cout << (is_pod ? "this job had an earlier pod 0"
-                       : "start " + std::to_string(task.by.restarts + 1) + " of Slurm job " + task.by.job)
+  if (!is_counted && run == 0) return;
+  std::cout << (is_pod       ? "this job had an earlier pod 0"
+                : is_counted ? "start " + std::to_string(task.by.restarts + 1) + " of Slurm job " + task.by.job
+                             : task.by.name + " job " + task.by.job + " has run before")
             << (run > 0 ? ": resuming from run " + std::to_string(run)
                         : ": no checkpoint yet, starting from the beginning")
             << std::endl;

@@ -1,4 +1,4 @@
-// trainctl translate: what names of other tools are in a job file.
+// trainctl translate: how names of other tools are written in a job file.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -109,7 +109,7 @@ int translate(const TranslateArguments& options) {
 
 void add_translate_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<TranslateArguments>();
-  auto* command = app.add_subcommand("translate", "Show what names of other tools are in a job file");
+  auto* command = app.add_subcommand("translate", "Show how names of other tools are written in a job file");
   command->add_option(
       "name", options->words,
       "Names (lr, batch_size, nn.Linear, cross_entropy), or configurations of other tools in JSON or YAML; "

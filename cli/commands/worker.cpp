@@ -120,6 +120,7 @@ class Worker {
     program_ = compile(*job_, options_.rank);
     if (job_->validation) beside_ = compile_validation(*job_, options_.rank);
     if (validates_averages(*job_)) exchange_ = compile_exchange(*job_, options_.rank);
+    if (job_->plan.has_replicas()) synchronization_ = compile_synchronization(*job_, options_.rank);
     start_up.ended("program");
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
@@ -403,6 +404,7 @@ class Worker {
     options.start_up = start_up;
     if (beside_) options.validation = &*beside_;
     if (exchange_) options.averages = &*exchange_;
+    if (synchronization_) options.synchronization = &*synchronization_;
     options.on_hang = [this](const EnvError& error) { end_now(error); };
     return options;
   }
@@ -463,6 +465,7 @@ class Worker {
         train(*job_, *program_, audit ? audit->communicator() : rendezvous.communicator(), observers, options);
     if (tables) tables->leave();
     if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
+    if (const auto bytes = rendezvous.token_bytes()) output.write_token_bytes(*bytes, result.steps);
     output.ended(result);
   }
 
@@ -486,6 +489,7 @@ class Worker {
   std::optional<PlannedJob> job_;
   std::optional<Program> program_, beside_;  ///< beside_: of the validation, or of prompts
   std::optional<Program> exchange_;          ///< exchanges weights and their averages around validations
+  std::optional<Program> synchronization_;   ///< updates the weights of all replicas (parallel.local_steps)
   std::optional<FileWatch> watch_;
 };
 

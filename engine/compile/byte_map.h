@@ -1,4 +1,4 @@
-// A value for every byte of the arena, stored as ranges of bytes with equal history.
+// A value for each byte of the arena, stored as ranges of bytes with the same value and history.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace trainctl {
 template <class T>
 class ByteMap {
  public:
-  /// Calls f(T&) for each range within [begin, end); bytes never touched have T{}. Ranges are split at the two
-  /// ends, so f may change them.
+  /// Calls f(T&) for each range within [begin, end); bytes that were never changed have T{}. Ranges are split at the
+  /// two ends, so f may change them.
   template <class F>
   void for_each(int64_t begin, int64_t end, F f) {
     if (begin >= end) return;

@@ -43,9 +43,9 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
 Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
                 const EvaluationOf* of = nullptr);
 
-/// Finds what many ranks keep from step to step, without their instructions: the variables and buckets of compile(),
-/// with the same parts in checkpoints. Only offsets in the arena and groups may differ. It lays out one rank of each
-/// stage; for the others it changes only what depends on the rank.
+/// Determines the state that each rank keeps from step to step, without its instructions: the variables and buckets of
+/// compile(), with the same shares of checkpoints. Only offsets in the arena and groups may differ. It lays out one
+/// rank of each stage; for the others it changes only what depends on the rank.
 class StateCompiler {
  public:
   /// The arguments must outlive it.

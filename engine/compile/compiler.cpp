@@ -14,7 +14,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_ran
     : graph(g),
       trained(of != nullptr ? of->trained : g),
       keeps_training_state(of == nullptr || of->beside_training),
-      exchanges_averages(of != nullptr && of->exchanges_averages),
+      only(of != nullptr ? of->only : EvaluationOf::Only::none),
       plan(p),
       cost(c),
       rank(of_rank),
@@ -37,6 +37,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_ran
   program.stage = is_server() ? 0 : stage;
   program.chunks = plan.chunks;
   program.rank_in_stage = rank_in_stage;
+  program.replicas = plan.replicas;
 }
 
 int Compiler::group_of(const std::vector<int>& ranks) {

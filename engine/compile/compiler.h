@@ -81,6 +81,7 @@ struct RankBucket {
   std::vector<BufferId> optimizer;
   BufferId other_states = -1;  ///< ParameterSums::states of all its parameters, which each rank has as a whole
   BufferId average = -1;       ///< one of `optimizer` if the update computes it
+  BufferId outer_momentum = -1;
   /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
 
@@ -100,7 +101,7 @@ struct Compiler {
   const Graph& graph;
   const Graph& trained;             ///< its updates determine the layout of variables: `graph`, unless in an evaluation
   const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
-  const bool exchanges_averages;    ///< EvaluationOf
+  const EvaluationOf::Only only;    ///< EvaluationOf
   const Plan& plan;
   const CostModel& cost;
   std::vector<Optimizer> optimizers;  ///< for parameters without a group, then for each group
@@ -139,7 +140,7 @@ struct Compiler {
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
     return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.average &&
-           !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
+           !plan.has_replicas() && !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
            plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
   /// True if the step reports whether its update was skipped, after the metrics.

@@ -7,9 +7,10 @@ namespace trainctl {
 
 /// Buckets, variables and everything else that lives as long as the program.
 void lay_out_variables(Compiler& c);
-/// Which rank writes which part of the variables into checkpoints: what several ranks hold is divided among them.
+/// Determines which rank writes which part of the variables into checkpoints: state that several ranks have is divided
+/// among them.
 void divide_storage(Compiler& c);
-/// Which images are stored channels last.
+/// Determines which images are stored channels last.
 void choose_formats(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
 void lower_stage(Compiler& c);
@@ -53,7 +54,7 @@ void update_early(Compiler& c);
 void group_launches(Compiler& c);
 /// Activations that wait for the backward pass are copied to the memory of the host, and back.
 void offload_activations(Compiler& c);
-/// Which instruction waits for which send, so that the sent buffer can be reused.
+/// Determines which instruction waits for which send, so that the sent buffer can be reused.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input whose lifetime ends there.
 void reuse_buffers(Compiler& c);

@@ -13,7 +13,8 @@ std::string_view to_string(Opcode opcode) {
 
 std::string_view to_string(Purpose purpose) {
   static constexpr std::string_view kNames[] = {"none",    "redistribute", "statistics", "pipeline", "gradient",
-                                                "weights", "clip",         "loss",       "layer",    "offload"};
+                                                "weights", "clip",         "loss",       "layer",    "offload",
+                                                "outer"};
   return kNames[static_cast<int>(purpose)];
 }
 

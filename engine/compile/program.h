@@ -52,8 +52,9 @@ enum class Purpose : uint8_t {
   weights,
   clip,
   loss,
-  layer,   ///< hybrid's own collectives
-  offload  ///< to the memory of the host, and back
+  layer,    ///< hybrid's own collectives
+  offload,  ///< to the memory of the host, and back
+  outer     ///< the difference of weights between replicas that train local steps
 };
 std::string_view to_string(Purpose purpose);
 
@@ -195,6 +196,9 @@ struct Bucket {
   std::vector<int64_t> scale_offsets;
   int64_t average_offset = -1;  ///< f32, whole or shard: the weights' average (kAverageSlot), if there is one
 
+  /// f32, whole or shard: the momentum of parallel.outer, whose weights are at average_offset.
+  int64_t outer_momentum_offset = -1;
+
   /// The update itself computes the average, which is one of its states.
   bool computes_average() const {
     return std::find(optimizer_offsets.begin(), optimizer_offsets.end(), average_offset) != optimizer_offsets.end();
@@ -266,6 +270,7 @@ struct Program {
   int server = -1;  ///< index among the servers; -1: a worker
   int stage = 0;
   int rank_in_stage = 0;
+  int replica = 0, replicas = 1;  ///< parallel.local_steps: ranks with weights of their own
   int chunks = 1;  ///< number of chunks of layers that the stage holds
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
@@ -288,8 +293,13 @@ struct EvaluationOf {
   /// The arena is that of the training program: variables have the same offsets in both, and nothing that outlives a
   /// step is overwritten. Else there are only the weights that kernels read.
   bool beside_training = true;
-  /// The program only exchanges the weights with their average (optimizer.average): before a validation, and after it.
-  bool exchanges_averages = false;
+  /// The program runs nothing of the graph, but only one of these.
+  enum class Only : uint8_t {
+    none,
+    exchange,    ///< exchanges the weights with their average: before a validation, and after it
+    synchronize  ///< updates the weights of all replicas (parallel.local_steps)
+  };
+  Only only = Only::none;
 };
 
 /// One line per instruction: `trainctl show program`.

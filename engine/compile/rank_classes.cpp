@@ -102,6 +102,7 @@ RankClasses with_own_workers(RankClasses classes, int workers) {
 }  // namespace
 
 int rank_of_program(const Plan& plan, int rank) {
+  if (plan.has_replicas()) return rank % plan.ranks;
   return plan.is_asynchronous() ? std::max(rank - (plan.own_workers - 1), 0) : rank;
 }
 
@@ -112,6 +113,52 @@ Program of_own_worker(Program program, int workers, int rank) {
     if (i.opcode == Opcode::send || i.opcode == Opcode::recv) i.peer += workers - 1;
   return program;
 }
+
+Program of_replica(Program program, const Plan& plan, int replica, bool loads_own_rows) {
+  const int first = replica * plan.ranks;
+  program.rank += first;
+  program.replica = replica;
+  for (std::vector<int>& group : program.groups) {
+    const bool is_of_several = std::any_of(group.begin(), group.end(), [&](int r) { return r >= plan.ranks; });
+    if (!is_of_several)
+      for (int& rank : group) rank += first;
+  }
+  for (Instruction& i : program.instructions) {
+    if (i.opcode == Opcode::send || i.opcode == Opcode::recv) i.peer += first;
+    if (i.opcode != Opcode::load || !loads_own_rows) continue;
+    Operand& rows = i.outputs[0];
+    rows.global_offset[0] += replica * rows.global_shape[0];
+    rows.global_shape[0] *= plan.replicas;
+  }
+  return program;
+}
+
+Program of_process(Program program, const Plan& plan, int rank, bool loads_own_rows) {
+  if (plan.is_asynchronous()) return of_own_worker(std::move(program), plan.own_workers, rank);
+  return plan.has_replicas() ? of_replica(std::move(program), plan, rank / plan.ranks, loads_own_rows)
+                             : std::move(program);
+}
+
+namespace {
+
+/// The classes of all replicas, from those of the first. `loads_own_rows`: see of_replica.
+RankClasses with_replicas(RankClasses first, const Plan& plan, bool loads_own_rows) {
+  RankClasses all;
+  all.mesh = first.mesh;
+  const auto num_classes = static_cast<int>(first.programs.size());
+  for (int replica = 0; replica < plan.replicas; ++replica) {
+    for (size_t c = 0; c < first.programs.size(); ++c) {
+      all.programs.push_back(of_replica(first.programs[c], plan, replica, loads_own_rows));
+      all.ranks.push_back(first.ranks[c]);
+      for (int& rank : all.ranks.back()) rank += replica * plan.ranks;
+    }
+    for (const int of_class : first.class_of) all.class_of.push_back(replica * num_classes + of_class);
+  }
+  number_groups(all);
+  return all;
+}
+
+}  // namespace
 
 RankClasses compile_classes(const Graph& graph, const Plan& plan, const CostModel& cost, const EvaluationOf* of) {
   RankClasses classes = compile_unverified(graph, plan, cost, of);
@@ -134,6 +181,7 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostM
   classes.programs.resize(classes.ranks.size());
   parallel_for(classes.ranks.size(), kClassesOfThread,
                [&](size_t c) { classes.programs[c] = compile(graph, plan, cost, classes.ranks[c].front(), of); });
+  if (plan.has_replicas()) return with_replicas(std::move(classes), plan, of == nullptr);
   number_groups(classes);
   return classes;
 }

@@ -28,7 +28,7 @@ struct CountedPart {
   int64_t first = 0, whole = 0;  ///< offset in the piece as the rank keeps it, and that piece's size
 };
 
-/// mesh.index of all ranks, found out once for each list of axes.
+/// Caches mesh.index of all ranks for each list of axes.
 class MeshIndices {
  public:
   explicit MeshIndices(const Mesh& mesh) : mesh_(mesh) {}

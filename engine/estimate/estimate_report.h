@@ -9,10 +9,10 @@
 
 namespace trainctl {
 
-/// The program of the rank that needs most memory.
+/// The program of the rank that needs the most memory.
 const Program& largest_program(const std::vector<Program>& programs);
 
-/// Memory of the device of the rank that needs most.
+/// Memory of the device of the rank that needs the most.
 struct DeviceNeed {
   int rank = 0;
   int64_t bytes = 0;     ///< the rank's need
@@ -24,8 +24,8 @@ struct DeviceNeed {
 /// Nothing if the machine does not state how much memory its devices have.
 std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine);
 
-/// {"machine", "source", "seconds", "low", "high": nine of ten steps lie between them, as far as the errors of kernels
-///  show, "parts": {name: seconds, …}: along the critical path, adding up to `seconds`,
+/// {"machine", "source", "seconds", "low", "high": nine of ten steps are expected between them, from the errors of the
+/// kernels' times, "parts": {name: seconds, …}: along the critical path, adding up to `seconds`,
 ///  "memory": {"rank": which needs most, "bytes", "reserved": by driver and libraries, "device", "fits"}: only if
 ///  the machine says how much memory its devices have, "classes": [{"rank": its first, "compute", "communication":
 ///  seconds in which the streams are busy}, …]}

@@ -445,6 +445,7 @@ Part part_of_purpose(Purpose purpose) {
     case Purpose::loss:
     case Purpose::layer:
     case Purpose::offload:
+    case Purpose::outer:
       return Part::redistribute;
   }
   return Part::redistribute;

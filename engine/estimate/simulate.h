@@ -1,8 +1,9 @@
-// How long a step takes: the programs that will run, executed on a machine's clock instead of the machine.
+// Predicts how long a step takes by executing the programs that will run on a simulated clock of the machine.
 //
-// One rank of each class runs. An instruction begins when its stream has reached it, what it waits for has ended and,
-// if it is a collective or a recv, its peers have come; instructions begin in the order of their times. So whatever the
-// compiler did is priced: overlap, launches that are shared, bubbles of the pipeline, ranks that wait for others.
+// One rank of each class is simulated. An instruction begins when its stream has reached it, the instructions that it
+// waits for have ended and, if it is a collective or a recv, its peers have arrived. Instructions begin in the order of
+// their times. The result therefore includes everything that the compiler did: overlap, shared launches, pipeline
+// bubbles, ranks that wait for others.
 #pragma once
 
 #include <array>
@@ -32,8 +33,8 @@ Part part_of(const Instruction& instruction);
 
 /// When an instruction runs, from the start of the step.
 struct SimulatedSpan {
-  Seconds ready;  ///< its stream has reached it, and what it waits for has ended
-  Seconds begin;  ///< its peers have come too
+  Seconds ready;  ///< its stream has reached it, and the instructions that it waits for have ended
+  Seconds begin;  ///< its peers have arrived too
   Seconds end;
 };
 
@@ -44,8 +45,8 @@ struct Simulation {
   Seconds step;
   /// The longest chain of instructions, each of which begins when the one before it ends. The parts add up to the step.
   std::array<Seconds, kParts> parts = {};
-  /// The standard deviation of `step` that follows from the errors of the kernels' times: equal kernels err alike,
-  /// different ones independently, and the machine's step cost by as much for all.
+  /// The standard deviation of `step` that follows from the errors of the kernels' times: equal kernels have the same
+  /// error, different ones independent errors, and the error of the machine's step cost is the same for all.
   Seconds deviation;
   std::vector<std::vector<SimulatedSpan>> spans;  ///< by class and instruction
 };
@@ -53,7 +54,7 @@ struct Simulation {
 /// The program as a measurement of one rank would see it: the number of kernels, and their times when each runs alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
-/// Without the deviation, which takes long, it is that of the machine's step cost alone.
+/// Without `deviation`, which takes long to compute, it includes only the error of the machine's step cost.
 Simulation simulate(const RankClasses& classes, const Machine& machine, bool with_deviation = true);
 
 }  // namespace trainctl

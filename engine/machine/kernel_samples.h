@@ -1,10 +1,9 @@
-// Measured times of kernels, and what follows from them for sizes that were not measured.
+// Measured times of kernels, and a model of them for sizes that were not measured.
 //
 // A kernel's time is modelled as start + operations / rate + bytes / rate, with coefficients >= 0 that minimize the
-// squares of the relative errors. What the model leaves at the measured sizes is interpolated: a size takes on the
-// errors of the nearest ones, where calls with other attributes or another number of operations are less near. The
-// model says its own error: that which it makes at each measured size when it has not seen that size, and less the
-// nearer a measured size is.
+// squares of the relative errors. The remaining errors at the measured sizes are interpolated: a size gets the
+// errors of the nearest measured sizes, where other attributes or another number of operations add to the distance. The
+// model estimates its own error by leaving out one measured size at a time; near a measured size the error is smaller.
 #pragma once
 
 #include <array>
@@ -38,19 +37,19 @@ class KernelModel {
 
   /// In a step.
   Seconds seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
-  /// Relative: the standard deviation of the logarithm of what is measured over what seconds() says.
+  /// The relative error: the standard deviation of log(measured time / seconds()).
   double error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
-  /// The same of a size far from all samples, at most 1.
+  /// The same for a size far from all samples, at most 1.
   double error() const { return error_; }
-  /// False: all samples take about as long, whatever their size, or not much longer than a launch. They show what a
-  /// start takes, and no rate.
+  /// False if all samples take about as long, or hardly longer than a launch: they show the time of a launch, and no
+  /// rate.
   bool shows_rates(Seconds launch) const;
   const std::vector<KernelSample>& samples() const { return samples_; }
   friend bool operator==(const KernelModel& a, const KernelModel& b) { return a.samples_ == b.samples_; }
 
  private:
   std::vector<KernelSample> samples_;
-  std::vector<double> left_;  ///< log of measured over modelled, by sample
+  std::vector<double> left_;  ///< by sample: log(measured / modelled)
   std::array<double, 3> coefficients_ = {};
   double error_ = 1;
 };
@@ -58,7 +57,8 @@ class KernelModel {
 /// By key: kernel_key.
 using KernelSamples = std::map<std::string, KernelModel>;
 
-/// In powers of two, between calls of one key: of their sizes and operations; other attributes count as one.
+/// The distance between two calls of one key: the logarithms (base 2) of the ratios of their sizes and operations, plus
+/// 1 if other attributes differ.
 double distance(const KernelSample& a, const KernelSample& b);
 
 /// Calls of the same key are comparable: the kernel, the types of its operands, and attributes that choose another

@@ -32,7 +32,7 @@ struct LinkLevel {
   friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
 };
 
-/// The fastest products of matrices that a device reaches, by the type in which they are multiplied.
+/// The highest rates of matrix products that a device reaches, by the type of the operands.
 struct ProductRates {
   FlopsPerSecond fp32, tf32, bf16;
   friend bool operator==(const ProductRates&, const ProductRates&) = default;
@@ -42,16 +42,16 @@ struct ProductRates {
 struct StepSample {
   std::string job;
   int kernels = 0;   ///< kernels that the rank's program starts
-  Seconds alone;     ///< sum of the times of its kernels by their samples
+  Seconds alone;     ///< sum of the times of its kernels, as measured or modelled separately
   Seconds measured;  ///< time of the step
   Seconds products;  ///< the part of `alone` that is products and convolutions
   friend bool operator==(const StepSample&, const StepSample&) = default;
 };
 
-/// Time of a step beyond that of its kernels by their samples. It covers effects that KernelSample::in_step does not
-/// attribute to single kernels, such as short ones, whose caches and launches differ in a step. Products and the rest
-/// are affected differently:
-/// step = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
+/// Time of a step in addition to the times of its separately measured kernels. It covers effects that
+/// KernelSample::in_step does not attribute to single kernels, such as short ones, whose caches and launches differ in
+/// a step. Products and the rest are affected differently: step = product_stretch * products + other_stretch * (alone -
+/// products) + gap * kernels + host.
 struct StepCost {
   double product_stretch = 1, other_stretch = 1;
   /// Time added per kernel. Below 0 where small kernels read from a cache what they read from memory when measured.
@@ -64,13 +64,14 @@ struct StepCost {
   /// not share the launch of the one before it.
   Seconds of_kernel(Seconds alone, bool is_product, bool starts) const;
 };
-/// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
+/// Fits by least squares of the relative errors. With few samples the result tends towards no stretch, gap and host
+/// time.
 StepCost step_cost(const std::vector<StepSample>& samples);
 
 /// Additional time of a collective in a step, compared with the same call back to back with equal calls.
 struct CallDelays {
-  Seconds exposed;  ///< no kernel of its rank runs when it begins: streams hand over to each other, twice
-  Seconds beside;   ///< a long kernel runs: it also waits for multiprocessors that this holds
+  Seconds exposed;  ///< if no kernel of its rank runs when it begins: the streams synchronize twice
+  Seconds beside;   ///< if a long kernel runs: it also waits for multiprocessors that this kernel occupies
   friend bool operator==(const CallDelays&, const CallDelays&) = default;
 };
 
@@ -88,7 +89,7 @@ struct Machine {
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
   /// Multiprocessors, which share the tiles of a product, one each at a time. 0: products of any size run at the rate.
   int multiprocessors = 0;
-  /// Rate of the scores of attention, each with all that is computed from it. 0: they take no time.
+  /// Rate at which scores of attention are processed, with everything that is computed from them. 0: they take no time.
   double exponentials_per_second = 0;
   Seconds launch;  ///< shortest time between the starts of successive kernels of a stream
   /// Streams run concurrently; else a rank does one thing at a time, in the order of its program.
@@ -125,8 +126,8 @@ GroupSpread spread_of(const Machine& machine, std::span<const int> ranks);
 int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
 
 /// The alpha-beta model over all levels: a call has a latency, and one more for each round of a tree within each level;
-/// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once. A group
-/// with the same placement as a measured one takes the measured time.
+/// the levels transfer the bytes concurrently, so the slowest level counts. All groups like this one call at the same
+/// time. A group with the same placement as a measured one takes the measured time.
 Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread);
 /// "all_reduce 8x2": the kind and the group's units, without trailing ones.
 std::string call_key(Collective kind, const GroupSpread& spread);
@@ -152,7 +153,7 @@ FlopsPerSecond data_sheet_rate(const Machine& machine, DType dtype, bool tf32);
 
 /// The machines that come with the program.
 std::span<const Machine> known_machines();
-/// Null: there is none of that name.
+/// Returns null if there is none of that name.
 const Machine* find_machine(std::string_view name);
 
 }  // namespace trainctl

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// For each tensor the one that is read in its place: by default itself.
+/// Returns for each tensor the one that an evaluation reads in its place: itself, unless an op passes its input on.
 std::vector<TensorId> replacements(const Graph& graph) {
   std::vector<TensorId> instead(graph.tensors.size());
   std::iota(instead.begin(), instead.end(), 0);

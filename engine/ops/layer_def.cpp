@@ -56,15 +56,15 @@ TensorId LayerContext::bias(const Shape& shape, Init otherwise) {
   return vector("bias", "bias_init", shape, otherwise);
 }
 
-std::vector<TensorId> LayerContext::with_affine(std::vector<TensorId> tensors, int64_t features, bool shifts) {
+std::vector<TensorId> LayerContext::with_affine(std::vector<TensorId> tensors, const Shape& features, bool shifts) {
   if (!attrs.flag("affine")) {
     for (const char* field : {"init", "bias_init"})
       if (!nested_attrs(attrs, field).empty())
         throw ShapeError("there is nothing to initialise: affine is false", field);
     return tensors;
   }
-  tensors.push_back(vector("weight", "init", {features}, constant_init(1 - attrs.number("offset", 0))));
-  if (shifts) tensors.push_back(bias({features}, constant_init(0)));
+  tensors.push_back(vector("weight", "init", features, constant_init(1 - attrs.number("offset", 0))));
+  if (shifts) tensors.push_back(bias(features, constant_init(0)));
   return tensors;
 }
 

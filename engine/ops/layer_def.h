@@ -73,9 +73,9 @@ struct LayerContext {
   /// The field `bias_init` overrides `otherwise`.
   TensorId bias(const Shape& shape, Init otherwise);
 
-  /// With the field affine: the inputs, then a weight and, if it shifts, a bias, [features]. They are 1 - the field
+  /// With the field affine: the inputs, then a weight and, if it shifts, a bias, of this shape. They are 1 - the field
   /// `offset` and 0, unless the fields `init` and `bias_init` say otherwise.
-  std::vector<TensorId> with_affine(std::vector<TensorId> inputs, int64_t features, bool shifts = true);
+  std::vector<TensorId> with_affine(std::vector<TensorId> inputs, const Shape& features, bool shifts = true);
 
   /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;

@@ -28,6 +28,10 @@ extern const KernelDef clip_parameters_kernel;
 extern const KernelDef average_weights_kernel;
 /// out: weights, their average, (bf16 copy of the weights). Exchanges the first two and writes the copy.
 extern const KernelDef exchange_average_kernel;
+/// in: sum of the replicas' differences (outer weights - weights); out: outer weights, momentum, weights, (bf16 copy of
+/// the weights). With g = scale in: momentum = mu momentum + g; outer weights -= rate (g + mu momentum), without
+/// nesterov rate momentum; the weights are the outer weights. attrs learning_rate, momentum, scale, nesterov.
+extern const KernelDef outer_update_kernel;
 /// A chain of element-wise ops in one pass; attr expression: elementwise/expression.h.
 extern const KernelDef elementwise_kernel;
 /// A loss and its gradient in one pass. in: prediction, label; out: loss [1] f32 (can accumulate), gradient like

@@ -46,6 +46,8 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   plan.own_workers = spec.is_asynchronous() ? spec.launch.ranks : 0;
   plan.ranks = plan.is_asynchronous() ? 1 : spec.launch.ranks;
   plan.servers = spec.servers();
+  plan.local_steps = parallel.local_steps;
+  if (plan.has_replicas()) plan.replicas = parallel.replicas;  // launch.ranks are those of one (spec/replicas.h)
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
   plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;
   plan.micro_batches = parallel.micro_batches;
@@ -375,6 +377,7 @@ Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),
           .optimizer = std::move(optimizer),
+          .outer = spec.parallel.outer,
           .keeps_gradients = spec.train.histograms > 0 || spec.train.fingerprints > 0,
           .reads_all_rows = spec.parallel.full_batch};
 }

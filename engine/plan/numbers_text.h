@@ -16,7 +16,7 @@ inline void put_number(std::string& out, double number) {
 inline void put_number(std::string& out, int number) { put_number(out, int64_t{number}); }
 inline void put_number(std::string& out, bool number) { put_number(out, int64_t{number}); }
 
-/// Their count first.
+/// The count of the numbers comes first.
 template <class Number>
 void put_numbers(std::string& out, const std::vector<Number>& numbers) {
   put_number(out, static_cast<int64_t>(numbers.size()));

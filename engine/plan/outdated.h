@@ -1,4 +1,4 @@
-// Leaves out the parts of a job file that fit another number of ranks or stages than the command line asks for.
+// Leaves out the parts of a job file that do not fit the number of ranks or stages that the command line sets.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 namespace trainctl {
 
 /// Where launch.ranks, parallel.stages or parallel.chunks is set on the command line, and stage_config or strategies of
-/// the file do not fit it, they are left out, as if the command line had set them to null: the rest of the job still
-/// says what is trained. Returns a note for each. What the command line itself sets is never left out.
+/// the file do not fit it, they are left out, as if the command line had set them to null. Returns a note for each.
+/// Fields that the command line itself sets are never left out.
 std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph);
 
 }  // namespace trainctl

@@ -86,6 +86,7 @@ struct Numerics {
   bool fp8 = false;                 ///< precision: fp8
   std::vector<bool> narrow_layers;  ///< by layer: its products take factors of 8 bits (narrow_layers.h)
   OptimizerSpec optimizer;
+  OuterSpec outer;  ///< with Plan::replicas
   bool keeps_gradients = false;  ///< train.histograms reads gradients after the step
   bool reads_all_rows = false;   ///< hybrid_parallel: parallel.full_batch
 };
@@ -98,6 +99,10 @@ struct Plan {
   /// Asynchronous parameter servers: number of workers, each of which runs the program of the single rank of the mesh
   /// on its own batches and exchanges messages only with the servers. 0: the ranks run in lockstep.
   int own_workers = 0;
+  /// parallel.local_steps: groups of `ranks` ranks with weights of their own. All else in the plan, and the programs
+  /// that it is compiled to, are those of the first group; the ranks of group i follow those of group i - 1.
+  int replicas = 1;
+  int64_t local_steps = 0;  ///< 0: there are no replicas
   int num_stages = 1;
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
@@ -107,7 +112,7 @@ struct Plan {
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
   /// optimizer_shard.within_host: the axes along which a stage's ranks are on one host. Shards are of these ranks
-  /// alone; what each host has summed is then summed over hosts. Null: shards are of all ranks that sum a gradient.
+  /// only; the sums of the hosts are then summed over hosts. Null: shards are of all ranks that sum a gradient.
   std::optional<Axes> shard_axes;
   bool offloads_optimizer = false;      ///< its state is in the memory of the host (kHostOffset in compile/program.h)
   int64_t bucket_bytes = kBucketBytes;  ///< size limit of a bucket at levels 0 to 2
@@ -131,6 +136,7 @@ struct Plan {
   /// Number of processes that programs are compiled for: asynchronous workers count as one.
   int processes() const { return ranks + servers; }
   bool is_asynchronous() const { return own_workers > 0; }
+  bool has_replicas() const { return local_steps > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   /// Kernels read bf16 copies of the f32 weights.
   bool copies_weights() const { return numerics.precision == Precision::bf16; }

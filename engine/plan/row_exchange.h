@@ -11,11 +11,11 @@ Axes exchange_axes(const Graph& graph, const Plan& plan, const Node& node);
 /// True if its ranks share rows, or rows are stored in an order that its kernels do not know (ops/row_order.h).
 bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node);
 
-/// True if each rank of a ring has as much to compute with each block as all others: rows are balanced (or all keys are
-/// seen), and each row sees a key of its own. Their programs differ only in numbers and in which calls are idle.
+/// True if all ranks of a ring have the same amount of computation for each block: rows are balanced (or all keys are
+/// seen), and each row sees its own key. Their programs then differ only in numbers and in which calls are idle.
 bool has_balanced_ring(const Node& node);
 
-/// Some node of the graph passes keys around a ring that is not balanced.
+/// True if some node of the graph passes keys around a ring that is not balanced.
 bool has_uneven_ring(const Graph& graph, const Plan& plan);
 
 }  // namespace trainctl

@@ -1,11 +1,11 @@
-// Nodes of experts whose ranks exchange tokens: they share the tokens as well, and each token is sent to the ranks of
-// its experts alone. The blocks of an exchange:
+// Nodes of experts whose ranks exchange tokens: the ranks share the tokens too, and each token is sent only to the
+// ranks of its experts. The blocks of an exchange:
 //
 //   rank i sends to rank j   [rows, features]   the tokens of i that have an expert at j, in their order, then padding
 //
-// Where transfers can have sizes that are known only when they run (ranks on CPUs), a block has room for all tokens of
-// a rank and only those rows that are used are moved. Otherwise whole blocks are moved, which have room for `capacity`
-// times the mean number of (token, expert) pairs.
+// If the size of a transfer can be determined when it runs (ranks on CPUs), a block has room for all tokens of a rank,
+// and only the rows that are used are moved. Otherwise whole blocks are moved, which have room for `capacity` times the
+// mean number of (token, expert) pairs.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace trainctl {
 /// The axes over which such a node exchanges tokens, major first; empty for all other nodes.
 Axes token_exchange_axes(const Graph& graph, const Plan& plan, const Node& node);
 
-/// Transfers have sizes that are known only when they run.
+/// True if the size of a transfer is determined when it runs.
 bool counts_tokens(const Machine& machine);
 
 struct TokenBlockQuery {

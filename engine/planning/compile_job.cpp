@@ -5,6 +5,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/one_per_stage.h"
 #include "engine/compile/verify/verify_programs.h"
+#include "engine/model/evaluation.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/planning/device_memory.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
   Program program = compile(graph, job.plan, job.cost, rank_of_program(job.plan, rank), of);
-  return job.plan.is_asynchronous() ? of_own_worker(std::move(program), job.plan.own_workers, rank) : program;
+  return of_process(std::move(program), job.plan, rank, of == nullptr);
 }
 
 RankClasses with_device_memory(const PlannedJob& job, RankClasses classes) {
@@ -43,17 +44,29 @@ bool validates_averages(const PlannedJob& job) {
   const OptimizerSpec& spec = job.spec.optimizer;
   if (!job.validation || job.graph.updates.empty()) return false;
   const std::vector<std::string> states = Optimizer(spec.type, spec.attrs).states();
-  return spec.average || std::find(states.begin(), states.end(), kAverageSlot) != states.end();
+  return spec.average || job.plan.has_replicas() || std::find(states.begin(), states.end(), kAverageSlot) != states.end();
 }
 
 Program compile_exchange(const PlannedJob& job, int rank) {
-  const EvaluationOf of{.trained = job.graph, .exchanges_averages = true};
+  const EvaluationOf of{.trained = job.graph, .only = EvaluationOf::Only::exchange};
   return with_evaluation_memory(job, compile_process(job, job.validation->graph, rank, &of));
 }
 
 RankClasses compile_exchange_classes(const PlannedJob& job) {
-  const EvaluationOf of{.trained = job.graph, .exchanges_averages = true};
+  const EvaluationOf of{.trained = job.graph, .only = EvaluationOf::Only::exchange};
   RankClasses classes = compile_classes(job.validation->graph, job.plan, job.cost, &of);
+  for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
+  return classes;
+}
+
+Program compile_synchronization(const PlannedJob& job, int rank) {
+  const EvaluationOf of{.trained = job.graph, .only = EvaluationOf::Only::synchronize};
+  return with_evaluation_memory(job, compile_process(job, evaluation_graph(job.graph), rank, &of));
+}
+
+RankClasses compile_synchronization_classes(const PlannedJob& job) {
+  const EvaluationOf of{.trained = job.graph, .only = EvaluationOf::Only::synchronize};
+  RankClasses classes = compile_classes(evaluation_graph(job.graph), job.plan, job.cost, &of);
   for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
   return classes;
 }
@@ -71,7 +84,7 @@ void make_room_for(const RankClasses& validation, RankClasses& training) {
 }
 
 std::vector<Program> compile_all(const PlannedJob& job) {
-  if (job.plan.is_asynchronous()) {
+  if (job.plan.is_asynchronous() || job.plan.has_replicas()) {
     std::vector<Program> programs;
     for (int rank = 0; rank < job.spec.processes(); ++rank) programs.push_back(compile(job, rank));
     return programs;

@@ -31,6 +31,11 @@ bool validates_averages(const PlannedJob& job);
 Program compile_exchange(const PlannedJob& job, int rank);
 RankClasses compile_exchange_classes(const PlannedJob& job);
 
+/// With parallel.local_steps: the program that updates the weights of all replicas, after every local_steps steps. Its
+/// arena is that of the training program.
+Program compile_synchronization(const PlannedJob& job, int rank);
+RankClasses compile_synchronization_classes(const PlannedJob& job);
+
 /// Memory::validation of a training program, beside which this validation runs in the same arena.
 int64_t room_for(const Memory& validation, const Memory& training);
 /// Sets it in all programs of the training.

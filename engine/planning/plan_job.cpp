@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
 #include "engine/spec/error_positions.h"
+#include "engine/spec/replicas.h"
 
 namespace trainctl {
 namespace {
@@ -100,8 +102,8 @@ std::vector<OffloadSpec> offload_ways(const JobSpec& spec, const Machine& machin
 }
 
 /// The fastest plan that fits with one of offload_ways(); both are tried only if neither alone is enough.
-std::optional<Trials::KnownGraph> search_offloading(
-    PlannedJob& job, const JobSpec& given, const std::function<Trials::KnownGraph(const JobSpec&)>& search) {
+std::optional<Trials::KnownGraph> search_offloading(PlannedJob& job, const JobSpec& given,
+                                                    const std::function<Trials::KnownGraph(const JobSpec&)>& search) {
   std::optional<Trials::KnownGraph> best;
   std::optional<FoundPlan> found;
   JobSpec spec;
@@ -162,6 +164,58 @@ bool take_trial(PlannedJob& job) {
   return true;
 }
 
+/// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
+void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
+  Trials::KnownGraph known = search_plan(job);
+  job.tables = plan_tables(job.spec, job.data.shapes);
+  if (!job.tables.empty()) known = {};  // another graph than those that were tried
+  if (!known.graph)
+    known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
+  job.graph = std::move(*known.graph);
+  if (!take_trial(job)) plan_graph(job, known.memo);
+  if (!job.spec.validation) return;
+  check(validation.has_value(), "a job with a validation is planned with the header of its data set");
+  try {
+    job.validation = plan_validation(job, std::move(*validation));
+  } catch (const SpecError& error) {
+    throw with_validation_positions(error, job.spec);
+  }
+}
+
+/// Between two synchronizations replicas have their own running statistics, so their validations would differ.
+void require_shared_statistics(const PlannedJob& job) {
+  if (!job.validation) return;
+  const auto state = std::find_if(job.graph.tensors.begin(), job.graph.tensors.end(), [](const Tensor& tensor) {
+    return tensor.kind == TensorKind::state && !tensor.is_cache;
+  });
+  if (state == job.graph.tensors.end()) return;
+  const ValidationSpec& spec = *job.spec.validation;
+  const int64_t local = job.spec.parallel.local_steps;
+  const auto require = [&](const char* field, int64_t steps) {
+    if (steps % local != 0)
+      throw SpecError(job.spec.position(field), field,
+                      fmt::format("validates after {} steps, but each replica has its own {} until they synchronize, "
+                                  "every {} steps",
+                                  steps, state->name, local),
+                      fmt::format("validate after a multiple of parallel.local_steps: {}", local));
+  };
+  require("validation.every_steps", spec.every_steps);
+  require("validation.every_epochs", spec.every_epochs * steps_per_epoch(job.spec.dataset, job.data.samples));
+}
+
+std::string replicas_note(const PlannedJob& job) {
+  int64_t elements = 0;
+  for (const Update& update : job.graph.updates)
+    if (!update.gradients.empty()) elements += num_elements(job.plan.variable(update.parameter).global_shape);
+  const int64_t bytes = elements * byte_size(DType::f32), local = job.plan.local_steps;
+  return fmt::format(
+      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to "
+      "synchronize "
+      "the weights, {} per step",
+      job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
+      job.spec.dataset.batch / job.plan.replicas, local, format_bytes(bytes), format_bytes(bytes / local));
+}
+
 }  // namespace
 
 PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
@@ -176,20 +230,17 @@ PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
-  Trials::KnownGraph known = search_plan(job);
-  job.tables = plan_tables(job.spec, job.data.shapes);
-  if (!job.tables.empty()) known = {};  // another graph than those that were tried
-  if (!known.graph)
-    known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
-  job.graph = std::move(*known.graph);
-  if (!take_trial(job)) plan_graph(job, known.memo);
-  if (!job.spec.validation) return job;
-  check(inputs.validation.has_value(), "a job with a validation is planned with the header of its data set");
-  try {
-    job.validation = plan_validation(job, std::move(*inputs.validation));
-  } catch (const SpecError& error) {
-    throw with_validation_positions(error, job.spec);
+  if (job.spec.parallel.local_steps == 0) {
+    plan_steps(job, std::move(inputs.validation));
+    return job;
   }
+  const JobSpec whole = job.spec;
+  job.spec = spec_of_replica(whole);
+  plan_steps(job, std::move(inputs.validation));
+  job.spec.launch = whole.launch;
+  job.spec.dataset.batch = whole.dataset.batch;
+  require_shared_statistics(job);
+  job.plan.notes.push_back(replicas_note(job));
   return job;
 }
 

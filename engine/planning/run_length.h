@@ -12,7 +12,7 @@ namespace trainctl {
 /// int64_t.
 int64_t steps_per_epoch(const DatasetSpec& spec, int64_t samples);
 
-/// Steps of the whole run: train.epochs of them, or train.steps, whichever is less.
+/// Steps of the whole run: train.epochs * steps_per_epoch, or train.steps, whichever is less.
 int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch);
 
 /// Throws SpecError if an epoch over `samples` samples is shorter than one step (dataset.batch).
@@ -25,7 +25,7 @@ void require_countable_steps(const JobSpec& spec, int64_t samples);
 /// by tokens and a source has none.
 void require_enough_samples(const JobSpec& spec, const DataHeader& data);
 
-/// Steps that the device is asked to keep in flight.
+/// Steps that are started on the device before the host waits for the oldest one.
 int steps_in_flight(const TrainSpec& spec);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
 // Determines which collectives the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that a rank needs
-// for them, from the program alone, so that a plan can show it.
+// for them. Both depend only on the program, so that a plan can show them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ bool makes_sums(Collective kind);
 /// Whether the collective's size, type and group allow copying.
 bool may_be_copied(const Program& program, const Instruction& instruction);
 /// A program with messages uses no copy engines: a stream that waits for a flag may block another stream, and then
-/// ranks are sure to meet only if all go through all collectives in one order.
+/// ranks avoid a deadlock only if all of them run all collectives in the same order.
 bool has_messages(const Program& program);
 
 /// Rounds up to the alignment of pulled data.

@@ -1,4 +1,4 @@
-// Copying what outlives a step aside while the next steps run, for checkpoints.
+// Copies of the state (weights, optimizer state, statistics), made for checkpoints while the next steps run.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace trainctl {
 
-/// `bytes` of the arena from `offset` on, to `to` bytes from the start of the copy.
+/// A range of the arena, [offset, offset + bytes), that is copied to offset `to` of the copy.
 struct StateCopy {
   int64_t offset = 0;
   int64_t to = 0;
   int64_t bytes = 0;
 };
 
-/// By copy: the first instruction that writes any of it; the number of instructions if none does.
+/// Returns for each range the first instruction of a step that writes to it, before which it must have been copied; the
+/// number of instructions if none writes to it.
 std::vector<int> first_writers(const Program& program, const std::vector<StateCopy>& copies);
 
 }  // namespace trainctl

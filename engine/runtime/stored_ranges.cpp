@@ -67,6 +67,11 @@ class Slot {
   std::vector<StoredRange>& to_;
 };
 
+/// What replicas share is stored by the first.
+bool is_stored_by_another(const Program& program, const StoredRange& range) {
+  return program.replica > 0 && range.replica == 0;
+}
+
 StoredRange range_of_state(const Variable& v, std::string_view slot) {
   check(v.arena_offset >= 0, "a variable without a bucket needs its own place");
   StoredRange range{.variable = &v, .slot = slot, .count = num_elements(v.shape), .offset = v.arena_offset};
@@ -79,6 +84,16 @@ StoredRange range_of_state(const Variable& v, std::string_view slot) {
 
 }  // namespace
 
+std::string slot_of_replica(std::string_view slot, int replica) {
+  return replica == 0 ? std::string(slot) : std::string(slot) + "@" + std::to_string(replica);
+}
+
+std::string_view slot_of_first_replica(std::string_view stored_slot) {
+  return stored_slot.substr(0, stored_slot.find('@'));
+}
+
+std::string StoredRange::stored_slot() const { return slot_of_replica(slot, replica); }
+
 std::vector<StoredRange> stored_ranges(const Program& program) {
   constexpr size_t kUsual = 5;  // ranges of a variable that some ranks share
   std::vector<StoredRange> ranges;
@@ -87,20 +102,30 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
     if (v.is_cache) continue;
     if (v.bucket < 0) {
       ranges.push_back(range_of_state(v, v.kind == TensorKind::parameter ? kWeightSlot : kStateSlot));
+      if (v.kind == TensorKind::state) ranges.back().replica = program.replica;
       continue;
     }
     const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
     if ((bucket.served && program.server < 0) || bucket.table) continue;  // pulled anew in each step
     check(bucket.optimizer_states.size() == bucket.optimizer_offsets.size(), "each state of an optimizer has a name");
-    Slot(v, bucket, {.slot = kWeightSlot}, ranges).add(bucket.weights_offset, bucket.weights_are_cut());
+    const int replica = bucket.outer_momentum_offset >= 0 ? program.replica : 0;  // frozen weights are the same
+    const auto slot_of = [&](std::string_view slot, int of_replica) {
+      return Slot(v, bucket, {.slot = slot, .replica = of_replica}, ranges);
+    };
+    slot_of(kWeightSlot, replica).add(bucket.weights_offset, bucket.weights_are_cut());
     Slot(v, bucket, {.slot = kWeightSlot, .dtype = DType::bf16, .is_copy = bucket.weights_offset >= 0}, ranges)
         .add(bucket.compute_offset, bucket.level == 3);
     for (size_t i = 0; i < bucket.optimizer_offsets.size(); ++i)
-      Slot(v, bucket, {.slot = bucket.optimizer_states[i]}, ranges).add(bucket.optimizer_offsets[i], bucket.level > 0);
-    if (!bucket.computes_average())
-      Slot(v, bucket, {.slot = kAverageSlot}, ranges).add(bucket.average_offset, bucket.level > 0);
+      slot_of(bucket.optimizer_states[i], replica).add(bucket.optimizer_offsets[i], bucket.level > 0);
+    if (!bucket.computes_average()) slot_of(kAverageSlot, 0).add(bucket.average_offset, bucket.level > 0);
+    slot_of(kOuterMomentumSlot, 0).add(bucket.outer_momentum_offset, bucket.level > 0);
   }
-  for (const OtherState& state : program.other_states) ranges.push_back(range_of_state(state.variable, state.slot));
+  for (const OtherState& state : program.other_states) {
+    ranges.push_back(range_of_state(state.variable, state.slot));
+    ranges.back().replica = program.replica;
+  }
+  for (StoredRange& range : ranges)
+    if (is_stored_by_another(program, range)) range.own_count = 0;
   return ranges;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,13 +28,21 @@ struct StoredRange {
   bool is_copy = false;
   /// Between two steps, this rank has the newest values, regardless of which rank stores them.
   bool is_fresh = false;
+  /// parallel.local_steps: the replica whose value this is; 0: the first, or all have the same.
+  int replica = 0;
   /// Elements that checkpoints take from this rank; together the ranks' cover each element of the tensor once.
   int64_t own_first = 0, own_count = 0;
 
   int64_t bytes() const { return count * byte_size(dtype); }
   int64_t own_bytes() const { return own_count * byte_size(dtype); }
   int64_t own_offset() const { return offset + (own_first - first) * byte_size(dtype); }
+  /// The slot in checkpoints: "exp_avg", or "exp_avg@1" of the second replica.
+  std::string stored_slot() const;
 };
+
+/// The slot without the replica: "exp_avg" of "exp_avg@1".
+std::string_view slot_of_first_replica(std::string_view stored_slot);
+std::string slot_of_replica(std::string_view slot, int replica);
 
 /// In the order of the program's variables; for each its weights, then its optimizer states. `program` must outlive
 /// the ranges.

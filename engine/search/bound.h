@@ -1,4 +1,4 @@
-// A time that no plan's step is below, and that needs no plan.
+// A lower bound for the time of a step, which holds for every plan.
 #pragma once
 
 #include "engine/search/cuts/cut_search.h"
@@ -6,9 +6,8 @@
 
 namespace trainctl {
 
-/// Work that every plan does, whatever it cuts: products at the machine's best rate, norms and softmaxes read their
-/// input once, the optimizer reads and writes its state and the weights. Spread evenly over all ranks, that is the
-/// bound.
+/// The work that every plan does: products at the machine's best rate, norms and softmaxes that read their input once,
+/// an optimizer that reads and writes its state and the weights. Distributed evenly over all ranks, it is the bound.
 struct LeastWork {
   double micro_batch_seconds = 0;  ///< seconds of one micro-batch on one rank
   double update_seconds = 0;       ///< seconds of the update on one rank
@@ -16,9 +15,9 @@ struct LeastWork {
 };
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine);
 
-/// No step of these ranks and stages takes less. Where a stage's first task waits for the stages before it, as in gpipe
-/// and 1f1b, the pipeline's start and end count too: stage s of S with T_s seconds of work ends after T_s + (T_0 + … +
-/// T_(s-1)) / M at the earliest, and the best shares make all of these equal.
+/// No step on these ranks and stages takes less time. If a stage's first task waits for the stages before it, as in
+/// gpipe and 1f1b, the start and end of the pipeline count too: stage s of S with T_s seconds of work ends after T_s +
+/// (T_0 + … + T_(s-1)) / M at the earliest, and the best shares make all of these equal.
 double least_seconds(const LeastWork& work, int ranks, int stages, int micro_batches, Schedule schedule);
 
 }  // namespace trainctl

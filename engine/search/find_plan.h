@@ -1,6 +1,6 @@
-// mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own),
-// then has the few best of them tried: planned, compiled and simulated by the caller. Counts work, never time, so every
-// call finds the same plan.
+// The search of parallel.mode: auto_parallel. Estimates all combinations of choices that a job leaves open, which takes
+// microseconds each, then tries the few best ones: the caller plans, compiles and simulates them. Limits count work,
+// never time, so every call finds the same plan.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct Trial {
   double seconds = 0;                                      ///< seconds of a simulated step
   int64_t memory = 0;                                      ///< bytes of the rank that needs the most
   std::vector<std::pair<std::string, double>> parts = {};  ///< parts of the step: name and seconds
-  double bucket_seconds = 0;  ///< time of the step in which all wait for a sum of gradients or a gather of weights
-  std::string fault = {};     ///< why it cannot be run; then nothing else is known
-  bool in_full = true;        ///< false: added up from jobs with fewer blocks and micro-batches
+  double bucket_seconds = 0;  ///< time of the step in which all ranks wait for sums of gradients or gathers of weights
+  std::string fault = {};     ///< why it cannot be run; the other fields are then meaningless
+  bool in_full = true;        ///< false: estimated from jobs with fewer blocks and micro-batches
   bool of_all_ranks = true;   ///< false: only one rank of each stage was simulated
   std::shared_ptr<const CompiledTrial> compiled = {};  ///< only for the chosen plan
 
@@ -47,7 +47,7 @@ using TryPlan = std::function<Trial(JobSpec, TriedRanks)>;
 struct TriedPlan {
   std::string name;  ///< "2 x 4 ranks; 2 stages, …"
   PlanChoice choice;
-  double expected = 0;  ///< seconds per step by the sum of the search; 0: not computed
+  double expected = 0;  ///< estimated seconds per step; 0: not estimated
   Trial trial;
 };
 
@@ -56,7 +56,7 @@ struct FoundPlan {
   double bound = 0;              ///< seconds: no plan of these ranks takes less, on this machine
   int64_t weighed = 0;           ///< number of choices
   int64_t memory = 0;            ///< bytes per rank that plans had to fit; 0: no limit
-  bool exact = true;             ///< the cuts are the best of their space by the search's own sum
+  bool exact = true;             ///< by the estimate, the cuts are the best ones of their search space
   std::vector<CutAlternative> next_best;  ///< alternatives to cuts of the best plan
   std::vector<std::string> notes;
 
@@ -65,9 +65,9 @@ struct FoundPlan {
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 
-/// By parallel.search.algorithm. `memory`: of a rank; 0: no limit. The best plan has been tried in full. Throws
-/// SpecError at parallel.max_memory if no plan fits: by how much, and the least that any plan would need; else at the
-/// field that leaves no legal plan, or too many to try all.
+/// Searches by parallel.search.algorithm. `memory`: per rank; 0: no limit. The best plan has been tried in full. Throws
+/// SpecError at parallel.max_memory if no plan fits, with the least memory that a plan would need; else at the field
+/// that leaves no legal plan, or too many plans to try all.
 FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
                     const TryPlan& try_plan);
 

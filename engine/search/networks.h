@@ -1,4 +1,5 @@
-// The graph of a job's folded network for each number of micro-batches, and what follows from it for any plan.
+// The graph of a job's folded network (repeats.h) for each number of micro-batches, and facts about it that hold for
+// every plan.
 #pragma once
 
 #include <map>
@@ -26,7 +27,7 @@ struct Network {
   std::optional<CutNetwork> cuts;
   std::set<std::string> leaves_block;  ///< patterns of layers whose outputs recompute keeps (outputs_of_blocks)
   LeastWork least;
-  double kernel_seconds = 0;  ///< seconds of all kernels of a micro-batch on one rank, by the search's own sum
+  double kernel_seconds = 0;  ///< estimated seconds of all kernels of a micro-batch on one rank
   double launch_seconds = 0;  ///< seconds of starting them
 
   Network(Folded folded, const DataShapes& data, const CostModel& cost);

@@ -126,6 +126,63 @@ const Section& slurm_section() {
   return section;
 }
 
+namespace {
+
+Field queue_nodes() {
+  return field<&QueueSpec::nodes>("nodes", "Number of hosts; ranks are distributed evenly over them.")
+      .at_least(1)
+      .at_most(kMaxRanks);
+}
+Field queue_gpus() { return field<&QueueSpec::gpus_per_node>("gpus_per_node", "GPUs per host.").at_least(0); }
+
+}  // namespace
+
+const Section& pbs_section() {
+  using Q = QueueSpec;
+  static const Section section{
+      "launch.pbs",
+      "PBS options of the batch script. Omitted options use the defaults of the queue.",
+      {
+          field<&Q::queue>("queue", "The queue."),
+          field<&Q::account>("account", "The account to charge."),
+          field<&Q::time>(
+              "time",
+              "Time limit: H:MM:SS or seconds. Before it expires, the job saves a checkpoint and the script "
+              "submits itself again."),
+          queue_nodes(),
+          queue_gpus(),
+          field<&Q::requeue>("requeue",
+                             "Submit a job that saves checkpoints again after its time limit or a spot notice, and let "
+                             "PBS rerun it after the loss of a host; it resumes from the newest checkpoint."),
+          list_field<&Q::extra>("extra", FieldKind::metric_names,
+                                "Additional qsub options, one per #PBS line: [-l place=excl, -m e]."),
+      }};
+  return section;
+}
+
+const Section& lsf_section() {
+  using Q = QueueSpec;
+  static const Section section{
+      "launch.lsf",
+      "LSF options of the batch script. Omitted options use the defaults of the queue.",
+      {
+          field<&Q::queue>("queue", "The queue."),
+          field<&Q::account>("account", "The project to charge."),
+          field<&Q::time>("time",
+                          "Time limit: minutes or H:MM. Before it expires, the job saves a checkpoint and is queued "
+                          "again."),
+          queue_nodes(),
+          queue_gpus(),
+          field<&Q::requeue>(
+              "requeue",
+              "Requeue a job that saves checkpoints after its time limit, a spot notice or the loss of a "
+              "host; it resumes from the newest checkpoint."),
+          list_field<&Q::extra>("extra", FieldKind::metric_names,
+                                "Additional bsub options, one per #BSUB line: [-x, -u me@example.org]."),
+      }};
+  return section;
+}
+
 const Section& kubernetes_section() {
   static const Section section{
       "launch.kubernetes",

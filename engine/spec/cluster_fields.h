@@ -1,4 +1,4 @@
-// The fields of launch.slurm and launch.kubernetes.
+// The fields of launch.slurm, launch.pbs, launch.lsf and launch.kubernetes.
 #pragma once
 
 #include "engine/spec/fields.h"
@@ -7,5 +7,7 @@ namespace trainctl {
 
 const Section& slurm_section();
 const Section& kubernetes_section();
+const Section& pbs_section();
+const Section& lsf_section();
 
 }  // namespace trainctl

@@ -35,8 +35,11 @@ const void* default_object(const Section* section) {
   if (section->name == "validation.generate") return &generate;
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
+  if (section->name == "parallel.outer") return &job.parallel.outer;
   if (section->name == "launch") return &job.launch;
   if (section->name == "launch.slurm") return &job.launch.slurm;
+  if (section->name == "launch.pbs") return &job.launch.pbs;
+  if (section->name == "launch.lsf") return &job.launch.lsf;
   if (section->name == "launch.kubernetes") return &job.launch.kubernetes;
   if (section->name == "loss" || section->name == "auxiliary_losses") return &loss;
   if (section->name == "print") return &job.print;

@@ -140,4 +140,22 @@ std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std:
   return hosts;
 }
 
+int managed_hosts(const LaunchSpec& launch) {
+  switch (launch.target) {
+    case Target::slurm:
+      return launch.slurm.nodes;
+    case Target::pbs:
+      return launch.pbs.nodes;
+    case Target::lsf:
+      return launch.lsf.nodes;
+    case Target::hosts:
+    case Target::kubernetes:
+    case Target::compose:
+      break;
+  }
+  return launch.kubernetes.pods;
+}
+
+bool is_batch(Target target) { return target == Target::slurm || target == Target::pbs || target == Target::lsf; }
+
 }  // namespace trainctl

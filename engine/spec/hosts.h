@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/spec/launch_spec.h"
+
 namespace trainctl {
 
 struct HostRanks {
@@ -31,6 +33,12 @@ struct Placement {
 /// If every host has a number: they are filled in order, as by mpirun. Otherwise hosts with a number get exactly that,
 /// and the others share the rest evenly, the first ones one more.
 Placement place_ranks(const std::vector<HostRanks>& hosts, int ranks);
+
+/// The number of nodes or pods that launch.target requests; launch.target is not hosts.
+int managed_hosts(const LaunchSpec& launch);
+
+/// True if a queue runs a batch script of the job.
+bool is_batch(Target target);
 
 /// The lines of a hostfile of mpirun or DeepSpeed: `host`, `host:4`, `host slots=4`; `#` begins a comment. A host that
 /// is named again has the slots of both. nullopt and `fault` with its line's number for any other line.

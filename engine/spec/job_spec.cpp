@@ -124,6 +124,24 @@ std::string_view to_string(Target target) {
       return "kubernetes";
     case Target::compose:
       return "compose";
+    case Target::pbs:
+      return "pbs";
+    case Target::lsf:
+      return "lsf";
+  }
+  return "";
+}
+
+std::string_view to_string(SpotNotices notices) {
+  switch (notices) {
+    case SpotNotices::none:
+      return "none";
+    case SpotNotices::aws:
+      return "aws";
+    case SpotNotices::gcp:
+      return "gcp";
+    case SpotNotices::azure:
+      return "azure";
   }
   return "";
 }

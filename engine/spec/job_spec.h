@@ -455,6 +455,14 @@ struct OffloadSpec {
   std::vector<OffloadRule> activations;  ///< layers whose tensors wait there for the backward pass
 };
 
+/// parallel.outer: the optimizer that updates the weights once every local_steps, from the mean difference of the
+/// replicas' weights.
+struct OuterSpec {
+  double learning_rate = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;
+};
+
 /// parallel.search: how auto_parallel chooses what the job leaves open.
 struct SearchSpec {
   SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
@@ -488,6 +496,9 @@ struct ParallelSpec {
   int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest unfinished one
   bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
+  int64_t local_steps = 0;          ///< steps between two synchronizations of replicas; 0: ranks share every step
+  int replicas = 0;                 ///< with local_steps: groups of ranks with weights of their own; 0: one per host
+  OuterSpec outer;
 
   /// The job states sizes, from which the cuts of layers without a strategy follow.
   bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }

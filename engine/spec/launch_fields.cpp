@@ -89,6 +89,16 @@ const Section& launch_section() {
                             "Where `run` starts the job, and the target of `render`; hosts: this host, or "
                             "launch.hosts."),
           subsection<&L::slurm>("slurm", slurm_section(), "Slurm options of the batch script. See slurm.md."),
+          subsection<&L::pbs>("pbs", pbs_section(), "PBS options of the batch script. See queues.md."),
+          subsection<&L::lsf>("lsf", lsf_section(), "LSF options of the batch script. See queues.md."),
+          field<&L::spot_notices>(
+              "spot_notices",
+              "The cloud whose metadata service the launcher asks every few seconds whether this host will be taken "
+              "away. Then the job ends after a step, saves if it has train.checkpoint, and exits with 75.")
+              .of(JobKind::network),
+          field<&L::spot_address>("spot_address",
+                                  "Address of the metadata service, HOST:PORT; 169.254.169.254:80 if omitted.")
+              .of(JobKind::network),
           subsection<&L::kubernetes>("kubernetes", kubernetes_section(),
                                      "Settings of the pods or containers. See kubernetes.md."),
           field<&L::log_files>("log_files", "Log files to keep per stream of a rank; the oldest is deleted.")

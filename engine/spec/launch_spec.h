@@ -14,10 +14,13 @@ enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
 /// The target on which `run` starts a job and for which `render` writes files. hosts: this host, or those of
 /// launch.hosts.
-enum class Target : uint8_t { hosts, slurm, kubernetes, compose };
+enum class Target : uint8_t { hosts, slurm, kubernetes, compose, pbs, lsf };
+/// The cloud whose metadata service announces that a host will be taken away.
+enum class SpotNotices : uint8_t { none, aws, gcp, azure };
 std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
 std::string_view to_string(Target target);
+std::string_view to_string(SpotNotices notices);
 
 /// launch.elastic: the run continues with fewer ranks when a host is lost.
 struct ElasticSpec {
@@ -32,6 +35,16 @@ struct SlurmSpec {
   int gpus_per_node = 0;           ///< 0: none is asked for
   bool requeue = true;             ///< after the time limit or a lost node, where the job saves checkpoints
   std::vector<std::string> extra;  ///< lines of #SBATCH, without that word: "--mem=8G"
+};
+
+/// launch.pbs and launch.lsf: resources that the batch script asks for. An empty string: the default of the queue.
+struct QueueSpec {
+  std::string queue, account;
+  std::string time;  ///< H:MM:SS for PBS, minutes or H:MM for LSF
+  int nodes = 1;
+  int gpus_per_node = 0;           ///< 0: none is asked for
+  bool requeue = true;             ///< after a signal or a lost node, where the job saves checkpoints
+  std::vector<std::string> extra;  ///< options of the script's #PBS or #BSUB lines: "-l place=excl"
 };
 
 /// A volume of each pod: {claim: data, path: /data}, or {host_path: …, path: …}.
@@ -59,6 +72,8 @@ struct LaunchSpec {
   int ranks = 1;
   Device device = Device::automatic;
   std::string machine = "auto";  ///< machine that plans are made for (engine/machine)
+  /// Machines of several kinds, one per host, or one per rank without hosts; empty: all are `machine`.
+  std::vector<std::string> machines;
   std::string log_dir = "log_output";
   std::string comm = "auto";    ///< auto | shm | gloo
   double timeout_seconds = 60;  ///< for start-up, and for a collective
@@ -79,6 +94,9 @@ struct LaunchSpec {
   Target target = Target::hosts;
   SlurmSpec slurm;
   KubernetesSpec kubernetes;
+  QueueSpec pbs, lsf;
+  SpotNotices spot_notices = SpotNotices::none;
+  std::string spot_address;  ///< of the metadata service; empty: that of the cloud
   bool has_hosts() const { return !hosts.empty() || !hostfile.empty(); }
   int log_files = 5;  ///< per stream of a rank, including the current one
 };

@@ -41,6 +41,23 @@ const Section& offload_section() {
   return section;
 }
 
+const Section& outer_section() {
+  using O = OuterSpec;
+  static const Section section{
+      "parallel.outer",
+      "The outer optimizer of local_steps: SGD on the mean difference between the outer weights and the replicas' "
+      "weights.",
+      {
+          field<&O::learning_rate>("learning_rate",
+                                   "The outer learning rate; 1 without momentum is the mean of the "
+                                   "replicas' weights.")
+              .above(0),
+          field<&O::momentum>("momentum", "The outer momentum.").at_least(0).below(1),
+          field<&O::nesterov>("nesterov", "Nesterov momentum, as in PyTorch's SGD."),
+      }};
+  return section;
+}
+
 const Section& search_section() {
   using S = SearchSpec;
   static const Section section{
@@ -63,7 +80,7 @@ const Section& parallel_section() {
   using P = ParallelSpec;
   static const Section section{
       "parallel",
-      "How the network runs on several ranks. None of these fields changes the results.",
+      "How the network runs on several ranks. None of these fields but local_steps changes the results.",
       {
           field<&P::mode>("mode", "How the plan is determined: see the modes below."),
           field<&P::stages>("stages", "Number of pipeline stages; must divide launch.ranks.")
@@ -135,6 +152,19 @@ const Section& parallel_section() {
               .at_least(0)
               .at_most(kMaxHeadPieces),
           field<&P::max_memory>("max_memory", "Memory limit per rank; 0: no limit.").is(FieldKind::bytes).at_least(0),
+          field<&P::local_steps>(
+              "local_steps",
+              "DiLoCo: replicas train this many steps on their own parts of the batch, then synchronize their weights "
+              "through the outer optimizer; 0: all ranks share every step. Changes the results. See local_steps.md.")
+              .at_least(0)
+              .at_most(kMaxSize),
+          unless_zero<&P::replicas>(
+              "replicas",
+              "With local_steps: number of replicas, each with launch.ranks / replicas ranks under "
+              "the plan that the other fields describe; default: one per host.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          subsection<&P::outer>("outer", outer_section(), "The outer optimizer of local_steps."),
           subsection<&P::search>("search", search_section(), "Options of auto_parallel.").shorthand("algorithm"),
           field<&P::servers>("servers",
                              "For parameter_server: number of server processes that store the weights, in "

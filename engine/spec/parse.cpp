@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The job may be saved elsewhere (a run's folder) and ranks may run elsewhere: only an absolute path means the
-/// same everywhere.
+/// Makes a path absolute. The job may be saved to another folder (a run's) and ranks may run in another one: only an
+/// absolute path means the same everywhere.
 void resolve(const fs::path& folder, std::string& path) {
   if (is_url(path)) return;
   std::error_code error;
@@ -95,7 +95,7 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
   read_job(root, job, problems);
-  if (job.positions.empty()) problems.throw_if_any();  // nothing was read, for an expression is wrong
+  if (job.positions.empty()) problems.throw_if_any();  // nothing was read, because an expression is wrong
   validate(job, problems);
   problems.throw_if_any();
   resolve_paths(job, from.folder);

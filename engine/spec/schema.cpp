@@ -168,6 +168,77 @@ Json shares_schema() {
           {"additionalProperties", or_expression({{"type", "number"}, {"minimum", 0}})}};
 }
 
+Json per_dim_schema(const Field& field) {
+  Json forms = {integer_schema(field), numbers_list(integer_schema(field))};
+  if (!field.choices.empty()) forms.push_back({{"enum", field.choices}});
+  return {{"anyOf", forms}};
+}
+
+Json short_or_mapping_schema(const Field& field) {
+  Json mapping = section_schema(*field.section);
+  if (field.stands_for.empty()) return mapping;
+  for (const Field& one : field.section->fields)
+    if (one.name == field.stands_for) return {{"anyOf", {value_schema(one), mapping}}};
+  return mapping;
+}
+
+Json command_words_schema() {
+  Json words = list_of(text_schema(kNoZeroByte));
+  words["prefixItems"] = {text_schema(R"(^[^\u0000]+$)")};  // the program
+  words["minItems"] = 1;
+  return words;
+}
+
+Json paths_schema() {
+  Json list = list_of(text_schema());
+  list["minItems"] = 1;
+  return {{"anyOf", {text_schema(), list}}};
+}
+
+Json losses_schema() {
+  Json list = list_of(section_schema(auxiliary_loss_section()));
+  list["maxItems"] = kMaxMetrics;
+  return list;
+}
+
+Json metrics_schema() {
+  Json list = list_of(reference("metric"));
+  list["maxItems"] = kMaxMetrics;
+  return {{"anyOf", {list, reference("metric")}}};
+}
+
+Json split_schema(const Field& field) {
+  const Json share = or_expression({{"type", "number"}, {"minimum", 0}, {"maximum", 1}});
+  return {{"anyOf",
+           {{{"enum", field.choices}},
+            {{"type", "object"},
+             {"properties", {{"train", share}, {"validation", share}}},
+             {"required", {"train", "validation"}},
+             {"additionalProperties", false}}}}};
+}
+
+Json segments_schema() {
+  Json list = list_of(section_schema(segment_section()));
+  list["minItems"] = 1;
+  return list;
+}
+
+Json strategies_schema() {
+  Json cuts = list_of(numbers_list(integer_schema(cuts_field())));
+  cuts["minItems"] = 1;
+  return {{"type", "object"}, {"additionalProperties", cuts}};
+}
+
+Json share_changes_schema() {
+  const Json step = or_expression({{"type", "integer"}, {"minimum", 0}});
+  return list_of({{"type", "object"},
+                  {"properties", {{"step", step}, {"ramp", step}, {"mix", shares_schema()}}},
+                  {"required", {"step", "mix"}},
+                  {"additionalProperties", false}});
+}
+
+Json named_paths_schema() { return {{"type", "object"}, {"additionalProperties", paths_schema()}}; }
+
 Json plain_schema(const Field& field) {
   switch (field.kind) {
     case FieldKind::flag:
@@ -188,28 +259,16 @@ Json plain_schema(const Field& field) {
     }
     case FieldKind::int_lists:
       return list_of(numbers_list(integer_schema(field)));
-    case FieldKind::per_dim: {
-      Json forms = {integer_schema(field), numbers_list(integer_schema(field))};
-      if (!field.choices.empty()) forms.push_back({{"enum", field.choices}});
-      return {{"anyOf", forms}};
-    }
+    case FieldKind::per_dim:
+      return per_dim_schema(field);
     case FieldKind::bytes:
       return with_unit("([KMGT]i?)?B", field);
     case FieldKind::seconds:
       return with_unit("ms|s|m|min|h", field);
-    case FieldKind::section: {
-      Json mapping = section_schema(*field.section);
-      if (field.stands_for.empty()) return mapping;
-      for (const Field& one : field.section->fields)
-        if (one.name == field.stands_for) return {{"anyOf", {value_schema(one), mapping}}};
-      return mapping;
-    }
-    case FieldKind::words: {
-      Json words = list_of(text_schema(kNoZeroByte));
-      words["prefixItems"] = {text_schema(R"(^[^\u0000]+$)")};  // the program
-      words["minItems"] = 1;
-      return words;
-    }
+    case FieldKind::section:
+      return short_or_mapping_schema(field);
+    case FieldKind::words:
+      return command_words_schema();
     case FieldKind::variables:
       return {{"type", "object"},
               {"propertyNames", {{"pattern", variable_name_pattern()}}},
@@ -220,21 +279,12 @@ Json plain_schema(const Field& field) {
     case FieldKind::patterns:
     case FieldKind::metric_names:
       return texts_schema();
-    case FieldKind::paths: {
-      Json list = list_of(text_schema());
-      list["minItems"] = 1;
-      return {{"anyOf", {text_schema(), list}}};
-    }
-    case FieldKind::losses: {
-      Json list = list_of(section_schema(auxiliary_loss_section()));
-      list["maxItems"] = kMaxMetrics;
-      return list;
-    }
-    case FieldKind::metrics: {
-      Json list = list_of(reference("metric"));
-      list["maxItems"] = kMaxMetrics;
-      return {{"anyOf", {list, reference("metric")}}};
-    }
+    case FieldKind::paths:
+      return paths_schema();
+    case FieldKind::losses:
+      return losses_schema();
+    case FieldKind::metrics:
+      return metrics_schema();
     case FieldKind::transforms:
       return {{"anyOf",
                {list_of(reference("transform")),
@@ -244,15 +294,8 @@ Json plain_schema(const Field& field) {
               {"minProperties", 1},
               {"propertyNames", {{"pattern", sample_field_pattern()}}},
               {"additionalProperties", texts_schema()}};
-    case FieldKind::split: {
-      const Json share = or_expression({{"type", "number"}, {"minimum", 0}, {"maximum", 1}});
-      return {{"anyOf",
-               {{{"enum", field.choices}},
-                {{"type", "object"},
-                 {"properties", {{"train", share}, {"validation", share}}},
-                 {"required", {"train", "validation"}},
-                 {"additionalProperties", false}}}}};
-    }
+    case FieldKind::split:
+      return split_schema(field);
     case FieldKind::layers:
       return layer_list();
     case FieldKind::modules:
@@ -263,20 +306,14 @@ Json plain_schema(const Field& field) {
       return names_and_values(constant_schema());
     case FieldKind::groups:
       return groups_schema();
-    case FieldKind::segments: {
-      Json list = list_of(section_schema(segment_section()));
-      list["minItems"] = 1;
-      return list;
-    }
+    case FieldKind::segments:
+      return segments_schema();
     case FieldKind::stage_map:
       return {
           {"type", "object"},
           {"additionalProperties", or_expression({{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}})}};
-    case FieldKind::strategy_map: {
-      Json cuts = list_of(numbers_list(integer_schema(cuts_field())));
-      cuts["minItems"] = 1;
-      return {{"type", "object"}, {"additionalProperties", cuts}};
-    }
+    case FieldKind::strategy_map:
+      return strategies_schema();
     case FieldKind::sources:
       return {{"type", "object"},
               {"minProperties", 1},
@@ -284,18 +321,10 @@ Json plain_schema(const Field& field) {
               {"additionalProperties", section_schema(source_section())}};
     case FieldKind::shares:
       return shares_schema();
-    case FieldKind::share_changes: {
-      const Json step = or_expression({{"type", "integer"}, {"minimum", 0}});
-      return list_of({{"type", "object"},
-                      {"properties", {{"step", step}, {"ramp", step}, {"mix", shares_schema()}}},
-                      {"required", {"step", "mix"}},
-                      {"additionalProperties", false}});
-    }
-    case FieldKind::named_paths: {
-      Json list = list_of(text_schema());
-      list["minItems"] = 1;
-      return {{"type", "object"}, {"additionalProperties", {{"anyOf", {text_schema(), list}}}}};
-    }
+    case FieldKind::share_changes:
+      return share_changes_schema();
+    case FieldKind::named_paths:
+      return named_paths_schema();
     case FieldKind::trackers:
       return {{"anyOf", {list_of(reference("tracker")), reference("tracker")}}};
   }

@@ -43,6 +43,7 @@ void validate_network_job(RuleContext& r) {
   dora_starts_from_weights(r);
   several_adapters_have_a_field(r);
   parameter_servers_suit_the_job(r);
+  replicas_divide_the_ranks(r);
   stages_divide_ranks(r);
   stage_config_names_existing_stages(r);
   chunks_are_interleaved(r);
@@ -81,6 +82,7 @@ void validate_job(RuleContext& r) {
   saves_are_consistent(r);
   cluster_manager_assigns_the_hosts(r);
   volumes_have_a_path(r);
+  spot_notices_have_an_address(r);
   trackers_differ(r);
   if (!r.job.has_command() && !r.problems.touch("command")) validate_network_job(r);
 }

@@ -1,4 +1,5 @@
-// The characters that GPT-2's byte-level tokenizers write for bytes: printable ones for themselves, others from U+0100.
+// The characters that GPT-2's byte-level tokenizers use for bytes: a printable byte is its own character, others are
+// characters from U+0100 on.
 #pragma once
 
 #include <array>
@@ -11,9 +12,9 @@ namespace trainctl {
 
 /// The character of each byte, in UTF-8.
 const std::array<std::string, 256>& byte_characters();
-/// The byte that a character stands for.
+/// The byte that a character represents; none if it represents none.
 std::optional<uint8_t> byte_of(char32_t character);
-/// The bytes that a text of such characters stands for; none if it has other characters.
+/// The bytes that a text of such characters represents; none if it has other characters.
 std::optional<std::string> to_bytes(std::string_view text);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Texts by their bytes, to find those that a text begins with.
+// A trie of tokens, which finds the tokens that a text begins with.
 #pragma once
 
 #include <array>

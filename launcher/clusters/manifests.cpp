@@ -10,20 +10,12 @@
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
 #include "launcher/clusters/fill.h"
+#include "launcher/clusters/manifest_parts.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/clusters/queue_scripts.h"
+#include "launcher/spot_watch.h"
 
 namespace trainctl::clusters {
-namespace {
-
-constexpr size_t kMostNameBytes = 40;
-/// Largest size of a ConfigMap or Secret: 1 MiB.
-constexpr size_t kMostJobBytes = 1'000'000;
-/// Slurm checks its limits periodically.
-constexpr int kMarginSeconds = 30, kLeastStopSeconds = 60;
-/// Memory of a rank in addition to its arena: the program, buffers of the data pipeline.
-constexpr int64_t kRankBytes = int64_t{512} << 20;
-
-int64_t mebibytes(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
 std::string made_by(const JobSpec& job, const ManifestOptions& options) {
   return std::string(kWrittenBy).substr(2) + options.version + ": trainctl render " +
@@ -35,8 +27,19 @@ int ranks_per_host(const JobSpec& job, int hosts) { return (job.processes() + ho
 
 std::string in_lines(const std::vector<std::string>& lines) { return join(lines, "\n"); }
 
-/// Values of env may be secrets.
 bool has_secrets(const JobSpec& job) { return readers_of(job) == FileReaders::owner; }
+
+namespace {
+
+constexpr size_t kMostNameBytes = 40;
+/// Largest size of a ConfigMap or Secret: 1 MiB.
+constexpr size_t kMostJobBytes = 1'000'000;
+/// Slurm checks its limits periodically.
+constexpr int kMarginSeconds = 30, kLeastStopSeconds = 60;
+/// Memory of a rank in addition to its arena: the program, buffers of the data pipeline.
+constexpr int64_t kRankBytes = int64_t{512} << 20;
+
+int64_t mebibytes(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
 // Slurm.
 
@@ -96,6 +99,7 @@ std::vector<Manifest> slurm_manifests(const JobSpec& job, const ManifestOptions&
                       {"stop_seconds", std::to_string(stop_seconds(job, options.needs))},
                       {"trainctl", shell_word(options.trainctl)},
                       {"job_file", shell_word(options.folder + "/job.yaml")},
+                      {"requeue_code", std::to_string(kExitRequeue)},
                       {"requeue", is_queued_again(job) ? "yes" : "no"}};
   return {{"job.yaml", options.job_text, has_secrets(job)}, {"job.sbatch", fill(text_of("slurm.sh"), values)}};
 }
@@ -295,6 +299,8 @@ std::string name_of_pods(const std::string& job) {
 std::vector<Manifest> manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
   check(job.launch.target != Target::hosts, "files are rendered for a manager");
   if (job.launch.target == Target::slurm) return slurm_manifests(job, options, text_of);
+  if (job.launch.target == Target::pbs) return pbs_manifests(job, options, text_of);
+  if (job.launch.target == Target::lsf) return lsf_manifests(job, options, text_of);
   if (job.launch.target == Target::kubernetes) return kubernetes_manifests(job, options, text_of);
   return compose_manifests(job, options, text_of);
 }

@@ -1,9 +1,12 @@
 // See started_by.h.
 #include "launcher/clusters/started_by.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <sstream>
 #include <string_view>
 
 #include "engine/base/error.h"
@@ -83,6 +86,35 @@ StartedBy by_hydra(const Variables& variables) {
   return by_mpi(variables, kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
 }
 
+/// Appends the words that it does not contain: a host has a line or a word per slot.
+void add_hosts(std::istream& words, std::vector<std::string>& hosts) {
+  for (std::string host; words >> host;)
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+}
+
+StartedBy by_pbs(const Variables& variables) {
+  StartedBy by{.manager = Manager::queue, .name = "PBS"};
+  by.job = variables.text({kQueueJobVariable});
+  const std::string path = variables.text({"PBS_NODEFILE"});
+  std::ifstream file(path);
+  add_hosts(file, by.hosts);
+  if (by.hosts.empty()) throw EnvError("PBS_NODEFILE is '" + path + "', which lists no hosts");
+  return by;
+}
+
+StartedBy by_lsf(const Variables& variables) {
+  StartedBy by{.manager = Manager::queue, .name = "LSF"};
+  by.job = variables.text({kQueueJobVariable});
+  std::istringstream words(variables.text({"LSB_HOSTS"}));
+  add_hosts(words, by.hosts);
+  if (!by.hosts.empty()) return by;
+  const std::string path = variables.text({"LSB_DJOB_HOSTFILE"});  // LSB_HOSTS is not set for many slots
+  std::ifstream file(path);
+  add_hosts(file, by.hosts);
+  if (by.hosts.empty()) throw EnvError("neither LSB_HOSTS nor the file LSB_DJOB_HOSTFILE '" + path + "' lists hosts");
+  return by;
+}
+
 /// Reads the variables of the rendered manifests. A restarted pod has the same ones.
 StartedBy by_pods(const Variables& variables) {
   StartedBy by{.manager = Manager::pods, .name = "Kubernetes"};
@@ -112,6 +144,10 @@ StartedBy started_by(const Environment& environment) {
   } else if (!variables.text({"SLURM_JOB_ID", "SLURM_JOBID"}).empty() &&
              !variables.text({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}).empty()) {
     by = by_slurm(variables);
+  } else if (variables.has("PBS_JOBID") && variables.has("PBS_NODEFILE")) {
+    by = by_pbs(variables);
+  } else if (variables.has("LSB_JOBID") && (variables.has("LSB_HOSTS") || variables.has("LSB_DJOB_HOSTFILE"))) {
+    by = by_lsf(variables);
   }
   if (by.index >= by.count)
     throw EnvError("process " + std::to_string(by.index) + " of " + std::to_string(by.count) + ": " + by.name +

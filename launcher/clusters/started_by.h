@@ -1,4 +1,5 @@
-// Detects what has started this process: a user, Slurm, mpirun or a pod of Kubernetes. Reads only the environment.
+// Detects what has started this process: a user, Slurm, PBS, LSF, mpirun or a pod of Kubernetes. Reads the environment,
+// and the file of PBS that it names.
 #pragma once
 
 #include <functional>
@@ -7,20 +8,24 @@
 
 namespace trainctl::clusters {
 
-enum class Manager : uint8_t { none, slurm, mpi, pods };
+enum class Manager : uint8_t { none, slurm, mpi, pods, queue };
 
 struct StartedBy {
   Manager manager = Manager::none;
-  std::string name;                ///< "Slurm", "PMIx of Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
-  std::string job;                 ///< the manager's job ID, common to all starts of the job; empty: not set
+  std::string name;  ///< "Slurm", "PMIx of Slurm", "Open MPI", "MPICH", "Kubernetes", "PBS", "LSF": for messages
+  std::string job;   ///< the manager's job ID, common to all starts of the job; empty: not set
   int index = 0, count = 1;        ///< index of this process among those started in the same way, and their number
   int local_index = 0;             ///< index among those on its host
-  std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, exchanged later
+  std::vector<std::string> hosts;  ///< slurm, queue: the nodes; pods: their names; mpi: empty, exchanged later
   int restarts = 0;                ///< how often Slurm has started the job again
 };
 
 inline constexpr const char* kMpich = "MPICH";
 inline constexpr const char* kPmixOfSlurm = "PMIx of Slurm";
+
+/// Set by the rendered batch scripts of PBS and LSF: the job ID of the first submission, which the later ones continue.
+/// Other scripts may run several jobs, so `job` is empty in them.
+inline constexpr const char* kQueueJobVariable = "TRAINCTL_QUEUE_JOB";
 
 /// The value of a variable; null if it is not set.
 using Environment = std::function<const char*(const char* name)>;

@@ -1,4 +1,4 @@
-"""What trainctl reaches on the GPUs of this machine beside PyTorch, in one run.
+"""Compares the speed of trainctl with that of PyTorch on the GPUs of this machine, in one run.
 
   gpu.py TRAINCTL [--ranks N] [--rounds R]
 

@@ -1,4 +1,4 @@
-"""What a save costs training, beside PyTorch, alternating between them in one run.
+"""Measures what a save costs training, in trainctl and in PyTorch, alternating between them in one run.
 
   saves.py TRAINCTL [--ranks 1 2] [--d 4096] [--layers 5] [--steps N] [--rounds N]
   saves.py TRAINCTL --device cuda [--set vars.d=1024 …]

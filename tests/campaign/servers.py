@@ -93,7 +93,7 @@ def alive(pid):
 
 
 class Over(Exception):
-    """The run was over, or nearly, before it was injured: the machine held up this test. The same injury injures a longer run."""
+    """The run was over, or nearly, before it was injured: this test was delayed. It then injures a longer run."""
 
 
 class Run:

@@ -1,4 +1,4 @@
-// Output that is not read.
+// Output to a pipe whose reader is slow or gone (cli/render/output.h).
 #include "cli/render/output.h"
 
 #include <doctest/doctest.h>

@@ -14,7 +14,7 @@ namespace {
 
 /// Programs of tests/jobs/mlp.yaml; `optimizer` and `parallel` as in a job file.
 std::vector<Program> update_programs(const std::string& optimizer, const std::string& parallel = "mode: stand_alone",
-                              int ranks = 1) {
+                                     int ranks = 1) {
   const JobSpec spec = job_spec("mlp", {"optimizer={learning_rate: 0.01, " + optimizer + "}",
                                         "parallel={" + parallel + "}", "launch.ranks=" + std::to_string(ranks)});
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));

@@ -145,7 +145,7 @@ optimizer: {type: adamw, average: swa}
     const std::vector<Program> programs = compile_all(graph, plan, cost);
     CHECK(verify_programs(programs).empty());
     const Graph evaluated = evaluation_graph(graph);
-    const EvaluationOf of{.trained = graph, .exchanges_averages = true};
+    const EvaluationOf of{.trained = graph, .only = EvaluationOf::Only::exchange};
     std::vector<Program> exchanges;
     for (int rank = 0; rank < 2; ++rank) exchanges.push_back(compile(evaluated, plan, cost, rank, &of));
     CHECK(verify_programs(exchanges).empty());

@@ -72,7 +72,8 @@ TEST_CASE("the plan's workspace for data that arrive as bytes is what the execut
                                   "]}\nnetwork: [{type: global_avg_pool}]\nlaunch: {device: cuda, ranks: 1}\n",
                               "job.yaml"));
   };
-  // A random flip, so that no samples are kept; and floats, whose bits no table has.
+  // The random flip prevents that samples are kept on the device. Resized images are floats, which no table of bytes
+  // has.
   const PlannedJob job = planned_for("horizontal_flip, to_float, hwc2chw");
   const PlannedJob floats =
       planned_for("horizontal_flip, {resize: {size: [40, 40]}}, {resize: {size: [80, 80]}}, hwc2chw");

@@ -1,5 +1,5 @@
-// Fallbacks of our engine where cuDNN has no engine: other ways to ask, then our own kernels. The rules of the stand-in
-// for the library say what it refuses.
+// Fallbacks if cuDNN has no engine for a call: padding or slicing the batch, then kernels of trainctl. The emulated
+// cuDNN refuses the calls that LibraryRules excludes.
 #include "tests/cuda_emulator/library_rules.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,6 @@
-// Slices follow from a node's rule alone: a dim is cut as many ways as its cut factor. Where an inner factor is cut,
-// the ranks of a group compute statistics of their slices, gather them, and apply them, as compiled programs do.
+// Runs the nodes of a graph on simulated ranks. A node's rule determines the slices: a dim is cut as many ways as its
+// cut factor. Where an inner factor is cut, the ranks of a group compute statistics of their slices, gather them, and
+// apply them, as compiled programs do.
 #include "tests/op_cases/simulate.h"
 
 #include <fmt/format.h>
@@ -103,7 +104,7 @@ bool cuts_inner(const Node& node, const Cuts& cuts) {
   return std::any_of(node.rule.inner.begin(), node.rule.inner.end(), [&](int factor) { return cuts[factor] > 1; });
 }
 
-/// The ranks that differ from `rank` in inner factors alone, in order.
+/// The ranks that differ from `rank` only in inner factors, in order.
 std::vector<int> sharing_rows(const Node& node, const Cuts& cuts, int rank) {
   const std::vector<int> own = coordinates(rank, cuts);
   std::vector<int> group;
@@ -202,8 +203,8 @@ std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node, const std
   return infos;
 }
 
-/// The statistics of all parts of the rows that `rank` has, what an all_gather of its group makes; or the blocks for
-/// this rank, what an all_to_all makes.
+/// Returns what an all_gather gives `rank`: the statistics of all parts of its rows; or what an all_to_all gives it:
+/// the blocks for this rank.
 Slice gathered_statistics(const Graph& graph, const Node& node, const Cuts& cuts, const Values& values, int rank,
                           const RunOptions& options) {
   const InnerSum& inner = *get_op(node.op).inner_sum;

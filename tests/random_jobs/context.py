@@ -4,7 +4,7 @@
   python3 tests/random_jobs/context.py --trainctl build/release/bin/trainctl --jobs 40
   python3 tests/random_jobs/context.py --trainctl build/release/bin/trainctl --jobs 4 --resume
 
-A network has one or two blocks: packed or separate queries, keys and values, grouped queries, windows, softcaps, masks of keys or
+A network has one or two blocks: packed or separate queries, keys and values, grouped queries, windows, softcaps, sinks, masks of keys or
 documents, rotary or learned positions. Each job runs on one rank, and then with each method that fits, under a random product of data, tensor
 and context, with random micro-batches, stages, levels of optimizer_shard and recomputation. With --resume a run is saved and resumed under
 another context size. Of one seed, job N is always the same: --only N.
@@ -32,6 +32,8 @@ def draw_attention(rng, heads, kv_heads):
     mask = rng.choice(["none", "none", "keys", "documents", "documents"])
     if mask != "none":
         fields["mask"] = mask
+    if rng.random() < 0.3:
+        fields["sinks"] = True
     return fields
 
 

@@ -3,10 +3,10 @@
 
     expert_plans.py --trainctl build/release/bin/trainctl --plans 40 --seed 1
 
-Draws plans for a small network like Mixtral and for one like DeepSeek-V3: ranks, stages, micro-batches, schedules, cuts of the experts,
+Draws plans for small networks like Mixtral, like DeepSeek-V3 and like gpt-oss: ranks, stages, micro-batches, schedules, cuts of the experts,
 of their hidden features, of the batch and of the positions, exchanges of tokens, optimizer sharding, recomputation. Each must have the losses of one rank with
-the same number of micro-batches. Then all tokens choose the same experts: capacity decides whether the run ends with an error, drops
-tokens or continues. At last a run that is killed resumes with another number of experts per rank.
+the same number of micro-batches. Then all tokens choose the same experts, which gather tokens or receive them by exchange: capacity decides
+whether the run ends with an error, drops tokens or continues. At last a run that is killed resumes with another number of experts per rank.
 """
 import argparse
 import json
@@ -32,7 +32,7 @@ modules:
   block:
     - {{name: norm1, type: rms_norm}}
     - {{name: qkv, type: dense, units: 48, bias: false}}
-    - {{name: attn, type: attention, heads: 2, causal: true}}
+    - {{name: attn, type: attention, heads: 2, causal: true{attention}}}
     - {{name: proj, type: dense, units: 16, bias: false}}
     - {{name: sum1, type: add, inputs: [proj, input]}}
     - {{name: norm2, type: rms_norm}}
@@ -51,17 +51,19 @@ launch: {{ranks: 1, device: cpu, timeout: 60}}
 MIXTRAL = "experts: 8, top_k: 2, hidden: 12, capacity: 4, router: {balance: aux_loss, aux_loss: 0.1, z_loss: 0.01}"
 DEEPSEEK = ("experts: 12, top_k: 3, hidden: 12, shared_hidden: 12, capacity: 4, router: {score: sigmoid, scale: 2.5, groups: 4, top_groups: 2, "
             "balance: bias, bias_speed: 0.01, aux_loss: 0.01, aux_over: sequence}")
+GPT_OSS = "experts: 8, top_k: 3, hidden: 12, capacity: 4, activation: clamped_swiglu, bias: true, router: {bias: true}"
 
 
 def job_text(name, moe, classes=32, steps=STEPS):
-    return NETWORK.format(name=name, moe=moe, classes=classes, steps=steps)
+    attention = ", sinks: true" if moe == GPT_OSS else ""
+    return NETWORK.format(name=name, moe=moe, classes=classes, steps=steps, attention=attention)
 
 
 def divisors(n):
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def draw_plan(rng, experts):
+def draw_plan(rng, experts, has_biases=False):
     """Overrides of the plan, and the number of micro-batches, which one rank has too."""
     ranks = rng.choice([2, 3, 4, 4, 6, 8])
     stages = rng.choice([s for s in (1, 1, 2) if ranks % s == 0])
@@ -93,7 +95,7 @@ def draw_plan(rng, experts):
             cuts["experts"] = rng.choice([d for d in divisors(tokens) if experts % d == 0 and (d > 1 or tokens == 1)] or [1])
         x, up = [cuts["rows"], cuts["positions"], 1], [cuts["experts"], 1, cuts["hidden"], 1]
         down = [cuts["experts"], 1, cuts["hidden"]]
-        overrides += ["parallel.mode=semi_auto_parallel", f"parallel.strategies={{'h.*.moe': [{x}, [1, 1], {up}, {down}]}}"]
+        overrides += ["parallel.mode=semi_auto_parallel", f"parallel.strategies={{'h.*.moe': {cuts_of_moe(x, up, down, has_biases)}}}"]
     if rng.random() < 0.5:
         overrides.append(f"parallel.optimizer_shard={{level: {rng.choice([1, 2, 3])}, min_kb: 0}}")
     if rng.random() < 0.4:
@@ -101,12 +103,17 @@ def draw_plan(rng, experts):
     return overrides, micro
 
 
+def cuts_of_moe(x, up, down, has_biases):
+    """The cuts of a strategy: biases are cut like their weights, without the features."""
+    return [x, [1, 1], [1], up, down, up[:3], down[:2]] if has_biases else [x, [1, 1], up, down]
+
+
 def follow_plans(trainctl, folder, name, moe, experts, plans, rng):
     path = folder / f"{name}.yaml"
     path.write_text(job_text(name, moe))
     references, failed = {}, 0
     for number in range(plans):
-        overrides, micro = draw_plan(rng, experts)
+        overrides, micro = draw_plan(rng, experts, moe == GPT_OSS)
         same = [f"parallel.micro_batches={micro}"]
         if micro not in references:
             references[micro] = of_steps(run_losses(trainctl, path, same))
@@ -142,12 +149,16 @@ def all_tokens_to_one_expert(trainctl, folder):
     path.write_text(job_text("imbalance", MIXTRAL.replace("capacity: 4", "capacity: 8").replace("top_k: 2", "top_k: 1"), classes=1))
     alone = of_steps(run_losses(trainctl, path, []))
     over = ["launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.expert=4"]
-    worst, _ = difference(of_steps(run_losses(trainctl, path, over)), alone, comparable(alone))
-    require(worst < TOLERANCE, f"with capacity for all, a plan in which one rank computes all tokens follows one rank: {worst:.1e}")
+    for method in ("gather", "all_to_all"):
+        plan = [*over, f"parallel.expert_method={method}"]
+        worst, _ = difference(of_steps(run_losses(trainctl, path, plan)), alone, comparable(alone))
+        require(worst < TOLERANCE, f"with capacity for all, a plan in which one rank computes all tokens ({method}) follows one rank: {worst:.1e}")
 
     path.write_text(path.read_text().replace("capacity: 8", "capacity: 2"))
-    code, output = call([trainctl, "run", str(path), *over, f"launch.log_dir={folder / 'small'}"])
-    require(code == 5 and "increase the layer's capacity" in output, f"without it, the run ends with an error about the capacity, exit code {code}")
+    for method in ("gather", "all_to_all"):
+        code, output = call([trainctl, "run", str(path), *over, f"parallel.expert_method={method}", f"launch.log_dir={folder / method}"])
+        require(code == 5 and "increase the layer's capacity" in output,
+                f"without it, the run ends with an error about the capacity ({method}), exit code {code}")
 
     path.write_text(path.read_text().replace("capacity: 2", "capacity: 2, drop: true"))
     code, output = call([trainctl, "run", str(path), *over, f"launch.log_dir={folder / 'drops'}"])
@@ -204,6 +215,7 @@ def main():
         folder = pathlib.Path(name)
         failed = follow_plans(trainctl, folder, "mixtral", MIXTRAL, 8, options.plans, rng)
         failed += follow_plans(trainctl, folder, "deepseek", DEEPSEEK, 12, options.plans, rng)
+        failed += follow_plans(trainctl, folder, "gpt_oss", GPT_OSS, 8, options.plans, rng)
         try:
             all_tokens_to_one_expert(trainctl, folder)
             killed_and_resumed(trainctl, folder)

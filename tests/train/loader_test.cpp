@@ -35,7 +35,7 @@ class Counting final : public Dataset {
   std::vector<SampleField> fields_;
 };
 
-/// Two labels a sample: s % 3 and 7.
+/// Two labels per sample s: s % 3 and 7.
 class Classes final : public Dataset {
  public:
   int64_t size() const override { return 6; }

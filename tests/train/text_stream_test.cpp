@@ -1,3 +1,4 @@
+// Text of generated tokens as it is output token by token (engine/text/text_stream.h).
 #include "engine/text/text_stream.h"
 
 #include <doctest/doctest.h>
@@ -10,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// Token i is pieces[i]. "_" begins a word: a space, but not at the begin of a text, as in SentencePiece models.
+/// Token i is pieces[i]. "_" begins a word: a space, but not at the beginning of a text, as in SentencePiece models.
 class Pieces : public Tokenizer {
  public:
   explicit Pieces(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -29,7 +30,7 @@ class Pieces : public Tokenizer {
   std::vector<std::string> pieces_;
 };
 
-/// The texts that are given out after each token, and at the end.
+/// The text that is output after each token, and at the end.
 std::vector<std::string> streamed(const std::vector<std::string>& pieces, const std::vector<int32_t>& tokens,
                                   const std::vector<std::string>& stops = {}) {
   const Pieces tokenizer(pieces);
@@ -49,7 +50,7 @@ TEST_CASE("a character of several tokens is output once it is complete") {
   CHECK(streamed({"a", "\xe2\x82"}, {1}) == Texts{"", "\xef\xbf\xbd"});
 }
 
-TEST_CASE("the space at the begin of a word remains behind the prompt") {
+TEST_CASE("the space before the first generated word is output") {
   CHECK(streamed({"_the", "_sea", "_is"}, {1, 2}) == Texts{" sea", " is", ""});
 }
 

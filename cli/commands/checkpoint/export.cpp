@@ -25,6 +25,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/export_adapters.h"
 #include "engine/train/checkpoint/export_weights.h"
+#include "engine/train/checkpoint/gguf/write_gguf.h"
 #include "engine/train/files/disk.h"
 
 namespace trainctl {
@@ -35,7 +36,9 @@ struct CheckpointExportArguments {
   std::string log_dir = LaunchSpec{}.log_dir;
   std::string output;
   std::string map;
-  std::string dtype = "f32";
+  std::string format;     ///< empty: by the name of the output
+  std::string dtype;      ///< empty: f32, or f16 in a GGUF file
+  std::string tokenizer;  ///< GGUF: folder; empty: that of the weights or of the data
   double shard_mb = 5000;
   bool partial = false;
   bool latest_weights = false;
@@ -45,6 +48,10 @@ struct CheckpointExportArguments {
 };
 
 namespace fs = std::filesystem;
+
+bool is_gguf(const CheckpointExportArguments& options) {
+  return options.format == "gguf" || (options.format.empty() && options.output.ends_with(".gguf"));
+}
 
 /// The model folder that the weights of the job came from; "" if there is none.
 std::string source_folder(const JobSpec& job) {
@@ -72,7 +79,7 @@ std::string fitting_map(const Manifest& manifest, const JobSpec& job) {
 }
 
 std::string map_to_use(const CheckpointExportArguments& options, const Manifest& manifest, const JobSpec& job) {
-  if (options.map != "auto" && !(options.map.empty() && options.adapters)) return options.map;
+  if (options.map != "auto" && !(options.map.empty() && (options.adapters || is_gguf(options)))) return options.map;
   const std::string source = source_folder(job);
   return source.empty() ? fitting_map(manifest, job) : std::string(map_of_folder(source));
 }
@@ -133,6 +140,43 @@ std::optional<MappedWeights> open_base(const Manifest& manifest, const std::stri
   return weights;
 }
 
+/// The folder whose tokenizer.json a GGUF file gets. `model`: the exported folder.
+std::string tokenizer_for(const CheckpointExportArguments& options, const JobSpec& job, const std::string& model) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
+  const bool is_in_model = fs::exists(fs::path(model) / "tokenizer.json");
+  return is_in_model || job.dataset.tokenizer.empty() ? model : job.dataset.tokenizer;
+}
+
+/// Writes a model folder, and from it one file of llama.cpp.
+int write_gguf_file(const CheckpointExportArguments& options, const Manifest& manifest, const std::string& path,
+                    const JobSpec& job, const NameMap& map, const std::string& map_name, const ExportOptions& how) {
+  CheckpointExportArguments of_folder = options;
+  of_folder.output = options.output + ".folder";
+  const std::string part = options.output + ".part";
+  WrittenGguf done;
+  try {
+    fs::remove_all(of_folder.output);
+    const ExportedWeights weights = write_folder(of_folder, manifest, path, job, map, map_name, how);
+    const GgufOptions gguf{.name = manifest.name,
+                           .type = options.dtype == "q8_0"  ? GgufType::q8_0
+                                   : options.dtype == "f32" ? GgufType::f32
+                                                            : GgufType::f16,
+                           .tokenizer = tokenizer_for(options, job, of_folder.output)};
+    done = write_gguf(of_folder.output, part, gguf);
+    fs::rename(part, options.output);
+    fs::remove_all(of_folder.output);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(of_folder.output, ignored);
+    fs::remove(part, ignored);
+    throw;
+  }
+  std::cout << fmt::format("{}: {} model, {} tensors, {}, of step {}, from {}\n", options.output, done.architecture,
+                           done.tensors, format_bytes(done.bytes), with_commas(manifest.step), path);
+  for (const std::string& note : done.notes) std::cout << "note: " << note << "\n";
+  return kExitDone;
+}
+
 bool is_folder(const CheckpointExportArguments& options) {
   return options.adapters || options.output.ends_with('/') || fs::is_directory(options.output);
 }
@@ -172,11 +216,26 @@ void require_adapter(const CheckpointExportArguments& options, const JobSpec& jo
     throw SpecError({}, "--adapter", "the job has no adapter '" + options.adapter + "'",
                     names.empty() ? "its checkpoints have one, without a name" : "adapters: " + join(names));
   if (is_merged && !names.empty() && options.adapter.empty())
-    throw SpecError({}, "--adapter", "a model has place for one of the adapters " + join(names),
+    throw SpecError({}, "--adapter", "a model can contain only one of the adapters " + join(names),
                     "name it with --adapter, or export all with --adapters");
 }
 
+/// Throws SpecError for options that contradict each other.
+void require_format(const CheckpointExportArguments& options) {
+  const bool gguf = is_gguf(options);
+  if (gguf && options.adapters)
+    throw SpecError({}, "--format", "gguf files have whole models, not adapters alone",
+                    "without --adapters they are merged into the weights");
+  if (gguf && is_folder(options))
+    throw SpecError({}, "--output", "gguf is one file, not a folder", "e.g. -o model.gguf");
+  if (gguf && options.dtype == "bf16")
+    throw SpecError({}, "--dtype", "gguf files are written in f32, f16 or q8_0", "set --dtype f16");
+  if (!gguf && (options.dtype == "f16" || options.dtype == "q8_0"))
+    throw SpecError({}, "--dtype", options.dtype + " is for gguf files", "add --format gguf, or set --dtype bf16");
+}
+
 int write_export(const CheckpointExportArguments& options) {
+  require_format(options);
   require_output(options);
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
   const Manifest manifest = read_manifest(path);
@@ -192,7 +251,8 @@ int write_export(const CheckpointExportArguments& options) {
   how.adapter = options.adapter;
   const std::optional<MappedWeights> base = open_base(manifest, path, job);
   if (base) how.base = &*base;
-  if (is_folder(options)) how.shard_bytes = std::llround(options.shard_mb * 1e6);
+  if (is_folder(options) || is_gguf(options)) how.shard_bytes = std::llround(options.shard_mb * 1e6);
+  if (is_gguf(options)) return write_gguf_file(options, manifest, path, job, map, map_name, how);
   const ExportedWeights done = is_folder(options)
                                    ? write_folder(options, manifest, path, job, map, map_name, how)
                                    : export_weights(manifest, path, map, numbers_of(job), options.output, how);
@@ -217,12 +277,17 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
       ->required();
   command
       ->add_option("-o,--output", options->output,
-                   "safetensors file to write, or, with a / at its end, the model folder")
+                   "safetensors or GGUF file to write, or, with a / at its end, the model folder")
       ->required();
   add_map(*command, options->map);
-  command->add_option("--dtype", options->dtype, "f32 | bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
+  command
+      ->add_option("--format", options->format,
+                   "safetensors | gguf (llama.cpp, with the tokenizer); default: gguf if the output ends with .gguf")
+      ->check(CLI::IsMember({"safetensors", "gguf"}));
+  command->add_option("--dtype", options->dtype, "f32 | bf16, default f32; for gguf f32 | f16 | q8_0, default f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
+  command->add_option("--tokenizer", options->tokenizer,
+                      "For gguf: folder with tokenizer.json; default: that of the weights or of the data");
   command
       ->add_option("--shard-size", options->shard_mb,
                    "For a model folder: most MB (10^6 bytes) per file; more become several files with an index")
@@ -247,6 +312,7 @@ Examples:
   trainctl checkpoint export 3 --map auto -o tuned/                      a folder that transformers opens
   trainctl checkpoint export 3 --adapters -o adapter/                     a folder that PEFT opens
   trainctl checkpoint export 3 --map auto --adapter law -o law/           with one of several adapters merged
+  trainctl checkpoint export 3 --dtype q8_0 -o model.gguf                a file for llama.cpp
   trainctl checkpoint export 3 --map my_map.yaml --dtype bf16 -o model.safetensors)");
   command->callback([&chosen, options] { chosen = [options] { return write_export(*options); }; });
 }

@@ -15,6 +15,7 @@
 #include "engine/base/text.h"
 #include "engine/model_folder/model_folder.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/replicas.h"
 #include "engine/train/checkpoint/import_weights.h"
 #include "engine/train/data/read_and_plan.h"
 
@@ -40,7 +41,7 @@ int read_import(const CheckpointImportArguments& options) {
   require_writable_folder(folder, "--output");
   JobSpec spec = options.job.load();
   if (spec.has_command()) throw SpecError({}, "--job", "the job runs a command and has no network", "");
-  const PlannedJob job = plan_job(std::move(spec));
+  const PlannedJob job = plan_job(without_local_steps(std::move(spec)));
   MappedWeights weights(job, WeightFiles(options.file), std::move(map));
   weights.require_fit(options.partial,
                       "--partial imports the tensors that fit; if tensors are missing, the run needs --partial too");

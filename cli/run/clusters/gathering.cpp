@@ -59,6 +59,20 @@ Gathering by_slurm(const StartedBy& by, const JobSpec& job) {
   return gathering;
 }
 
+/// PBS and LSF: other hosts are reached by launch.ssh.
+Gathering by_queue(const StartedBy& by, const JobSpec& job) {
+  Gathering gathering;
+  if (job.launch.target == Target::pbs || job.launch.target == Target::lsf) {
+    gathering.overrides = host_overrides(by.hosts);
+  } else if (by.hosts.size() > 1) {
+    gathering.notice =
+        "the " + by.name + " job has " + std::to_string(by.hosts.size()) +
+        " hosts, but the ranks run only on this one; use launch.target=" + (by.name == "PBS" ? "pbs" : "lsf") +
+        " to use all hosts";
+  }
+  return gathering;
+}
+
 /// Waits for all listeners. Returns this host's address on the route to the last. Throws EnvError that names the
 /// others.
 std::string await_listeners(std::vector<ListenerAddress> listeners, const std::string& token, double seconds,
@@ -176,6 +190,8 @@ Gathering gather(const StartedBy& by, const JobSpec& job, const Report& report) 
   switch (by.manager) {
     case Manager::slurm:
       return by_slurm(by, job);
+    case Manager::queue:
+      return by_queue(by, job);
     case Manager::pods:
       return by_pods(by, report);
     case Manager::mpi:
@@ -187,7 +203,7 @@ Gathering gather(const StartedBy& by, const JobSpec& job, const Report& report) 
 }
 
 int serve_gathering(const StartedBy& by) {
-  if (by.manager == Manager::slurm) return kExitDone;  // process 0 reaches the nodes by srun
+  if (by.manager == Manager::slurm || by.manager == Manager::queue) return kExitDone;  // process 0 reaches the nodes
   if (by.manager == Manager::pods)
     return clusters::serve_remote_execution(clusters::listen_at(clusters::kListenerPort), pods_token());
   const ListenerExchange exchanged = meet(by);
@@ -196,7 +212,9 @@ int serve_gathering(const StartedBy& by) {
 
 void write_cluster(const StartedBy& by, const std::string& run_folder) {
   if (by.job.empty()) return;
-  const char* manager = by.manager == Manager::pods ? "kubernetes" : "slurm";
+  const std::string manager = by.manager == Manager::pods    ? "kubernetes"
+                              : by.manager == Manager::queue ? by.name
+                                                             : "slurm";
   std::ofstream(run_folder + "/" + kClusterFile)
       << nlohmann::json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump()
       << "\n";

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/output_file.h"
 #include "engine/base/text.h"
+#include "engine/spec/hosts.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
 #include "launcher/clusters/manifests.h"
@@ -32,17 +33,13 @@ std::string_view template_called(std::string_view name) {
   return {};
 }
 
-int hosts_of(const LaunchSpec& launch) {
-  return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
-}
-
 /// Memory of the host that needs the most; ranks are numbered host by host.
 clusters::HostNeeds needs_of(const JobSpec& spec) {
   clusters::HostNeeds needs{.shm_bytes = kShmBytes};
   if (spec.has_command()) return needs;
   const JobReport report = report_of(plan_job(spec), false);
   const RankClasses& classes = report.classes;
-  const int hosts = hosts_of(spec.launch), per_host = (classes.num_ranks() + hosts - 1) / hosts;
+  const int hosts = managed_hosts(spec.launch), per_host = (classes.num_ranks() + hosts - 1) / hosts;
   for (int first = 0; first < classes.num_ranks(); first += per_host) {
     int64_t bytes = 0;
     for (int rank = first; rank < std::min(first + per_host, classes.num_ranks()); ++rank)
@@ -84,9 +81,9 @@ void delete_earlier(const std::vector<clusters::Manifest>& files, const std::str
 }  // namespace
 
 std::vector<clusters::Manifest> render_job(const JobFile& file, const JobSpec& spec, const std::string& folder) {
-  require_hosts(file, hosts_of(spec.launch));
+  require_hosts(file, managed_hosts(spec.launch));
   JobSpec job = spec;
-  if (job.launch.target == Target::slurm) {
+  if (is_batch(job.launch.target)) {
     job.launch.log_dir = fs::absolute(job.launch.log_dir).lexically_normal();
     if (auto& saves = job.train.checkpoint; saves && !saves->dir.empty())
       saves->dir = fs::absolute(saves->dir).lexically_normal();

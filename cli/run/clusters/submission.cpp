@@ -46,6 +46,7 @@ std::string script_in(const std::string& folder) { return fs::absolute(folder + 
 bool is_submitted(const JobSpec& spec, const clusters::StartedBy& by) {
   const Target target = spec.launch.target;
   if (target == Target::hosts || by.manager == clusters::Manager::pods) return false;
+  if ((target == Target::pbs || target == Target::lsf) && by.manager == clusters::Manager::queue) return false;
   if (target == Target::slurm) return by.manager == clusters::Manager::none;
   throw SpecError(spec.position("launch.target"), "launch.target",
                   "trainctl run cannot start jobs for the target " + std::string(to_string(target)),

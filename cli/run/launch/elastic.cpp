@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/replicas.h"
 #include "launcher/hosts/link_check.h"
 #include "launcher/hosts/scripts.h"
 #include "launcher/rank_error.h"
@@ -113,6 +114,9 @@ std::vector<JobSpec> Elastic::jobs(std::string& fault, const std::string& withou
     job.launch.hosts.clear();
     for (const HostRanks& host : left) job.launch.hosts.push_back(fmt::format("{}:{}", host.host, host.ranks));
     job.launch.ranks = ranks;
+    // One replica per host stays one per host.
+    if (job.parallel.local_steps > 0 && num_replicas(spec_) == static_cast<int>(spec_.launch.hosts.size()))
+      job.parallel.replicas = static_cast<int>(left.size());
     try {
       jobs.push_back(parse_job(to_yaml(job), spec_.file));
     } catch (const SpecError& error) {  // fields that need another number of ranks, such as stages that must divide it

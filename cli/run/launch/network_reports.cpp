@@ -8,11 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/run/worker/rank_output.h"
 #include "cli/text/start_up_report.h"
 #include "cli/text/workers_report.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/product_flops.h"
+#include "engine/compile/report/token_traffic.h"
 #include "engine/plan/served.h"
 #include "engine/planning/run_length.h"
 #include "engine/spec/schedule.h"
@@ -217,6 +219,12 @@ std::string NetworkReports::summary() {
     text += (text.empty() ? "" : "\n") + workers_report(board_->batches(), job_.spec.dataset.batch);
   if (serves_tables_alone(job_.plan) && !options_.evaluate)
     text += (text.empty() ? "" : "\n") + staleness_report(board_->batches());
+  if (const nlohmann::ordered_json tokens = token_exchange(); !tokens.is_null())
+    text +=
+        (text.empty() ? "" : "\n") +
+        fmt::format("{} of tokens sent to experts and back; {} were expected, and at most {}",
+                    format_bytes(tokens["bytes"].get<int64_t>()), format_bytes(tokens["expected_bytes"].get<int64_t>()),
+                    format_bytes(tokens["most_bytes"].get<int64_t>()));
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));
@@ -225,8 +233,27 @@ std::string NetworkReports::summary() {
   return text.empty() ? profile : text + "\n" + profile;
 }
 
+nlohmann::ordered_json NetworkReports::token_exchange() const {
+  const TokenTraffic planned = token_traffic_of_step(classes_);
+  if (on_hosts_ != nullptr || options_.evaluate || job_.plan.is_asynchronous() || planned.most == 0) return {};
+  int64_t steps = 0, bytes = 0;
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
+    const std::optional<RankTokenBytes> counted = read_token_bytes(*directory_, rank);
+    if (!counted) return {};
+    steps = counted->steps;
+    bytes += counted->bytes;
+  }
+  return {{"steps", steps},
+          {"bytes", bytes},
+          {"expected_bytes", steps * planned.expected},
+          {"most_bytes", steps * planned.most}};
+}
+
 nlohmann::ordered_json NetworkReports::record() const {
-  return on_hosts_ != nullptr ? on_hosts_->traffic() : nlohmann::ordered_json::object();
+  if (on_hosts_ != nullptr) return on_hosts_->traffic();
+  nlohmann::ordered_json record = nlohmann::ordered_json::object();
+  if (nlohmann::ordered_json tokens = token_exchange(); !tokens.is_null()) record["token_exchange"] = std::move(tokens);
+  return record;
 }
 
 }  // namespace trainctl

@@ -66,6 +66,12 @@ std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadO
   return compile_validation_classes(job);
 }
 
+/// The program by which replicas synchronize, in the same arenas.
+std::optional<RankClasses> synchronization_of(const PlannedJob& job, const WorkloadOptions& options) {
+  if (!job.plan.has_replicas() || options.evaluate) return std::nullopt;
+  return compile_synchronization_classes(job);
+}
+
 CheckpointUse checkpoint_use(const WorkloadOptions& options) {
   if (options.generates()) return CheckpointUse::generate;
   return options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train;
@@ -80,6 +86,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       start_up_(options.start_up),
       classes_(classes_of(job_, options)),
       beside_(classes_beside(job_, options)),
+      synchronization_(synchronization_of(job_, options)),
       texts_(options.evaluate ? std::nullopt : plan_texts(job_)),
       checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
                    checkpoint_use(options)),
@@ -88,6 +95,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (!options.generates()) require_sound_samples(job_);
   require_precision(job_.spec);
   if (beside_) make_room_for(*beside_, classes_);
+  if (synchronization_) make_room_for(*synchronization_, classes_);
   if (texts_) make_room_for(*texts_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (has_hosts()) on_hosts_.emplace(job_, classes_, checkpoints_, options_);
@@ -128,6 +136,7 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
     if (serves_by_event(job_.plan)) add_routes(routes_of(job_.plan));
   }
   if (beside_) run_beside(*beside_);
+  if (synchronization_) run_beside(*synchronization_);
   if (texts_) make_room_for_texts();
   require_host_memory();
 }

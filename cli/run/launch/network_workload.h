@@ -58,8 +58,9 @@ class NetworkWorkload : public Workload, public RankProgram {
   const WorkloadOptions options_;
   StartUpClock start_up_;
   RankClasses classes_;
-  const std::optional<RankClasses> beside_;  ///< programs that run in addition to those of classes_
-  const std::optional<PlannedTexts> texts_;  ///< texts of validation.generate
+  const std::optional<RankClasses> beside_;           ///< programs that run in addition to those of classes_
+  const std::optional<RankClasses> synchronization_;  ///< the same: programs of parallel.local_steps
+  const std::optional<PlannedTexts> texts_;           ///< texts of validation.generate
   Checkpoints checkpoints_;
   HostMemory memory_;
   std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs

@@ -90,6 +90,7 @@ void Run::watch_signals() {
 Launch Run::launch() {
   Launch launch{.cluster = cluster_, .directory = directory_, .program = workload_->program(), .observer = *this};
   launch.limits.grace_seconds = spec().launch.grace_seconds;
+  launch.spot = {spec().launch.spot_notices, spec().launch.spot_address};
   launch.limits.max_restarts = spec().launch.max_restarts;
   launch.log_limits = {.file_bytes = spec().launch.log_size, .files = spec().launch.log_files};
   if (!spec().launch.has_hosts()) launch.bindings = bindings(cluster_, read_topology(), spec().launch.bind);

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLook = std::chrono::milliseconds(20);
+constexpr auto kTrackerLook = std::chrono::milliseconds(20);
 constexpr auto kMoment = std::chrono::seconds(2);
 /// Exit code of `env` for a program that does not exist.
 constexpr int kNoProgram = 127;
@@ -234,7 +234,7 @@ std::vector<std::string> TrackerProcesses::finish(const std::function<bool()>& i
       is_announced = true;
       notice(fmt::format("waiting for {}, at most {:.0f} s", join(names_of_running()), kPatienceSeconds));
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kTrackerLook);
     for (std::string& line : news()) lines.push_back(std::move(line));
   }
   for (Process& process : processes_) {

@@ -48,6 +48,8 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
     metrics_ = MetricsLog(directory, options.metrics, write_line);
   else if (options.copies_metrics)
     metrics_ = MetricsLog(directory, program.rank, write_line);
+  std::error_code ignored;
+  std::filesystem::remove(directory.rank_file(program.rank, kTokenBytesFile), ignored);  // left by an earlier attempt
   if (!options.record) return;
   collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
   to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
@@ -199,6 +201,20 @@ std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank)
                             field_or(json, "between", int64_t{-1})};
   if (traffic.steps <= 0 || traffic.within < 0 || traffic.between < 0) return std::nullopt;
   return traffic;
+}
+
+void RankOutput::write_token_bytes(int64_t bytes, int64_t steps) const {
+  const nlohmann::ordered_json json = {{"steps", steps}, {"bytes", bytes}};
+  std::ofstream(directory_.rank_file(program_.rank, kTokenBytesFile)) << json.dump() << '\n';
+}
+
+std::optional<RankTokenBytes> read_token_bytes(const RunDirectory& directory, int rank) {
+  std::ifstream file(directory.rank_file(rank, kTokenBytesFile));
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const RankTokenBytes counted{field_or(json, "steps", int64_t{0}), field_or(json, "bytes", int64_t{-1})};
+  if (counted.steps <= 0 || counted.bytes < 0) return std::nullopt;
+  return counted;
 }
 
 void RankOutput::write_fingerprints(int64_t step, const Fingerprints& fingerprints) const {

@@ -55,6 +55,8 @@ class RankOutput : public TrainObserver {
   void ended(const TrainResult& result);
   /// Writes the traffic of `steps` steps that this rank counts.
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
+  /// Writes the bytes of tokens that `steps` steps have moved, which this rank counts.
+  void write_token_bytes(int64_t bytes, int64_t steps) const;
   /// Only rank 0 calls it; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Only rank 0 calls it; see TensorFingerprints. Adds a line to fingerprints.jsonl.
@@ -107,6 +109,15 @@ struct RankTraffic {
 };
 /// nullopt if the rank has not finished, or its file is damaged.
 std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank);
+
+/// File that write_token_bytes writes for a rank.
+inline constexpr const char* kTokenBytesFile = "token_bytes.json";
+
+struct RankTokenBytes {
+  int64_t steps = 0, bytes = 0;
+};
+/// nullopt if the rank has not finished, or its file is damaged.
+std::optional<RankTokenBytes> read_token_bytes(const RunDirectory& directory, int rank);
 
 /// Writes evaluation.json to the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
 void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -91,12 +92,23 @@ std::vector<int> parse_layout(const std::string& text) {
   return ranks;
 }
 
+namespace {
+
+bool has_experts(const JobSpec& spec) {
+  return spec.launch.ranks > 1 && std::any_of(spec.network.begin(), spec.network.end(),
+                                              [](const LayerSpec& layer) { return layer.type == "moe"; });
+}
+
+}  // namespace
+
 Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank, const HostsLayout& hosts) {
   if (!needs_store(spec) && hosts.ranks.empty()) {
     // An asynchronous worker may wait until a stalled worker is killed, after launch.timeout.
     const double patience = spec.launch.timeout_seconds * (spec.is_asynchronous() ? 2 : 1);
     communicator_ = make_shared_memory_communicator(std::move(memory), rank, patience,
                                                     spec.is_asynchronous() ? spec.launch.ranks : 0);
+    counts_tokens_ = has_experts(spec);
+    if (counts_tokens_) communicator_ = make_row_counting_communicator(std::move(communicator_), token_bytes_);
     return;
   }
   RankStatus& status = memory->status(rank);
@@ -119,6 +131,10 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   counts_ = true;
   communicator_ = make_hosts_communicator(make_counted_communicator(std::move(within), within_),
                                           make_counted_communicator(std::move(between), between_), std::move(host_of));
+}
+
+std::optional<int64_t> Rendezvous::token_bytes() const {
+  return counts_tokens_ ? std::optional(token_bytes_.load()) : std::nullopt;
 }
 
 std::optional<HostTraffic> Rendezvous::traffic() const {

@@ -56,10 +56,13 @@ class Rendezvous {
   /// The traffic so far that this rank counts; nullopt: it is not counted, because there is only one host, or because
   /// launch.comm is gloo, which does not distinguish hosts.
   std::optional<HostTraffic> traffic() const;
+  /// The bytes of tokens so far that ranks have sent to experts and back, of the groups whose first rank this one is;
+  /// nullopt: they are not counted, because there are no experts or several hosts, or because launch.comm is gloo.
+  std::optional<int64_t> token_bytes() const;
 
  private:
-  bool counts_ = false;
-  std::atomic<int64_t> within_ = 0, between_ = 0;
+  bool counts_ = false, counts_tokens_ = false;
+  std::atomic<int64_t> within_ = 0, between_ = 0, token_bytes_ = 0;
   std::unique_ptr<Communicator> communicator_;
 };
 

@@ -1,6 +1,6 @@
-// Running statistics of a rank's own rows: those of hybrid_parallel, and of batch_norm with sync: false. After each step
-// their mean over the ranks replaces them, so that validations on all ranks and checkpoints, which one rank writes, have
-// the same values.
+// Running statistics of a rank's own rows: those of hybrid_parallel, and of batch_norm with sync: false. After each
+// step their mean over the ranks replaces them, so that validations on all ranks and checkpoints, which one rank
+// writes, have the same values.
 #include <fmt/format.h>
 
 #include <set>
@@ -14,6 +14,14 @@
 #include "engine/plan/per_rank.h"
 
 namespace trainctl {
+
+void average(Lowering& l, const std::string& name, const View& states, const std::vector<int>& ranks) {
+  Instruction scale = once_per_step(Opcode::kernel, "scale " + name, &elementwise_kernel);
+  scale.attrs = {{"expression", fmt::format("x0 scale({},0) =0", 1.0 / static_cast<double>(ranks.size()))}};
+  l.c.emit(std::move(scale), {states}, {states});
+  all_reduce_numbers(l, "all_reduce " + name, Purpose::statistics, ranks, states);
+}
+
 namespace {
 
 /// The ranks that have their own values of a state: those of all replicas in hybrid_parallel.
@@ -30,13 +38,6 @@ std::vector<int> ranks_along(const Lowering& l, const Axes& axes) {
   std::vector<int> ranks = l.c.plan.mesh.group(l.c.rank_in_stage, axes);
   for (int& rank : ranks) rank = l.c.global_rank(l.c.stage, rank);
   return ranks;
-}
-
-void average(Lowering& l, const std::string& name, const View& states, const std::vector<int>& ranks) {
-  Instruction scale = once_per_step(Opcode::kernel, "scale " + name, &elementwise_kernel);
-  scale.attrs = {{"expression", fmt::format("x0 scale({},0) =0", 1.0 / static_cast<double>(ranks.size()))}};
-  l.c.emit(std::move(scale), {states}, {states});
-  all_reduce_numbers(l, "all_reduce " + name, Purpose::statistics, ranks, states);
 }
 
 void average_in_hybrid(Lowering& l) {

@@ -143,7 +143,6 @@ void finish_loss(Lowering& l) {
   all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
 }
 
-/// The weights of all shards, after this rank's own has changed.
 void gather_updated(Lowering& l, int b, const Bucket::Piece& piece) {
   const Bucket& bucket = l.c.program.buckets[static_cast<size_t>(b)];
   if ((bucket.level != 1 && bucket.level != 2) || l.c.buckets[static_cast<size_t>(b)].gathered_in_forward) return;
@@ -184,7 +183,7 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
     clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
   l.c.emit(std::move(update_code), std::move(inputs), std::move(outputs));
   gather_updated(l, b, piece);
-  if (buffers.average < 0 || buffers.computes_average()) return;
+  if (buffers.average < 0 || buffers.computes_average() || l.c.plan.has_replicas()) return;
   l.c.emit(once_per_step(Opcode::kernel, "average " + piece.name, &average_weights_kernel), {weights},
            {part(buffers.average, false, "average.")});
 }

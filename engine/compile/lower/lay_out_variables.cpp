@@ -155,14 +155,17 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
     if (computed != states.end())
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
-    else if (c.plan.numerics.optimizer.average && updates(c, plan))
+    else if ((c.plan.numerics.optimizer.average || c.plan.has_replicas()) && updates(c, plan))
       kept.average = c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole);
+    if (c.plan.has_replicas() && updates(c, plan))
+      kept.outer_momentum = c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole);
     add_other_states(c, plan, kept);
     if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
-    } else if (c.exchanges_averages) {
+    } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
+      r.outer_momentum = kept.outer_momentum;
       // The optimizer's memory begins where it does in the training, which has these gradients elsewhere.
       for (const BufferId shared : {kept.gradients, kept.sums})
         if (bucket.gradients_share_memory && shared >= 0) c.buffers[static_cast<size_t>(shared)].bytes = 0;

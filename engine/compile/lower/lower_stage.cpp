@@ -81,7 +81,8 @@ class TaskLowering {
 void lower_stage(Compiler& c) {
   Lowering l(c);
   if (c.is_server()) return lower_server(l);
-  if (c.exchanges_averages) return exchange_averages(l);
+  if (c.only == EvaluationOf::Only::exchange) return exchange_averages(l);
+  if (c.only == EvaluationOf::Only::synchronize) return synchronize_replicas(l);
   start_gradients(l);
   const std::vector<Task> tasks = stage_tasks(c.plan.pipeline(c.trains()), c.stage);
   std::map<std::pair<TaskKind, int>, size_t> last;  // by kind and chunk

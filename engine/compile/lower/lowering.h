@@ -96,7 +96,7 @@ struct Lowering {
   /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
   /// slices it further locally.
   std::map<TensorId, LayoutId> load_layouts;
-  int64_t row_order = 0;  ///< ranks by whose order rows are stored (ops/row_order.h); 0: rows are stored by position
+  Attrs row_order;  ///< of nodes whose results depend on positions (ops/row_order.h); empty: rows are stored by position
   std::vector<int> row_dims;                              ///< with row_order, by tensor: the dim of its rows; -1: none
   std::vector<int> num_consumers;                         ///< by tensor, all stages
   std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
@@ -229,12 +229,20 @@ void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 
 // average_states.cpp
 void average_states(Lowering& l);
+/// The mean over `ranks`, in place.
+void average(Lowering& l, const std::string& name, const View& states, const std::vector<int>& ranks);
+
+// synchronize_replicas.cpp
+/// The whole program of EvaluationOf::Only::synchronize.
+void synchronize_replicas(Lowering& l);
 
 // finish_step.cpp
 bool counts_loss(const Lowering& l);
 void finish_step(Lowering& l);
-/// The whole program of EvaluationOf::exchanges_averages.
+/// The whole program of EvaluationOf::Only::exchange.
 void exchange_averages(Lowering& l);
+/// The weights of the other shards of a bucket, after this rank's own has changed.
+void gather_updated(Lowering& l, int bucket, const Bucket::Piece& piece);
 /// The loss and the metrics, summed over all ranks.
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,

@@ -215,6 +215,7 @@ void note_offsets(Compiler& c) {
     p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
     p.buckets[b].sums_offset = offset(c.buckets[b].sums);
     p.buckets[b].average_offset = offset(c.buckets[b].average);
+    p.buckets[b].outer_momentum_offset = offset(c.buckets[b].outer_momentum);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
   for (size_t s = 0; s < p.other_states.size(); ++s)

@@ -1,6 +1,8 @@
 // Plan and programs -> the report of `trainctl plan`.
 #include "engine/compile/report/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,7 @@
 #include "engine/compile/report/parallel_sizes.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
+#include "engine/compile/report/token_traffic.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
@@ -37,8 +40,8 @@ void append(Json::object_t& to, const char* name, Value&& value, Rest&&... rest)
   append(to, std::forward<Rest>(rest)...);
 }
 
-/// An object of names, each followed by its value. A list of pairs would be made as an array of arrays first, which
-/// takes long for what there are many of.
+/// A JSON object from names, each followed by its value. Faster than an initializer list, which nlohmann::json first
+/// turns into an array of arrays; the report has many rows.
 template <class... Each>
 Json object(Each&&... each) {
   Json::object_t fields;
@@ -119,7 +122,7 @@ size_t mark_narrow_layers(const Graph& graph, const RankClasses& classes, Json& 
   return marked;
 }
 
-/// The groups that the report's rows refer to, each kind once: its id is its index.
+/// The process groups that the report's rows refer to. A row refers to a kind of group by its index in this table.
 class GroupTable {
  public:
   explicit GroupTable(const RankClasses& classes) : classes_(classes), ids_(classes.groups.size(), -1) {}
@@ -174,7 +177,7 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
 /// Redistributions and transfers of one micro-batch: the same step over several groups is one row.
 Json redistributions_json(const RankClasses& classes, GroupTable& table) {
   using Key = std::tuple<int, std::string, std::string, std::string, int64_t>;
-  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // and the classes in them
+  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // kind of group -> the rank classes in it
   std::vector<Key> order;
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     const Program& program = classes.programs[c];
@@ -406,7 +409,7 @@ Json validation_rows(const RankClasses& validation) {
   return rows;
 }
 
-/// Null: they do not form a product.
+/// Null if the sizes of the plan do not form a product.
 static Json sizes_json(const Graph& graph, const Plan& plan) {
   const std::optional<ParallelSizes> sizes = parallel_sizes(graph, plan);
   if (!sizes) return nullptr;
@@ -414,7 +417,7 @@ static Json sizes_json(const Graph& graph, const Plan& plan) {
           {"pipeline", sizes->pipeline}, {"copies", sizes->copies}, {"sequence_parallel", sizes->sequence_parallel}};
 }
 
-/// Asynchronous: a step is one worker's.
+/// One rank of each class: in asynchronous mode a step is that of one worker.
 static RankClasses one_of_each(RankClasses classes) {
   for (std::vector<int>& ranks : classes.ranks) ranks.resize(1);
   return classes;
@@ -438,7 +441,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   Json report = {{"job", spec.name},
                  {"mode", to_string(plan.mode)},
-                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks},
+                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks * plan.replicas},
                  {"stages", plan.num_stages},
                  {"mesh", plan.mesh.axis_sizes()},
                  {"micro_batches", plan.micro_batches},
@@ -474,6 +477,11 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = local_shards_report(graph, plan, spec.parallel.full_batch);
+  if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
+    report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
+    report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
+                                          format_bytes(tokens.expected), format_bytes(tokens.most)));
+  }
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

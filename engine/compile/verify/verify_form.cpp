@@ -240,6 +240,7 @@ std::vector<Region> persistent_regions(const Program& program) {
       add("sums of grad." + b.name, b.sums_offset, whole, false);
     }
     if (!b.computes_average()) add("average." + b.name, b.average_offset, b.level >= 1 ? shard : whole, true);
+    add("outer momentum." + b.name, b.outer_momentum_offset, b.level >= 1 ? shard : whole, true);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {

@@ -52,6 +52,7 @@ class BucketUpdates {
     return {gradients_, contributions_, weights_, read_};
   }
   std::string gradient_name() const { return "grad." + piece_.name; }
+  std::string difference_name() const { return "difference." + piece_.name; }
 
   /// `instructions`: at least those that name the piece or touch its ranges.
   void verify(const std::vector<int>& instructions) {
@@ -64,8 +65,12 @@ class BucketUpdates {
         clip(i);
       } else if (kernel_of(i) == &exchange_average_kernel) {
         exchange(i);
+      } else if (kernel_of(i) == &outer_update_kernel) {
+        update_outer(i);
       } else if (is_update(i) && weights_.touches(i.outputs[0])) {
         update(i);
+      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::outer) {
+        if (i.collective == Collective::all_reduce) ++outer_sums_;
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
         reduce(i);
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::weights && read_.is(i.outputs[0])) {
@@ -229,6 +234,20 @@ class BucketUpdates {
       fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
   }
 
+  /// Once every parallel.local_steps, the weights of this rank's shard become the outer weights.
+  void update_outer(const Instruction& i) {
+    if (i.inputs.size() != 1 || i.inputs[0].tensor != difference_name() ||
+        (p_.replicas > 1 && outer_sums_ != 1))
+      fault(i.name + " does not read the sum over replicas of the differences of " + piece_.name);
+    if (++updates_ > 1) fault(i.name + ": the weights of " + b_.name + " are synchronized twice");
+    const size_t copy = b_.has_compute_copy() ? 1 : 0;
+    if (i.outputs.size() != 3 + copy || i.outputs[0].offset != kept(b_.average_offset, kUpdatedFloat).begin ||
+        i.outputs[1].offset != kept(b_.outer_momentum_offset, kUpdatedFloat).begin || !updated_.is(i.outputs[2]))
+      return fault(i.name + " does not update exactly the local shard of " + b_.name + " and its outer state");
+    if (copy > 0 && !copied_.is(i.outputs.back()))
+      fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
+  }
+
   void update(const Instruction& i) {
     if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
@@ -306,7 +325,8 @@ class BucketUpdates {
   UpdatedRange weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
   UpdatedRange read_,
       copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
-  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0, host_sums_ = 0;
+  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0, host_sums_ = 0,
+      outer_sums_ = 0;
   std::string early_reader_;  ///< the first reader of the weights before they are gathered
   std::set<int64_t> first_;
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;
@@ -321,6 +341,7 @@ class UpdatedPieces {
         if (range.begin < range.end)
           by_byte_.for_each(range.begin, range.end, [p](std::vector<size_t>& here) { add(here, p); });
       by_name_[pieces[p].gradient_name()].push_back(p);
+      by_name_[pieces[p].difference_name()].push_back(p);
     }
     std::vector<std::vector<size_t>> of_bucket(program.buckets.size());
     for (size_t p = 0; p < pieces.size(); ++p) of_bucket[static_cast<size_t>(pieces[p].bucket())].push_back(p);

@@ -25,9 +25,11 @@ struct AdafactorPlace {
   PlacedParameter p;
   int64_t sums = 0, states = 0, means = 0, index = 0;
 
-  bool is_factored() const { return p.ndim >= 2; }
-  int64_t state_elements() const { return is_factored() ? p.matrices() * (p.rows() + p.cols()) : 0; }
-  int64_t weight_sum() const { return sums + state_elements(); }
+  TRAINCTL_HOST_DEVICE bool is_factored() const { return p.ndim >= 2; }
+  TRAINCTL_HOST_DEVICE int64_t state_elements() const {
+    return is_factored() ? p.matrices() * (p.rows() + p.cols()) : 0;
+  }
+  TRAINCTL_HOST_DEVICE int64_t weight_sum() const { return sums + state_elements(); }
 };
 
 inline std::vector<AdafactorPlace> adafactor_places(const Attrs& attrs) {

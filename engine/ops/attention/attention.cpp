@@ -230,14 +230,17 @@ Attrs optional_attrs() {
           {"softcap", 50.0},
           {kExchangesKeys, true},
           {kPartOfKeys, true},
-          {kRowOrder, int64_t{4}}};
+          {kRowOrder, int64_t{4}},
+          {kRowGroups, int64_t{2}}};
 }
 Attrs optional_forward_attrs() {
   Attrs attrs = optional_attrs();
   attrs.set(kSinks, true);
   return attrs;
 }
-Attrs example_attrs() { return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}}; }
+Attrs example_attention() {
+  return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}};
+}
 
 /// q, k and v of the layer's packed input, as three tensors.
 std::vector<TensorId> unpacked(LayerContext& layer, int64_t heads, int64_t kv_heads, int64_t head_dim) {
@@ -306,7 +309,7 @@ extern const KernelDef reorder_rows_kernel = {
           return KernelExample{.what = "rows by position; input: rows in the order of ranks that share them",
                                .inputs = {{{4, 1024, 1024}}},
                                .attrs = {{kRowOrder, int64_t{4}}},
-                               .optional = {{"to_order", true}},
+                               .optional = {{"to_order", true}, {kRowGroups, int64_t{2}}},
                                .outputs = example::like_first};
         },
 };
@@ -335,7 +338,7 @@ extern const OpDef attention_op = {
                      return KernelExample{
                          .what = "out, log of sums; packed q, k and v, or three inputs(, mask)(, sinks)",
                          .inputs = {{{4, 1024, 2304}}},
-                         .attrs = example_attrs(),
+                         .attrs = example_attention(),
                          .optional = optional_forward_attrs()};
                    }},
     .in_generation = InGeneration::reads_caches,
@@ -361,7 +364,7 @@ extern const OpDef attention_grad_op = {
                      return KernelExample{
                          .what = "dx, or dq, dk, dv; inputs dy, the inputs of attention, its output and logs",
                          .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
-                         .attrs = example_attrs(),
+                         .attrs = example_attention(),
                          .optional = optional_attrs(),
                          .expect = expect_grad};
                    }},

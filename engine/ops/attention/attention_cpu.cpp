@@ -352,7 +352,8 @@ class AttentionBackward : public AttentionKernel {
     for (int64_t c = 0; c < block.count && !any; ++c) std::fill_n(dq_ + at_q + c * a_.q.row, n_.d, 0.0f);
   }
 
-  /// For kAttentionLanes queries: scores become P, rates become G.
+  /// For kAttentionLanes queries: scores become P, rates become G. An unseen score would have the smallest exponential,
+  /// whose products are subnormal and therefore slow, so that of e^0 takes its place.
   void slopes(int64_t count, int64_t column, const Buffers& buffers) const {
     const float per_cap = a_.softcap > 0 ? 1.0f / a_.softcap : 0.0f;
     float log[kAttentionLanes], mean[kAttentionLanes];
@@ -361,10 +362,11 @@ class AttentionBackward : public AttentionKernel {
     for (int64_t j = 0; j < count; ++j) {
       float *p = buffers.scores + j * kQueries + column, *rate = buffers.rates + j * kQueries + column;
       for (int l = 0; l < kAttentionLanes; ++l) {
-        const float e = cpu::exp(p[l] - log[l]), capped = p[l] * per_cap;
         const bool unseen = p[l] == kUnseen;
-        p[l] = unseen ? 0.0f : e;
+        const float score = unseen ? log[l] : p[l], capped = score * per_cap;
+        const float e = cpu::exp(score - log[l]);
         const float slope = a_.scale * e * (rate[l] - mean[l]) * (1.0f - capped * capped);
+        p[l] = unseen ? 0.0f : e;
         rate[l] = unseen ? 0.0f : slope;
       }
     }

@@ -10,6 +10,12 @@ std::vector<KernelCase> average_kernels() {
       calls.push_back({"average_weights", {{{n}}}, {{{n}}}, {}, 2e-6, {.average_rate = rate}});
     calls.push_back({"exchange_average", {}, {{{n}}, {{n}}}, {}, 0});
     calls.push_back({"exchange_average", {}, {{{n}}, {{n}}, unwritten({n}, DType::bf16)}, {}, 1e-2});
+    for (const bool nesterov : {true, false}) {
+      const Attrs attrs = {{"learning_rate", 0.7}, {"momentum", 0.9}, {"nesterov", nesterov}, {"scale", 0.25}};
+      calls.push_back({"outer_update", {{{n}}}, {{{n}}, {{n}}, unwritten({n})}, attrs, 2e-6});
+      calls.push_back(
+          {"outer_update", {{{n}}}, {{{n}}, {{n}}, unwritten({n}), unwritten({n}, DType::bf16)}, attrs, 1e-2});
+    }
   }
   return calls;
 }
@@ -29,10 +35,25 @@ naive::Outputs exchange_average(const NaiveCall& call) {
   return out;
 }
 
+naive::Outputs outer_update(const NaiveCall& call) {
+  naive::Outputs out = call.before;
+  const double rate = call.attrs.number("learning_rate"), momentum = call.attrs.number("momentum"),
+               scale = call.attrs.number("scale");
+  for (size_t i = 0; i < out[0].values.size(); ++i) {
+    const double g = scale * call.in[0].values[i];
+    auto& state = out[1].values[i];
+    state = momentum * state + g;
+    out[0].values[i] -= rate * (call.attrs.flag("nesterov") ? g + momentum * state : state);
+  }
+  for (size_t copy = 2; copy < out.size(); ++copy) out[copy].values = out[0].values;
+  return out;
+}
+
 }  // namespace
 
 extern const OpCases average_cases = {
     .kernels = average_kernels(),
-    .kernel_references = {{"average_weights", average_weights}, {"exchange_average", exchange_average}}};
+    .kernel_references = {
+        {"average_weights", average_weights}, {"exchange_average", exchange_average}, {"outer_update", outer_update}}};
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
 // average_weights: in weights; out average. exchange_average: out weights, average, (bf16 copy of the weights).
+// outer_update: in sum of differences; out outer weights, momentum, weights, (bf16 copy of the weights).
 #include <utility>
 
 #include "engine/ops/cpu/bf16_copy_cpu.h"
@@ -22,9 +23,26 @@ CpuKernel prepare_exchange_average(const KernelCall& call) {
                              });
 }
 
+CpuKernel prepare_outer_update(const KernelCall& call) {
+  const auto rate = static_cast<float>(call.attrs.number("learning_rate")),
+             momentum = static_cast<float>(call.attrs.number("momentum")),
+             scale = static_cast<float>(call.attrs.number("scale"));
+  return cpu::with_bf16_copy(call, [=, nesterov = call.attrs.flag("nesterov"), sum = call.in[0].as<const float>(),
+                                    outer = call.out[0].as<float>(), state = call.out[1].as<float>(),
+                                    w = call.out[2].as<float>(), n = call.in[0].size()] {
+    for (int64_t i = 0; i < n; ++i) {
+      const float g = scale * sum[i];
+      state[i] = momentum * state[i] + g;
+      outer[i] -= rate * (nesterov ? g + momentum * state[i] : state[i]);
+      w[i] = outer[i];
+    }
+  });
+}
+
 }  // namespace
 
 extern const CpuKernels average_cpu = {{"average_weights", prepare_average_weights},
-                                       {"exchange_average", prepare_exchange_average}};
+                                       {"exchange_average", prepare_exchange_average},
+                                       {"outer_update", prepare_outer_update}};
 
 }  // namespace trainctl

@@ -104,7 +104,7 @@ TensorId emit_batch_norm(LayerContext& layer) {
   b.emit("batch_norm_running", {mean, var, running_mean, running_var}, running, "running");
   Attrs normalize = statistics;
   normalize.set("eps", layer.attrs.number("eps"));
-  return b.emit("batch_norm", layer.with_affine({x, mean, var}, features), normalize)[0];
+  return b.emit("batch_norm", layer.with_affine({x, mean, var}, {features}), normalize)[0];
 }
 
 }  // namespace

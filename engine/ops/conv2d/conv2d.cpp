@@ -13,6 +13,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/reindex/pad_beyond.h"
 #include "engine/ops/window_layer.h"
 
 namespace trainctl {
@@ -156,7 +157,8 @@ TensorId emit_conv2d(LayerContext& layer) {
   const Init init = linear_init(num_elements(shape) / channels);
   const bool bias = fields.flag("bias");
   const TensorId w = layer.weight(shape, init);
-  const TensorId product = b.emit("conv2d", {layer.inputs[0], w}, attrs, bias ? "conv2d" : "")[0];
+  const TensorId images = pad_images(b, layer.inputs[0], fields.text("padding_mode"), attrs);
+  const TensorId product = b.emit("conv2d", {images, w}, attrs, bias ? "conv2d" : "")[0];
   if (!bias) return product;
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
@@ -226,17 +228,18 @@ TensorId emit_conv1d(LayerContext& layer) {
   const Attrs& fields = layer.attrs;
   const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
                 channels = fields.integer("channels");
-  const Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
-                    {"dilation", Ints{1, fields.integer("dilation")}},
-                    {"padding", Ints{0, 0, padding, padding}},
-                    {"groups", int64_t{1}}};
+  Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
+              {"dilation", Ints{1, fields.integer("dilation")}},
+              {"padding", Ints{0, 0, padding, padding}},
+              {"groups", int64_t{1}}};
   Window window = Window::of(attrs);
   window.kernel = {1, kernel};
   expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
   LayerBuilder& b = layer.builder;
   const Init init = linear_init(in[1] * kernel);
   const TensorId w = layer.weight({channels, in[1], 1, kernel}, init);
-  const TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
+  TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
+  images = pad_images(b, images, fields.text("padding_mode"), attrs);
   TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
   if (fields.flag("bias"))
     y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
@@ -380,6 +383,7 @@ extern const LayerDef conv2d_layer = {
                    "Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: as "
                    "many as preserve the image size.",
                    {"same"}),
+               padding_mode_field(),
                per_dim("dilation", "Distance between the pixels of a window.")
                    .defaults(Ints{1})
                    .at_least(1)
@@ -402,6 +406,7 @@ extern const LayerDef conv1d_layer = {
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
                integer("padding", "Zeros at both ends.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
+               padding_mode_field(),
                integer("dilation", "Distance between the elements of a window.")
                    .defaults(int64_t{1})
                    .at_least(1)

@@ -108,7 +108,7 @@ extern const LayerDef embedding_layer = {
                    .at_least(0)
                    .at_most(kMostCachedBatches),
                integer(kAdmitAfter,
-                       "For parallel.tables: number of updates of a row from which on it is stored; until then it "
+                       "For parallel.tables: number of updates of a row after which it is stored; until then it "
                        "has its initial values.")
                    .defaults(int64_t{1})
                    .at_least(1)

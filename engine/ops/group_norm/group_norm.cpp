@@ -127,7 +127,7 @@ extern const LayerDef group_norm_layer = {
             shape_error(
                 fmt::format("group_norm needs channels in dim 1, but its input is {}", to_string(layer.shape())));
           }
-          return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, layer.shape()[1]),
+          return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, {layer.shape()[1]}),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];
         },
 };
@@ -144,7 +144,7 @@ extern const LayerDef instance_norm_layer = {
           if (in.size() < 3)
             shape_error(
                 fmt::format("instance_norm needs an input [n, c, ..] of at least 3 dims, but got {}", to_string(in)));
-          return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, in[1]),
+          return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, {in[1]}),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", in[1]}})[0];
         },
 };

@@ -2,6 +2,10 @@
 // x [.., d] -> y, mean [..], rstd [..]
 // If d is cut, ranks exchange two numbers per row: (mean, sum (x - mean)^2) of their part, which combine without
 // cancellation (Chan, Golub, LeVeque 1979), and in the backward pass (sum g, sum g * xhat), g = dy * gamma.
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -39,6 +43,26 @@ std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
 }
 
 const int64_t kParts = 4;  // of an example's row
+
+/// The last dims, and those of the scale and the shift, as one.
+TensorId emit_over_dims(LayerContext& layer, int64_t count, const Attrs& attrs) {
+  const Shape shape = layer.shape();
+  const size_t rows = shape.size() - static_cast<size_t>(std::min<int64_t>(count, static_cast<int64_t>(shape.size())));
+  if (rows == 0)
+    throw ShapeError(fmt::format("{} dims of its input {} leave no dim of rows", count, to_string(shape)), "dims");
+  LayerBuilder& b = layer.builder;
+  const Shape normalised(shape.begin() + static_cast<std::ptrdiff_t>(rows), shape.end());
+  Shape flat(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(rows));
+  flat.push_back(num_elements(normalised));
+  std::vector<TensorId> inputs = {b.emit("reshape", {layer.inputs[0]}, {{"shape", flat}}, "rows")[0]};
+  for (const TensorId parameter : layer.with_affine({}, normalised)) {
+    for (size_t d = 0; d < normalised.size(); ++d) b.share_factors(parameter, d, layer.inputs[0], rows + d);
+    inputs.push_back(
+        b.emit("reshape", {parameter}, {{"shape", Shape{flat.back()}}}, inputs.size() == 1 ? "scale" : "shift")[0]);
+  }
+  const TensorId y = b.emit("layer_norm", inputs, attrs, "normalised")[0];
+  return b.emit("reshape", {y}, {{"shape", shape}})[0];
+}
 
 }  // namespace
 
@@ -178,12 +202,19 @@ extern const OpDef layer_norm_param_grad_op = {
 
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
-    .doc = "Normalises over the last dim.",
-    .fields = {eps_field(), affine_field(), scale_init_field(), shift_init_field()},
+    .doc = "Normalises over the last dim, or over several of the last dims.",
+    .fields = {eps_field(),
+               integer("dims", "Number of last dims over which to normalise; the scale and the shift have these dims.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxDims),
+               affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {
-          return layer.builder.emit("layer_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back()),
-                                    {{"eps", layer.attrs.number("eps")}})[0];
+          const Attrs attrs{{"eps", layer.attrs.number("eps")}};
+          if (layer.attrs.integer("dims") > 1) return emit_over_dims(layer, layer.attrs.integer("dims"), attrs);
+          return layer.builder.emit("layer_norm", layer.with_affine({layer.inputs[0]}, {layer.shape().back()}),
+                                    attrs)[0];
         },
 };
 

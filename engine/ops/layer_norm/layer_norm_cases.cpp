@@ -217,7 +217,10 @@ extern const OpCases layer_norm_cases = {
                           {"layer_norm_apply", layer_norm_apply},
                           {"layer_norm_grad_stats", layer_norm_grad_stats},
                           {"layer_norm_grad_apply", layer_norm_grad_apply}},
-    .layers = {{"layer_norm", "", {8, 12}}, {"layer_norm", ", affine: false", {8, 12}}},
+    .layers = {{"layer_norm", "", {8, 12}},
+               {"layer_norm", ", affine: false", {8, 12}},
+               {"layer_norm", ", dims: 2", {8, 3, 4, 5}, false, {3, 4, 5}},
+               {"layer_norm", ", dims: 3, affine: false", {8, 3, 4, 5}, false, {3, 4, 5}}},
 };
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
 // Register tiles for 16 vector registers of 8 floats.
+// tiles.h, included below, defines the kernels for these sizes.
 namespace trainctl::cpu {
 namespace {
 constexpr int kLanes = 8;

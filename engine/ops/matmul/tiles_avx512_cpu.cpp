@@ -1,4 +1,5 @@
 // Register tiles for 32 vector registers of 16 floats. Compiled for x86-64-v4; runs only if the processor supports it.
+// tiles.h, included below, defines the kernels for these sizes.
 namespace trainctl::cpu {
 namespace {
 constexpr int kLanes = 16;

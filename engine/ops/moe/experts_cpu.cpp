@@ -423,10 +423,10 @@ class ExpertsBackward : ExpertsKernel {
       float* const a = as() + (task.first + i) * h;
       activate<activation>(h, u, a);
       activate_grad<activation>(h, u, slopes, in_.weights[pair], du + i * inner);
-      double dot = 0;
-      for (int64_t j = 0; j < h; ++j) dot += double{slopes[j]} * a[j];
+      double dot = cpu::sum(h, [=](int64_t j) { return double{slopes[j]} * a[j]; });
       const float* const bias = in_.down_bias == nullptr ? nullptr : in_.down_bias + task.expert * d;
-      for (int64_t j = 0; j < d && bias != nullptr; ++j) dot += double{dy[i * d + j]} * bias[j];
+      const float* const of_row = dy + i * d;
+      if (bias != nullptr) dot += cpu::sum(d, [=](int64_t j) { return double{of_row[j]} * bias[j]; });
       dweights_[pair] = static_cast<float>(dot);
       for (int64_t j = 0; j < d; ++j) dy[i * d + j] *= in_.weights[pair];
     }

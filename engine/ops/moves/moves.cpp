@@ -1,5 +1,5 @@
-// Data movement in compiled programs: parts of a tensor to and from the order that collectives need, sums of
-// gradients, and zeros.
+// Kernels that move data in compiled programs: they copy one part of a tensor, arrange parts in the order that
+// collectives need and back, add up gradients, and write zeros.
 #include <fmt/format.h>
 
 #include "engine/ops/examples.h"
@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// [outer, parts, inner] as one dim.
+/// The same elements in another order. The input counts as [outer, parts, inner].
 std::vector<TensorInfo> rearranged(Infos in, const Attrs& attrs, DType) {
   const int64_t outer = attrs.integer("outer"), parts = attrs.integer("parts"), inner = attrs.integer("inner");
   example::expect(outer > 0 && parts > 0 && inner > 0 && num_elements(in[0].shape) == outer * parts * inner,

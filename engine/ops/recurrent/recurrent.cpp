@@ -1,7 +1,8 @@
 // LSTM and GRU over dim 1 of [n, t, features]: y[n, t, h] from the input's part of the gates [n, t, gates h], which a
 // product has computed for all steps, and the recurrent weight [gates h, h]; cells.h has the formulas. The first step
 // sees an output and a state of 0. attr reverse: the steps go from the last to the first. gru also reads a bias [h].
-// Outputs for the backward pass, f32: lstm the states [n, t, h]; both what the cells keep [n, t, 4 h].
+// Further outputs in f32, which the backward pass reads: of lstm the states [n, t, h]; of both the gates that the cells
+// keep [n, t, 4 h].
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -43,7 +44,7 @@ RuleText recurrent_rule(Infos, const Attrs&) {
           .why_not = kWhyWhole};
 }
 
-/// Products with the recurrent weight, `times` of them.
+/// The cost of `times` products with the recurrent weight.
 Cost recurrent_cost(Infos in, Infos out, double rows, double weight, double times) {
   Cost cost = traffic_cost(in, out, 0);
   cost.flops = times * 2.0 * rows * weight;
@@ -110,7 +111,7 @@ constexpr OpDef recurrent_grad_op() {
             const Shape weight = {Cell::kGates * y[2], y[2]};
             expect_shape(op, "dy", in[0], y);
             expect_shape(op, "the recurrent weight", in.back(), weight);
-            expect_shape(op, "what is kept", in[in.size() - 2], {y[0], y[1], Cell::kKept * y[2]});
+            expect_shape(op, "the kept gates", in[in.size() - 2], {y[0], y[1], Cell::kKept * y[2]});
             std::vector<TensorInfo> out = {{{y[0], y[1], Cell::kGates * y[2]}, in[1].dtype}, {weight}};
             if (!Cell::kHasState) out.push_back({{y[2]}});
             return out;

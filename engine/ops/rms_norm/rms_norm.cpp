@@ -55,7 +55,7 @@ TensorId emit_by_heads(LayerContext& layer, int64_t heads, const Attrs& attrs) {
   parts.back() = heads;
   parts.push_back(whole.back() / heads);
   const TensorId x = layer.builder.emit("reshape", {layer.inputs[0]}, {{"shape", parts}}, "heads")[0];
-  const TensorId y = layer.builder.emit("rms_norm", layer.with_affine({x}, parts.back(), false), attrs, "norm")[0];
+  const TensorId y = layer.builder.emit("rms_norm", layer.with_affine({x}, {parts.back()}, false), attrs, "norm")[0];
   return layer.builder.emit("reshape", {y}, {{"shape", whole}})[0];
 }
 
@@ -214,7 +214,7 @@ extern const LayerDef rms_norm_layer = {
           if (offset != 0) attrs.set("offset", offset);
           const int64_t heads = layer.attrs.integer("heads");
           if (heads > 1) return emit_by_heads(layer, heads, attrs);
-          return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back(), false),
+          return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, {layer.shape().back()}, false),
                                     std::move(attrs))[0];
         },
 };

@@ -16,6 +16,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/reindex/pad_beyond.h"
 
 namespace trainctl {
 namespace {
@@ -91,11 +92,29 @@ std::vector<FieldFault> pad_faults(const Attrs& attrs) {
     if (given != 0 && given != dims)
       faults.push_back({side, fmt::format("{} numbers for {} dims; expected one for each of 'dims'", given, dims), ""});
   }
+  if (attrs.text("mode") != "constant" && attrs.number("value", 0) != 0)
+    faults.push_back({"value", "has no effect with mode: " + attrs.text("mode"), "remove it, or set mode: constant"});
   return faults;
+}
+
+/// One dim after the other.
+TensorId pad_with_input(LayerContext& layer, const Ints& before, const Ints& after, const std::string& mode) {
+  std::vector<int64_t> dims;
+  for (size_t d = 0; d < before.size(); ++d)
+    if (before[d] + after[d] > 0) dims.push_back(static_cast<int64_t>(d));
+  if (dims.empty()) shape_error("this pad adds nothing; give the number of elements before or after a dim, or remove it");
+  TensorId x = layer.inputs[0];
+  for (const int64_t dim : dims) {
+    const auto d = static_cast<size_t>(dim);
+    x = emit_reindex(layer.builder, x, {dim, before[d], after[d], mode, before[d] >= after[d] ? "before" : "after"},
+                     dim == dims.back() ? "" : "dim" + std::to_string(dim));
+  }
+  return x;
 }
 
 TensorId emit_pad(LayerContext& layer) {
   const Ints dims = layer.attrs.ints("dims");
+  const std::string mode = layer.attrs.text("mode");
   Attrs attrs{{"value", layer.attrs.number("value")}};
   for (const char* side : {"before", "after"}) {
     const Ints given = layer.attrs.ints(side);
@@ -103,6 +122,7 @@ TensorId emit_pad(LayerContext& layer) {
     for (size_t i = 0; i < given.size(); ++i) of_dims[layer.sample_dim(dims[i])] += given[i];
     attrs.set(side, of_dims);
   }
+  if (mode != "constant") return pad_with_input(layer, attrs.ints("before"), attrs.ints("after"), mode);
   return layer.emit("pad", attrs);
 }
 
@@ -180,7 +200,7 @@ extern const LayerDef slice_layer = {
 
 extern const LayerDef pad_layer = {
     .name = "pad",
-    .doc = "Pads the input with a constant value.",
+    .doc = "Pads the input with a constant value or with its own elements.",
     .fields = {ints("dims", "Dims to pad, other than the batch dim; -1 is the last.").required(),
                ints("before", "Number of elements to add before each of these dims; default: none.")
                    .at_least(0)
@@ -188,7 +208,12 @@ extern const LayerDef pad_layer = {
                ints("after", "Number of elements to add after each of these dims; default: none.")
                    .at_least(0)
                    .at_most(kMaxSize),
-               number("value", "Value of the added elements.").defaults(0.0)},
+               text("mode",
+                    "The added elements. constant: `value`; reflect: the input mirrored at its ends, which are not "
+                    "repeated; replicate: its ends; circular: its other end.")
+                   .one_of({"constant", "reflect", "replicate", "circular"})
+                   .defaults(std::string("constant")),
+               number("value", "Value of the added elements, with mode: constant.").defaults(0.0)},
     .faults = pad_faults,
     .emit = emit_pad,
 };

@@ -65,7 +65,9 @@ extern const OpCases slice_cases = {
     .layers = {{"slice", ", dim: 1, begin: 2, end: -3", {8, 7}},
                {"slice", ", dim: -1, begin: -4", {8, 4}},
                {"pad", ", dims: [-1], before: [3], after: [1], value: 0.5", {8, 16}},
-               {"pad", ", dims: [1], after: [2]", {8, 14}}},
+               {"pad", ", dims: [1], after: [2]", {8, 14}},
+               {"pad", ", dims: [-1], before: [3], after: [4], mode: reflect", {8, 19}},
+               {"pad", ", dims: [1, 2], before: [1, 0], after: [2, 1], mode: circular", {8, 6, 5}, false, {3, 4}}},
 };
 
 }  // namespace trainctl

@@ -12,16 +12,16 @@
 
 namespace trainctl {
 
-/// The axes per factor that give a tensor of the layer the layout `layout`, as far as the layer's rule and sizes
-/// allow.
+/// The axes per factor that give a tensor of the layer the layout `layout`, or as much of it as the layer's rule and
+/// sizes permit.
 struct Following {
   FactorAxes axes;
-  bool whole = true;  ///< the layout is followed completely
+  bool whole = true;  ///< the tensor gets exactly this layout
 };
 Following follow(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const TensorRule& rule,
                  const Layout& layout);
 
-/// The batch cut by all axes, or by as many of them as divide it.
+/// The batch is cut by all axes, or by as many of them as divide it.
 FactorAxes data_parallel_axes(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);
 /// "data parallel: 32 rows cut 4 ways", or why there is nothing to cut.
 std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);

@@ -15,8 +15,8 @@ int even_share(int ranks, int hosts) { return hosts > 0 && ranks % hosts == 0 ? 
 
 int ranks_of_host(const JobSpec& spec, const Machine& machine) {
   const LaunchSpec& launch = spec.launch;
-  if (launch.target == Target::slurm) return even_share(launch.ranks, launch.slurm.nodes);
-  if (launch.target == Target::kubernetes) return even_share(launch.ranks, launch.kubernetes.pods);
+  if (launch.target != Target::hosts && launch.target != Target::compose)
+    return even_share(launch.ranks, managed_hosts(launch));
   if (launch.hosts.empty()) return std::max(machine.devices, 1);
   const std::vector<HostRanks> hosts = place_ranks(parse_hosts(launch.hosts), launch.ranks).hosts;
   const auto as_many = [&](const HostRanks& host) { return host.ranks == hosts[0].ranks; };

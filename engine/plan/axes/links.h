@@ -1,4 +1,4 @@
-// Which tensors connect which units, with their dims in the factors of both.
+// The tensors that connect units, with their dims in terms of the factors of both.
 #pragma once
 
 #include <vector>
@@ -19,11 +19,11 @@ struct Link {
 
 struct Links {
   std::vector<std::vector<Link>> in, out;  ///< one entry per unit, in the order of the nodes
-  /// Units that compute every element or row independently: an input cut in any way that the rule allows gives an
-  /// output cut the same way, at no cost unless an inner factor is cut. They reduce nothing, and make no gradients of
-  /// parameters.
+  /// Units that compute every element or row independently: if an input is cut in a way that the rule permits, the
+  /// output is cut in the same way, at no cost unless an inner factor is cut. They reduce nothing, and compute no
+  /// gradients of parameters.
   std::vector<bool> passes_through;
-  /// Units that pass through what a single other unit makes, never as a partial sum.
+  /// Units that only pass on the outputs of one other unit, which are never partial sums.
   std::vector<bool> only_follows;
 };
 

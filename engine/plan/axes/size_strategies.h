@@ -2,11 +2,11 @@
 //
 //   data      cuts the batch
 //   context   cuts the rows of the sequences. With the method ulysses attention cuts heads instead
-//   tensor    cuts heads and hidden features: those dims between layers that one product makes and another sums over,
-//   and
-//             the classes of a vocabulary
+//   tensor    cuts heads and hidden features (dims that one product computes and another sums over), and the classes of
+//             a vocabulary
 //
-// A product never has both of its dims cut, and dims that a norm reads, or the residual stream has, stay whole.
+// A product is never cut along both of its dims, and dims that a norm reads, or that the residual stream has, are not
+// cut.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@
 
 namespace trainctl {
 
-/// The axes of a stage's mesh that each size has. Ranks that share heads are neighbours, then those that share rows.
+/// The axes of a stage's mesh for each size. Ranks that share heads are neighbors, then ranks that share rows.
 struct SizeAxes {
   Axes data, context, tensor;
 };

@@ -15,13 +15,14 @@
 namespace trainctl {
 
 struct Surroundings {
-  std::vector<int> group;  ///< the unit, and those that only follow it or one another
-  std::vector<int> units;  ///< all whose axes its choice depends on, its group among them; ascending
-  /// Equal numbers: if the axes of `units` are equal too, one by one, so is the choice of each unit of `group`.
+  std::vector<int> group;  ///< the unit, and units that only follow it, directly or through each other
+  std::vector<int> units;  ///< all units whose axes its choice depends on, including its group; ascending
+  /// Surroundings with equal numbers: if the axes of their `units` are pairwise equal, the choices for the units of
+  /// their groups are pairwise equal too.
   int kind = 0;
 };
 
-/// By unit: units that are equal and have equal neighbours get equal numbers, if no layer has a strategy.
+/// Returns a number for each unit; equal units with equal neighbors have equal numbers, if no layer has a strategy.
 std::vector<int> unit_kinds(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
                             const Links& links, const Traffic& traffic);
 

@@ -1,5 +1,4 @@
-// The axes of a graph's units while they are chosen, and the layouts that follow from them at the tensors between
-// units.
+// The axes of a graph's units during propagation, and the layouts of the tensors between units that follow from them.
 #pragma once
 
 #include <optional>
@@ -17,7 +16,7 @@
 
 namespace trainctl {
 
-/// Refers to what it is given.
+/// Refers to its arguments.
 class UnitAxes {
  public:
   UnitAxes(const Graph& of, const GraphFacts& facts, const std::vector<std::optional<LayerStrategy>>& given,
@@ -42,7 +41,7 @@ class UnitAxes {
   const Layer& layer(int u) const { return graph.layers[units.all[u].layer]; }
   const LayerFacts& facts(int u) const { return all_facts[units.all[u].layer]; }
   const std::string& name(int u) const { return layer(u).name; }
-  /// The user's strategy for a layer says nothing about what finishes it.
+  /// A strategy for a layer does not apply to the unit that finishes it.
   const LayerStrategy* strategy(int u) const {
     const std::optional<LayerStrategy>& given = strategies[units.all[u].layer];
     return given && !units.all[u].finishes() ? &*given : nullptr;

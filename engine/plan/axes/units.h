@@ -1,6 +1,6 @@
-// Units that the planner chooses axes for: a layer, or the nodes of a layer that finish the result of its contraction.
-// While the contraction is cut, those nodes (the bias of a dense layer) would wait for the whole sum; they may as well
-// compute in the layout in which the output is read, after a reduce_scatter.
+// The units for which the planner chooses axes: a layer, or the nodes of a layer that finish the result of its
+// contraction, such as the bias of a dense layer. If the contraction is cut, these nodes need the whole sum; they can
+// then compute in the layout in which the output is read, after a reduce_scatter.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ struct Unit {
 };
 
 struct Units {
-  std::vector<Unit> all;             ///< in the order of the nodes: a layer, then what finishes it
+  std::vector<Unit> all;             ///< in the order of the nodes: a layer, then the unit that finishes it
   std::vector<int> of_layer;         ///< the unit of all other nodes of the layer, forward and backward
   std::vector<int> finish_of_layer;  ///< -1: the layer has none
   std::vector<int> of_node;

@@ -1,5 +1,6 @@
-// hybrid_parallel: which shard of each whole tensor a rank has. Shapes are one rank's, so this follows from the rows
-// that a rank reads, the cuts of the weights, and the collectives. The random numbers of an element need it.
+// hybrid_parallel: which shard of each whole tensor a rank has. Since shapes are those of one rank, this is derived
+// from the rows that a rank reads, the cuts of the weights, and the collectives. It determines the random numbers of an
+// element.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// hybrid_parallel: which shard of a tensor each rank has, and which ranks have equal values. The job places data by
-// hand, so both are traced: from the data and the parameters, through every layer, to the last output.
+// hybrid_parallel: which shard of a tensor each rank has, and which ranks have equal values. The job distributes data
+// itself, so both are traced from the data and the parameters through every layer to the last output.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// Recompute makes tensors again instead of keeping them from the forward to the backward pass. What is made again is
-// also moved again, so results of collectives are kept where they are small next to what recompute saves.
+// Recompute computes tensors again instead of keeping them from the forward to the backward pass. Their collectives
+// would run again too, so results of collectives are kept if they are small compared to the memory that recompute
+// saves.
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -8,8 +9,8 @@
 
 namespace trainctl {
 
-/// Made by a recompute layer, a view of what one makes, or made by an op that runs again (OpDef::runs_again): its stage
-/// does not keep it for the backward pass.
+/// True if the tensor's stage does not keep it for the backward pass: it is the output of a layer that is recomputed, a
+/// view of such an output, or the output of an op that runs again (OpDef::runs_again).
 bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor);
 
 /// Fills in `plan.kept`, and if it `explains`, adds that to the layers' reasons. Call when layouts and stages are

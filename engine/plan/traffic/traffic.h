@@ -21,12 +21,12 @@ using FactorAxes = std::vector<Axes>;
 class Traffic {
  public:
   /// Work done once per step (sums of parameter gradients, weights shared by layers that want them in different
-  /// layouts) counts 1/micro_batches here, and of that the part that runs beside nothing else. It has no latency,
-  /// since it goes in large buckets.
+  /// layouts) counts 1/micro_batches here, and only the part of it that does not overlap with other work. It has no
+  /// latency, because it is done in large buckets.
   Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
           double once_per_step_part = 1);
 
-  /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
+  /// A unit that was never set, or is unset again, costs nothing; nor do the tensors that it makes or reads.
   void set(int unit, const FactorAxes& axes);
   /// The same with axes that are set often.
   struct Coded {
@@ -53,9 +53,10 @@ class Traffic {
   std::vector<int> units_of(TensorId tensor) const;
   /// Units that make or read what this one makes or reads; with repetitions.
   std::vector<int> units_beside(int unit) const;
-  /// Appends what `around({unit})` depends on beside axes, with other units as distances from this one.
+  /// Appends everything except axes that `around({unit})` depends on, with other units as distances from this one.
   void describe(int unit, std::string& out) const;
-  /// Appends what the tensor's seconds depend on beside axes, with its units by their numbers in `number_of_unit`.
+  /// Appends everything except axes that the tensor's seconds depend on; its units by their numbers in
+  /// `number_of_unit`.
   void describe(TensorId tensor, const std::vector<int>& number_of_unit, std::string& out) const;
   /// A tensor's uses are those that make it, then those that read it.
   size_t num_uses(TensorId tensor) const;
@@ -65,7 +66,7 @@ class Traffic {
     int layout = -1;
     friend auto operator<=>(const UseLayout&, const UseLayout&) = default;
   };
-  /// All that the tensor's seconds depend on of the axes of this unit.
+  /// The part of this unit's axes that the tensor's seconds depend on.
   std::vector<UseLayout> layouts_at(TensorId tensor, int unit);
   /// With these layouts by use; -1: left out, as the uses of a unit that is not set.
   double tensor_seconds(TensorId tensor, const std::vector<int>& layouts);
@@ -114,7 +115,7 @@ class Traffic {
   /// The number of each dim's axes, then one bit per axis of the partial sum.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
   Layout unpack(const std::vector<uint64_t>& packed) const;
-  /// The same layouts, the same number.
+  /// Equal layouts have equal numbers.
   int layout_number(const std::vector<uint64_t>& packed);
   const Moved& move(const TensorUses& tensor, bool once_per_step, int from, int to);
   struct PackedHash {

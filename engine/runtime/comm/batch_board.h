@@ -1,11 +1,11 @@
-// Asynchronous workers: which batch each of them runs next, without a collective; and what servers and workers count.
-// Placed in shared memory; all zero, then prepare(), is the start.
+// Assigns batches to asynchronous workers without a collective, and holds counters of servers and workers. Placed in
+// shared memory: zeroed memory after prepare() is the initial state.
 //
-//   batches    0 1 2 3 | 4 5 6 7 | 8 …       of 4 workers: a round is one batch for each
-//   share w    w, w + 4, w + 8, …            worker w's; with `rebalance`, and of workers that have died, anybody's
+//   batches    0 1 2 3 | 4 5 6 7 | 8 …       for 4 workers: a round is one batch for each
+//   share w    w, w + 4, w + 8, …            for worker w; with `rebalance`, or if worker w has died, for any worker
 //
-// A claim takes the lowest batch that is open to the worker. What a worker that died had claimed and not finished is
-// claimed again. A worker that dies in claim() itself may leave a batch that is run twice: servers take each once.
+// A claim takes the lowest batch that is open to the worker. Batches that a worker had claimed and not finished when it
+// died are claimed again. If a worker dies inside claim(), a batch may run twice: servers apply each batch once.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class BatchBoard {
   int workers() const { return workers_; }
   int64_t first() const { return first_; }
   int64_t end() const { return end_; }
-  /// Round of a batch: batches of one round may run side by side under any staleness.
+  /// Round of a batch: batches of one round may run concurrently under any staleness.
   int64_t round(int64_t batch) const { return (batch - first_) / workers_; }
 
   int64_t claim(int worker) {
@@ -68,13 +68,13 @@ class BatchBoard {
       return;
     }
   }
-  /// The worker has ended: others take what it leaves.
+  /// The worker has ended: other workers take its unfinished batches.
   void set_gone(int worker) { of(worker).gone.store(true, std::memory_order_release); }
 
   // A new process in the place of a worker that has died:
   //
   //   launcher   announce(w)                                  the old process is gone
-  //   server     sees lives(w) change, drops what is left of the old one's messages, dropped(w)
+  //   server     sees lives(w) change, drops the remaining messages of the old process, dropped(w)
   //   worker     waits until every server has, then join(w)
   void announce(int worker) {
     of(worker).dropped.store(0, std::memory_order_relaxed);
@@ -108,7 +108,7 @@ class BatchBoard {
            1e-9;
   }
 
-  /// A server: an update with gradients of weights that were `staleness` updates older.
+  /// Called by a server: it has applied gradients of weights that were `staleness` updates older.
   void count_staleness(int64_t staleness) {
     staleness_[static_cast<size_t>(std::min<int64_t>(staleness, kMostStaleness))].fetch_add(1,
                                                                                             std::memory_order_relaxed);

@@ -11,8 +11,8 @@ namespace {
 
 class CountedCommunicator : public Communicator {
  public:
-  CountedCommunicator(std::unique_ptr<Communicator> counted, std::atomic<int64_t>& bytes)
-      : counted_(std::move(counted)), bytes_(bytes) {}
+  CountedCommunicator(std::unique_ptr<Communicator> counted, std::atomic<int64_t>& bytes, bool only_rows)
+      : counted_(std::move(counted)), bytes_(bytes), only_rows_(only_rows) {}
 
   int rank() const override { return counted_->rank(); }
   int num_ranks() const override { return counted_->num_ranks(); }
@@ -54,7 +54,7 @@ class CountedCommunicator : public Communicator {
   void barrier(int group) override { counted_->barrier(group); }
 
   int64_t send(int peer, const void* data, int64_t bytes) override {
-    bytes_ += bytes;
+    if (!only_rows_) bytes_ += bytes;
     return counted_->send(peer, data, bytes);
   }
   void wait_send(int peer, int64_t sequence) override { counted_->wait_send(peer, sequence); }
@@ -70,11 +70,13 @@ class CountedCommunicator : public Communicator {
 
  private:
   void add(int group, Collective kind, int64_t count, DType dtype) {
+    if (only_rows_) return;
     if (const int members = members_.at(group); members > 1) bytes_ += exchanged_bytes(kind, members, count, dtype);
   }
 
   const std::unique_ptr<Communicator> counted_;
   std::atomic<int64_t>& bytes_;
+  const bool only_rows_;
   std::map<int, int> members_;  ///< size of each group whose first rank is this one; 0 for other groups
 };
 
@@ -82,7 +84,12 @@ class CountedCommunicator : public Communicator {
 
 std::unique_ptr<Communicator> make_counted_communicator(std::unique_ptr<Communicator> counted,
                                                         std::atomic<int64_t>& bytes) {
-  return std::make_unique<CountedCommunicator>(std::move(counted), bytes);
+  return std::make_unique<CountedCommunicator>(std::move(counted), bytes, false);
+}
+
+std::unique_ptr<Communicator> make_row_counting_communicator(std::unique_ptr<Communicator> counted,
+                                                             std::atomic<int64_t>& bytes) {
+  return std::make_unique<CountedCommunicator>(std::move(counted), bytes, true);
 }
 
 }  // namespace trainctl

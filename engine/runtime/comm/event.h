@@ -34,7 +34,7 @@ class Event {
   void wake(int count);
 
   std::atomic<uint32_t> value_{0};
-  // A process killed in its sleep leaves this too high, which only costs system calls.
+  // If a sleeping process is killed, this stays too high, which only costs system calls.
   std::atomic<uint32_t> sleepers_{0};
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 };
@@ -65,7 +65,7 @@ class Waiter {
       }
       pause();
     }
-    // Spinning in vain takes a core from the peers: spin less next time.
+    // Unsuccessful spinning takes a core from the peers: spin less next time.
     if (spins_ > kMinSpins) spins_ /= 2;
     sleep_until(event, ready, on_idle);
   }

@@ -4,14 +4,14 @@
 //   launcher   ask                    a save as soon as possible
 //   ranks      saves_before(s)        the first rank that comes to step s decides for all whether it is saved
 //              copied(rank, s)        this rank's part of it is in the memory that the writer reads
-//              report_position(s, p)  rank 0: what is known besides (losses of the epoch so far)
+//              report_position(s, p)  rank 0: further facts (losses of the epoch so far)
 //              report_validated(s, p) rank 0: the validation of that state, which may end after the save
 //   writer     ready                  all ranks have copied: it writes, and then `finished`
-//              try_failed             the disk refused; the writer tries again
-//   ranks      await_room(s)          the last state is to be saved: a save that the disk refuses gives way
+//              try_failed             writing failed; the writer tries again
+//   ranks      await_room(s)          the last state must be saved: a save that cannot be written is given up
 //
-// One save is under way at a time: until it is finished no other begins, so that a slow disk delays the next save and
-// never a step.
+// There is at most one save in progress: the next one begins after it is finished, so a slow disk delays the next save
+// but never a step.
 //
 // On several hosts the launcher decides, and each host's board has its answers. A rank asks it only at a step at which
 // all ranks ask, whatever their host (a multiple of train.checkpoint's steps, the end), and waits for the answer. For a

@@ -2,7 +2,8 @@
 // ranks of different hosts, and peers without the token of the job get no link.
 //
 // Each device listens once. Of two ranks the lower one dials; it names the link that it wants by 16 random bytes, which
-// the other has published in the store. Receivers ask, senders answer: nothing comes for which there is no memory yet.
+// the other has published in the store. Receivers ask, senders answer, so no bytes arrive before there is memory for
+// them.
 //
 //   message := kind, slot, bytes (3 x 8 bytes), and for a sending its bytes
 //   asks    the peer may send this number of bytes for this slot

@@ -17,8 +17,8 @@ struct CudaExecutorOptions {
   std::function<void(const std::string& line)> notice;  ///< receives messages for the user; empty: stderr
 };
 
-/// Starts CUDA on the device in a background thread, since that takes a while. Ignores errors: make_cuda_executor will
-/// meet them again.
+/// Starts CUDA on the device in a background thread, since that takes a while. Ignores errors, which
+/// make_cuda_executor will report.
 void begin_cuda(int device);
 
 /// Same as make_cpu_executor, with the arena in the device's memory. `ranks`, in host memory, is for agreements between

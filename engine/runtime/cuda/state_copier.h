@@ -1,5 +1,5 @@
-// Copies the state of a GPU rank to the host while the next steps run: first aside on the device, which takes the time
-// of a few passes over it, then over the bus while steps run. A device without room for the copy sends the state
+// Copies the state of a GPU rank to the host while the next steps run: first to another place on the device, which
+// takes the time of a few passes over it, then over the bus. A device without room for the copy sends the state
 // straight to the host, and the next step waits for that.
 #pragma once
 

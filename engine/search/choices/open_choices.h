@@ -11,7 +11,7 @@
 namespace trainctl {
 
 /// A way to recompute: nothing; norms, activations and sums; these and the inputs of attention; these and attention;
-/// blocks.
+/// whole blocks.
 using Recompute = std::vector<RecomputeRule>;
 
 /// The ways to recompute that a search tries, from nothing to whole blocks. Only layers of repeated blocks.
@@ -19,7 +19,7 @@ std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks);
 
 class OpenChoices {
  public:
-  /// Adds to `notes` why something that could be open is not.
+  /// Adds to `notes` why a choice that could be open is not.
   OpenChoices(const JobSpec& job, Networks& networks, const Machine& machine, std::vector<std::string>& notes);
 
   const std::vector<int>& stage_counts() const { return stage_counts_; }
@@ -27,7 +27,8 @@ class OpenChoices {
   const std::vector<Recompute>& recompute_ways() const { return recompute_ways_; }
   /// Schedules, each with its number of chunks per stage.
   std::vector<std::pair<Schedule, int>> schedules(int stages, int micro_batches) const;
-  /// Within a host only where a stage has several hosts, and these several of its ranks.
+  /// Levels of optimizer_shard. Includes sharding within hosts only if a stage has several hosts with several ranks
+  /// each.
   std::vector<ShardChoice> shards(const Mesh& mesh) const;
   /// Sizes of buckets; the first is the job's, or the default.
   std::vector<int64_t> bucket_sizes() const;

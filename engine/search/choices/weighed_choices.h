@@ -1,5 +1,5 @@
-// All that a job leaves open, weighed by the search's own sum: for each number of stages and of micro-batches the best
-// cuts, then schedules, levels of optimizer_shard and ways to recompute.
+// All combinations of the choices that a job leaves open, with estimates of their time and memory: for each number of
+// stages and of micro-batches the best cuts, then schedules, levels of optimizer_shard and ways to recompute.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// A choice with the search's own sum of it.
+/// A combination of choices, with its estimate.
 struct Considered {
   int stages = 1, chunks = 1, micro_batches = 1;
   ShardChoice shard;
@@ -24,8 +24,9 @@ struct Considered {
   size_t recompute = 0;  ///< index into OpenChoices::recompute_ways
   std::shared_ptr<const CutChoice> cuts;
   Expected expected;
-  bool saves_in_vain = false;  ///< it recomputes, or shards more, than one that fits for sure and takes no longer
-  std::shared_ptr<const Recompute> some = {};  ///< not null: what it recomputes in some of the blocks
+  bool saves_in_vain =
+      false;  ///< it recomputes or shards more than another one that certainly fits and takes no longer
+  std::shared_ptr<const Recompute> some = {};  ///< not null: it recomputes this in some of the blocks
 };
 
 /// True if both recompute the same.
@@ -33,10 +34,10 @@ inline bool recomputes_alike(const Considered& a, const Considered& b) {
   return a.recompute == b.recompute && a.some == b.some;
 }
 
-/// In how many ways two choices differ.
+/// Returns the number of choices in which the two differ.
 int differences(const Considered& a, const Considered& b);
 
-/// Refers to what it is given.
+/// Refers to its arguments.
 class WeighedChoices {
  public:
   /// `large`: blocks are left out where plans are tried. `memory`: of a rank; 0: no limit.
@@ -46,42 +47,43 @@ class WeighedChoices {
   /// True for a large network whose kernels take longer than starting them. For short kernels the sum of all starts
   /// says little, since many are fused.
   bool has_long_kernels();
-  /// Adds choices. `seconds_per_byte`: what a byte counts where cuts are chosen.
+  /// Adds choices. `seconds_per_byte`: the price of memory when cuts are chosen.
   void weigh(double seconds_per_byte);
-  /// Adds cuts that hold less: memory gets a price, which rises until something is expected to fit, or to the end.
+  /// Adds cuts that need less memory: memory gets a price, which rises until a choice is expected to fit, or if
+  /// `to_the_end` as far as it changes the cuts.
   void weigh_short_of_memory(bool to_the_end);
   /// Adds many cuts: some that take little time, and some that need little memory.
   void weigh_many_cuts();
-  /// Adds more micro-batches of one stage, which only save memory and are left out until then.
+  /// Adds choices of one stage with more micro-batches. They only save memory, so weigh() leaves them out.
   void weigh_more_micro_batches();
 
   const std::vector<Considered>& all() const { return all_; }
   bool fits(const Considered& one, double scale = 1) const;
   bool any_fits() const;
   /// Sorts choices that may fit first, by their time; then the rest, by their memory. `memory_scale`: ratio of the
-  /// memory that a plan takes to the expected one, as far as is known.
+  /// memory that a plan takes to the expected one, from the trials so far.
   void sort(double memory_scale);
   void sort_by_memory();
-  /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ
-  /// compete before plans alike. Each with its turn, from 0.
+  /// Returns the best choice for each number of stages and way to cut, then the second best of each, and so on, so that
+  /// different plans compete before similar ones. Each choice has the number of its turn, from 0.
   std::vector<std::pair<int, const Considered*>> in_turns() const;
 
   std::vector<LayerLoad> loads(const CutChoice& cuts) const;
   const WeightBytes& bytes() const { return bytes_; }
-  double bound() const { return bound_; }       ///< seconds: no plan of what was weighed takes less
+  double bound() const { return bound_; }       ///< seconds: no plan of the weighed choices takes less
   int64_t weighed() const { return weighed_; }  ///< choices
-  bool exact() const { return exact_; }         ///< the cuts are the best of their space
+  bool exact() const { return exact_; }         ///< the cuts are the best ones of their search space
   const std::vector<Diagnostic>& illegal() const { return illegal_; }
 
  private:
-  /// Stages and micro-batches, with a time by the search's own sum that none of their plans is below.
+  /// Numbers of stages and micro-batches, with a lower bound for the estimated times of their plans.
   struct Pipeline {
     int stages = 1, micro_batches = 1;
     double least = 0;
   };
   std::vector<Pipeline> pipelines();
   double weigh(const Pipeline& pipeline, const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut);
-  /// Marks savers in vain among the choices from this index on, which have the same cuts.
+  /// Sets saves_in_vain among the choices from this index on, which have the same cuts.
   void mark_savers_in_vain(size_t from);
   double least_memory() const;
   std::vector<bool> recomputed(const Recompute& rules, const Network& network,

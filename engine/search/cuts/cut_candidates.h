@@ -1,4 +1,4 @@
-// Which cuts of a layer a search weighs.
+// The cuts of a layer that a search considers.
 #pragma once
 
 #include <optional>
@@ -13,28 +13,28 @@
 
 namespace trainctl {
 
-/// The axes of a mesh in runs, major first: each run as a whole cuts one factor of a layer, or none. Low and normal
-/// effort: one run, and two for each place between axes, of which the first cuts the batch or nothing. High: up to
-/// three runs, and each may cut anything.
+/// A division of the axes of a mesh into runs, major first: each run as a whole cuts one factor of a layer, or none.
+/// With low and normal effort there are divisions into one run, and into two runs, of which the first cuts the batch or
+/// nothing. With high effort there are up to three runs, and each may cut any factor.
 using AxisSplit = std::vector<Axes>;
 std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);
 
-/// Each axis as a run.
+/// Each axis is a run of its own.
 AxisSplit split_per_axis(const Mesh& mesh);
 
 using CutCandidates = std::vector<FactorAxes>;
 
-/// Adds the candidates that are not there yet.
+/// Adds the candidate unless `all` contains it.
 void add_once(CutCandidates& all, FactorAxes axes);
 
-/// Each run to a factor, or to none.
+/// Returns all assignments of each run to one factor, or to none.
 CutCandidates cut_candidates(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split,
                              Effort effort);
 
 /// Returns the candidates that cut each factor in these ways; if there are none, all assignments that do.
 CutCandidates with_strategy(const Mesh& mesh, CutCandidates all, const std::vector<int64_t>& ways);
 
-/// Returns the candidates in which the run cuts something else than the batch; all, if there are none.
+/// Returns the candidates in which the run cuts a factor other than the batch; if there are none, all candidates.
 CutCandidates cutting_no_batch(CutCandidates all, int batch_factor, const Axes& run);
 
 /// Every cut that a strategy may give the layers of a pattern.

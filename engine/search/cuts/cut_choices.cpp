@@ -76,8 +76,8 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int m
   if (!errors.empty()) return {};
   std::vector<FoundCuts> found = least_cuts(space, 0, bytes_per_weight(), kManyCuts);
   const double spread = found.back().seconds - found.front().seconds;
-  for (double part : {0.1, 1.0, 10.0})
-    for (FoundCuts& cuts : least_cuts(space, part * spread / memory, bytes_per_weight(), kManyCuts))
+  for (double factor : {0.1, 1.0, 10.0})
+    for (FoundCuts& cuts : least_cuts(space, factor * spread / memory, bytes_per_weight(), kManyCuts))
       found.push_back(std::move(cuts));
   std::vector<std::shared_ptr<const CutChoice>> all;
   std::set<std::vector<FactorAxes>> known;

@@ -31,14 +31,15 @@ class CutChoices {
   CutChoices(const JobSpec& job, Networks& networks, const CostModel& cost, const WeightBytes& bytes)
       : job_(job), networks_(networks), cost_(cost), bytes_(bytes) {}
 
-  /// The named ones, and the best of each way to split the mesh. `seconds_per_byte` is the price of memory; with one,
-  /// the named ones are left out. `illegal`: replaced by why the job's strategies are not legal here; then there are
-  /// none.
+  /// Returns the well-known cuts (KnownAs), and the best for each way to split the mesh. `seconds_per_byte` is the
+  /// price of memory; with one, the well-known ones are left out. If the job's strategies are not legal here, returns
+  /// none and sets `illegal` to the reasons.
   std::vector<std::shared_ptr<const CutChoice>> of(int stages, int micro_batches, double seconds_per_byte,
                                                    std::vector<Diagnostic>& illegal);
 
-  /// Many of all there are: those that take least time, and those that do if memory has a price. By it as many bytes as
-  /// `memory` count a tenth of what the first of them differ by, as much and ten times as much.
+  /// Returns many cuts: those with the least time, and those with the least time plus price of memory, for three
+  /// prices. At these prices `memory` bytes cost 0.1, 1 and 10 times the difference in time between the best and the
+  /// last of the cuts with the least time.
   std::vector<std::shared_ptr<const CutChoice>> many(int stages, int micro_batches, double memory);
 
  private:

@@ -21,12 +21,12 @@ struct CutNetwork {
 
   std::vector<int> run;               ///< by layer: its run of equal blocks; -1: in none
   std::vector<int> block;             ///< by layer
-  std::vector<double> times;          ///< by layer: for how many layers of the whole network it stands
-  std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal
+  std::vector<double> times;          ///< by layer: the number of layers of the whole network that it represents
+  std::vector<std::string> patterns;  ///< by layer; equal layers have equal patterns
   std::vector<LayerId> owners;  ///< by layer: the layer that added it (AddedLayer, adapters); else the layer itself
-  /// For how many tensors of the whole network one between these units stands.
+  /// The number of tensors of the whole network that a tensor between these units represents.
   double times_of(const std::vector<int>& units_between) const;
-  /// By layer of the whole network: the layer that stands for it; -1: it has no nodes.
+  /// Returns for each layer of the whole network the layer that represents it; -1: it has no nodes.
   std::vector<LayerId> layers_of_whole(const JobSpec& whole, const Repeats& repeats) const;
 };
 

@@ -14,11 +14,11 @@
 
 namespace trainctl {
 
-/// Other cuts of the layers of a pattern.
+/// Cuts of the layers of a pattern that differ from the chosen ones.
 struct CutAlternative {
   std::string pattern;
   std::vector<Ints> cuts;  ///< per dim of each input
-  double seconds = 0;      ///< extra seconds of the whole network with it, per micro-batch
+  double seconds = 0;      ///< seconds per micro-batch by which the whole network is slower with it
   double bytes = 0;        ///< extra bytes that a rank sends, per micro-batch; may be negative
   FactorAxes axes = {};
 };
@@ -30,8 +30,8 @@ struct FoundCuts {
   AxisSplit split;
   std::vector<FactorAxes> of_layer;
   std::vector<double>
-      layer_seconds;   ///< a micro-batch, forward and backward, with the moves of what it makes; of one such layer
-  double seconds = 0;  ///< a micro-batch of the whole network; of what the aim counts
+      layer_seconds;   ///< by layer: per micro-batch, forward and backward, with redistributions of its outputs
+  double seconds = 0;  ///< per micro-batch of the whole network: the time that the aim minimizes
   bool exact = true;
   std::vector<FactorAxes> of_unit;
 };
@@ -39,10 +39,10 @@ struct FoundCuts {
 /// The aim of a search for cuts.
 enum class CutAim : uint8_t {
   least_time,
-  /// The least time in redistributions of activations; where that is equal, in all.
+  /// The least time in redistributions of activations; among cuts with equal time in these, the least total time.
   least_redistribution,
-  /// The least time of those in which the last run cuts no batch of a layer that has products, where it can cut
-  /// anything else.
+  /// The least time among cuts whose last run of axes (AxisSplit) does not cut the batch of layers with products,
+  /// unless it can cut nothing else.
   tensor_parallel,
 };
 
@@ -59,26 +59,26 @@ struct CutSpace {
   Traffic traffic;
 };
 
-/// `seconds_per_byte`: what a byte of weights, gradients, optimizer state and kept activations counts
-/// (`bytes` for each element of a parameter).
+/// Finds the best cuts. `seconds_per_byte`: the price of a byte of weights, gradients, optimizer state and kept
+/// activations. `bytes`: the bytes for each element of a parameter.
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim::least_time,
                     double seconds_per_byte = 0, const BytesPerWeight& bytes = {});
 
-/// The same over all cuts, each axis separately: cuts that differ as strategies, the least sum first, at most `most` of
-/// them at most. What finishes layers, and the loss, is as is best with them.
+/// Finds up to `most` different cuts, the best first, where each axis may cut another factor. The loss, and nodes that
+/// finish layers (units.h), are cut in the best way for each of them.
 std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, const BytesPerWeight& bytes, size_t most);
 
-/// Every layer cuts its batch; no layer may have a strategy.
+/// Every layer is cut along the batch. No layer may have a strategy.
 FoundCuts data_parallel_cuts(CutSpace& space);
-/// No layer cuts anything, so every rank does all of the work and there is nothing to send; the same holds.
+/// No layer is cut, so every rank computes everything and nothing is sent. No layer may have a strategy.
 FoundCuts whole_cuts(CutSpace& space);
 
-/// For each pattern without a strategy the cheapest cuts other than the found ones while all others stay, if there are
-/// any.
+/// Returns for each pattern without a strategy the cheapest other cuts, if there are any; the cuts of all other
+/// patterns do not change.
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found);
-/// All other cuts of each of them, those that cost least first; without their bytes.
+/// Returns all other cuts of each such pattern, the cheapest first. CutAlternative::bytes is not set.
 std::vector<CutAlternative> other_cuts(CutSpace& space, const FoundCuts& found);
-/// The cuts with one of these in its place.
+/// Returns `found` with the cuts of `other` for its pattern.
 FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAlternative& other);
 
 }  // namespace trainctl

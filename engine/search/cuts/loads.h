@@ -1,4 +1,4 @@
-// Work and memory of a stage whose layers are cut in a given way, by the search's own sum.
+// Estimated work and memory of a stage whose layers are cut in a given way.
 #pragma once
 
 #include <map>
@@ -51,7 +51,7 @@ struct Expected {
   double memory = 0;
 };
 
-/// The sums of choices that differ in all but cuts and micro-batches. Refers to what it is given.
+/// The estimates of choices with the same cuts and micro-batches. Refers to its arguments.
 class StepSum {
  public:
   StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)

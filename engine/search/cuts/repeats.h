@@ -1,4 +1,5 @@
-// Blocks that a network repeats: their layers get the same cuts, and a network with fewer of them shows the same.
+// The blocks that a network repeats. Their layers get the same cuts, and a network with fewer of these blocks has the
+// same plans.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +19,28 @@ struct BlockPlace {
 };
 
 struct Repeats {
-  std::vector<BlockPlace> places;          ///< by layer of the network
+  std::vector<BlockPlace> places;     ///< by layer of the network
   std::vector<int> blocks;            ///< by run: number of blocks
   std::vector<std::string> prefixes;  ///< by run: "h."
 };
 
-/// Blocks are what `repeat` makes: layers "h.0.fc", "h.1.fc", … of the same type and fields, that read the same of
-/// their own block, of the block before and of the rest. The first and the last block belong to the run too.
+/// Finds the blocks that `repeat` makes: layers "h.0.fc", "h.1.fc", … of the same type and fields, whose inputs are at
+/// the same places of their own block, of the previous block and of the rest. A run includes the first and the last
+/// block.
 Repeats find_repeats(const std::vector<LayerSpec>& network);
-/// The same, but for runs in which a strategy or rule of recompute means some blocks and not others.
+/// The same, without runs in which a strategy or a rule of recompute applies to some blocks and not to others.
 Repeats find_repeats(const JobSpec& job);
 
-/// The network with at most `most` blocks of each run, in the order of the whole; the places are still those of the
-/// whole.
+/// A network with only some of the blocks of each run. The places are those of the whole network.
 struct Folded {
   JobSpec job;
   Repeats repeats;        ///< repeats of job.network; `blocks` is that of the whole network
   std::vector<int> kept;  ///< by run: number of blocks in job.network
   bool is_folded() const { return kept != repeats.blocks; }
 };
+/// Keeps at most `most` blocks of each run.
 Folded fold(const JobSpec& job, int most);
-/// With `kept` blocks of each run.
+/// Keeps `kept` blocks of each run.
 Folded fold(const JobSpec& job, Repeats repeats, std::vector<int> kept);
 
 }  // namespace trainctl

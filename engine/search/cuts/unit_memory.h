@@ -27,11 +27,11 @@ struct BytesPerWeight {
 /// Bytes that a separate buffer takes in an arena.
 double in_arena(double bytes);
 
-/// By unit.
+/// Returns the memory of each unit.
 std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, const BytesPerWeight& bytes);
 
-/// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass. What backward passes
-/// read in several layouts is kept in each of them.
+/// Returns for each layer the bytes that a rank keeps per micro-batch from the forward to the backward pass. A tensor
+/// that backward nodes read in several layouts is kept in each of them.
 std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::vector<FactorAxes>& of_layer);
 
 }  // namespace trainctl

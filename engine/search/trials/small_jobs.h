@@ -1,4 +1,5 @@
-// Estimates the costs of a large job from jobs of few blocks and few micro-batches: both add the same again and again.
+// Estimates the costs of a large job from jobs with few blocks and few micro-batches: each further block or micro-batch
+// adds the same amount.
 #pragma once
 
 #include <map>
@@ -9,7 +10,7 @@
 
 namespace trainctl {
 
-/// Sums up the trials of a job's plans, each from jobs of a few sizes. Refers to what it is given.
+/// Estimates the trial of a plan as a weighted sum of trials of smaller jobs. Refers to its arguments.
 class SmallJobs {
  public:
   SmallJobs(const JobSpec& job, Networks& networks, const CostModel& cost);
@@ -22,7 +23,7 @@ class SmallJobs {
     int micro_batches = 1;
     double weight = 1;
   };
-  /// The trials of jobs of these sizes, times their weights, add up to the trial of the whole.
+  /// The trials of jobs of these sizes, multiplied by their weights, add up to the trial of the whole job.
   struct Sizes {
     std::vector<Size> all;
     int64_t work =
@@ -30,13 +31,13 @@ class SmallJobs {
 
     bool is_whole() const { return all.size() == 1; }
   };
-  /// Each stage leaves out the same number of blocks; micro-batches are left out once the pipeline is full. Valid as
-  /// long as this object is.
+  /// The small jobs have fewer blocks, the same number less in each stage, and no more micro-batches than fill the
+  /// pipeline. The result is valid as long as this object.
   Sizes sizes_of(const PlanChoice& choice);
   /// The same with all blocks: only micro-batches are left out.
   Sizes sizes_of_all_blocks(const PlanChoice& choice) const;
 
-  /// Sum of the trials of all sizes, tried one by one. The first fault is that of the sum.
+  /// Tries the jobs of all sizes and returns the weighted sum; its fault is the first one.
   Trial sum_of(const PlanChoice& choice, const Sizes& sizes, const TryPlan& try_plan) const;
 
  private:

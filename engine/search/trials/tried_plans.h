@@ -1,4 +1,4 @@
-// The plans that a search has tried: which is best, and what to say if none is.
+// The plans that a search has tried: the best one, or the error if none fits.
 #pragma once
 
 #include <optional>
@@ -17,16 +17,16 @@ class TriedPlans {
       : job_(job), memory_(memory), try_plan_(try_plan) {}
 
   bool is_known(const PlanChoice& choice) const { return keys_.contains(key_of(choice)); }
-  /// Its index; the plan must be new.
+  /// Adds a new plan and returns its index.
   size_t add(TriedPlan plan);
   const TriedPlan& operator[](size_t i) const { return plans_[i]; }
   size_t size() const { return plans_.size(); }
 
-  /// The fastest that fits.
+  /// The index of the fastest plan that fits.
   std::optional<size_t> fastest() const { return fastest_; }
-  /// The one that needs least memory, whether it fits or not.
+  /// The index of the plan that needs the least memory, whether it fits or not.
   std::optional<size_t> smallest() const { return smallest_; }
-  /// True if memory alone keeps a plan from being the fastest.
+  /// True if a plan that does not fit would be the fastest.
   bool is_short_of_memory() const;
   /// Tries the best plan in full, and repeats this until the best one has been tried in full. Returns its index. Among
   /// plans whose times differ by less than the error of the model, the simplest is best. Throws SpecError if none fits.

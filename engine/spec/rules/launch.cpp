@@ -35,7 +35,9 @@ void elastic_runs_have_hosts(RuleContext& r) {
   const LaunchSpec& launch = r.job.launch;
   if (!launch.elastic || !r.fine({"launch.elastic", "launch.hosts", "launch.hostfile", "launch.ranks"})) return;
   const bool is_managed = launch.target != Target::hosts;  // The hosts that the manager assigns are not known yet.
-  if (is_managed && r.fine({"launch.target", "launch.slurm.nodes", "launch.kubernetes.pods"}) &&
+  if (is_managed &&
+      r.fine(
+          {"launch.target", "launch.slurm.nodes", "launch.pbs.nodes", "launch.lsf.nodes", "launch.kubernetes.pods"}) &&
       managed_hosts(launch) < 2)
     return r.wrong("launch.elastic", "all ranks run on one host, so no host can be lost while others remain",
                    "remove launch.elastic, or request more hosts");
@@ -59,11 +61,28 @@ void cluster_manager_assigns_the_hosts(RuleContext& r) {
     if (r.fine({field}) && (std::string(field) == "launch.hosts" ? !launch.hosts.empty() : !launch.hostfile.empty()))
       r.wrong(field, "with launch.target: " + manager + ", " + manager + " assigns the hosts",
               "remove it, or set launch.target: hosts");
-  const std::string field = launch.target == Target::slurm ? "launch.slurm.nodes" : "launch.kubernetes.pods";
+  const std::string field = launch.target == Target::kubernetes || launch.target == Target::compose
+                                ? "launch.kubernetes.pods"
+                                : "launch." + manager + ".nodes";
   const int hosts = managed_hosts(launch);
   if (r.fine({field.c_str()}) && launch.ranks < hosts)
     r.wrong(field, number(hosts) + " is greater than launch.ranks, which is " + number(launch.ranks),
             "each needs at least one rank: set launch.ranks: " + number(hosts));
+}
+
+void spot_notices_have_an_address(RuleContext& r) {
+  const LaunchSpec& launch = r.job.launch;
+  if (!r.fine({"launch.spot_notices", "launch.spot_address"}) || launch.spot_address.empty()) return;
+  if (launch.spot_notices == SpotNotices::none)
+    return r.wrong("launch.spot_address", "has no effect, because launch.spot_notices is none",
+                   "set launch.spot_notices: aws, gcp or azure");
+  const std::string& address = launch.spot_address;
+  const size_t colon = address.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  const bool is_port = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos &&
+                       std::stoi(port) >= 1 && std::stoi(port) <= 65535;
+  if (!is_port || colon == 0)
+    r.wrong("launch.spot_address", "'" + address + "' is not an address", "write HOST:PORT, such as 127.0.0.1:8080");
 }
 
 void trackers_differ(RuleContext& r) {

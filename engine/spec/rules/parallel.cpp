@@ -15,14 +15,14 @@ void stand_alone_is_one_rank(RuleContext& r) {
   if (r.job.parallel.stages > 1)
     r.wrong("parallel.stages", "stand_alone has one stage, not " + number(r.job.parallel.stages),
             "set parallel.mode: data_parallel or semi_auto_parallel");
-  else if (r.job.launch.ranks > 1)
-    r.wrong("launch.ranks", "stand_alone runs on one rank, not " + number(r.job.launch.ranks),
+  else if (r.ranks() > 1)
+    r.wrong("launch.ranks", "stand_alone runs on one rank, not " + number(r.ranks()),
             "set parallel.mode: data_parallel or semi_auto_parallel");
 }
 
 void stages_divide_ranks(RuleContext& r) {
   if (!r.fine({"launch.ranks", "parallel.stages"})) return;
-  const int ranks = r.job.launch.ranks, stages = r.job.parallel.stages;
+  const int ranks = r.ranks(), stages = r.job.parallel.stages;
   if (ranks % stages == 0) return;
   r.wrong("parallel.stages", number(ranks) + " ranks cannot be divided evenly into " + number(stages) + " stages",
           "possible numbers of stages for " + number(ranks) + " ranks: " + divisors(ranks));
@@ -90,7 +90,7 @@ void parallel_sizes_multiply_to_the_ranks(RuleContext& r) {
                    "sizes of data, tensor and context parallelism are for semi_auto_parallel, not for " +
                        std::string(to_string(parallel.mode)),
                    "set parallel.mode: semi_auto_parallel, or remove them");
-  const int64_t ranks = r.job.launch.ranks, stages = parallel.stages;
+  const int64_t ranks = r.ranks(), stages = parallel.stages;
   if (ranks % stages != 0) return;
   const int64_t fixed = int64_t{parallel.tensor} * parallel.context, per_stage = ranks / stages;
   const std::string of_stage = stages > 1 ? " of a stage" : "";

@@ -34,10 +34,6 @@ std::string divisors(int64_t value) {
   return join(all);
 }
 
-int managed_hosts(const LaunchSpec& launch) {
-  return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
-}
-
 bool is_one_folder(const DatasetSpec& set) { return set.has_file_splits() || set.type == "npy"; }
 
 bool has_source_called(const DatasetSpec& mix, const std::string& name) {

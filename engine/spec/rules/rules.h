@@ -2,6 +2,7 @@
 // an error and its remedy; it does nothing if a field that it reads already has an error.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "engine/spec/job_spec.h"
 #include "engine/spec/problems.h"
+#include "engine/spec/replicas.h"
 
 namespace trainctl::rules {
 
@@ -25,7 +27,9 @@ struct RuleContext {
   bool fine(std::initializer_list<const char*> paths) const;
   /// Returns the path in the job file: "dataset.x" is "dataset.sources.code.x" for a source of a mixture.
   std::string in_job(const std::string& path) const;
-  int ranks_per_stage() const { return job.launch.ranks / job.parallel.stages; }
+  /// Those of a replica, with parallel.local_steps.
+  int ranks() const { return job.launch.ranks / std::max(1, num_replicas(job)); }
+  int ranks_per_stage() const { return ranks() / job.parallel.stages; }
 };
 
 // launch.cpp
@@ -33,6 +37,7 @@ void ranks_fit_on_the_hosts(RuleContext& r);
 void elastic_runs_have_hosts(RuleContext& r);
 void cluster_manager_assigns_the_hosts(RuleContext& r);
 void volumes_have_a_path(RuleContext& r);
+void spot_notices_have_an_address(RuleContext& r);
 void trackers_differ(RuleContext& r);
 
 // parallel.cpp
@@ -45,6 +50,9 @@ void micro_batches_divide_the_batch(RuleContext& r);
 void expert_parallelism_needs_strategies(RuleContext& r);
 void collectives_only_in_hybrid(RuleContext& r);
 void groups_cover_the_stage(RuleContext& r);
+
+// replicas.cpp
+void replicas_divide_the_ranks(RuleContext& r);
 
 // parameter_server.cpp
 void parameter_servers_suit_the_job(RuleContext& r);
@@ -109,8 +117,6 @@ void metric_is_known(RuleContext& r, const std::string& path, const std::string&
 std::string number(int64_t value);
 /// Returns the twelve smallest divisors as a list: "1, 2, 4, 8".
 std::string divisors(int64_t value);
-/// The number of nodes or pods; launch.target is not hosts.
-int managed_hosts(const LaunchSpec& launch);
 /// True if `path` of the data set is one folder, in which the type or `fields` determine the names of the files.
 bool is_one_folder(const DatasetSpec& set);
 bool has_source_called(const DatasetSpec& mix, const std::string& name);

@@ -65,7 +65,7 @@ void plateau_follows_a_validation(RuleContext& r) {
             type->name + " weighs its average by the rates of all steps, which do not follow from the step alone here",
             "choose another optimizer or schedule");
   if (r.job.parallel.mode == ParallelMode::parameter_server)
-    r.wrong("optimizer.learning_rate.type", "parameter servers do not know the validations",
+    r.wrong("optimizer.learning_rate.type", "parameter servers do not receive the results of validations",
             "use another parallel.mode, e.g. data_parallel");
 }
 

@@ -128,7 +128,19 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
     if (const ParameterSums* sums = optimizer.def.sums; sums != nullptr && sums->states != nullptr)
       for (const auto& [slot, of_slot] : sums->states(shape)) state[{tensor.name, slot}] = of_slot;
     if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
+    if (!job.plan.has_replicas()) continue;
+    for (const std::string_view slot : {kAverageSlot, kOuterMomentumSlot})
+      state[{tensor.name, std::string(slot)}] = shape;
   }
+  if (!job.plan.has_replicas()) return state;
+  std::map<StateKey, Shape> of_others;
+  for (const auto& [key, shape] : state) {
+    const bool is_shared = key.second == kAverageSlot || key.second == kOuterMomentumSlot;
+    const bool is_frozen = key.second == kWeightSlot && !state.contains({key.first, std::string(kAverageSlot)});
+    for (int replica = 1; replica < job.plan.replicas && !is_shared && !is_frozen; ++replica)
+      of_others[{key.first, slot_of_replica(key.second, replica)}] = shape;
+  }
+  state.merge(of_others);
   return state;
 }
 
@@ -145,6 +157,8 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
     there.insert(key);
     if (key.second == kNormsSlot) continue;  // a run may begin to look for spikes, or stop
     const auto at = wanted.find(key);
+    const bool is_of_other = slot_of_first_replica(key.second) != key.second;
+    if (at == wanted.end() && is_of_other && job.plan.has_replicas()) continue;  // there were more replicas
     if (at == wanted.end())
       found.extra.push_back(text_of(key));
     else if (of_table ? !has_rows_of(at->second, tensor.shape) : at->second != tensor.shape)
@@ -154,6 +168,8 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
   for (const auto& [key, shape] : wanted) {
     const bool is_in_base = manifest.base && key.second == kWeightSlot && manifest.base->has(key.first);
     if (is_imported(manifest) && is_expert_load(key.first)) continue;
+    const std::string_view of_first = slot_of_first_replica(key.second);  // of which a new replica takes the state
+    if (of_first != key.second && there.contains({key.first, std::string(of_first)})) continue;
     if (!there.contains(key) && !is_in_base) found.missing.push_back(text_of(key));
   }
   return found;
@@ -309,13 +325,15 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
 namespace {
 
 /// The slot of the checkpoint that a range is restored from.
-std::string_view slot_of(const Manifest& manifest, const StoredRange& range, WeightsRead read) {
+std::string slot_of(const Manifest& manifest, const StoredRange& range, WeightsRead read) {
   const std::string& name = range.variable->name;
-  if (range.slot == kWeightSlot && read == WeightsRead::averages && manifest.find(name, kAverageSlot) != nullptr)
-    return kAverageSlot;
+  const bool has_average = manifest.find(name, kAverageSlot) != nullptr;
+  if (range.slot == kWeightSlot && read == WeightsRead::averages && has_average) return std::string(kAverageSlot);
   // An average that begins with this run begins with the weights.
-  if (range.slot == kAverageSlot && manifest.find(name, kAverageSlot) == nullptr) return kWeightSlot;
-  return range.slot;
+  if (range.slot == kAverageSlot && !has_average) return std::string(kWeightSlot);
+  if (range.replica == 0 || manifest.find(name, range.stored_slot()) != nullptr) return range.stored_slot();
+  // A replica that the checkpoint does not have begins with the outer weights and the first one's optimizer.
+  return std::string(range.slot == kWeightSlot && has_average ? kAverageSlot : range.slot);
 }
 
 }  // namespace
@@ -324,7 +342,7 @@ void restore(const Program& program, PieceReader& reader, Executor& executor, We
              const std::function<void()>& on_progress) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.count == 0) continue;
-    const std::string_view slot = slot_of(reader.manifest(), range, read);
+    const std::string slot = slot_of(reader.manifest(), range, read);
     const StoredTensor* tensor = reader.manifest().find(range.variable->name, slot);
     if (tensor == nullptr) {  // a table's rows, or nothing: require_same_state allowed it
       for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))

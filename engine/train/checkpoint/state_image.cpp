@@ -26,11 +26,12 @@ std::vector<Stored> stored_boxes(const Program& program, StateShare share) {
     if (share == StateShare::weights && range.slot != kWeightSlot && range.slot != kStateSlot &&
         range.slot != kAverageSlot)
       continue;
+    if (share == StateShare::weights && range.replica > 0) continue;
     const int64_t first = is_local ? range.first : range.own_first, count = is_local ? range.count : range.own_count;
     int64_t at = is_local ? range.offset : range.own_offset();
     for (const Box& box : boxes_of(*range.variable, first, count)) {
       Stored stored;
-      stored.entry.name = piece_key(range.variable->name, range.slot, range.variable->global_shape, box);
+      stored.entry.name = piece_key(range.variable->name, range.stored_slot(), range.variable->global_shape, box);
       stored.entry.type = stored_type(range.dtype);
       stored.entry.shape = box.shape;
       stored.offset = at;
@@ -65,7 +66,7 @@ int64_t state_image_bytes(const Program& program) {
     const Variable& variable = *range.variable;
     const int64_t name_bytes = header_name_bytes(variable.name);
     for (Box& box : boxes_of(variable, range.own_first, range.own_count))
-      entries.push_back({.name_bytes = name_bytes + piece_key_bytes_after_name(range.slot, variable.global_shape, box),
+      entries.push_back({.name_bytes = name_bytes + piece_key_bytes_after_name(range.stored_slot(), variable.global_shape, box),
                          .type = stored_type(range.dtype),
                          .shape = std::move(box.shape)});
   }

@@ -32,8 +32,8 @@ std::string tables_file(size_t server, bool is_changed);
 /// Returns nothing if it is not a slot of table rows.
 std::optional<TableSlot> parse_table_slot(std::string_view slot);
 
-/// The row numbers that servers saved of this tensor; none: it is no table there. A later one's rows take the place of
-/// an earlier one's.
+/// The row numbers that servers saved of this tensor; empty if it is not stored as a table. Rows of a later entry
+/// replace the same rows of an earlier one.
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor);
 
 }  // namespace trainctl

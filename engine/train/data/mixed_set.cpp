@@ -20,6 +20,7 @@ namespace {
 
 constexpr const char* kDocumentsField = "documents";
 
+/// Calls `open`; an error of the source's data set names the source.
 template <class Open>
 auto of_named_source(const std::string& name, Open open) {
   try {

@@ -17,7 +17,8 @@ namespace trainctl {
 /// The seed of a source: its samples and their order do not depend on the other sources.
 uint64_t source_seed(uint64_t seed, const std::string& name);
 
-/// An error of a source's data set as an error of the mixture: dataset.path becomes dataset.sources.code.path.
+/// Turns an error of a source's data set into one of the mixture: for the source `code`, dataset.path becomes
+/// dataset.sources.code.path.
 SpecError of_source(const SpecError& error, const std::string& name);
 
 /// SpecError (dataset.sources.NAME, …) if a source cannot be opened or its fields differ from those of the first one.

@@ -44,7 +44,7 @@ struct WorstSample {
 
 struct Quality {
   int64_t samples = 0;
-  /// Classes, or the outputs of a job whose outputs are each a yes or no.
+  /// Classes that a label or an answer has, or the outputs of a job whose outputs are each a yes or no.
   std::vector<ClassQuality> classes;
   /// By label, then by answer. Empty if there are more than kMostConfusedClasses classes.
   std::vector<std::vector<int64_t>> confusion;

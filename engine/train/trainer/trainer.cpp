@@ -14,6 +14,7 @@
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
 #include "engine/train/trainer/learning_rate.h"
+#include "engine/train/trainer/outer_weights.h"
 #include "engine/train/trainer/step_audit.h"
 
 namespace trainctl {
@@ -66,6 +67,13 @@ void require_same_places(const Program& program, const Program& other) {
   check(same, "the validation must read the variables at the offsets of the training");
 }
 
+void run_beside(Executor& executor, const HostBlock& inputs, int64_t step) {
+  StepScalars scalars;
+  scalars.step = static_cast<uint32_t>(step);
+  executor.start_step(inputs.get(), scalars);
+  executor.finish_step();
+}
+
 }  // namespace
 
 LossNotFinite::LossNotFinite(const StepReport& report)
@@ -102,14 +110,17 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       validated_(first_step_),
       best_(options.from.validation.best),
       plateau_(options.from.validation.plateau),
-      epoch_means_(options.from.epoch, program.metrics) {
+      epoch_means_(options.from.epoch, program.metrics),
+      synchronized_(first_step_) {
   ExecutorOptions executor_options = options.executor;
   executor_options.seed = job.spec.seed;
   executor_options.in_flight = steps_in_flight(job.spec.train);
   executor_options.start_up = &start_up_;
   std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
   start_up_.ended("data");
-  if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
+  for (const Program* beside : {options.validation, options.synchronization})
+    if (beside != nullptr)
+      executor_options.least_arena_bytes = std::max(executor_options.least_arena_bytes, beside->arena_bytes);
   // Rows of tables are chosen by ids that the host replaces.
   if (options.cuda && !job.data.is_random && job.tables.empty())
     executor_options.tables = tables_to_keep(*set, program);
@@ -117,11 +128,13 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_ = make_executor(job, program, comm, executor_options, options);
   if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_));
   if (options.validation != nullptr) make_evaluator(executor_options, options);
-  if (options.averages != nullptr) make_exchange(executor_options, *options.averages);
+  if (options.averages != nullptr) averages_ = make_beside(executor_options, *options.averages);
+  if (options.synchronization != nullptr) synchronization_ = make_beside(executor_options, *options.synchronization);
   if (options.restore) {
     options.restore(*executor_);
     start_up_.ended("checkpoint");
   }
+  if (synchronization_ && first_step_ == 0) begin_outer_weights(program, *executor_);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
   if (const auto& spike = job.spec.train.on_spike; spike && spike->then == "rollback" && job.graph.trains()) {
     snapshot_.emplace(program);
@@ -158,33 +171,49 @@ void Trainer::make_evaluator(const ExecutorOptions& training, const TrainOptions
   start_up_.ended("kernels");
 }
 
-/// `training`: the options of the executor that trains, in whose arena the exchange runs.
-void Trainer::make_exchange(const ExecutorOptions& training, const Program& program) {
+/// A program that loads no samples, in the arena of the training. `training`: the options of its executor.
+std::unique_ptr<Executor> Trainer::make_beside(const ExecutorOptions& training, const Program& program) {
   require_same_places(program_, program);
   for (size_t b = 0; b < program.buckets.size(); ++b)
-    check(program.buckets[b].average_offset == program_.buckets[b].average_offset,
-          "the exchange must find the averages at the offsets of the training");
+    check(program.buckets[b].average_offset == program_.buckets[b].average_offset &&
+              program.buckets[b].outer_momentum_offset == program_.buckets[b].outer_momentum_offset,
+          "the program must find the averages at the offsets of the training");
   ExecutorOptions beside;
   beside.seed = training.seed;
   beside.threads = training.threads;
   beside.in_flight = 1;
   beside.on_prepared = training.on_prepared;
+  beside.on_communication = training.on_communication;
   beside.least_arena_bytes = training.least_arena_bytes;
-  averages_ = executor_->beside(program, beside);
-  exchange_inputs_ = averages_->allocate_inputs(averages_->inputs().bytes);
+  std::unique_ptr<Executor> executor = executor_->beside(program, beside);
+  no_inputs_ = executor->allocate_inputs(executor->inputs().bytes);
+  return executor;
 }
 
 /// No step of the training may be unfinished.
 void Trainer::exchange_averages() {
   if (!averages_ || started_ == 0) return;  // there is no average before the first update
-  StepScalars scalars;
-  scalars.step = static_cast<uint32_t>(started_);
-  averages_->start_step(exchange_inputs_.get(), scalars);
-  averages_->finish_step();
+  run_beside(*averages_, no_inputs_, started_);
+}
+
+/// After every parallel.local_steps steps, and at the end of the run.
+bool Trainer::must_synchronize() const {
+  if (!synchronization_ || synchronized_ == started_) return false;
+  return started_ == run_steps_ || started_ % job_.spec.parallel.local_steps == 0;
+}
+
+/// No step of the training may be unfinished.
+void Trainer::synchronize() {
+  run_beside(*synchronization_, no_inputs_, started_);
+  synchronized_ = started_;
 }
 
 void Trainer::start_steps() {
   while (!stopped_ && started_ < run_steps_ && started_ - finished_ < max_ahead_) {
+    if (must_synchronize()) {
+      if (finished_ < started_) return;
+      synchronize();
+    }
     if (must_validate()) {
       if (reported_ < started_) return;
       validate();
@@ -200,6 +229,7 @@ void Trainer::start_steps() {
     start_step();
   }
   if ((!stopped_ && started_ < run_steps_) || started_ > finished_) return;
+  if (must_synchronize()) synchronize();
   // First what the steps before it have reported.
   if (must_validate() && reported_ == started_) validate();
 }

@@ -47,10 +47,11 @@ struct TrainOptions {
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   /// For tests: creates a substitute for the executor of a GPU.
   std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
-  StartUpClock start_up{};              ///< started by the phases before this one
-  TrainPosition from{};                 ///< where to start
-  const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
-  const Program* averages = nullptr;    ///< compile_exchange; if validations use averages of the weights
+  StartUpClock start_up{};                   ///< started by the phases before this one
+  TrainPosition from{};                      ///< where to start
+  const Program* validation = nullptr;       ///< compile_validation; with `validation:` in the job
+  const Program* averages = nullptr;         ///< compile_exchange; if validations use averages of the weights
+  const Program* synchronization = nullptr;  ///< compile_synchronization; with parallel.local_steps
   /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
   std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
   StepAudit* audit = nullptr;         ///< train.audit_every, on CPUs; its communicator is the trainer's
@@ -109,8 +110,10 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void make_exchange(const ExecutorOptions& training, const Program& program);
+  std::unique_ptr<Executor> make_beside(const ExecutorOptions& training, const Program& program);
   void exchange_averages();
+  bool must_synchronize() const;
+  void synchronize();
   void make_evaluator(const ExecutorOptions& training, const TrainOptions& options);
   void start_steps();
   bool must_validate() const;
@@ -158,7 +161,9 @@ class Trainer {
   std::optional<StateSnapshot> snapshot_;  ///< of the last checkpoint by steps, for train.on_spike: then: rollback
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
-  HostBlock exchange_inputs_;
+  std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
+  int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
+  HostBlock no_inputs_;             ///< of averages_ and synchronization_
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 

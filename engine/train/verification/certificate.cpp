@@ -95,7 +95,7 @@ Json to_json(const Certificate& certificate) {
 Certificate certificate_of(std::string_view text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
-    if (json.at("format") != "trainctl certificate 1") throw EnvError(path + " is no certificate of trainctl verify");
+    if (json.at("format") != "trainctl certificate 1") throw EnvError(path + " is not a certificate of trainctl verify");
     Certificate certificate;
     certificate.name = json.at("name").get<std::string>();
     certificate.digest = json.at("digest").get<std::string>();
@@ -109,7 +109,7 @@ Certificate certificate_of(std::string_view text, const std::string& path) {
     for (const Json& check : json.at("checks")) certificate.checks.push_back(check_of(check));
     return certificate;
   } catch (const Json::exception& error) {
-    throw EnvError(path + " is no certificate of trainctl verify: " + error.what());
+    throw EnvError(path + " is not a certificate of trainctl verify: " + error.what());
   }
 }
 

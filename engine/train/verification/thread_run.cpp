@@ -156,77 +156,108 @@ bool is_guard_intact(std::span<const std::byte> guard) {
   return std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; });
 }
 
+/// The ranks of one run as threads, and what they share.
+class RankThreads {
+ public:
+  RankThreads(const PlannedJob& job, const std::vector<Program>& programs, const ThreadRunOptions& options)
+      : job_(job), programs_(programs), options_(options), ranks_(programs.size()) {
+    std::vector<int64_t> arena_bytes;
+    for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes + kGuardBytes);
+    memory_ = SharedMemory::create(arena_bytes, routes_of(programs));
+    run_.calls.resize(ranks_.size());
+    run_.arena_bytes.resize(ranks_.size());
+  }
+
+  ThreadRun run() {
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      threads.emplace_back([this, r] {
+        try {
+          train(r);
+        } catch (...) {
+          ranks_[r].error = std::current_exception();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    std::vector<std::exception_ptr> errors;
+    for (const Rank& rank : ranks_) errors.push_back(rank.error);
+    throw_own_error(errors);
+    compare_ranks();
+    run_.start = values_of(std::move(start_), "before the first step", run_.faults);
+    run_.first_gradients = values_of(std::move(gradients_), "after the first step", run_.faults);
+    run_.end = values_of(std::move(end_), "after the last step", run_.faults);
+    return std::move(run_);
+  }
+
+ private:
+  /// Executors and communicators live until every rank has ended, since ranks read each other's arenas.
+  struct Rank {
+    std::vector<RecordedCall> calls;  ///< of the current step
+    std::unique_ptr<Communicator> comm;
+    std::unique_ptr<StateReader> reader;
+    std::unique_ptr<Trainer> trainer;
+    std::vector<float> losses;
+    bool calls_repeat = true;  ///< every step has the calls of the first one
+    std::exception_ptr error;
+  };
+
+  void train(size_t r) {
+    Rank& rank = ranks_[r];
+    rank.comm = make_recorded_communicator(
+        make_shared_memory_communicator(memory_, static_cast<int>(r), options_.timeout_seconds), rank.calls,
+        run_.arena_bytes[r]);
+    rank.reader =
+        std::make_unique<StateReader>(programs_[r], options_, TimesOfRank{&start_, &gradients_, &end_}, mutex_);
+    TrainObservers observers;
+    observers.add(*rank.reader);
+    const std::span<std::byte> whole = memory_->arena(static_cast<int>(r));
+    const auto bytes = static_cast<size_t>(programs_[r].arena_bytes);
+    std::fill(whole.begin() + static_cast<ptrdiff_t>(bytes), whole.end(), kGuard);
+    TrainOptions training{.arena = whole.first(bytes)};
+    training.executor.threads = options_.threads;
+    training.from = options_.from;
+    if (options_.restore)
+      training.restore = [this, r](Executor& executor) { options_.restore(programs_[r], executor); };
+    rank.trainer = std::make_unique<Trainer>(job_, programs_[r], *rank.comm, observers, training);
+    rank.calls.clear();
+    while (const std::optional<StepReport> report = rank.trainer->run_step()) {
+      rank.losses.push_back(report->loss);
+      if (rank.losses.size() == 1)
+        run_.calls[r] = rank.calls;
+      else if (rank.calls != run_.calls[r])
+        rank.calls_repeat = false;
+      rank.calls.clear();
+    }
+  }
+
+  /// Reports ranks whose losses differ from those of rank 0, and ranks that wrote outside of their arenas.
+  void compare_ranks() {
+    run_.losses = ranks_[0].losses;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const std::vector<float>&losses = ranks_[r].losses, &first = ranks_[0].losses;
+      run_.calls_repeat.push_back(ranks_[r].calls_repeat);
+      if (losses.size() != first.size() || std::memcmp(losses.data(), first.data(), first.size() * sizeof(float)) != 0)
+        run_.faults.push_back("rank " + std::to_string(r) + " has other losses than rank 0");
+      const std::span<const std::byte> whole = memory_->arena(static_cast<int>(r));
+      if (!is_guard_intact(whole.subspan(static_cast<size_t>(programs_[r].arena_bytes)).first(kGuardBytes)))
+        run_.faults.push_back("rank " + std::to_string(r) + " wrote past the end of its arena");
+    }
+  }
+
+  const PlannedJob& job_;
+  const std::vector<Program>& programs_;
+  const ThreadRunOptions& options_;
+  std::shared_ptr<SharedMemory> memory_;
+  ThreadRun run_;
+  std::mutex mutex_;  ///< for the tensors below, to which all ranks add
+  GatheredTensors start_, gradients_, end_;
+  std::vector<Rank> ranks_;
+};
+
 }  // namespace
 
 ThreadRun run_on_threads(const PlannedJob& job, const std::vector<Program>& programs, const ThreadRunOptions& options) {
-  const size_t ranks = programs.size();
-  std::vector<int64_t> arena_bytes;
-  for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes + kGuardBytes);
-  const auto memory = SharedMemory::create(arena_bytes, routes_of(programs));
-  ThreadRun run;
-  run.calls.resize(ranks);
-  run.arena_bytes.resize(ranks);
-  std::vector<uint8_t> repeats(ranks, 1);  // not bool: ranks write side by side
-  std::vector<std::vector<float>> losses(ranks);
-  std::vector<std::exception_ptr> errors(ranks);
-  GatheredTensors start, gradients, end;
-  std::mutex mutex;
-  // All executors live until every rank has ended, since ranks read each other's arenas.
-  std::vector<std::vector<RecordedCall>> recorded(ranks);
-  std::vector<std::unique_ptr<Communicator>> comms(ranks);
-  std::vector<std::unique_ptr<StateReader>> readers(ranks);
-  std::vector<std::unique_ptr<Trainer>> trainers(ranks);
-  const auto body = [&](size_t r) {
-    std::vector<RecordedCall>& calls = recorded[r];
-    comms[r] = make_recorded_communicator(
-        make_shared_memory_communicator(memory, static_cast<int>(r), options.timeout_seconds), calls,
-        run.arena_bytes[r]);
-    readers[r] = std::make_unique<StateReader>(programs[r], options, TimesOfRank{&start, &gradients, &end}, mutex);
-    TrainObservers observers;
-    observers.add(*readers[r]);
-    const std::span<std::byte> whole = memory->arena(static_cast<int>(r));
-    const auto bytes = static_cast<size_t>(programs[r].arena_bytes);
-    std::fill(whole.begin() + static_cast<ptrdiff_t>(bytes), whole.end(), kGuard);
-    TrainOptions training{.arena = whole.first(bytes)};
-    training.executor.threads = options.threads;
-    training.from = options.from;
-    if (options.restore) training.restore = [&, r](Executor& executor) { options.restore(programs[r], executor); };
-    trainers[r] = std::make_unique<Trainer>(job, programs[r], *comms[r], observers, training);
-    calls.clear();
-    while (const std::optional<StepReport> report = trainers[r]->run_step()) {
-      losses[r].push_back(report->loss);
-      if (losses[r].size() == 1)
-        run.calls[r] = calls;
-      else if (calls != run.calls[r])
-        repeats[r] = 0;
-      calls.clear();
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      try {
-        body(r);
-      } catch (...) {
-        errors[r] = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  throw_own_error(errors);
-  run.losses = losses[0];
-  run.calls_repeat.assign(repeats.begin(), repeats.end());
-  for (size_t r = 0; r < ranks; ++r) {
-    if (losses[r].size() != losses[0].size() ||
-        std::memcmp(losses[r].data(), losses[0].data(), losses[0].size() * sizeof(float)) != 0)
-      run.faults.push_back("rank " + std::to_string(r) + " has other losses than rank 0");
-    const std::span<const std::byte> whole = memory->arena(static_cast<int>(r));
-    if (!is_guard_intact(whole.subspan(static_cast<size_t>(programs[r].arena_bytes)).first(kGuardBytes)))
-      run.faults.push_back("rank " + std::to_string(r) + " wrote past the end of its arena");
-  }
-  run.start = values_of(std::move(start), "before the first step", run.faults);
-  run.first_gradients = values_of(std::move(gradients), "after the first step", run.faults);
-  run.end = values_of(std::move(end), "after the last step", run.faults);
-  return run;
+  return RankThreads(job, programs, options).run();
 }
 
 }  // namespace trainctl

@@ -39,14 +39,16 @@ def megatron(ways, columns, more):
 
 
 def own_statistics(name):
-    """The job with batch_norm layers in which each rank normalises over its own rows, as under PyTorch's DDP."""
+    """The job, but each rank normalises over its own rows in batch_norm layers, as under PyTorch's DDP."""
     path = pathlib.Path(SCRATCH.name) / f"{name}.yaml"
     path.write_text(job_file(name).read_text().replace("type: batch_norm", "type: batch_norm, sync: false"))
     return path
 
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="trainctl-jax-")
-CASES = [  # job, overrides of both, overrides of the plan; and the job of one rank where it is another, with its overrides
+# A case: the job; overrides for trainctl and JAX; overrides for trainctl (the plan of several ranks); then, only if the
+# job that JAX runs on one rank is another one, its name and its overrides.
+CASES = [
     ("mlp", [], ["launch.ranks=1"]),
     ("mlp", [NESTEROV], data_parallel(4)),
     ("mlp", [CLIPPED, FOUR], cut(8, "{layer1: [[2, 1], [2, 1]], layer2: [[2, 1], [2, 1]]}", 2)),
@@ -97,7 +99,7 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("one_hot", [], cut(4, "{fc1: [[1, 1, 4], [1, 4]]}")),
     ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
     ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),
-    # Micro-batches of one rank have statistics of their own too.
+    # Without sync, each micro-batch of one rank has separate statistics, as each rank has.
     (own_statistics("batch_norm"), [], data_parallel(2), "batch_norm", [TWO]),
     (own_statistics("batch_norm"), [ADAM_DECAY], [*data_parallel(3, 2), TWO], "batch_norm", ["parallel.micro_batches=6"]),
 ]
@@ -106,11 +108,11 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
 def main():
     trainctl, dump_job = sys.argv[1:]
     failed = 0
-    for name, both, plan, *alone in CASES:
+    for name, both, plan, *one_rank in CASES:
         path = name if isinstance(name, pathlib.Path) else job_file(name)
         ours = run_losses(trainctl, path, both + plan + ["launch.device=cpu"])
-        of_one_rank = alone[1] if len(alone) > 1 else []
-        theirs = reference_losses(dump_job, job_file(alone[0]) if alone else path, both + of_one_rank + ["launch.ranks=1"])
+        of_one_rank = one_rank[1] if len(one_rank) > 1 else []
+        theirs = reference_losses(dump_job, job_file(one_rank[0]) if one_rank else path, both + of_one_rank + ["launch.ranks=1"])
         assert len(ours) >= 20 and sorted(ours) == sorted(theirs), f"{path.stem}: {len(ours)} steps, JAX has {len(theirs)}"
         worst, at = difference(ours, theirs, sorted(theirs))
         failed += not worst < TOLERANCE

@@ -40,8 +40,8 @@ struct ArrayFileOptions {
 };
 /// Members that are deflated are inflated into memory here, once.
 std::unique_ptr<Source> open_npz(const ArrayFileOptions& options);
-/// Reads the arrays that open_npz takes to their end. EnvError if one does not have the checksum of its zip file, where
-/// open_npz itself looks only at compressed arrays.
+/// Reads the arrays that open_npz takes to their end. EnvError if one does not match its checksum in the zip file;
+/// open_npz itself checks only compressed arrays.
 void check_npz(const ArrayFileOptions& options);
 std::unique_ptr<Source> open_safetensors(const ArrayFileOptions& options);
 

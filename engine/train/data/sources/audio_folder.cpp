@@ -97,7 +97,7 @@ class AudioFolder final : public Source {
     if (!fs::is_directory(path, ignored)) {
       for (const std::string& file : list_files({path}, "dataset.path")) {
         if (!is_sound_name(file))
-          throw SpecError({}, "dataset.path", "'" + file + "' is no wav or flac file",
+          throw SpecError({}, "dataset.path", "'" + file + "' is not a wav or flac file",
                           "convert it, for example with ffmpeg");
         by_class[options_.has_labels ? fs::path(file).parent_path().filename().string() : ""].push_back(file);
       }

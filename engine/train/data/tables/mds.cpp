@@ -72,14 +72,14 @@ class MdsIndexParser {
     std::vector<std::string> all;
     if (found == object.end() || !found->is_array()) fail(std::string("expected the list ") + key);
     for (const auto& text : *found) {
-      if (!text.is_string()) fail(std::string(key) + " has an entry that is no text");
+      if (!text.is_string()) fail(std::string(key) + " has an entry that is not a string");
       all.push_back(text.get<std::string>());
     }
     return all;
   }
 
   void add_shard(const IndexJson& json) {
-    if (!json.is_object()) fail("an entry of shards is no object");
+    if (!json.is_object()) fail("an entry of shards is not an object");
     const auto format = json.find("format");
     if (format == json.end() || *format != "mds") fail("a shard has a format other than mds");
     add_columns(json);

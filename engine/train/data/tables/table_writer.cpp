@@ -94,7 +94,7 @@ class TokenColumnWriter final : public TableWriter {
     for (size_t at = 0; at < value.bytes.size(); at += static_cast<size_t>(byte_size(element))) {
       const double token = stored_as_double(element, value.bytes.data() + at);
       if (!(token >= 0 && token <= std::numeric_limits<int32_t>::max() && std::trunc(token) == token))
-        throw EnvError(fmt::format("{}: {} is no token", from.where(row), token));
+        throw EnvError(fmt::format("{}: {} is not a token", from.where(row), token));
       tokens_.push_back(static_cast<int32_t>(token));
     }
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMostTfFeatures = 4096;
 
 [[noreturn]] void fail_message(const char* what) {
-  throw EnvError(std::string("is no tf.Example: ") + what + "; trainctl reads TFRecord files of tf.Example");
+  throw EnvError(std::string("is not a tf.Example: ") + what + "; trainctl reads TFRecord files of tf.Example");
 }
 
 /// Fields of one message: number, wire type and value.

@@ -134,7 +134,7 @@ class TfRecords final : public TableFile {
     if (column.kind == ColumnKind::number) {
       const bool integers = column.element == StoredElement::i64;
       if (feature.kind != (integers ? TfKind::integers : TfKind::floats))
-        fail("has another type than in the first record");
+        fail("has a different type from that in the first record");
       if (column.shape.empty() && feature.size() != 1)
         fail(fmt::format("has {} values, but 1 in the first record", feature.size()));
       if (!column.shape.empty()) out.shape = {static_cast<int64_t>(feature.size())};
@@ -144,7 +144,7 @@ class TfRecords final : public TableFile {
       out.is_null = false;
       return;
     }
-    if (feature.kind != TfKind::bytes || feature.bytes.size() != 1) fail("has another type than in the first record");
+    if (feature.kind != TfKind::bytes || feature.bytes.size() != 1) fail("has a different type from that in the first record");
     out.set_bytes(feature.bytes[0]);
   }
 

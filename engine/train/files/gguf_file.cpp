@@ -1,0 +1,164 @@
+// See the header.
+#include "engine/train/files/gguf_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kGgufAlignment = 32;
+constexpr uint32_t kGgufVersion = 3;
+constexpr int64_t kGgufBlockBytes = 2 + kGgufBlock;
+
+// Types of settings in the format.
+constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
+
+int64_t gguf_aligned(int64_t bytes) { return (bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
+
+class Bytes {
+ public:
+  template <class T>
+  void number(T value) {
+    const auto* begin = reinterpret_cast<const uint8_t*>(&value);
+    bytes_.insert(bytes_.end(), begin, begin + sizeof value);
+  }
+  void text(const std::string& text) {
+    number(static_cast<uint64_t>(text.size()));
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+  }
+
+  void operator()(uint32_t value) { typed(kUint32, value); }
+  void operator()(float value) { typed(kFloat32, value); }
+  void operator()(bool value) { typed(kBool, static_cast<uint8_t>(value)); }
+  void operator()(const std::string& value) {
+    number(kString);
+    text(value);
+  }
+  void operator()(const std::vector<std::string>& values) {
+    array(kString, values.size());
+    for (const std::string& value : values) text(value);
+  }
+  void operator()(const std::vector<int32_t>& values) {
+    array(kInt32, values.size());
+    for (const int32_t value : values) number(value);
+  }
+  void operator()(const std::vector<float>& values) {
+    array(kFloat32, values.size());
+    for (const float value : values) number(value);
+  }
+
+  const std::vector<uint8_t>& all() const { return bytes_; }
+
+ private:
+  template <class T>
+  void typed(uint32_t type, T value) {
+    number(type);
+    number(value);
+  }
+  void array(uint32_t type, size_t count) {
+    number(kArray);
+    number(type);
+    number(static_cast<uint64_t>(count));
+  }
+
+  std::vector<uint8_t> bytes_;
+};
+
+/// A scale and 32 integers. The scale is that of the greatest magnitude, which becomes 127.
+void add_block(const float* values, uint8_t* to) {
+  float most = 0;
+  for (int64_t i = 0; i < kGgufBlock; ++i) most = std::max(most, std::abs(values[i]));
+  const float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
+  const uint16_t stored = to_f16(scale);
+  std::memcpy(to, &stored, sizeof stored);
+  for (int64_t i = 0; i < kGgufBlock; ++i)
+    to[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(values[i] * inverse)));
+}
+
+}  // namespace
+
+uint16_t to_f16(float value) {
+  constexpr uint32_t kMantissa = 23, kShift = 13;  // f16 has 10 bits of mantissa
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);   // nan
+  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds to 65,536 or more: inf
+  const int exponent = static_cast<int>(magnitude >> kMantissa) - 127;
+  if (exponent < -25) return sign;
+  uint32_t shift = kShift, whole = magnitude - (112U << kMantissa);  // the exponent's bias is 15, not 127
+  if (exponent < -14) {                                              // subnormal: the leading 1 becomes a bit
+    whole = (magnitude & 0x7fffff) | 0x800000;
+    shift = static_cast<uint32_t>(-1 - exponent);
+  }
+  const uint32_t half = 1U << (shift - 1), rest = whole & ((1U << shift) - 1);
+  uint32_t rounded = whole >> shift;
+  if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
+  return static_cast<uint16_t>(sign | rounded);
+}
+
+int64_t gguf_bytes(GgufType type, int64_t elements) {
+  if (type == GgufType::q8_0) return elements / kGgufBlock * kGgufBlockBytes;
+  return elements * (type == GgufType::f16 ? 2 : 4);
+}
+
+std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<uint8_t> bytes(static_cast<size_t>(gguf_bytes(type, count)));
+  if (type == GgufType::f32) std::memcpy(bytes.data(), values.data(), bytes.size());
+  for (int64_t i = 0; type == GgufType::f16 && i < count; ++i) {
+    const uint16_t stored = to_f16(values[static_cast<size_t>(i)]);
+    std::memcpy(&bytes[static_cast<size_t>(2 * i)], &stored, sizeof stored);
+  }
+  check(type != GgufType::q8_0 || count % kGgufBlock == 0, "q8_0 has whole blocks");
+  for (int64_t i = 0; type == GgufType::q8_0 && i < count; i += kGgufBlock)
+    add_block(&values[static_cast<size_t>(i)], &bytes[static_cast<size_t>(gguf_bytes(type, i))]);
+  return bytes;
+}
+
+GgufWriter::GgufWriter(const std::string& path, const std::vector<std::pair<std::string, GgufSetting>>& settings,
+                       const std::vector<GgufTensor>& tensors, Disk& disk)
+    : tensors_(tensors), file_(path, disk) {
+  Bytes head;
+  for (const char c : {'G', 'G', 'U', 'F'}) head.number(c);
+  head.number(kGgufVersion);
+  head.number(static_cast<uint64_t>(tensors.size()));
+  head.number(static_cast<uint64_t>(settings.size()));
+  for (const auto& [key, value] : settings) {
+    head.text(key);
+    std::visit(head, value);
+  }
+  int64_t offset = 0;
+  for (const GgufTensor& tensor : tensors) {
+    head.text(tensor.name);
+    head.number(static_cast<uint32_t>(tensor.shape.size()));
+    for (auto dim = tensor.shape.rbegin(); dim != tensor.shape.rend(); ++dim) head.number(static_cast<uint64_t>(*dim));
+    head.number(static_cast<uint32_t>(tensor.type));
+    head.number(static_cast<uint64_t>(offset));
+    places_.push_back(offset);
+    offset += gguf_aligned(gguf_bytes(tensor.type, num_elements(tensor.shape)));
+  }
+  const int64_t data = gguf_aligned(static_cast<int64_t>(head.all().size()));
+  for (int64_t& place : places_) place += data;
+  bytes_ = data + offset;
+  file_.write(0, head.all());
+  const std::vector<uint8_t> last = {0};  // zeros up to the end of the last tensor, which a reader maps
+  if (bytes_ > 0) file_.write(bytes_ - 1, last);
+}
+
+void GgufWriter::write(size_t tensor, int64_t first, std::span<const float> values) {
+  const GgufType type = tensors_[tensor].type;
+  file_.write(places_[tensor] + gguf_bytes(type, first), gguf_values(type, values));
+}
+
+int64_t GgufWriter::finish() {
+  file_.sync_and_close();
+  return bytes_;
+}
+
+}  // namespace trainctl
