@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/plan/outdated.h"
 #include "engine/planning/context_memory.h"
@@ -43,12 +44,30 @@ void require_whole_parameters(const PlannedJob& job) {
   }
 }
 
+/// Throws SpecError for a parameter whose parts on ranks are no blocks of its elements (optimizer.state_type: int8).
+void require_whole_blocks(const PlannedJob& job) {
+  const OptimizerSpec& spec = job.spec.optimizer;
+  if (spec.state_type != StateType::int8 || job.graph.loss < 0) return;
+  for (const Update& update : job.graph.updates) {
+    const Tensor& tensor = job.graph.tensors[static_cast<size_t>(update.parameter)];
+    const Layout& layout = job.plan.variable(update.parameter).layout;
+    if (update.gradients.empty() || !keeps_codes(spec, tensor.shape) ||
+        has_whole_blocks(layout, job.plan.mesh, tensor.shape))
+      continue;
+    throw SpecError(job.spec.position("optimizer.state_type"), "optimizer.state_type",
+                    "int8 keeps states in blocks of 256 elements, but the plan cuts " + tensor.name + " " +
+                        to_string(tensor.shape) + " within blocks",
+                    "set state_type: bf16, or cut only rows whose elements per rank are a multiple of 256");
+  }
+}
+
 }  // namespace
 
 void plan_graph(PlannedJob& job, PlanMemo& memo) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost, memo);
   require_whole_parameters(job);
+  require_whole_blocks(job);
   fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));

@@ -299,8 +299,15 @@ std::span<const ForeignName> all_names() {
       {transform, "randomresizedcrop rrc", "random_resized_crop", "transforms: [{random_resized_crop: [224, 224]}]"},
       // Values.
       {value, "gpu nvidia", "cuda", "cuda"},
-      {value, "fp16 float16 half mixed mixed_fp16 16 16_mixed bf16_mixed bfloat16 amp", "bf16", "bf16",
-       "mixed precision is bf16"},
+      {value, "mixed bf16_mixed bfloat16 amp", "bf16", "bf16", "mixed precision is bf16"},
+      {value, "fp16 float16 half mixed_fp16 16 16_mixed", "bf16", "bf16",
+       "fp16 needs loss scaling, which is not supported; bf16 has the range of fp32 and needs none"},
+      {value, "mxfp8 mxfp4 mxfp6", "fp8", "fp8",
+       "microscaling formats need cards with compute capability 10 or higher (B200, GB200, B300, RTX 50), whose "
+       "products are not supported; fp8 multiplies E4M3 factors on Hopper (H100, H200)"},
+      {value, "nvfp4 fp4", "fp8", "fp8",
+       "nvfp4 needs cards with compute capability 10 or higher (B200, GB200, B300, RTX 50), whose products are not "
+       "supported; fp8 multiplies E4M3 factors on Hopper (H100, H200)"},
       {value, "float32 float f32 32 full", "fp32", "fp32"},
       {value, "float8 e4m3 8bit", "fp8", "fp8"},
       {value, "cosine_annealing cosineannealinglr cosine_decay cosine_with_warmup", "cosine", "cosine"},

@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lower/lowering.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/plan/served.h"
@@ -175,13 +176,17 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
   const std::vector<std::string> states = optimizer.states();
-  for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
+  const bool packs = buffers.plan->state_type != StateType::fp32;
+  for (size_t s = 0; s < states.size(); ++s)
+    outputs.push_back(packs ? unpack_state(l, b, piece, s) : part(buffers.optimizer[s], false, states[s] + "."));
+  const std::vector<View> unpacked(outputs.begin() + 1, packs ? outputs.end() : outputs.begin() + 1);
   if (optimizer.def.work_elements != nullptr) outputs.push_back(work_space(l, *buffers.plan, optimizer));
   if (copied) outputs.push_back(read);
   const View weights = outputs[0];
   if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)
     clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
   l.c.emit(std::move(update_code), std::move(inputs), std::move(outputs));
+  for (size_t s = 0; s < unpacked.size(); ++s) pack_state(l, b, piece, s, unpacked[s], norm);
   gather_updated(l, b, piece);
   if (buffers.average < 0 || buffers.computes_average() || l.c.plan.has_replicas()) return;
   l.c.emit(once_per_step(Opcode::kernel, "average " + piece.name, &average_weights_kernel), {weights},

@@ -8,8 +8,10 @@
 #include "engine/base/error.h"
 #include "engine/compile/last_norms.h"
 #include "engine/compile/lower/averaged_states.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/pack_states/packed_state.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -146,12 +148,18 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (plan.accumulates_separately && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
     const std::vector<std::string> states =
         updates(c, plan) ? c.optimizer_of(plan).states() : std::vector<std::string>{};
+    const bool has_codes = plan.state_type == StateType::int8;
+    const int64_t own = bucket.level >= 1 ? bucket.shard_elements() : bucket.elements;
+    if (plan.state_type == StateType::bf16) bucket.state_type = DType::bf16;
     for (const std::string& state : states) {
-      kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole));
+      kept.optimizer.push_back(
+          c.new_buffer(BufferKind::optimizer, has_codes ? own : own * byte_size(bucket.state_type)));
       // Averages take the place of weights in evaluations, so they stay on the device.
       c.buffers[static_cast<size_t>(kept.optimizer.back())].is_offloaded =
           c.plan.offloads_optimizer && state != kAverageSlot;
     }
+    for (size_t s = 0; has_codes && s < states.size(); ++s)
+      kept.scales.push_back(c.new_buffer(BufferKind::optimizer, own / kStateBlock * kVariableFloat));
     const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
     if (computed != states.end())
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
@@ -163,6 +171,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
+      if (has_codes) note_codes(c, plan, bucket, r, states);
     } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
       r.outer_momentum = kept.outer_momentum;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/ops/limit_norm/limit_norm_rule.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/limit_norm/limit_norm_rule.h"
 
 namespace trainctl {
 namespace {

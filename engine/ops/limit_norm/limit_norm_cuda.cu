@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-__global__ void __launch_bounds__(kThreads) limit_norm(float* squared_norm, NormRing ring, NormLimit limit, bool is_mean) {
+__global__ void __launch_bounds__(kThreads)
+    limit_norm(float* squared_norm, NormRing ring, NormLimit limit, bool is_mean) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ float middle[2];

@@ -1,5 +1,5 @@
-// pack_states, unpack_states: optimizer states between f32, in which updates compute, and the type in which they are kept
-// (packed_state.h).
+// pack_states, unpack_states: optimizer states between f32, in which updates compute, and the type in which they are
+// kept (packed_state.h).
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/program_kernels.h"
@@ -22,12 +22,11 @@ extern const KernelDef unpack_states_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "states in f32, from bf16",
-                               .inputs = {{kFlat}},
-                               .optional = {{"squares", true}},
-                               .outputs = [](Infos in, const Attrs&, DType) -> std::vector<TensorInfo> {
-                                 return {{in[0].shape}};
-                               }};
+          return KernelExample{
+              .what = "states in f32, from bf16",
+              .inputs = {{kFlat}},
+              .optional = {{"squares", true}},
+              .outputs = [](Infos in, const Attrs&, DType) -> std::vector<TensorInfo> { return {{in[0].shape}}; }};
         },
 };
 

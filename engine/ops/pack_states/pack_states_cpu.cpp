@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-CpuKernel prepare_unpack(const KernelCall& call) {
+CpuKernel prepare_unpack_states(const KernelCall& call) {
   const int64_t n = call.out[0].size();
   float* const out = call.out[0].as<float>();
   if (call.in[0].dtype == DType::bf16)
@@ -21,7 +21,7 @@ CpuKernel prepare_unpack(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_round(const KernelCall& call) {
+CpuKernel prepare_rounding(const KernelCall& call) {
   return [n = call.in[0].size(), in = call.in[0].as<const float>(), out = call.out[0].as<uint16_t>(),
           parameters = placed_parameters(call.attrs), first = call.attrs.integer("first"),
           state = call.attrs.integer("state"), seed = call.seed, scalars = call.scalars] {
@@ -36,8 +36,8 @@ CpuKernel prepare_round(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_pack(const KernelCall& call) {
-  if (call.out[0].dtype == DType::bf16) return prepare_round(call);
+CpuKernel prepare_pack_states(const KernelCall& call) {
+  if (call.out[0].dtype == DType::bf16) return prepare_rounding(call);
   return [n = call.in[0].size(), in = call.in[0].as<const float>(), codes = call.out[0].as<uint8_t>(),
           scales = call.out[1].as<float>(), values = StateCodes::of(!call.attrs.flag("squares")),
           clip = cpu::clip_of(call)] {
@@ -54,6 +54,7 @@ CpuKernel prepare_pack(const KernelCall& call) {
 
 }  // namespace
 
-extern const CpuKernels pack_states_cpu = {{"unpack_states", prepare_unpack}, {"pack_states", prepare_pack}};
+extern const CpuKernels pack_states_cpu = {{"unpack_states", prepare_unpack_states},
+                                           {"pack_states", prepare_pack_states}};
 
 }  // namespace trainctl

@@ -1,6 +1,7 @@
 // Optimizer states in fewer bytes, for CPUs and GPUs (optimizer.state_type).
 //
-//   bf16  rounded to one of the two neighbors, with a probability in proportion to the distance. The random bits are those
+//   bf16  rounded to one of the two neighbors, with a probability in proportion to the distance. The random bits are
+//   those
 //         of (seed, parameter, state, step, element of the whole parameter), so no plan changes a value.
 //   int8  blocks of 256 elements: the largest magnitude, and for each element the number of the nearest value of the
 //         dynamic map of bitsandbytes (Dettmers et al., 2021), times that magnitude.

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/compile/last_norms.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/moe/expert_load.h"
@@ -124,7 +125,12 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
     const OptimizerSpec& spec = job.spec.optimizer;
     const Optimizer optimizer =
         optimizer_of(spec, group->second, uses_companion(job.graph, spec, v.tensor, group->second));
-    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
+    for (const std::string& slot : optimizer.states()) {
+      if (keeps_codes(spec, shape))
+        for (const auto& [name, of_slot] : coded_states(slot, shape)) state[{tensor.name, name}] = of_slot;
+      else
+        state[{tensor.name, slot}] = shape;
+    }
     if (const ParameterSums* sums = optimizer.def.sums; sums != nullptr && sums->states != nullptr)
       for (const auto& [slot, of_slot] : sums->states(shape)) state[{tensor.name, slot}] = of_slot;
     if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
