@@ -12,17 +12,17 @@
 #include "engine/base/json_field.h"
 #include "engine/text/known_patterns.h"
 
-namespace trainctl {
+namespace trainctl::gguf {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Settings = std::vector<std::pair<std::string, GgufSetting>>;
+using Settings = std::vector<std::pair<std::string, Setting>>;
 
 /// Kinds of tokens in the format.
 enum TokenKind : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+[[noreturn]] void refuse_tokenizer(const std::string& what, const std::string& hint) {
   throw SpecError({}, "--format", what, hint);
 }
 
@@ -62,7 +62,7 @@ std::string split_name(const std::vector<Json>& steps) {
     const std::string regex = pattern.is_object() ? field_or(pattern, "Regex", "") : "";
     if (regex == kLlama3Pattern) return "llama-bpe";
     if (regex == kQwen2Pattern) return "qwen2";
-    refuse("gguf has no name for the pre-tokenizer that splits at " + (regex.empty() ? pattern.dump() : regex),
+    refuse_tokenizer("gguf has no name for the pre-tokenizer that splits at " + (regex.empty() ? pattern.dump() : regex),
            "supported: those of GPT-2, Llama 3, Qwen 2 and SmolLM");
   }
   return has_step(steps, "Digits") ? "smollm" : "gpt-2";
@@ -78,11 +78,11 @@ class TokenizerReader {
         tokens_(static_cast<size_t>(vocab)),
         kinds_(static_cast<size_t>(vocab), kUnused) {
     if (tokenizer_.empty())
-      refuse(folder + " has no tokenizer.json, from which gguf gets its tokens",
+      refuse_tokenizer(folder + " has no tokenizer.json, from which gguf gets its tokens",
              "set weights.from to a model folder with its tokenizer, or give one with --tokenizer");
     model_ = tokenizer_.value("model", Json::object());
     if (field_or(model_, "type", "BPE") != "BPE")
-      refuse("gguf export supports BPE tokenizers, not " + field_or(model_, "type", ""),
+      refuse_tokenizer("gguf export supports BPE tokenizers, not " + field_or(model_, "type", ""),
              "export a model folder with -o FOLDER/");
     steps_ = steps_of(tokenizer_.value("pre_tokenizer", Json()), "pretokenizers");
   }
@@ -91,7 +91,7 @@ class TokenizerReader {
     add_vocabulary();
     const bool is_bytes = has_step(steps_, "ByteLevel");
     if (!is_bytes && !field_or(model_, "byte_fallback", false))
-      refuse("gguf export supports BPE over bytes, or with byte_fallback", "export a model folder with -o FOLDER/");
+      refuse_tokenizer("gguf export supports BPE over bytes, or with byte_fallback", "export a model folder with -o FOLDER/");
     add("ggml.model", std::string(is_bytes ? "gpt2" : "llama"));
     if (is_bytes)
       add("ggml.pre", split_name(steps_));
@@ -106,7 +106,7 @@ class TokenizerReader {
   }
 
  private:
-  void add(const std::string& key, GgufSetting value) { all_.emplace_back("tokenizer." + key, std::move(value)); }
+  void add(const std::string& key, Setting value) { all_.emplace_back("tokenizer." + key, std::move(value)); }
 
   void put(int64_t id, const std::string& token, TokenKind kind) {
     if (id < 0 || id >= static_cast<int64_t>(tokens_.size())) return;
@@ -217,7 +217,7 @@ class TokenizerReader {
 
 }  // namespace
 
-std::vector<std::pair<std::string, GgufSetting>> gguf_tokenizer(const std::string& folder, int64_t vocab) {
+std::vector<std::pair<std::string, Setting>> tokenizer_settings(const std::string& folder, int64_t vocab) {
   try {
     return TokenizerReader(folder, vocab).read();
   } catch (const Json::exception& error) {
@@ -225,4 +225,4 @@ std::vector<std::pair<std::string, GgufSetting>> gguf_tokenizer(const std::strin
   }
 }
 
-}  // namespace trainctl
+}  // namespace trainctl::gguf
