@@ -54,18 +54,18 @@ __global__ void __launch_bounds__(kThreads)
 
 // Launchers
 
-unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(n, kThreads))); }
+unsigned pack_blocks_of(int64_t n) { return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(n, kThreads))); }
 
 CudaKernel prepare_unpack(const CudaKernelCall& call) {
   const int64_t n = call.out[0].size();
   float* const out = call.out[0].as<float>();
   if (call.in[0].dtype == DType::bf16)
     return [=, in = ref<bf16>(call.in[0])](CudaStream stream) {
-      launch(unpack_bf16, blocks_of(n), kThreads, 0, stream, "unpack_states", in, out, n);
+      launch(unpack_bf16, pack_blocks_of(n), kThreads, 0, stream, "unpack_states", in, out, n);
     };
   return [=, codes = call.in[0].as<const uint8_t>(), scales = call.in[1].as<const float>(),
           values = StateCodes::of(!call.attrs.flag("squares"))](CudaStream stream) {
-    launch(unpack_codes, blocks_of(n), kThreads, 0, stream, "unpack_states", codes, scales, out, values, n);
+    launch(unpack_codes, pack_blocks_of(n), kThreads, 0, stream, "unpack_states", codes, scales, out, values, n);
   };
 }
 
@@ -79,13 +79,13 @@ CudaKernel prepare_pack(const CudaKernelCall& call) {
       for (const PlacedParameter& p : parameters) {
         const PlacedRange range = placed_range(p, first, n);
         if (range.size() > 0)
-          launch(pack_bf16, blocks_of(range.size()), kThreads, 0, stream, "pack_states", in, out, p, range, seed, state,
+          launch(pack_bf16, pack_blocks_of(range.size()), kThreads, 0, stream, "pack_states", in, out, p, range, seed, state,
                  scalars);
       }
     };
   return [=, codes = call.out[0].as<uint8_t>(), scales = call.out[1].as<float>(),
           values = StateCodes::of(!call.attrs.flag("squares")), clip = CudaClip::of(call)](CudaStream stream) {
-    launch(pack_codes, blocks_of(n), kThreads, 0, stream, "pack_states", in, codes, scales, values, n, clip);
+    launch(pack_codes, pack_blocks_of(n), kThreads, 0, stream, "pack_states", in, codes, scales, values, n, clip);
   };
 }
 
