@@ -148,8 +148,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& options) {
       ->check(CLI::Range(0.0, 1e6));
   command.add_option("--top-k", options.top_k, "Choose among the K most probable tokens; 0: among all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
-  command
-      .add_option("--top-p", options.top_p, "Choose among the most probable tokens whose probabilities add up to P")
+  command.add_option("--top-p", options.top_p, "Choose among the most probable tokens whose probabilities add up to P")
       ->check(CLI::Range(0.0, 1.0));
   command
       .add_option("--repetition-penalty", options.repetition_penalty, "Above 1: makes tokens of the text less probable")
@@ -180,9 +179,10 @@ void add_generate_command(CLI::App& app, Action& chosen) {
   command->footer(
       R"(One prompt: its text is printed as it is generated. Several: each prompt and its text, dataset.batch texts at a time.
 
-Without --temperature, --top-k and --top-p the settings are those of the model folder's generation_config.json, and the
-most probable token where it has none. A text ends with a token of eos_token_id, a --stop, --max-tokens, or the length of
-the model. The texts are the same under any plan. Logs are written to log_output/generations/<number>.
+Without --temperature, --top-k and --top-p the settings are those of the model folder's generation_config.json; without
+that file the most probable token is always chosen. A text ends at a token of eos_token_id, at a --stop string, after
+--max-tokens, or at the maximum length of the model. The texts are the same under any plan. Logs are written to
+log_output/generations/<number>.
 
 Examples:
   trainctl generate tune.yaml "Once upon a time"                    best or newest checkpoint of the job's newest run

@@ -74,6 +74,7 @@ class JobReader {
     fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
     if (job_.loss) outputs_of(*job_.loss);
     for (LossSpec& loss : job_.auxiliary_losses) outputs_of(loss);
+    if (!job_.launch.machines.empty()) job_.launch.machine = job_.launch.machines.front();
   }
 
  private:

@@ -157,16 +157,16 @@ int write_gguf_file(const CheckpointExportArguments& options, const Manifest& ma
   CheckpointExportArguments of_folder = options;
   of_folder.output = options.output + ".folder";
   const std::string part = options.output + ".part";
-  gguf::Written done;
+  WrittenGguf done;
   try {
     fs::remove_all(of_folder.output);
     const ExportedWeights weights = write_folder(of_folder, manifest, path, job, map, map_name, how);
-    const gguf::Options to_gguf{.name = manifest.name,
-                           .type = options.dtype == "q8_0"  ? gguf::Type::q8_0
-                                   : options.dtype == "f32" ? gguf::Type::f32
-                                                            : gguf::Type::f16,
-                           .tokenizer = tokenizer_for(options, job, of_folder.output)};
-    done = gguf::write_model(of_folder.output, part, to_gguf);
+    const GgufOptions to_gguf{.name = manifest.name,
+                              .type = options.dtype == "q8_0"  ? GgufType::q8_0
+                                      : options.dtype == "f32" ? GgufType::f32
+                                                               : GgufType::f16,
+                              .tokenizer = tokenizer_for(options, job, of_folder.output)};
+    done = write_gguf(of_folder.output, part, to_gguf);
     fs::rename(part, options.output);
     fs::remove_all(of_folder.output);
   } catch (...) {

@@ -3,8 +3,8 @@
 //
 //   difference = outer weights - weights           on each rank
 //   sum of the differences over the replicas
-//   momentum, outer weights, weights = update      parallel.outer: SGD with Nesterov momentum, the same on every
-//   replica
+//   momentum, outer weights, weights = update      parallel.outer: SGD with Nesterov momentum; the same result on
+//                                                  every replica
 //
 // Ranks of a replica that hold the same bucket each sum one shard of the difference over the replicas, and gather the
 // rest from each other, so that each element leaves a replica once:

@@ -8,19 +8,19 @@
 
 #include "engine/base/error.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 namespace {
 
-constexpr int64_t kAlignment = 32;
-constexpr uint32_t kVersion = 3;
-constexpr int64_t kBlockBytes = 2 + kBlock;
+constexpr int64_t kGgufAlignment = 32;
+constexpr uint32_t kGgufVersion = 3;
+constexpr int64_t kGgufBlockBytes = 2 + kGgufBlock;
 
 // Types of settings in the format.
 constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t gguf_aligned(int64_t bytes) { return (bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
 
-class Bytes {
+class GgufBytes {
  public:
   template <class T>
   void number(T value) {
@@ -72,11 +72,11 @@ class Bytes {
 /// A scale and 32 integers. The scale is that of the greatest magnitude, which becomes 127.
 void add_block(const float* values, uint8_t* to) {
   float most = 0;
-  for (int64_t i = 0; i < kBlock; ++i) most = std::max(most, std::abs(values[i]));
+  for (int64_t i = 0; i < kGgufBlock; ++i) most = std::max(most, std::abs(values[i]));
   const float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
   const uint16_t stored = to_f16(scale);
   std::memcpy(to, &stored, sizeof stored);
-  for (int64_t i = 0; i < kBlock; ++i)
+  for (int64_t i = 0; i < kGgufBlock; ++i)
     to[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(values[i] * inverse)));
 }
 
@@ -102,31 +102,31 @@ uint16_t to_f16(float value) {
   return static_cast<uint16_t>(sign | rounded);
 }
 
-int64_t encoded_bytes(Type type, int64_t elements) {
-  if (type == Type::q8_0) return elements / kBlock * kBlockBytes;
-  return elements * (type == Type::f16 ? 2 : 4);
+int64_t gguf_bytes(GgufType type, int64_t elements) {
+  if (type == GgufType::q8_0) return elements / kGgufBlock * kGgufBlockBytes;
+  return elements * (type == GgufType::f16 ? 2 : 4);
 }
 
-std::vector<uint8_t> encoded(Type type, std::span<const float> values) {
+std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values) {
   const auto count = static_cast<int64_t>(values.size());
-  std::vector<uint8_t> bytes(static_cast<size_t>(encoded_bytes(type, count)));
-  if (type == Type::f32) std::memcpy(bytes.data(), values.data(), bytes.size());
-  for (int64_t i = 0; type == Type::f16 && i < count; ++i) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(gguf_bytes(type, count)));
+  if (type == GgufType::f32) std::memcpy(bytes.data(), values.data(), bytes.size());
+  for (int64_t i = 0; type == GgufType::f16 && i < count; ++i) {
     const uint16_t stored = to_f16(values[static_cast<size_t>(i)]);
     std::memcpy(&bytes[static_cast<size_t>(2 * i)], &stored, sizeof stored);
   }
-  check(type != Type::q8_0 || count % kBlock == 0, "q8_0 has whole blocks");
-  for (int64_t i = 0; type == Type::q8_0 && i < count; i += kBlock)
-    add_block(&values[static_cast<size_t>(i)], &bytes[static_cast<size_t>(encoded_bytes(type, i))]);
+  check(type != GgufType::q8_0 || count % kGgufBlock == 0, "q8_0 has whole blocks");
+  for (int64_t i = 0; type == GgufType::q8_0 && i < count; i += kGgufBlock)
+    add_block(&values[static_cast<size_t>(i)], &bytes[static_cast<size_t>(gguf_bytes(type, i))]);
   return bytes;
 }
 
-Writer::Writer(const std::string& path, const std::vector<std::pair<std::string, Setting>>& settings,
-               const std::vector<Tensor>& tensors, Disk& disk)
+GgufWriter::GgufWriter(const std::string& path, const std::vector<std::pair<std::string, GgufSetting>>& settings,
+                       const std::vector<GgufTensor>& tensors, Disk& disk)
     : tensors_(tensors), file_(path, disk) {
-  Bytes head;
+  GgufBytes head;
   for (const char c : {'G', 'G', 'U', 'F'}) head.number(c);
-  head.number(kVersion);
+  head.number(kGgufVersion);
   head.number(static_cast<uint64_t>(tensors.size()));
   head.number(static_cast<uint64_t>(settings.size()));
   for (const auto& [key, value] : settings) {
@@ -134,16 +134,16 @@ Writer::Writer(const std::string& path, const std::vector<std::pair<std::string,
     std::visit(head, value);
   }
   int64_t offset = 0;
-  for (const Tensor& tensor : tensors) {
+  for (const GgufTensor& tensor : tensors) {
     head.text(tensor.name);
     head.number(static_cast<uint32_t>(tensor.shape.size()));
     for (auto dim = tensor.shape.rbegin(); dim != tensor.shape.rend(); ++dim) head.number(static_cast<uint64_t>(*dim));
     head.number(static_cast<uint32_t>(tensor.type));
     head.number(static_cast<uint64_t>(offset));
     places_.push_back(offset);
-    offset += aligned(encoded_bytes(tensor.type, num_elements(tensor.shape)));
+    offset += gguf_aligned(gguf_bytes(tensor.type, num_elements(tensor.shape)));
   }
-  const int64_t data = aligned(static_cast<int64_t>(head.all().size()));
+  const int64_t data = gguf_aligned(static_cast<int64_t>(head.all().size()));
   for (int64_t& place : places_) place += data;
   bytes_ = data + offset;
   file_.write(0, head.all());
@@ -151,14 +151,14 @@ Writer::Writer(const std::string& path, const std::vector<std::pair<std::string,
   if (bytes_ > 0) file_.write(bytes_ - 1, last);
 }
 
-void Writer::write(size_t tensor, int64_t first, std::span<const float> values) {
-  const Type type = tensors_[tensor].type;
-  file_.write(places_[tensor] + encoded_bytes(type, first), encoded(type, values));
+void GgufWriter::write(size_t tensor, int64_t first, std::span<const float> values) {
+  const GgufType type = tensors_[tensor].type;
+  file_.write(places_[tensor] + gguf_bytes(type, first), gguf_values(type, values));
 }
 
-int64_t Writer::finish() {
+int64_t GgufWriter::finish() {
   file_.sync_and_close();
   return bytes_;
 }
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl

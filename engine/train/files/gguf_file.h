@@ -19,42 +19,42 @@
 #include "engine/graph/shape.h"
 #include "engine/train/files/disk.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 
-enum class Type : uint32_t { f32 = 0, f16 = 1, q8_0 = 8 };  ///< numbers of the format
-inline constexpr int64_t kBlock = 32;                       ///< elements of a block of q8_0
+enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8 };  ///< numbers of the format
+inline constexpr int64_t kGgufBlock = 32;                       ///< elements of a block of q8_0
 
 /// Bytes of that many elements: whole blocks in q8_0.
-int64_t encoded_bytes(Type type, int64_t elements);
+int64_t gguf_bytes(GgufType type, int64_t elements);
 /// Converts elements: rounded to the nearest value, and to even between two. q8_0: whole blocks.
-std::vector<uint8_t> encoded(Type type, std::span<const float> values);
+std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values);
 /// The nearest 16-bit float, as its bits.
 uint16_t to_f16(float value);
 
-using Setting = std::variant<uint32_t, float, bool, std::string, std::vector<std::string>, std::vector<int32_t>,
-                             std::vector<float>>;
+using GgufSetting = std::variant<uint32_t, float, bool, std::string, std::vector<std::string>, std::vector<int32_t>,
+                                 std::vector<float>>;
 
-struct Tensor {
+struct GgufTensor {
   std::string name;
-  Type type = Type::f32;
+  GgufType type = GgufType::f32;
   Shape shape;  ///< row-major, as in our files
 };
 
 /// Writes one file. EnvError.
-class Writer {
+class GgufWriter {
  public:
-  Writer(const std::string& path, const std::vector<std::pair<std::string, Setting>>& settings,
-         const std::vector<Tensor>& tensors, Disk& disk = real_disk());
+  GgufWriter(const std::string& path, const std::vector<std::pair<std::string, GgufSetting>>& settings,
+             const std::vector<GgufTensor>& tensors, Disk& disk = real_disk());
   /// Elements of a tensor from `first` on; with q8_0 whole blocks.
   void write(size_t tensor, int64_t first, std::span<const float> values);
   /// Syncs and closes. Returns the bytes of the file.
   int64_t finish();
 
  private:
-  std::vector<Tensor> tensors_;
+  std::vector<GgufTensor> tensors_;
   std::vector<int64_t> places_;  ///< of the tensors in the file
   int64_t bytes_ = 0;
   DiskFile file_;
 };
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl

@@ -11,10 +11,8 @@
 #include "engine/base/json_field.h"
 #include "engine/base/text.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 namespace {
-
-using Json = nlohmann::json;
 
 /// model_type -> architecture of llama.cpp.
 const std::map<std::string, std::string>& architectures() {
@@ -63,7 +61,7 @@ std::optional<NameInBlock> in_block(const std::string& name, const std::string& 
                      name.substr(number_end + 1, end - number_end - 1), name.substr(end)};
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+[[noreturn]] void refuse_model(const std::string& what, const std::string& hint) {
   throw SpecError({}, "--format", what, hint);
 }
 
@@ -75,46 +73,46 @@ std::vector<std::string> known_types() {
 
 }  // namespace
 
-Model::Model(const Json& config) : config_(config), type_(field_or(config, "model_type", "")) {
+GgufModel::GgufModel(const nlohmann::json& config) : config_(config), type_(field_or(config, "model_type", "")) {
   const auto found = architectures().find(type_);
   if (found == architectures().end())
-    refuse("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
+    refuse_model("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
            "supported types: " + join(known_types()) + "; export a model folder with -o FOLDER/");
   architecture_ = found->second;
   const std::vector<std::string> known = {"", "default", "linear", "llama3"};
   if (const std::string kind = rotary_type(); std::find(known.begin(), known.end(), kind) == known.end())
-    refuse("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
+    refuse_model("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
 }
 
 /// transformers 5 has the base and the scaling together, for Gemma by kind of attention.
-const Json& Model::rotary() const {
-  static const Json nothing = Json::object();
+const nlohmann::json& GgufModel::rotary() const {
+  static const nlohmann::json nothing = nlohmann::json::object();
   for (const char* field : {"rope_scaling", "rope_parameters"}) {
     if (!config_.contains(field) || !config_[field].is_object()) continue;
-    const Json& all = config_[field];
+    const nlohmann::json& all = config_[field];
     return all.contains("full_attention") && all["full_attention"].is_object() ? all["full_attention"] : all;
   }
   return nothing;
 }
 
-std::string Model::rotary_type() const { return field_or(rotary(), "rope_type", field_or(rotary(), "type", "")); }
+std::string GgufModel::rotary_type() const { return field_or(rotary(), "rope_type", field_or(rotary(), "type", "")); }
 
-int64_t Model::whole(const char* field) const {
+int64_t GgufModel::whole(const char* field) const {
   const auto value = field_or(config_, field, int64_t{0});
   if (value <= 0)
-    refuse(std::string("config.json has no ") + field, "export a model folder first and look at its config.json");
+    refuse_model(std::string("config.json has no ") + field, "export a model folder first and look at its config.json");
   return value;
 }
 
-double Model::real(const char* field, double fallback) const { return field_or(config_, field, fallback); }
+double GgufModel::real(const char* field, double fallback) const { return field_or(config_, field, fallback); }
 
-int64_t Model::heads() const { return whole(type_ == "gpt2" ? "n_head" : "num_attention_heads"); }
-int64_t Model::key_heads() const { return field_or(config_, "num_key_value_heads", heads()); }
-int64_t Model::head_size() const { return field_or(config_, "head_dim", whole("hidden_size") / heads()); }
+int64_t GgufModel::heads() const { return whole(type_ == "gpt2" ? "n_head" : "num_attention_heads"); }
+int64_t GgufModel::key_heads() const { return field_or(config_, "num_key_value_heads", heads()); }
+int64_t GgufModel::head_size() const { return field_or(config_, "head_dim", whole("hidden_size") / heads()); }
 
-double Model::rotary_base() const { return real("rope_theta", field_or(rotary(), "rope_theta", 10'000.0)); }
+double GgufModel::rotary_base() const { return real("rope_theta", field_or(rotary(), "rope_theta", 10'000.0)); }
 
-std::vector<std::pair<std::string, Setting>> Model::settings() const {
+std::vector<std::pair<std::string, GgufSetting>> GgufModel::settings() const {
   Settings all = {{"general.architecture", architecture_}};
   if (type_ == "gpt2")
     add_gpt2(all);
@@ -123,7 +121,7 @@ std::vector<std::pair<std::string, Setting>> Model::settings() const {
   return all;
 }
 
-void Model::add_gpt2(Settings& all) const {
+void GgufModel::add_gpt2(Settings& all) const {
   const std::string a = architecture_ + ".";
   const auto number = [&](const std::string& key, int64_t value) {
     all.emplace_back(a + key, static_cast<uint32_t>(value));
@@ -137,7 +135,7 @@ void Model::add_gpt2(Settings& all) const {
   all.emplace_back(a + "attention.layer_norm_epsilon", static_cast<float>(real("layer_norm_epsilon", 1e-5)));
 }
 
-void Model::add_decoder(Settings& all) const {
+void GgufModel::add_decoder(Settings& all) const {
   const std::string a = architecture_ + ".";
   const auto number = [&](const std::string& key, int64_t value) {
     all.emplace_back(a + key, static_cast<uint32_t>(value));
@@ -165,16 +163,16 @@ void Model::add_decoder(Settings& all) const {
   add_rope_scaling(all);
 }
 
-void Model::add_rope_scaling(Settings& all) const {
+void GgufModel::add_rope_scaling(Settings& all) const {
   if (rotary_type() != "linear") return;
   all.emplace_back(architecture_ + ".rope.scaling.type", std::string("linear"));
   all.emplace_back(architecture_ + ".rope.scaling.factor", static_cast<float>(field_or(rotary(), "factor", 1.0)));
 }
 
 /// Llama 3.1: long wave lengths are divided by the factor, short ones stay, those between are interpolated.
-std::vector<float> Model::rotary_factors() const {
+std::vector<float> GgufModel::rotary_factors() const {
   if (rotary_type() != "llama3") return {};
-  const Json& scaling = rotary();
+  const nlohmann::json& scaling = rotary();
   const double factor = field_or(scaling, "factor", 8.0), low = field_or(scaling, "low_freq_factor", 1.0),
                high = field_or(scaling, "high_freq_factor", 4.0);
   const auto length = static_cast<double>(field_or(scaling, "original_max_position_embeddings", int64_t{8192}));
@@ -194,18 +192,18 @@ std::vector<float> Model::rotary_factors() const {
   return factors;
 }
 
-std::vector<std::string> Model::notes() const {
+std::vector<std::string> GgufModel::notes() const {
   const auto window = field_or(config_, "sliding_window", int64_t{0});
   if (type_ != "mistral" || window <= 0 || window >= field_or(config_, "max_position_embeddings", int64_t{0}))
     return {};
   return {"llama.cpp ignores the sliding window of " + with_commas(window) + " tokens of a mistral model"};
 }
 
-std::optional<Place> Model::place_of(const std::string& name) const {
+std::optional<GgufPlace> GgufModel::place_of(const std::string& name) const {
   return type_ == "gpt2" ? place_in_gpt2(name) : place_in_decoder(name);
 }
 
-std::optional<Place> Model::place_in_gpt2(const std::string& full) const {
+std::optional<GgufPlace> GgufModel::place_in_gpt2(const std::string& full) const {
   constexpr std::string_view kBegin = "transformer.";
   const std::string name = full.starts_with(kBegin) ? full.substr(kBegin.size()) : full;
   if (name == "lm_head.weight" || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return {};
@@ -213,22 +211,22 @@ std::optional<Place> Model::place_in_gpt2(const std::string& full) const {
                                                              {"wpe.weight", "position_embd.weight"},
                                                              {"ln_f.weight", "output_norm.weight"},
                                                              {"ln_f.bias", "output_norm.bias"}};
-  if (const auto found = outside.find(name); found != outside.end()) return Place{found->second};
+  if (const auto found = outside.find(name); found != outside.end()) return GgufPlace{found->second};
   const std::optional<NameInBlock> inside = in_block(name, "h.");
   const auto known = inside ? names_in_block().find(inside->layer) : names_in_block().end();
   if (known == names_in_block().end())
-    refuse("gguf has no name for the tensor " + full, "it is not part of a gpt2 model");
-  return Place{.name = "blk." + inside->block + "." + known->second + inside->end,
-               .is_transposed = inside->end == ".weight" && inside->layer.find("c_") != std::string::npos};
+    refuse_model("gguf has no name for the tensor " + full, "it is not part of a gpt2 model");
+  return GgufPlace{.name = "blk." + inside->block + "." + known->second + inside->end,
+                   .is_transposed = inside->end == ".weight" && inside->layer.find("c_") != std::string::npos};
 }
 
-std::optional<Place> Model::place_in_decoder(const std::string& name) const {
+std::optional<GgufPlace> GgufModel::place_in_decoder(const std::string& name) const {
   const bool is_tied = field_or(config_, "tie_word_embeddings", is_gemma());
   if (name.ends_with(".rotary_emb.inv_freq") || (name == "lm_head.weight" && is_tied)) return {};
   static const std::map<std::string, std::string> outside = {{"model.embed_tokens.weight", "token_embd.weight"},
                                                              {"model.norm.weight", "output_norm.weight"},
                                                              {"lm_head.weight", "output.weight"}};
-  Place place;
+  GgufPlace place;
   place.added = is_gemma() && name.ends_with("norm.weight") ? 1.0F : 0.0F;
   if (const auto found = outside.find(name); found != outside.end()) {
     place.name = found->second;
@@ -237,7 +235,7 @@ std::optional<Place> Model::place_in_decoder(const std::string& name) const {
   const std::optional<NameInBlock> inside = in_block(name, "model.layers.");
   const auto known = inside ? names_in_block().find(inside->layer) : names_in_block().end();
   if (known == names_in_block().end())
-    refuse("gguf has no name for the tensor " + name, "it is not part of a " + type_ + " model");
+    refuse_model("gguf has no name for the tensor " + name, "it is not part of a " + type_ + " model");
   const bool is_after = is_gemma() && inside->layer == "post_attention_layernorm";
   place.name = "blk." + inside->block + "." + (is_after ? "post_attention_norm" : known->second) + inside->end;
   if (architecture_ == "llama" && inside->layer == "self_attn.q_proj") place.paired_heads = heads();
@@ -245,4 +243,4 @@ std::optional<Place> Model::place_in_decoder(const std::string& name) const {
   return place;
 }
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl

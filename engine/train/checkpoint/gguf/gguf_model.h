@@ -10,39 +10,39 @@
 
 #include "engine/train/files/gguf_file.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 
-/// What a tensor's values become.
-struct Place {
+/// The name of a tensor in the file, and the conversion of its values.
+struct GgufPlace {
   std::string name;
   bool is_transposed = false;  ///< [in, out] in the model folder (GPT-2)
-  /// Heads whose rows llama.cpp has in pairs, row i and i + half of a head side by side; 0: as they are.
+  /// Number of heads whose rows llama.cpp interleaves: row i is followed by row i + half of the head; 0: none.
   int64_t paired_heads = 0;
   float added = 0;  ///< Gemma's norms multiply with 1 + weight, which llama.cpp stores as one number
 };
 
-class Model {
+class GgufModel {
  public:
   /// `config`: config.json. SpecError (--format) for a model_type, or a value, that this format does not have.
-  explicit Model(const nlohmann::json& config);
+  explicit GgufModel(const nlohmann::json& config);
 
   const std::string& architecture() const { return architecture_; }
-  std::vector<std::pair<std::string, Setting>> settings() const;
-  /// Nothing: llama.cpp has no such tensor, or computes it. SpecError (--format) for an unknown name.
-  std::optional<Place> place_of(const std::string& name) const;
+  std::vector<std::pair<std::string, GgufSetting>> settings() const;
+  /// nullopt: llama.cpp has no such tensor, or computes it. SpecError (--format) for an unknown name.
+  std::optional<GgufPlace> place_of(const std::string& name) const;
   /// Factors of the rotary frequencies, the tensor rope_freqs.weight; empty: none.
   std::vector<float> rotary_factors() const;
-  /// Lines for the user about what llama.cpp does not compute as the model does.
+  /// Lines for the user about differences between the computations of llama.cpp and those of the model.
   std::vector<std::string> notes() const;
 
  private:
-  using Settings = std::vector<std::pair<std::string, Setting>>;
+  using Settings = std::vector<std::pair<std::string, GgufSetting>>;
 
   void add_gpt2(Settings& all) const;
   void add_decoder(Settings& all) const;
   void add_rope_scaling(Settings& all) const;
-  std::optional<Place> place_in_gpt2(const std::string& name) const;
-  std::optional<Place> place_in_decoder(const std::string& name) const;
+  std::optional<GgufPlace> place_in_gpt2(const std::string& name) const;
+  std::optional<GgufPlace> place_in_decoder(const std::string& name) const;
   int64_t whole(const char* field) const;
   double real(const char* field, double fallback) const;
   int64_t heads() const;
@@ -57,4 +57,4 @@ class Model {
   std::string type_, architecture_;
 };
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl

@@ -8,11 +8,11 @@
 
 #include "engine/train/files/gguf_file.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 
 /// `folder`: has tokenizer.json, and may have config.json, tokenizer_config.json and chat_template.jinja. `vocab`: rows
 /// of the embedding; tokens that the tokenizer lacks are unused. EnvError, or SpecError (--format) for a tokenizer that
 /// the format does not have.
-std::vector<std::pair<std::string, Setting>> tokenizer_settings(const std::string& folder, int64_t vocab);
+std::vector<std::pair<std::string, GgufSetting>> gguf_tokenizer(const std::string& folder, int64_t vocab);
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl

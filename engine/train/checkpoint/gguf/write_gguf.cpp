@@ -11,21 +11,19 @@
 #include "engine/train/checkpoint/gguf/gguf_tokenizer.h"
 #include "engine/train/checkpoint/weight_files.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int64_t kReadElements = int64_t{1} << 22;
 constexpr const char* kRotaryFactors = "rope_freqs.weight";
 
 /// Numbers of the format for the type of most of a file's tensors.
-uint32_t file_type(Type type) { return type == Type::f32 ? 0 : type == Type::f16 ? 1 : 7; }
+uint32_t file_type(GgufType type) { return type == GgufType::f32 ? 0 : type == GgufType::f16 ? 1 : 7; }
 
-Json read_config(const std::string& folder) {
+nlohmann::json read_config(const std::string& folder) {
   std::ostringstream text;
   text << std::ifstream(folder + "/config.json").rdbuf();
-  Json config = Json::parse(text.str(), nullptr, false);
+  nlohmann::json config = nlohmann::json::parse(text.str(), nullptr, false);
   if (!config.is_object()) throw EnvError(folder + "/config.json is not a JSON object");
   return config;
 }
@@ -33,14 +31,14 @@ Json read_config(const std::string& folder) {
 struct PlacedTensor {
   std::string theirs;  ///< name in the model folder
   Shape shape;         ///< there
-  Place place;
+  GgufPlace place;
 };
 
-Tensor tensor_of(const PlacedTensor& placed, Type type) {
-  Tensor tensor{.name = placed.place.name, .type = type, .shape = placed.shape};
+GgufTensor tensor_of(const PlacedTensor& placed, GgufType type) {
+  GgufTensor tensor{.name = placed.place.name, .type = type, .shape = placed.shape};
   if (placed.place.is_transposed) std::swap(tensor.shape.at(0), tensor.shape.at(1));
-  if (tensor.shape.size() < 2) tensor.type = Type::f32;
-  if (tensor.type == Type::q8_0 && tensor.shape.back() % kBlock != 0) tensor.type = Type::f16;
+  if (tensor.shape.size() < 2) tensor.type = GgufType::f32;
+  if (tensor.type == GgufType::q8_0 && tensor.shape.back() % kGgufBlock != 0) tensor.type = GgufType::f16;
   return tensor;
 }
 
@@ -49,7 +47,7 @@ class TensorCopy {
  public:
   TensorCopy(const WeightFiles& files, const PlacedTensor& placed) : files_(files), placed_(placed) {}
 
-  void to(Writer& writer, size_t tensor) {
+  void to(GgufWriter& writer, size_t tensor) {
     const int64_t all = num_elements(placed_.shape);
     const int64_t columns = placed_.shape.empty() ? 1 : placed_.shape.back(), rows = columns == 0 ? 0 : all / columns;
     if (placed_.place.is_transposed) return transposed(writer, tensor, rows, columns);
@@ -72,7 +70,7 @@ class TensorCopy {
     return head * size + (in_head % 2) * (size / 2) + in_head / 2;
   }
 
-  void transposed(Writer& writer, size_t tensor, int64_t rows, int64_t columns) {
+  void transposed(GgufWriter& writer, size_t tensor, int64_t rows, int64_t columns) {
     std::vector<float> values(static_cast<size_t>(rows * columns)), turned(values.size());
     files_.read_f32(placed_.theirs, 0, rows * columns, values.data());
     for (int64_t r = 0; r < rows; ++r)
@@ -87,31 +85,31 @@ class TensorCopy {
 
 }  // namespace
 
-Written write_model(const std::string& folder, const std::string& path, const Options& options) {
-  const Json config = read_config(folder);
-  const Model model(config);
+WrittenGguf write_gguf(const std::string& folder, const std::string& path, const GgufOptions& options) {
+  const nlohmann::json config = read_config(folder);
+  const GgufModel model(config);
   const WeightFiles files(folder);
   std::vector<PlacedTensor> placed;
-  std::vector<Tensor> tensors;
+  std::vector<GgufTensor> tensors;
   int64_t vocab = 0;
   for (const std::string& name : files.names()) {
-    const std::optional<Place> place = model.place_of(name);
+    const std::optional<GgufPlace> place = model.place_of(name);
     if (!place) continue;
     placed.push_back({name, files.find(name)->shape, *place});
     tensors.push_back(tensor_of(placed.back(), options.type));
     if (place->name == "token_embd.weight") vocab = tensors.back().shape.front();
   }
-  std::vector<std::pair<std::string, Setting>> settings = model.settings();
+  std::vector<std::pair<std::string, GgufSetting>> settings = model.settings();
   settings.emplace_back("general.name", options.name);
   settings.emplace_back("general.file_type", file_type(options.type));
   settings.emplace_back("general.quantization_version", uint32_t{2});
-  for (auto& setting : tokenizer_settings(options.tokenizer, vocab)) settings.push_back(std::move(setting));
+  for (auto& setting : gguf_tokenizer(options.tokenizer, vocab)) settings.push_back(std::move(setting));
   const std::vector<float> factors = model.rotary_factors();
-  if (!factors.empty()) tensors.push_back({kRotaryFactors, Type::f32, {static_cast<int64_t>(factors.size())}});
-  Writer writer(path, settings, tensors);
+  if (!factors.empty()) tensors.push_back({kRotaryFactors, GgufType::f32, {static_cast<int64_t>(factors.size())}});
+  GgufWriter writer(path, settings, tensors);
   for (size_t i = 0; i < placed.size(); ++i) TensorCopy(files, placed[i]).to(writer, i);
   if (!factors.empty()) writer.write(placed.size(), 0, factors);
   return {model.architecture(), static_cast<int64_t>(tensors.size()), writer.finish(), model.notes()};
 }
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl

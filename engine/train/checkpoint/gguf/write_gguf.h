@@ -7,21 +7,21 @@
 
 #include "engine/train/files/gguf_file.h"
 
-namespace trainctl::gguf {
+namespace trainctl {
 
-struct Written {
+struct WrittenGguf {
   std::string architecture;
   int64_t tensors = 0, bytes = 0;
   std::vector<std::string> notes;  ///< what llama.cpp does not compute as the model does
 };
 
-struct Options {
-  std::string name;       ///< of the model
-  Type type = Type::f16;  ///< of matrices; vectors are f32, and rows that q8_0 cannot divide into blocks f16
-  std::string tokenizer;  ///< folder with tokenizer.json
+struct GgufOptions {
+  std::string name;               ///< of the model
+  GgufType type = GgufType::f16;  ///< of matrices; vectors are f32, and rows that q8_0 cannot divide into blocks f16
+  std::string tokenizer;          ///< folder with tokenizer.json
 };
 
 /// `folder`: config.json and safetensors files. Writes `path`. SpecError (--format), EnvError.
-Written write_model(const std::string& folder, const std::string& path, const Options& options);
+WrittenGguf write_gguf(const std::string& folder, const std::string& path, const GgufOptions& options);
 
-}  // namespace trainctl::gguf
+}  // namespace trainctl
