@@ -68,10 +68,10 @@ function(room_tests folder)
     PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
 endfunction()
 
-# family_tests(<program> NAME <rule> CASES <patterns> LABEL <label>): the test cases that walk the rows of every family of ops, as
+# family_tests(<program> NAME <rule> CASES <patterns> LABEL <label> [ENVIRONMENT <variables>]): the test cases that walk the rows of every family of ops, as
 # one CTest test per family, so that families run beside each other and a slow one is visible. `@family@` in the rule is its name.
 function(family_tests program)
-  cmake_parse_arguments(FAMILY "" "NAME;LABEL" "CASES" ${ARGN})
+  cmake_parse_arguments(FAMILY "" "NAME;LABEL" "CASES;ENVIRONMENT" ${ARGN})
   set(list ${PROJECT_SOURCE_DIR}/engine/ops/all_ops.def)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
   list(JOIN FAMILY_CASES "," cases)
@@ -85,6 +85,6 @@ function(family_tests program)
     string(CONFIGURE "${FAMILY_NAME}" test @ONLY)
     add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}")
     set_tests_properties("${test}" PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
-      ENVIRONMENT "OMP_NUM_THREADS=1;TRAINCTL_OP_CASES=${family}")
+      ENVIRONMENT "OMP_NUM_THREADS=1;TRAINCTL_OP_CASES=${family};${FAMILY_ENVIRONMENT}")
   endforeach()
 endfunction()

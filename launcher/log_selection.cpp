@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int kMostRanks = 1 << 20;
-constexpr double kMostSeconds = 1e9;
+constexpr double kLatestSeconds = 1e9;
 constexpr int kLastYear = 2261;  // the last full year in 64-bit nanoseconds
 
 [[noreturn]] void no_ranks(std::string_view text) {
@@ -48,7 +48,7 @@ std::optional<double> parse_duration(std::string_view text) {
     total += number * unit;
     at = next + 1;
   }
-  return text.empty() || total > kMostSeconds ? std::nullopt : std::optional(total);
+  return text.empty() || total > kLatestSeconds ? std::nullopt : std::optional(total);
 }
 
 /// "Z", "+01:00" or "-0130" in seconds east of Greenwich.

@@ -34,6 +34,10 @@ std::string_view find_template(const std::string& name) {
   for (const JobTemplate& item : job_templates()) {
     if (item.name == name) return item.text;
   }
+  if (std::filesystem::exists(name))
+    throw SpecError({}, "init", "'" + name + "' is data, not a template",
+                    "for a folder with a folder of images per class: trainctl init --data " + name +
+                        " -o job.yaml; for texts add --from MODEL and --finetune text or chat");
   const std::string near = did_you_mean(name, template_names());
   throw SpecError({}, "init", "unknown template '" + name + "'",
                   near + (near.empty() ? "" : " ") + "available templates: " + join(template_names()));
@@ -53,6 +57,7 @@ void write_file(const std::string& path, std::string_view text) {
 
 struct InitArguments {
   std::string name = "mlp";
+  bool has_name = false;               ///< the user gave it
   std::string from;                    ///< a model folder; empty: the template
   std::string file;                    ///< empty: stdout
   std::string task, data, validation;  ///< --finetune and its data
@@ -98,6 +103,39 @@ Finetune finetune_of(const InitArguments& options) {
   return tuning;
 }
 
+/// Replaces one line of a template.
+void replace_line(std::string& text, const std::string& begin, const std::string& line) {
+  const size_t at = text.find("\n" + begin);
+  check(at != std::string::npos, "the template has a line " + begin);
+  const size_t end = text.find('\n', at + 1);
+  text.replace(at + 1, end - at - 1, line);
+}
+
+/// A text as YAML: in quotes unless it is plain.
+std::string yaml_text(const std::string& text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+  if (text.find_first_not_of(kPlain) == std::string::npos && text.front() != '-') return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  return quoted + "'";
+}
+
+/// The template image_folder for --data, a folder with a folder of images per class.
+std::string job_of_images(const InitArguments& options) {
+  if (!std::filesystem::exists(options.data)) throw EnvError(options.data + ": no such file or folder");
+  if (!std::filesystem::is_directory(options.data))
+    throw SpecError({}, "init", "--data " + options.data + " is not a folder with a folder of images per class",
+                    "for texts add --from MODEL and --finetune text or chat");
+  const int64_t classes = count_classes(options);
+  std::string text(find_template("image_folder"));
+  const std::string path = path_for_job(options.data, options);
+  replace_line(text, "  path: ", "  path: " + yaml_text(path));
+  replace_line(
+      text, "  - {name: out, type: dense",
+      "  - {name: out, type: dense, units: " + std::to_string(classes) + "}         # one per folder of " + path);
+  return text;
+}
+
 /// The files that a template names, or whose folder it names.
 std::vector<JobTemplate> files_of(std::string_view text) {
   std::vector<JobTemplate> files;
@@ -128,17 +166,23 @@ std::string write_template_data(std::string_view text, const std::string& job) {
 
 int init(const InitArguments& options) {
   FolderJob made;
+  const bool is_of_images = !options.data.empty() && options.task.empty();
+  if (is_of_images && options.has_name && options.name != "image_folder")
+    throw SpecError({}, "init", "--data is for the template image_folder, or for --from with --finetune",
+                    "trainctl init image_folder --data " + options.data + " -o job.yaml");
+  if (is_of_images) made.text = job_of_images(options);
   const Finetune tuning = finetune_of(options);
   if (!options.from.empty()) made = job_of_folder(options.from, path_for_job(options.from, options), tuning);
-  const std::string_view text = options.from.empty() ? find_template(options.name) : std::string_view(made.text);
+  const bool is_template = options.from.empty() && !is_of_images;
+  const std::string_view text = is_template ? find_template(options.name) : std::string_view(made.text);
   std::string data;
   if (options.file.empty()) {
     std::cout << text;
-    if (options.from.empty() && !files_of(text).empty())
+    if (is_template && !files_of(text).empty())
       std::cerr << "note: with -o FILE, the data that this job names are written beside it\n";
   } else {
     write_file(options.file, text);
-    if (options.from.empty()) data = write_template_data(text, options.file);
+    if (is_template) data = write_template_data(text, options.file);
   }
   for (const std::string& note : made.notes) std::cerr << "note: " << note << "\n";
   if (!options.file.empty())
@@ -155,8 +199,9 @@ void add_init_command(CLI::App& app, Action& chosen) {
   auto* name =
       command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
   command
-      ->add_option("--from", options->from,
-                   "Model folder in the format of Hugging Face (config.json, model.safetensors): write a job for this model")
+      ->add_option(
+          "--from", options->from,
+          "Model folder in the format of Hugging Face (config.json, model.safetensors): write a job for this model")
       ->excludes(name);
   auto* task =
       command
@@ -165,18 +210,22 @@ void add_init_command(CLI::App& app, Action& chosen) {
                        "classifier")
           ->check(CLI::IsMember(finetune_tasks()));
   auto* data = command->add_option("--data", options->data,
-                                   "Data of --finetune: JSON lines, or for images the folder of the class folders");
+                                   "A folder with a folder of images per class: a job that learns them; or the data of "
+                                   "--finetune: JSON lines, or such a folder");
   task->needs(data);
-  data->needs(task);
   command->add_option("--validation", options->validation, "Data like --data for a validation after each epoch")
       ->needs(task);
   command->add_option("-o,--output", options->file, "File to write; default: stdout");
   command->footer(R"(Examples:
   trainctl init mlp -o job.yaml && trainctl check job.yaml
+  trainctl init --data photos -o job.yaml        photos/cat/1.jpg, photos/dog/2.png, …
   trainctl init finetune_chat -o talk.yaml && trainctl run talk.yaml
   trainctl init --from SmolLM2-135M -o smol.yaml && trainctl check smol.yaml
   trainctl init --from SmolLM2-135M --finetune chat --data talks.jsonl -o tune.yaml)");
-  command->callback([&chosen, options] { chosen = [options] { return init(*options); }; });
+  command->callback([&chosen, options, name] {
+    options->has_name = name->count() > 0;
+    chosen = [options] { return init(*options); };
+  });
 }
 
 }  // namespace trainctl

@@ -245,7 +245,7 @@ void add_predict_command(CLI::App& app, Action& chosen) {
                       "Layer whose output is written to an array; default: the one that the loss reads");
   command->footer(
       R"(A table has a row per sample: its file (and its line in a table), then the most probable class and its probability, or
-the predicted number. The checkpoint has the names of the classes. Samples are files like those of the job's data set,
+the predicted number. Class names come from the checkpoint. Samples are files like those of the job's data set,
 without labels: images, folders of images at any depth, tables without the label column, arrays, JSON Lines. For samples
 that have labels (the validation set) the last column is the label.
 

@@ -17,14 +17,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kValidation = "validation ", kBest = "best validation ";
+constexpr std::string_view kValidationPrefix = "validation ", kBest = "best validation ";
 
-bool is_validated(const std::string& by) { return by.starts_with(kValidation) || by.starts_with(kBest); }
+bool is_validated(const std::string& by) { return by.starts_with(kValidationPrefix) || by.starts_with(kBest); }
 
 /// "accuracy" of "best validation accuracy".
 std::string metric_of(const std::string& by) {
   if (by.starts_with(kBest)) return by.substr(kBest.size());
-  return by.starts_with(kValidation) ? by.substr(kValidation.size()) : by;
+  return by.starts_with(kValidationPrefix) ? by.substr(kValidationPrefix.size()) : by;
 }
 
 double number_in(const Json& line, const std::string& metric) {

@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/graph/row_dims.h"
 #include "engine/model/backward.h"
+#include "engine/model/document_rows.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
 #include "engine/model/parameter_groups.h"
@@ -342,7 +343,10 @@ DataShapes data_and_label(Shape data, Shape label, bool data_is_integer, bool la
 
 Graph build_graph(const JobSpec& spec, const DataShapes& data) {
   Graph graph = Model(spec, data, 0).build();
-  return balances_rows(spec, graph) ? Model(spec, data, spec.parallel.context).build() : std::move(graph);
+  if (!balances_rows(spec, graph)) return graph;
+  graph = Model(spec, data, spec.parallel.context).build();
+  divide_documents(spec.parallel, graph);
+  return graph;
 }
 
 }  // namespace trainctl

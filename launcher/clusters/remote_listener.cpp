@@ -38,7 +38,7 @@ namespace {
 constexpr double kHandshakeSeconds = 10, kRequestSeconds = 10;
 /// Largest number of unauthenticated peers, each with a process. Beyond it a new one ends the
 /// oldest.
-constexpr size_t kMostNewcomers = 64;
+constexpr size_t kMostUnauthenticated = 64;
 constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
 constexpr int kConnectMs = 3000, kRetryMs = 250;
 constexpr int kNoCode = -1;
@@ -136,7 +136,7 @@ class Served {
   double seconds_alone() const { return std::chrono::duration<double>(Clock::now() - last_client_).count(); }
 
   void serve_in_process(int listener, int socket, const std::string& token) {
-    if (newcomers_.size() >= most_unauthenticated(kMostNewcomers)) {
+    if (newcomers_.size() >= most_unauthenticated(kMostUnauthenticated)) {
       kill(newcomers_.front(), SIGKILL);
       newcomers_.pop_front();
     }

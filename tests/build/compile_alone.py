@@ -6,7 +6,7 @@ in its group includes or defines; such a file breaks as soon as the groups chang
 
 Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD. With --at-most,
 the N files that changed last are compiled, and the output says how many were left for a run without it. A file is left out if only comments, literals or the folders of its includes differ, since none of these needs another include; a moved file is
-compared with what it was. Sources are only parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose
+compared with what it was. Sources are only parsed (-fsyntax-only); the device code of CUDA sources is parsed for one architecture. A header whose
 source includes it first is checked by compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
 """
 import argparse
@@ -133,7 +133,7 @@ def compile_one(path, source, commands):
     words = without_output(without_launcher(words))
     if path.endswith(CUDA):
         words = [w for w in words if not w.startswith(("--generate-code", "-gencode"))]
-        words += ["-arch=compute_90a", "-ptx", full, "-o", os.devnull]
+        words += ["-arch=compute_90a", "-fdevice-syntax-only", "-ptx", full, "-o", os.devnull]
     else:
         words += ["-fsyntax-only", full]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True)

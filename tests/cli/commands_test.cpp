@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/parse.h"
 #include "engine/train/data/image/png_file.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
@@ -174,6 +175,25 @@ void write_photos(const std::string& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("init --data writes a job with the classes of a folder, and a folder in place of a template leads to it") {
+  const Scratch scratch;
+  for (const char* name : {"cat", "dog", "owl's nest"}) {
+    std::filesystem::create_directories(scratch.path() + "/my photos/" + name);
+    std::ofstream(scratch.path() + "/my photos/" + name + "/1.jpg") << "not read by init";
+  }
+  const CommandResult folder = trainctl_command(scratch.path(), {"init", "my photos"});
+  CHECK(folder.exit_code == kExitSpec);
+  CHECK(contains(folder.err, "'my photos' is data, not a template"));
+  CHECK(contains(folder.err, "trainctl init --data my photos -o job.yaml"));
+  REQUIRE(trainctl_command(scratch.path(), {"init", "--data", "my photos", "-o", "job.yaml"}).exit_code == kExitDone);
+  const JobSpec job = load_job(scratch.path() + "/job.yaml");
+  CHECK(job.dataset.paths == std::vector<std::string>{scratch.path() + "/my photos"});
+  CHECK(job.network.back().attrs.integer("units") == 3);
+  const CommandResult other = trainctl_command(scratch.path(), {"init", "mlp", "--data", "my photos"});
+  CHECK(other.exit_code == kExitSpec);
+  CHECK(contains(other.err, "--data is for the template image_folder"));
+}
 
 TEST_CASE("each template of init is a job that check and plan take as it is") {
   const Scratch scratch;

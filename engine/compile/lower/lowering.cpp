@@ -54,8 +54,12 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
       node_outputs[n].push_back(id(output_layout(c.graph, c.plan, node, static_cast<int>(o))));
     }
   }
-  for (const Node& node : c.graph.nodes) row_order = std::max(row_order, node.attrs.integer(kRowOrder, 0));
-  if (row_order > 0) row_dims = trainctl::row_dims(c.graph);
+  for (const Node& node : c.graph.nodes) {
+    if (node.attrs.integer(kRowOrder, 0) <= 1) continue;
+    row_order.set(kRowOrder, node.attrs.integer(kRowOrder));
+    if (node.attrs.has(kRowGroups)) row_order.set(kRowGroups, node.attrs.integer(kRowGroups));
+  }
+  if (row_order.has(kRowOrder)) row_dims = trainctl::row_dims(c.graph);
   open_channels(*this);
 }
 

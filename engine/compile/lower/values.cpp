@@ -16,7 +16,7 @@ View load(Lowering& l, TensorId tensor, LayoutId layout) {
   i.opcode = Opcode::load;
   i.op = view.operand.tensor;
   i.name = "load " + i.op;
-  if (l.row_order > 1 && l.row_dims[static_cast<size_t>(tensor)] == 1) i.attrs.set(kRowOrder, l.row_order);
+  if (!l.row_dims.empty() && l.row_dims[static_cast<size_t>(tensor)] == 1) i.attrs = l.row_order;
   l.emit(std::move(i), {}, {view});
   return view;
 }

@@ -60,7 +60,7 @@ std::vector<double> start_times(const Compiler& c) {
 }
 
 /// What is known of a buffer's uses.
-struct Uses {
+struct ActivationUses {
   View whole;  ///< as it is written at once; no buffer: it is not
   bool is_rewritten = false;
   int64_t last = -1, first = -1;  ///< in the forward pass, and after it; -1: none
@@ -80,14 +80,14 @@ class ActivationOffload {
  private:
   // ---- which activations
 
-  std::vector<Uses> uses_of_buffers() const {
-    std::vector<Uses> uses(c_.buffers.size());
+  std::vector<ActivationUses> uses_of_buffers() const {
+    std::vector<ActivationUses> uses(c_.buffers.size());
     for (size_t i = 0; i < c_.code.size(); ++i) {
       const VirtualInstruction& v = c_.code[i];
       const std::vector<Access> all = accesses(v.code);
       for (size_t a = 0; a < all.size(); ++a) {
         const BufferId buffer = a < v.inputs.size() ? v.inputs[a] : v.outputs[a - v.inputs.size()];
-        Uses& of = uses[static_cast<size_t>(buffer)];
+        ActivationUses& of = uses[static_cast<size_t>(buffer)];
         const bool forward = in_forward_pass(v.code);
         if (forward) of.last = static_cast<int64_t>(i);
         if (!forward && of.first < 0) of.first = static_cast<int64_t>(i);
@@ -118,9 +118,9 @@ class ActivationOffload {
   }
 
   void find_waiting() {
-    const std::vector<Uses> uses = uses_of_buffers();
+    const std::vector<ActivationUses> uses = uses_of_buffers();
     const std::unordered_map<std::string_view, LayerId> layers = layers_of_tensors();
-    for (const Uses& of : uses) {
+    for (const ActivationUses& of : uses) {
       if (of.whole.buffer < 0 || of.is_rewritten || of.last < 0 || of.first <= of.last) continue;
       if (c_.buffers[static_cast<size_t>(of.whole.buffer)].kind != BufferKind::activation) continue;
       const auto layer = layers.find(of.whole.operand.tensor);

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-Attrs example_attrs() {
+Attrs adafactor_example() {
   using namespace example;
   return {{"eps", 1e-7},
           {"rms_eps", 1e-3},
@@ -58,7 +58,7 @@ extern const KernelDef adafactor_sums_kernel = {
           return KernelExample{
               .what = "sums of squares per row, column and parameter",
               .inputs = {f32(kFlat), f32(kFlat)},
-              .attrs = example_attrs(),
+              .attrs = adafactor_example(),
               .optional = optimizer_options(),
               .outputs = [](Infos, const Attrs&, DType) -> std::vector<TensorInfo> { return {{{kStates + 1}}}; }};
         },
@@ -72,7 +72,7 @@ extern const KernelDef adafactor_states_kernel = {
           using namespace example;
           return KernelExample{.what = "means of squares per row and column, and their means",
                                .inputs = {f32({kStates + 1})},
-                               .attrs = example_attrs(),
+                               .attrs = adafactor_example(),
                                .optional = optimizer_options(),
                                .outputs = [](Infos, const Attrs&, DType) -> std::vector<TensorInfo> {
                                  return {{{kStates}}, {{1}}};
@@ -88,7 +88,7 @@ extern const KernelDef adafactor_norms_kernel = {
           using namespace example;
           return KernelExample{.what = "sums of squares of the changes per parameter",
                                .inputs = {f32(kFlat), f32({kStates}), f32({1})},
-                               .attrs = example_attrs(),
+                               .attrs = adafactor_example(),
                                .optional = optimizer_options(),
                                .outputs = one_number};
         },
@@ -103,7 +103,7 @@ extern const KernelDef adafactor_update_kernel = {
           using namespace example;
           return KernelExample{.what = "weights from gradients, sums, norms, states and means",
                                .inputs = {f32(kFlat), f32({kStates + 1}), f32({1}), f32({kStates}), f32({1})},
-                               .attrs = example_attrs(),
+                               .attrs = adafactor_example(),
                                .optional = optimizer_options(),
                                .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 0, dtype); }};
         },

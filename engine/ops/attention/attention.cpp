@@ -230,7 +230,8 @@ Attrs optional_attrs() {
           {"softcap", 50.0},
           {kExchangesKeys, true},
           {kPartOfKeys, true},
-          {kRowOrder, int64_t{4}}};
+          {kRowOrder, int64_t{4}},
+          {kRowGroups, int64_t{2}}};
 }
 Attrs optional_forward_attrs() {
   Attrs attrs = optional_attrs();
@@ -308,7 +309,7 @@ extern const KernelDef reorder_rows_kernel = {
           return KernelExample{.what = "rows by position; input: rows in the order of ranks that share them",
                                .inputs = {{{4, 1024, 1024}}},
                                .attrs = {{kRowOrder, int64_t{4}}},
-                               .optional = {{"to_order", true}},
+                               .optional = {{"to_order", true}, {kRowGroups, int64_t{2}}},
                                .outputs = example::like_first};
         },
 };

@@ -33,7 +33,7 @@ extern const OpDef attention_sinks_grad_op = {
                      using namespace example;
                      return KernelExample{.what = "gradient of the sinks; inputs dy, out and logs of attention, sinks",
                                           .inputs = {{{4, 1024, 768}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024}), {{12}}},
-                                          .optional = {{kRowOrder, int64_t{4}}},
+                                          .optional = {{kRowOrder, int64_t{4}}, {kRowGroups, int64_t{2}}},
                                           .expect = expect_sinks_grad};
                    }},
 };

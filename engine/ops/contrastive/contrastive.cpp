@@ -23,27 +23,29 @@ namespace {
 
 constexpr double kLeastSquare = 1e-12;  ///< added to a squared norm, so that an embedding of 0 has a cosine of 0
 
-TensorId node(LayerBuilder& b, const char* op, std::vector<TensorId> inputs, Attrs attrs, const std::string& name) {
+TensorId loss_node(LayerBuilder& b, const char* op, std::vector<TensorId> inputs, Attrs attrs,
+                   const std::string& name) {
   return b.emit(op, std::move(inputs), std::move(attrs), name)[0];
 }
 
 /// Over the last dim.
 TensorId row_sum(LayerBuilder& b, TensorId x, bool keep_dims, const std::string& name) {
   const auto last = static_cast<int64_t>(b.shape(x).size()) - 1;
-  return node(b, "reduce_sum", {x}, {{"dims", Ints{last}}, {"keep_dims", keep_dims}, {"scale", 1.0}}, name);
+  return loss_node(b, "reduce_sum", {x}, {{"dims", Ints{last}}, {"keep_dims", keep_dims}, {"scale", 1.0}}, name);
 }
 
 /// The squared norm of each row, and kLeastSquare.
-TensorId square(LayerBuilder& b, TensorId x, bool keep_dims, const std::string& name) {
-  const TensorId squares = node(b, "pow", {x}, {{"exponent", 2.0}}, name + ".squares");
+TensorId square_norm(LayerBuilder& b, TensorId x, bool keep_dims, const std::string& name) {
+  const TensorId squares = loss_node(b, "pow", {x}, {{"exponent", 2.0}}, name + ".squares");
   const TensorId sum = row_sum(b, squares, keep_dims, name + ".sum");
-  return node(b, "scale", {sum}, {{"factor", 1.0}, {"shift", kLeastSquare}}, name + ".square");
+  return loss_node(b, "scale", {sum}, {{"factor", 1.0}, {"shift", kLeastSquare}}, name + ".square");
 }
 
 /// Rows of length 1.
 TensorId normalized(LayerBuilder& b, TensorId x, const std::string& name) {
-  const TensorId inverse = node(b, "pow", {square(b, x, true, name)}, {{"exponent", -0.5}}, name + ".inverse");
-  return node(b, "mul", {x, inverse}, {}, name);
+  const TensorId inverse =
+      loss_node(b, "pow", {square_norm(b, x, true, name)}, {{"exponent", -0.5}}, name + ".inverse");
+  return loss_node(b, "mul", {x, inverse}, {}, name);
 }
 
 void expect_alike(const char* loss, LayerBuilder& b, const std::vector<TensorId>& outputs, size_t least, size_t most) {
@@ -61,49 +63,49 @@ TensorId cosines(LossLayers& layers, const LossInputs& inputs, const Attrs&) {
   const std::vector<TensorId>& outputs = inputs.outputs;
   LayerBuilder& b = layers.add("cosine");
   expect_alike("cosine_embedding", b, outputs, 2, kMaxDims);
-  const TensorId product = node(b, "mul", {outputs[0], outputs[1]}, {}, "products");
+  const TensorId product = loss_node(b, "mul", {outputs[0], outputs[1]}, {}, "products");
   const TensorId dot = row_sum(b, product, false, "dot");
-  const TensorId squares =
-      node(b, "mul", {square(b, outputs[0], false, "a"), square(b, outputs[1], false, "b")}, {}, "squares");
-  const TensorId inverse = node(b, "pow", {squares}, {{"exponent", -0.5}}, "inverse");
-  const TensorId cosine = node(b, "mul", {dot, inverse}, {}, "");
+  const TensorId squares = loss_node(
+      b, "mul", {square_norm(b, outputs[0], false, "a"), square_norm(b, outputs[1], false, "b")}, {}, "squares");
+  const TensorId inverse = loss_node(b, "pow", {squares}, {{"exponent", -0.5}}, "inverse");
+  const TensorId cosine = loss_node(b, "mul", {dot, inverse}, {}, "");
   b.finish({cosine});
   return cosine;
 }
 
 /// |a - b + 1e-6|, as torch.nn.functional.pairwise_distance.
-TensorId distance(LayerBuilder& b, TensorId from, TensorId to, const std::string& name) {
-  const TensorId off = node(b, "sub", {from, to}, {}, name + ".difference");
-  const TensorId shifted = node(b, "scale", {off}, {{"factor", 1.0}, {"shift", 1e-6}}, name + ".shifted");
-  const TensorId squares = node(b, "pow", {shifted}, {{"exponent", 2.0}}, name + ".squares");
-  return node(b, "sqrt", {row_sum(b, squares, false, name + ".sum")}, {}, name);
+TensorId row_distance(LayerBuilder& b, TensorId from, TensorId to, const std::string& name) {
+  const TensorId off = loss_node(b, "sub", {from, to}, {}, name + ".difference");
+  const TensorId shifted = loss_node(b, "scale", {off}, {{"factor", 1.0}, {"shift", 1e-6}}, name + ".shifted");
+  const TensorId squares = loss_node(b, "pow", {shifted}, {{"exponent", 2.0}}, name + ".squares");
+  return loss_node(b, "sqrt", {row_sum(b, squares, false, name + ".sum")}, {}, name);
 }
 
 TensorId triplets(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) {
   const std::vector<TensorId>& outputs = inputs.outputs;
   LayerBuilder& b = layers.add("triplet");
   expect_alike("triplet", b, outputs, 2, kMaxDims);
-  const TensorId near = distance(b, outputs[0], outputs[1], "positive"),
-                 far = distance(b, outputs[0], outputs[2], "negative");
-  const TensorId off = node(b, "sub", {near, far}, {}, "difference");
-  const TensorId above = node(b, "scale", {off}, {{"factor", 1.0}, {"shift", attrs.number("margin")}}, "above");
-  const TensorId loss = node(b, "relu", {above}, {}, "");
+  const TensorId near = row_distance(b, outputs[0], outputs[1], "positive"),
+                 far = row_distance(b, outputs[0], outputs[2], "negative");
+  const TensorId off = loss_node(b, "sub", {near, far}, {}, "difference");
+  const TensorId above = loss_node(b, "scale", {off}, {{"factor", 1.0}, {"shift", attrs.number("margin")}}, "above");
+  const TensorId loss = loss_node(b, "relu", {above}, {}, "");
   b.finish({loss});
   return loss;
 }
 
 /// The negated log-probability of row i of `keys` for row i of `queries`, times `weight`.
 TensorId log_losses(LayerBuilder& b, TensorId queries, TensorId keys, double temperature, double weight) {
-  const TensorId squares = square(b, queries, true, "query");
-  const TensorId inverse = node(b, "pow", {squares}, {{"exponent", -0.5}}, "query.inverse");
-  const TensorId query = node(b, "mul", {queries, inverse}, {}, "query");
+  const TensorId squares = square_norm(b, queries, true, "query");
+  const TensorId inverse = loss_node(b, "pow", {squares}, {{"exponent", -0.5}}, "query.inverse");
+  const TensorId query = loss_node(b, "mul", {queries, inverse}, {}, "query");
   const TensorId key = normalized(b, keys, "key");
-  const TensorId cosine = node(b, "matmul", {query, key}, {{"transpose_b", true}}, "cosines");
-  const TensorId logits = node(b, "scale", {cosine}, {{"factor", 1.0 / temperature}}, "logits");
-  const TensorId norms = node(b, "reshape", {squares}, {{"shape", Shape{b.shape(squares)[0]}}}, "norms");
-  const TensorId own = node(b, "row_index", {norms}, {}, "own");
-  const TensorId probability = node(b, "label_log_prob", {logits, own}, {}, "log_prob");
-  const TensorId loss = node(b, "scale", {probability}, {{"factor", -weight}}, "");
+  const TensorId cosine = loss_node(b, "matmul", {query, key}, {{"transpose_b", true}}, "cosines");
+  const TensorId logits = loss_node(b, "scale", {cosine}, {{"factor", 1.0 / temperature}}, "logits");
+  const TensorId norms = loss_node(b, "reshape", {squares}, {{"shape", Shape{b.shape(squares)[0]}}}, "norms");
+  const TensorId own = loss_node(b, "row_index", {norms}, {}, "own");
+  const TensorId probability = loss_node(b, "label_log_prob", {logits, own}, {}, "log_prob");
+  const TensorId loss = loss_node(b, "scale", {probability}, {{"factor", -weight}}, "");
   b.finish({loss});
   return loss;
 }
@@ -118,7 +120,7 @@ TensorId info_nce(LossLayers& layers, const LossInputs& inputs, const Attrs& att
   if (!symmetric) return by_query;
   const TensorId by_key = log_losses(layers.add("keys"), outputs[1], outputs[0], temperature, 0.5);
   LayerBuilder& both = layers.add("both");
-  const TensorId sum = node(both, "add", {by_query, by_key}, {}, "");
+  const TensorId sum = loss_node(both, "add", {by_query, by_key}, {}, "");
   both.finish({sum});
   return sum;
 }

@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kCumsumTile = 64, kSumsWorthAThread = 32768;
+constexpr int64_t kCumsumTile = 64, kCumsumThreadWork = 32768;
 
 CpuKernel prepare_cumsum(const KernelCall& call) {
   const TensorArg& x = call.in[0];
@@ -19,7 +19,7 @@ CpuKernel prepare_cumsum(const KernelCall& call) {
   return [=, from = x.as<float>(), to = call.out[0].as<float>(), reverse = call.attrs.flag("reverse"),
           threads = call.threads] {
     const int64_t tiles = (inner + kCumsumTile - 1) / kCumsumTile;
-    const int64_t least = kSumsWorthAThread / std::max<int64_t>(1, n * std::min(inner, kCumsumTile));
+    const int64_t least = kCumsumThreadWork / std::max<int64_t>(1, n * std::min(inner, kCumsumTile));
     cpu::over_range(threads, outer * tiles, least, [&](int64_t begin, int64_t end) {
       for (int64_t tile = begin; tile < end; ++tile) {
         const int64_t first = tile % tiles * kCumsumTile, width = std::min(kCumsumTile, inner - first);

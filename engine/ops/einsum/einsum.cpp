@@ -75,17 +75,17 @@ std::vector<FieldFault> einsum_faults(const Attrs& attrs) {
   return {};
 }
 
-bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
+bool has_letter(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
 
 /// The letters of `of` for which keep(letter) holds, in order.
 template <class F>
-std::string those(const std::string& of, F keep) {
+std::string letters_for(const std::string& of, F keep) {
   std::string kept;
   std::copy_if(of.begin(), of.end(), std::back_inserter(kept), keep);
   return kept;
 }
 
-struct Operand {
+struct EinsumOperand {
   TensorId tensor = -1;
   std::string letters;
 };
@@ -103,17 +103,17 @@ class Einsum {
       for (size_t d = 0; d < shape.size(); ++d) {
         const auto [size, added] = sizes_.emplace(equation.operands[i][d], shape[d]);
         if (size->second != shape[d])
-          throw ShapeError(
-              fmt::format("the letter '{}' is a dim of {} and one of {}", size->first, size->second, shape[d]),
-              "equation");
+          throw ShapeError(fmt::format("the letter '{}' stands for a dim of {} and for one of {}", size->first,
+                                       size->second, shape[d]),
+                           "equation");
       }
     }
   }
 
   TensorId emit() {
-    Operand so_far = operands_[0];
+    EinsumOperand so_far = operands_[0];
     for (size_t i = 1; i < operands_.size(); ++i) so_far = product(so_far, operands_[i], i);
-    const std::string kept = those(so_far.letters, [&](char c) { return has(equation_.result, c); });
+    const std::string kept = letters_for(so_far.letters, [&](char c) { return has_letter(equation_.result, c); });
     so_far = summed(so_far, kept, "sum");
     return ordered(so_far, equation_.result, "result").tensor;
   }
@@ -122,9 +122,9 @@ class Einsum {
 
  private:
   /// Emits a node. A raw operand that is read for the first time gets the factors of letters that are known.
-  TensorId node(const char* op, const std::vector<Operand>& inputs, Attrs attrs, const std::string& name) {
+  TensorId node(const char* op, const std::vector<EinsumOperand>& inputs, Attrs attrs, const std::string& name) {
     std::vector<TensorId> tensors;
-    for (const Operand& input : inputs) {
+    for (const EinsumOperand& input : inputs) {
       if (!read_.contains(input.tensor))
         for (size_t d = 0; d < input.letters.size(); ++d)
           if (const auto known = known_.find(input.letters[d]); known != known_.end())
@@ -133,22 +133,22 @@ class Einsum {
     }
     const TensorId made = b_.emit(op, tensors, std::move(attrs), name)[0];
     ++steps_;
-    for (const Operand& input : inputs)
+    for (const EinsumOperand& input : inputs)
       if (read_.emplace(input.tensor, true).second)
         for (size_t d = 0; d < input.letters.size(); ++d) known_.emplace(input.letters[d], std::pair(input.tensor, d));
     read_.emplace(made, true);
     return made;
   }
 
-  Operand summed(const Operand& x, const std::string& kept, const std::string& name) {
+  EinsumOperand summed(const EinsumOperand& x, const std::string& kept, const std::string& name) {
     if (kept.size() == x.letters.size()) return x;
     Ints dims;
     for (size_t d = 0; d < x.letters.size(); ++d)
-      if (!has(kept, x.letters[d])) dims.push_back(static_cast<int64_t>(d));
+      if (!has_letter(kept, x.letters[d])) dims.push_back(static_cast<int64_t>(d));
     return {node("reduce_sum", {x}, {{"dims", dims}, {"keep_dims", false}, {"scale", 1.0}}, name), kept};
   }
 
-  Operand ordered(const Operand& x, const std::string& wanted, const std::string& name) {
+  EinsumOperand ordered(const EinsumOperand& x, const std::string& wanted, const std::string& name) {
     if (x.letters == wanted) return x;
     Ints perm;
     for (const char letter : wanted) perm.push_back(static_cast<int64_t>(x.letters.find(letter)));
@@ -162,7 +162,7 @@ class Einsum {
   }
 
   /// [batch.., rows, columns], where both may be any number of letters.
-  TensorId matrices(const Operand& x, size_t batch, size_t rows, const std::string& name) {
+  TensorId matrices(const EinsumOperand& x, size_t batch, size_t rows, const std::string& name) {
     const Shape whole = shape_of(x.letters);
     const auto at = [&](size_t d) { return whole.begin() + static_cast<std::ptrdiff_t>(d); };
     Shape shape(whole.begin(), at(batch));
@@ -172,27 +172,31 @@ class Einsum {
     return node("reshape", {x}, {{"shape", shape}}, name);
   }
 
-  Operand product(Operand a, Operand b, size_t number) {
+  EinsumOperand product(EinsumOperand a, EinsumOperand b, size_t number) {
     std::string later = equation_.result;
     for (size_t i = number + 1; i < operands_.size(); ++i) later += operands_[i].letters;
     const std::string n = number == 1 && operands_.size() == 2 ? "" : std::to_string(number);
-    a = summed(a, those(a.letters, [&](char c) { return has(b.letters, c) || has(later, c); }), "left_sum" + n);
-    b = summed(b, those(b.letters, [&](char c) { return has(a.letters, c) || has(later, c); }), "right_sum" + n);
-    const std::string batch = those(a.letters, [&](char c) { return has(b.letters, c) && has(later, c); });
-    const std::string inner = those(a.letters, [&](char c) { return has(b.letters, c) && !has(later, c); });
-    const std::string rows = those(a.letters, [&](char c) { return !has(b.letters, c); });
-    const std::string columns = those(b.letters, [&](char c) { return !has(a.letters, c); });
+    a = summed(a, letters_for(a.letters, [&](char c) { return has_letter(b.letters, c) || has_letter(later, c); }),
+               "left_sum" + n);
+    b = summed(b, letters_for(b.letters, [&](char c) { return has_letter(a.letters, c) || has_letter(later, c); }),
+               "right_sum" + n);
+    const std::string batch =
+        letters_for(a.letters, [&](char c) { return has_letter(b.letters, c) && has_letter(later, c); });
+    const std::string inner =
+        letters_for(a.letters, [&](char c) { return has_letter(b.letters, c) && !has_letter(later, c); });
+    const std::string rows = letters_for(a.letters, [&](char c) { return !has_letter(b.letters, c); });
+    const std::string columns = letters_for(b.letters, [&](char c) { return !has_letter(a.letters, c); });
     // b stays as it is where the product can read it transposed.
     const bool transposed = b.letters == batch + columns + inner && !columns.empty() && !inner.empty();
     a = ordered(a, batch + rows + inner, "left" + n);
     if (!transposed) b = ordered(b, batch + inner + columns, "right" + n);
     const TensorId left = matrices(a, batch.size(), rows.size(), "left_matrix" + n);
     const TensorId right = matrices(b, batch.size(), transposed ? columns.size() : inner.size(), "right_matrix" + n);
-    const Operand raw_left{left, left == a.tensor ? a.letters : ""},
+    const EinsumOperand raw_left{left, left == a.tensor ? a.letters : ""},
         raw_right{right, right == b.tensor ? b.letters : ""};
     const TensorId made =
         node("matmul", {raw_left, raw_right}, {{"transpose_a", false}, {"transpose_b", transposed}}, "product" + n);
-    Operand result{made, batch + rows + columns};
+    EinsumOperand result{made, batch + rows + columns};
     const Shape shape = shape_of(result.letters);
     if (shape != b_.shape(made)) result.tensor = node("reshape", {{made, ""}}, {{"shape", shape}}, "whole" + n);
     return result;
@@ -200,7 +204,7 @@ class Einsum {
 
   LayerBuilder& b_;
   const Equation& equation_;
-  std::vector<Operand> operands_;
+  std::vector<EinsumOperand> operands_;
   std::map<char, int64_t> sizes_;
   std::map<TensorId, bool> read_;                      ///< tensors that nodes of the layer have read or made
   std::map<char, std::pair<TensorId, size_t>> known_;  ///< a dim of a tensor of the layer with that letter

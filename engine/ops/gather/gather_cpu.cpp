@@ -9,7 +9,7 @@ namespace trainctl {
 namespace {
 
 /// The position in this rank's part; negative or at least n: in another rank's.
-int64_t place_of(const GatherCall& g, int32_t index) {
+int64_t gathered_place(const GatherCall& g, int32_t index) {
   if (index < 0 || index >= g.whole)
     throw EnvError("gather: the index " + std::to_string(index) + " is not in a dim of " + std::to_string(g.whole) +
                    " elements\n  indices are 0 to " + std::to_string(g.whole - 1));
@@ -23,7 +23,7 @@ CpuKernel prepare_gather(const KernelCall& call) {
       const float* from = x + row / g.count * g.n * g.inner;
       float* to = y + row * g.inner;
       if (!g.is_by_element) {
-        const int64_t place = place_of(g, index[row]);
+        const int64_t place = gathered_place(g, index[row]);
         if (place < 0 || place >= g.n)
           std::fill_n(to, g.inner, 0.0f);
         else
@@ -31,7 +31,7 @@ CpuKernel prepare_gather(const KernelCall& call) {
         continue;
       }
       for (int64_t k = 0; k < g.inner; ++k) {
-        const int64_t place = place_of(g, index[row * g.inner + k]);
+        const int64_t place = gathered_place(g, index[row * g.inner + k]);
         to[k] = place < 0 || place >= g.n ? 0.0f : from[place * g.inner + k];
       }
     }
@@ -46,7 +46,7 @@ CpuKernel prepare_gather_grad(const KernelCall& call) {
       float* to = dx + row / g.count * g.n * g.inner;
       const float* from = dy + row * g.inner;
       for (int64_t k = 0; k < g.inner; ++k) {
-        const int64_t place = place_of(g, index[g.is_by_element ? row * g.inner + k : row]);
+        const int64_t place = gathered_place(g, index[g.is_by_element ? row * g.inner + k : row]);
         if (place >= 0 && place < g.n) to[place * g.inner + k] += from[k];
       }
     }

@@ -83,7 +83,7 @@ extern const OpDef position_embedding_op = {
                      using namespace example;
                      return KernelExample{.what = "y = x + table[position]; inputs x [.., t, d], table",
                                           .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}},
-                                          .optional = {{kRowOrder, int64_t{4}}}};
+                                          .optional = {{kRowOrder, int64_t{4}}, {kRowGroups, int64_t{2}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };
@@ -111,7 +111,7 @@ extern const OpDef position_embedding_grad_op = {
                      return KernelExample{.what = "dtable; input dy [.., t, d]",
                                           .inputs = {{{8, 512, kCols}}},
                                           .attrs = {{"max_length", kCols}},
-                                          .optional = {{kRowOrder, int64_t{4}}}};
+                                          .optional = {{kRowOrder, int64_t{4}}, {kRowGroups, int64_t{2}}}};
                    }},
 };
 

@@ -1,8 +1,8 @@
 // reindex: y[.., o, ..] = x[.., source(o), ..] along attr dim. y has `before` more elements of x in front and `after`
 // behind (negative: fewer), which attr mode takes from x:
 //
-//   x = 0 1 2 3, before 2, after 3    circular 2 3|0 1 2 3|0 1 2    reflect 2 1|0 1 2 3|2 1 0    replicate 0 0|0 1 2
-//   3|3 3 3
+//   x = 0 1 2 3, before 2, after 3    circular 2 3|0 1 2 3|0 1 2    reflect 2 1|0 1 2 3|2 1 0
+//                                     replicate 0 0|0 1 2 3|3 3 3
 //
 // roll by s is circular with before = s and after = -s. dx[i] is the sum of dy over the elements of y that have x[i].
 //
@@ -41,7 +41,7 @@ std::optional<ChannelsLast> reindexed_images(Infos in, const Attrs& attrs) {
   return form;
 }
 
-Attrs example_reindex() {
+Attrs reindex_example() {
   return {{"dim", int64_t{1}}, {"before", int64_t{2}}, {"after", int64_t{2}}, {"mode", std::string("reflect")}};
 }
 
@@ -113,7 +113,7 @@ extern const OpDef reindex_op = {
                      using namespace example;
                      return KernelExample{.what = "y = x along a dim, continued from x beyond its ends",
                                           .inputs = {{kMatrix}},
-                                          .attrs = example_reindex()};
+                                          .attrs = reindex_example()};
                    }},
     .attrs_name_places = true,
 };
@@ -129,7 +129,7 @@ extern const OpDef reindex_grad_op = {
                .example =
                    [] {
                      using namespace example;
-                     Attrs attrs = example_reindex();
+                     Attrs attrs = reindex_example();
                      attrs.set("size", kCols - 4);
                      return KernelExample{.what = "dx = dy summed over the elements of y that have x",
                                           .inputs = {{kMatrix}},

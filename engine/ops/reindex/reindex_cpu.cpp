@@ -7,12 +7,12 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kMovesWorthAThread = 32768;  ///< elements
+constexpr int64_t kReindexThreadWork = 32768;  ///< elements
 
 CpuKernel prepare_reindex(const KernelCall& call) {
   return [r = ReindexCall::of(call, call.in[0], call.out[0]), x = call.in[0].as<float>(), y = call.out[0].as<float>(),
           threads = call.threads] {
-    cpu::over_range(threads, r.outer * r.y_size, kMovesWorthAThread / std::max<int64_t>(1, r.inner),
+    cpu::over_range(threads, r.outer * r.y_size, kReindexThreadWork / std::max<int64_t>(1, r.inner),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t row = begin; row < end; ++row) {
                         const int64_t outer = row / r.y_size, o = row % r.y_size;
@@ -30,7 +30,7 @@ CpuKernel prepare_reindex(const KernelCall& call) {
 CpuKernel prepare_reindex_grad(const KernelCall& call) {
   return [r = ReindexCall::of(call, call.out[0], call.in[0]), dy = call.in[0].as<float>(), dx = call.out[0].as<float>(),
           threads = call.threads] {
-    cpu::over_range(threads, r.outer * r.x_size, kMovesWorthAThread / std::max<int64_t>(1, r.inner),
+    cpu::over_range(threads, r.outer * r.x_size, kReindexThreadWork / std::max<int64_t>(1, r.inner),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t row = begin; row < end; ++row) {
                         const int64_t outer = row / r.x_size, i = row % r.x_size;

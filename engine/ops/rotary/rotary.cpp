@@ -120,7 +120,8 @@ extern const OpDef rotary_op = {
                                                        {"interleaved", true},
                                                        {"positions", int64_t{2048}},
                                                        {"inverse", true},
-                                                       {kRowOrder, int64_t{4}}}};
+                                                       {kRowOrder, int64_t{4}},
+                                                       {kRowGroups, int64_t{2}}}};
                    }},
     .in_generation = InGeneration::reads_starts,
 };

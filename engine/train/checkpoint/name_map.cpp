@@ -135,7 +135,7 @@ struct NameMap::Patterns {
     const Text& counter = t.each.letters;
     const std::string where = path + ".each";
     if (t.order.text.empty())
-      throw SpecError(counter.pos, where, "needs an order of the dims behind dim 0", "e.g. order: \"d h = d h\"");
+      throw SpecError(counter.pos, where, "needs an order of the dims after dim 0", "e.g. order: \"d h = d h\"");
     const bool is_word = std::any_of(file.words.begin(), file.words.end(),
                                      [&](const NameMapFile::Words& words) { return words.name.text == counter.text; });
     if (is_word || ours.holes().contains(counter.text))

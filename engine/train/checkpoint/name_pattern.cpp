@@ -55,7 +55,8 @@ NamePattern::NamePattern(const NameMapFile::Text& text, Side side, const std::ve
       part.hole = inside;
       for (const NameMapFile::Words& list : words)
         if (list.name.text == part.hole) part.words = &list.words;
-      if (part.words != nullptr && part.plus != 0) fail("a number cannot be added to the words of '" + part.hole + "'");
+      if (part.words != nullptr && part.plus != 0)
+        fail("'" + part.hole + "' stands for words, so no number can be added to it");
       rest.remove_prefix(close + 1);
     }
     const bool ends = part.hole.empty();

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/row_order.h"
 #include "engine/runtime/parts.h"
+#include "engine/train/data/document_order.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
@@ -52,11 +53,39 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
     end = layout.offsets[i] + 1;
   }
   find_rows();
+  find_documents();
   if (options_.mixing == nullptr) return;
   mixed_samples_ = staging_bytes_;
   const int64_t sample =
       set_.fields()[options_.mixing->field()].bytes() + set_.fields()[options_.mixing->label()].bytes();
   staging_bytes_ += static_cast<int64_t>(rows_.size()) * sample;
+}
+
+void BatchLayout::find_documents() {
+  for (const Part& part : parts_) {
+    if (!part.load->attrs.has(kRowGroups)) continue;
+    documents_ = set_.find("documents");
+    check(documents_ >= 0 && set_.fields()[static_cast<size_t>(documents_)].type == ElementType::i32,
+          "rows that are ordered by documents have documents");
+    documents_order_ = RowOrder::of(part.load->attrs, part.load->outputs[0].global_shape[1]);
+    const bool is_known = std::find(ordered_fields_.begin(), ordered_fields_.end(), part.field) != ordered_fields_.end();
+    if (!is_known && part.field != static_cast<size_t>(documents_)) ordered_fields_.push_back(part.field);
+  }
+}
+
+void BatchLayout::order_documents(Scratch& scratch) const {
+  const auto at = static_cast<size_t>(documents_);
+  auto* const documents = static_cast<int32_t*>(scratch.to[at]);
+  const std::span<int32_t> rows(documents, static_cast<size_t>(set_.fields()[at].elements()));
+  const DocumentOrder order(rows, documents_order_);
+  for (const size_t field : ordered_fields_) {
+    if (scratch.to[field] == nullptr) continue;
+    const int64_t bytes = set_.fields()[field].bytes();
+    scratch.ordered.resize(std::max(scratch.ordered.size(), static_cast<size_t>(bytes)));
+    order.permute(static_cast<std::byte*>(scratch.to[field]), bytes / static_cast<int64_t>(rows.size()),
+                  scratch.ordered.data());
+  }
+  order.permute_documents(rows);
 }
 
 BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const {
@@ -186,8 +215,13 @@ void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& sc
                            std::byte* block) const {
   for (size_t field = 0; field < scratch.to.size(); ++field)
     scratch.to[field] = target(field, row, scratch, staging, block);
+  if (documents_ >= 0) {
+    void*& documents = scratch.to[static_cast<size_t>(documents_)];
+    if (documents == nullptr) documents = scratch.fields[static_cast<size_t>(documents_)].data();
+  }
   set_.read(sample, scratch.state, scratch.to);
   const StageTimer timer(scratch.state.seconds, ReadStage::copy);
+  if (documents_ >= 0) order_documents(scratch);
   for (size_t field = 0; field < scratch.to.size(); ++field) {
     if (scratch.to[field] == nullptr) continue;
     const std::vector<std::string>& labels = options_.labels;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/ops/row_order.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/batch_mixing.h"
 #include "engine/train/data/dataset.h"
@@ -36,6 +37,7 @@ class BatchLayout {
     std::vector<void*> to;                       ///< where each field is read to
     std::vector<int32_t> labels;                 ///< labels of one sample, to be counted; room for any field
     std::vector<float> mixed;                    ///< mixed values of one sample; room for any field
+    std::vector<std::byte> ordered;              ///< rows of one field in the order of documents
   };
 
   BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
@@ -79,6 +81,9 @@ class BatchLayout {
     bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
   };
 
+  /// Ranks share the rows of a field: `documents_order_` is the order of its documents.
+  void find_documents();
+  void order_documents(Scratch& scratch) const;
   Part make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const;
   void find_rows();
   /// The destination of a row of the field: its place in a direct part, or the scratch. Null: no part needs it.
@@ -98,6 +103,9 @@ class BatchLayout {
   int64_t batch_ = 0;
   int64_t staging_bytes_ = 0;
   int64_t mixed_samples_ = 0;  ///< in the staging memory: those of rows_
+  int documents_ = -1;         ///< the field whose documents are put in another order; -1: none
+  RowOrder documents_order_;
+  std::vector<size_t> ordered_fields_;  ///< those with the same rows, besides documents_
 };
 
 }  // namespace trainctl

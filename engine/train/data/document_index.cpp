@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-std::string read_part(const InputFile& file, int64_t at, int64_t bytes) {
+std::string read_index_part(const InputFile& file, int64_t at, int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
   file.read(at, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
   return text;
@@ -68,7 +68,7 @@ void DocumentIndex::add_lines(size_t file) {
   };
   for (int64_t at = 0; at < size; at += kAtOnce) {
     const int64_t bytes = std::min(kAtOnce, size - at);
-    if (!in_memory) buffer = read_part(*open, at, bytes);
+    if (!in_memory) buffer = read_index_part(*open, at, bytes);
     const std::string_view part =
         in_memory ? std::string_view(files_[file].text).substr(static_cast<size_t>(at), static_cast<size_t>(bytes))
                   : buffer;
@@ -87,7 +87,7 @@ std::string DocumentIndex::read(int64_t document) const {
   const File& file = files_[p.file];
   if (file.table) return file.table->json(p.at, columns_);
   if (file.is_compressed) return file.text.substr(static_cast<size_t>(p.at), static_cast<size_t>(p.bytes));
-  return read_part(*open_.get(p.file), p.at, p.bytes);
+  return read_index_part(*open_.get(p.file), p.at, p.bytes);
 }
 
 void DocumentIndex::expect(int64_t document) const {

@@ -38,7 +38,7 @@ constexpr uint32_t kPluginData = 1, kPluginName = 1, kContent = 2;  // the latte
 }
 namespace tensor {
 constexpr uint32_t kDType = 1, kShape = 2, kStringValue = 8;
-constexpr uint64_t kFloat = 1, kString = 7;  // DT_FLOAT, DT_STRING
+constexpr uint64_t kEventFloat = 1, kString = 7;  // DT_FLOAT, DT_STRING
 }  // namespace tensor
 namespace histogram {
 constexpr uint32_t kMin = 1, kMax = 2, kNum = 3, kSum = 4, kSumOfSquares = 5, kLimit = 6, kCount = 7;
@@ -160,7 +160,7 @@ void EventFile::write_session_end(bool is_success) {
 /// Writes a tensor without a value, since a reader expects one: the content is in the metadata.
 void EventFile::write_session(const std::string& tag, const std::string& content) {
   if (!is_open()) return;
-  const ProtocolBuffer none = ProtocolBuffer().integer(tensor::kDType, tensor::kFloat).bytes(tensor::kShape, "");
+  const ProtocolBuffer none = ProtocolBuffer().integer(tensor::kDType, tensor::kEventFloat).bytes(tensor::kShape, "");
   write_value(0, ProtocolBuffer()
                      .bytes(value::kTag, tag)
                      .message(value::kTensor, none)

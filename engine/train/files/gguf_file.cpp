@@ -11,16 +11,16 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kAlignment = 32;
-constexpr uint32_t kVersion = 3;
-constexpr int64_t kBlockBytes = 2 + kGgufBlock;
+constexpr int64_t kGgufAlignment = 32;
+constexpr uint32_t kGgufVersion = 3;
+constexpr int64_t kGgufBlockBytes = 2 + kGgufBlock;
 
 // Types of settings in the format.
 constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t gguf_aligned(int64_t bytes) { return (bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
 
-class Bytes {
+class GgufBytes {
  public:
   template <class T>
   void number(T value) {
@@ -103,7 +103,7 @@ uint16_t to_f16(float value) {
 }
 
 int64_t gguf_bytes(GgufType type, int64_t elements) {
-  if (type == GgufType::q8_0) return elements / kGgufBlock * kBlockBytes;
+  if (type == GgufType::q8_0) return elements / kGgufBlock * kGgufBlockBytes;
   return elements * (type == GgufType::f16 ? 2 : 4);
 }
 
@@ -124,9 +124,9 @@ std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values) {
 GgufWriter::GgufWriter(const std::string& path, const std::vector<std::pair<std::string, GgufSetting>>& settings,
                        const std::vector<GgufTensor>& tensors, Disk& disk)
     : tensors_(tensors), file_(path, disk) {
-  Bytes head;
+  GgufBytes head;
   for (const char c : {'G', 'G', 'U', 'F'}) head.number(c);
-  head.number(kVersion);
+  head.number(kGgufVersion);
   head.number(static_cast<uint64_t>(tensors.size()));
   head.number(static_cast<uint64_t>(settings.size()));
   for (const auto& [key, value] : settings) {
@@ -141,9 +141,9 @@ GgufWriter::GgufWriter(const std::string& path, const std::vector<std::pair<std:
     head.number(static_cast<uint32_t>(tensor.type));
     head.number(static_cast<uint64_t>(offset));
     places_.push_back(offset);
-    offset += aligned(gguf_bytes(tensor.type, num_elements(tensor.shape)));
+    offset += gguf_aligned(gguf_bytes(tensor.type, num_elements(tensor.shape)));
   }
-  const int64_t data = aligned(static_cast<int64_t>(head.all().size()));
+  const int64_t data = gguf_aligned(static_cast<int64_t>(head.all().size()));
   for (int64_t& place : places_) place += data;
   bytes_ = data + offset;
   file_.write(0, head.all());

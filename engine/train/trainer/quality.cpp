@@ -8,6 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <type_traits>
 
 #include "engine/train/trainer/answers.h"
 
@@ -56,6 +57,25 @@ double mean_f1(const std::vector<ClassQuality>& classes) {
   return classes.empty() ? 0 : sum / static_cast<double>(classes.size());
 }
 
+/// Leaves out classes that no label and no answer has, such as outputs beyond the classes of the data.
+void leave_out_unused(Quality& quality, Scores& scores) {
+  const auto is_used = [](const ClassQuality& one) { return one.samples > 0 || one.predicted > 0; };
+  std::vector<size_t> used;
+  for (size_t c = 0; c < quality.classes.size(); ++c)
+    if (is_used(quality.classes[c])) used.push_back(c);
+  if (used.size() == quality.classes.size()) return;
+  const auto kept = [&](auto& all) {
+    std::decay_t<decltype(all)> some;
+    for (const size_t c : used) some.push_back(std::move(all[c]));
+    return some;
+  };
+  quality.classes = kept(quality.classes);
+  if (scores.size() > 1) scores = kept(scores);
+  if (quality.confusion.empty()) return;
+  quality.confusion = kept(quality.confusion);
+  for (std::vector<int64_t>& row : quality.confusion) row = kept(row);
+}
+
 WorstSample place_of(const Answers& answers, int64_t sample) {
   Answers::Place place = answers.place(sample);
   return {sample, std::move(place.file), place.line, "", "", 0};
@@ -99,6 +119,7 @@ Quality quality_of_classes(Answers& answers) {
     }
   }
   if (quality.samples == 0) return quality;
+  leave_out_unused(quality, scores);
   quality.worst = worst.take();
   quality.values.emplace_back("accuracy", static_cast<double>(correct) / static_cast<double>(quality.samples));
   quality.values.emplace_back("f1", mean_f1(quality.classes));

@@ -44,7 +44,7 @@ struct WorstSample {
 
 struct Quality {
   int64_t samples = 0;
-  /// Classes, or the outputs of a job whose outputs are each a yes or no.
+  /// Classes that a label or an answer has, or the outputs of a job whose outputs are each a yes or no.
   std::vector<ClassQuality> classes;
   /// By label, then by answer. Empty if there are more than kMostConfusedClasses classes.
   std::vector<std::vector<int64_t>> confusion;
@@ -56,7 +56,7 @@ struct Quality {
 inline constexpr int64_t kMostConfusedClasses = 1000;
 inline constexpr size_t kMostWorst = 24;
 
-/// Reads all answers and labels. Labels that are no class of the network are left out.
+/// Reads all answers and labels. Labels that are not classes of the network are left out.
 Quality quality_of(Answers& answers);
 
 /// Area under the ROC curve of scores, and whether each belongs to the class; nothing if all do, or none.

@@ -297,7 +297,7 @@ TEST_CASE("all that is wrong with a map is said, with its place") {
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I64, value: stops}}\n") ==
         List{"2:45 constants.c.value: must be an integer or steps, not 'stops'"});
   CHECK(errors_of("tensors: {a: {name: 'b.{e}', each: {e: 2}}}\n") ==
-        List{"1:37 tensors.a.each: needs an order of the dims behind dim 0"});
+        List{"1:37 tensors.a.each: needs an order of the dims after dim 0"});
   CHECK(errors_of("tensors: {'a.{i}': {name: 'b.{i}', each: {i: 2}, order: 'x = x'}}\n") ==
         List{"1:43 tensors.a.{i}.each: 'i' already has another meaning"});
   CHECK(errors_of("tensors: {a: {name: b, each: {e: 2}, order: 'x = x'}}\n") ==

@@ -14,8 +14,6 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::json;
-
 /// model_type -> architecture of llama.cpp.
 const std::map<std::string, std::string>& architectures() {
   static const std::map<std::string, std::string> all = {
@@ -63,7 +61,7 @@ std::optional<NameInBlock> in_block(const std::string& name, const std::string& 
                      name.substr(number_end + 1, end - number_end - 1), name.substr(end)};
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+[[noreturn]] void refuse_model(const std::string& what, const std::string& hint) {
   throw SpecError({}, "--format", what, hint);
 }
 
@@ -75,23 +73,23 @@ std::vector<std::string> known_types() {
 
 }  // namespace
 
-GgufModel::GgufModel(const Json& config) : config_(config), type_(field_or(config, "model_type", "")) {
+GgufModel::GgufModel(const nlohmann::json& config) : config_(config), type_(field_or(config, "model_type", "")) {
   const auto found = architectures().find(type_);
   if (found == architectures().end())
-    refuse("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
+    refuse_model("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
            "supported types: " + join(known_types()) + "; export a model folder with -o FOLDER/");
   architecture_ = found->second;
   const std::vector<std::string> known = {"", "default", "linear", "llama3"};
   if (const std::string kind = rotary_type(); std::find(known.begin(), known.end(), kind) == known.end())
-    refuse("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
+    refuse_model("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
 }
 
 /// transformers 5 has the base and the scaling together, for Gemma by kind of attention.
-const Json& GgufModel::rotary() const {
-  static const Json nothing = Json::object();
+const nlohmann::json& GgufModel::rotary() const {
+  static const nlohmann::json nothing = nlohmann::json::object();
   for (const char* field : {"rope_scaling", "rope_parameters"}) {
     if (!config_.contains(field) || !config_[field].is_object()) continue;
-    const Json& all = config_[field];
+    const nlohmann::json& all = config_[field];
     return all.contains("full_attention") && all["full_attention"].is_object() ? all["full_attention"] : all;
   }
   return nothing;
@@ -102,7 +100,7 @@ std::string GgufModel::rotary_type() const { return field_or(rotary(), "rope_typ
 int64_t GgufModel::whole(const char* field) const {
   const auto value = field_or(config_, field, int64_t{0});
   if (value <= 0)
-    refuse(std::string("config.json has no ") + field, "export a model folder first and look at its config.json");
+    refuse_model(std::string("config.json has no ") + field, "export a model folder first and look at its config.json");
   return value;
 }
 
@@ -174,7 +172,7 @@ void GgufModel::add_rope_scaling(Settings& all) const {
 /// Llama 3.1: long wave lengths are divided by the factor, short ones stay, those between are interpolated.
 std::vector<float> GgufModel::rotary_factors() const {
   if (rotary_type() != "llama3") return {};
-  const Json& scaling = rotary();
+  const nlohmann::json& scaling = rotary();
   const double factor = field_or(scaling, "factor", 8.0), low = field_or(scaling, "low_freq_factor", 1.0),
                high = field_or(scaling, "high_freq_factor", 4.0);
   const auto length = static_cast<double>(field_or(scaling, "original_max_position_embeddings", int64_t{8192}));
@@ -217,7 +215,7 @@ std::optional<GgufPlace> GgufModel::place_in_gpt2(const std::string& full) const
   const std::optional<NameInBlock> inside = in_block(name, "h.");
   const auto known = inside ? names_in_block().find(inside->layer) : names_in_block().end();
   if (known == names_in_block().end())
-    refuse("gguf has no name for the tensor " + full, "it is not part of a gpt2 model");
+    refuse_model("gguf has no name for the tensor " + full, "it is not part of a gpt2 model");
   return GgufPlace{.name = "blk." + inside->block + "." + known->second + inside->end,
                    .is_transposed = inside->end == ".weight" && inside->layer.find("c_") != std::string::npos};
 }
@@ -237,7 +235,7 @@ std::optional<GgufPlace> GgufModel::place_in_decoder(const std::string& name) co
   const std::optional<NameInBlock> inside = in_block(name, "model.layers.");
   const auto known = inside ? names_in_block().find(inside->layer) : names_in_block().end();
   if (known == names_in_block().end())
-    refuse("gguf has no name for the tensor " + name, "it is not part of a " + type_ + " model");
+    refuse_model("gguf has no name for the tensor " + name, "it is not part of a " + type_ + " model");
   const bool is_after = is_gemma() && inside->layer == "post_attention_layernorm";
   place.name = "blk." + inside->block + "." + (is_after ? "post_attention_norm" : known->second) + inside->end;
   if (architecture_ == "llama" && inside->layer == "self_attn.q_proj") place.paired_heads = heads();

@@ -1,0 +1,346 @@
+// Attention whose ranks pass blocks of keys around a ring (exchange_keys.cpp).
+//
+// If a ring is balanced, all of its ranks have the same program. Where a rank sees one of two pairs of pieces, its
+// program has both, and one of them is idle. Blocks are named by the number of ranks that they have passed.
+#include "engine/compile/lower/key_exchange.h"
+
+namespace trainctl {
+namespace {
+
+class KeyRing : public KeyExchange {
+ public:
+  using KeyExchange::KeyExchange;
+
+  void ring() {
+    const std::vector<View> whole_mask = mask();
+    const Queries all = queries();
+    const KeyBlock mine{own(k_at()), own(v_at())};
+    is_grad() ? ring_grad(all, mine, whole_mask) : ring_forward(all, mine, whole_mask);
+  }
+
+ private:
+  int neighbour(int64_t distance) const {
+    const std::vector<int> ranks = l_.c.plan.mesh.group(l_.c.rank_in_stage, axes_);
+    return l_.c.global_rank(l_.c.stage, ranks[static_cast<size_t>((index_ + distance + ways_) % ways_)]);
+  }
+
+  int64_t block_of(int64_t step) const { return (index_ - step + ways_) % ways_; }
+
+  /// The keys of a piece that a piece of this rank's queries sees, as determined by their positions.
+  enum class Sight : uint8_t { none, some, all };
+  Sight sight(size_t queries, int64_t step, size_t keys) const {
+    if (!attrs_.flag("causal")) return Sight::all;
+    const int64_t rows = piece_rows(), window = attrs_.integer("window", 0);
+    const int64_t first = position(index_, static_cast<int64_t>(queries));
+    const int64_t key = position(block_of(step), static_cast<int64_t>(keys));
+    if (key > first + rows - 1 || (window > 0 && key + rows - 1 + window <= first)) return Sight::none;
+    const bool all = key + rows - 1 <= first && (window == 0 || key + window > first + rows - 1);
+    return all ? Sight::all : Sight::some;
+  }
+  size_t pieces() const { return static_cast<size_t>(num_pieces()); }
+  bool sees_block(int64_t step) const {
+    for (size_t q = 0; q < pieces(); ++q)
+      for (size_t k = 0; k < pieces(); ++k)
+        if (sight(q, step, k) != Sight::none) return true;
+    return false;
+  }
+  /// The attributes of the call for such a pair.
+  Attrs attrs_of(Sight sight) const {
+    Attrs attrs = attrs_;
+    if (sight == Sight::all && attrs.flag("causal")) {
+      attrs.set("causal", false);
+      attrs.erase("window");
+    }
+    return attrs;
+  }
+  std::string pair_name(int64_t step, size_t q, size_t k) const {
+    std::string name = ".step" + std::to_string(step);
+    if (is_ordered()) name += ".piece" + std::to_string(q) + std::to_string(k);
+    return name;
+  }
+
+  /// Both ends name the message by the tensor and the number of ranks that it has passed on arrival.
+  void message(Opcode opcode, int64_t distance, const View& view, const std::string& tensor, int64_t passed) {
+    Instruction i;
+    i.opcode = opcode;
+    i.name = std::string(to_string(opcode)) + " " + block_name(tensor, passed);
+    i.peer = neighbour(distance);
+    i.purpose = Purpose::redistribute;
+    i.attrs = {{kRingAxes, Ints(axes_.begin(), axes_.end())}, {kRingStep, distance}};
+    if (opcode == Opcode::send)
+      l_.emit(std::move(i), {view}, {});
+    else
+      l_.emit(std::move(i), {}, {view});
+  }
+  static std::string block_name(const std::string& tensor, int64_t passed) {
+    return tensor + ".hop" + std::to_string(passed);
+  }
+  /// `like`: this rank's own tensors, for their names. `step`: in which the block is sent, or used after its arrival.
+  void send(const KeyBlock& like, const KeyBlock& block, int64_t step) {
+    message(Opcode::send, 1, block.k, like.k.operand.tensor, step + 1);
+    message(Opcode::send, 1, block.v, like.v.operand.tensor, step + 1);
+  }
+  void recv(const KeyBlock& like, const KeyBlock& block, int64_t step) {
+    message(Opcode::recv, -1, block.k, like.k.operand.tensor, step);
+    message(Opcode::recv, -1, block.v, like.v.operand.tensor, step);
+  }
+
+  /// Memory for the block that this rank has in the step.
+  KeyBlock new_block(const KeyBlock& like, int64_t step) {
+    KeyBlock block{scratch_like(like.k), scratch_like(like.v)};
+    for (View* view : {&block.k, &block.v}) {
+      view->operand.global_offset[kRowDim] = block_of(step) * (rows_ / ways_);
+      view->operand.tensor = block_name(view->operand.tensor, step);
+    }
+    return block;
+  }
+
+  /// The block of the step after this one, empty after the last. Received before the kernels of the step in program
+  /// order, so that its memory is not theirs.
+  KeyBlock receive_next(const KeyBlock& mine, int64_t step) {
+    if (step + 1 == ways_) return {};
+    KeyBlock next = new_block(mine, step + 1);
+    recv(mine, next, step + 1);
+    return next;
+  }
+  KeyBlock pass_on(const KeyBlock& mine, const KeyBlock& block, int64_t step) {
+    if (step + 1 < ways_) send(mine, block, step);
+    return receive_next(mine, step);
+  }
+
+  /// The part of out and logs that one piece of the queries has so far.
+  struct Sum {
+    std::vector<View> parts;  ///< out and logs; empty: none yet
+    int64_t left = 0;         ///< pairs that are still to come
+  };
+
+  void ring_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask) {
+    const View out = new_output(0), logs = new_output(1);
+    const std::vector<View> outs = blank_pieces(out, index_), all_logs = blank_pieces(logs, index_, kLogRowDim);
+    if (is_balanced())
+      balanced_forward(all, mine, whole_mask, outs, all_logs);
+    else
+      uneven_forward(all, mine, whole_mask, outs, all_logs);
+    join(outs, out);
+    join(all_logs, logs, kLogRowDim);
+    keep(0, out);
+    keep(1, logs);
+  }
+
+  void uneven_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask,
+                      const std::vector<View>& outs, const std::vector<View>& all_logs) {
+    std::vector<Sum> sums(pieces());
+    for (int64_t step = 0; step < ways_; ++step)
+      for (size_t q = 0; q < pieces(); ++q)
+        for (size_t k = 0; k < pieces(); ++k) sums[q].left += sight(q, step, k) != Sight::none ? 1 : 0;
+    KeyBlock block = mine;
+    for (int64_t step = 0; step < ways_; ++step) {
+      const KeyBlock next = pass_on(mine, block, step);
+      if (sees_block(step)) {
+        const std::vector<View> ks = pieces_of(block.k, block_of(step)), vs = pieces_of(block.v, block_of(step));
+        for (size_t q = 0; q < pieces(); ++q)
+          for (size_t k = 0; k < pieces(); ++k)
+            if (const Sight sees = sight(q, step, k); sees != Sight::none)
+              add_part(all, q, {ks[k], vs[k]}, sees, pair_name(step, q, k), whole_mask, outs[q], all_logs[q], sums[q]);
+      }
+      block = next;
+    }
+  }
+
+  void add_part(const Queries& all, size_t q, const KeyBlock& keys, Sight sees, const std::string& name,
+                const std::vector<View>& whole_mask, const View& out, const View& logs, Sum& sum) {
+    const bool is_last = --sum.left == 0;
+    Attrs attrs = attrs_of(sees);
+    if (!sum.parts.empty()) attrs.erase(kSinks);  // the first part has them
+    // If only positions decide, each row sees a key of each of its pairs, except those at the edge of a window.
+    const bool may_see_none = has_mask_ || (sees == Sight::some && attrs_.integer("window", 0) > 0);
+    const bool is_only = is_last && sum.parts.empty();
+    if (may_see_none && !is_only) attrs.set(kPartOfKeys, true);
+    std::vector<View> made = {out, logs};
+    if (!is_only) made = {scratch_like(out), scratch_like(logs)};
+    call(name, attrs, all, q, keys, whole_mask, made);
+    if (sum.parts.empty()) {
+      sum.parts = std::move(made);
+      return;
+    }
+    Attrs of_merge;
+    if (is_last) of_merge.set("last", true);
+    std::vector<View> merged = {out, logs};
+    if (!is_last) merged = {scratch_like(out), scratch_like(logs)};
+    l_.emit_kernel(node_.name + name + ".merge", attention_merge_kernel, std::move(of_merge),
+                   {sum.parts[0], sum.parts[1], made[0], made[1]}, merged);
+    sum.parts = std::move(merged);
+  }
+
+  // ---- a balanced ring with causal: in a group, rank i of n has the pieces i and 2n - 1 - i, and sees of rank j's
+  //
+  //   queries        keys j                              keys 2n - 1 - j
+  //   i              if j < i, and the diagonal of j = i  only the diagonal
+  //   2n - 1 - i     always                               if j > i, and the diagonal of j = i
+  //
+  // All keys of the groups before its own are seen, and none of those behind it.
+
+  bool is_balanced() const { return is_ordered() && attrs_.flag("causal") && has_balanced_ring(node_); }
+
+  /// True if a rank may see the pair in this step; if not, no rank does.
+  static bool may_see(size_t queries, size_t keys) {
+    return queries / 2 != keys / 2 ? queries > keys : queries >= keys;
+  }
+  /// True if each rank sees the pair in each step but its own block's.
+  static bool always_sees(size_t queries, size_t keys) {
+    return queries / 2 != keys / 2 ? queries > keys : queries > keys && queries % 2 == 1;
+  }
+
+  /// Marks what `emit` emits as idle.
+  template <class Emit>
+  void mark_idle(bool is_idle, const Emit& emit) {
+    const size_t first = l_.c.code.size();
+    emit();
+    for (size_t i = first; i < l_.c.code.size(); ++i) l_.c.code[i].code.idle = is_idle;
+  }
+  /// The same if this rank does not see the pair.
+  template <class Emit>
+  void unless_hidden(size_t queries, int64_t step, size_t keys, const Emit& emit) {
+    mark_idle(sight(queries, step, keys) == Sight::none, emit);
+  }
+  Attrs attrs_of_pair(size_t queries, int64_t step, size_t keys) const {
+    return attrs_of(step == 0 && queries == keys ? Sight::some : Sight::all);
+  }
+
+  /// Parts are added to outs and logs in place.
+  void balanced_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask,
+                        const std::vector<View>& outs, const std::vector<View>& all_logs) {
+    KeyBlock block = mine;
+    for (int64_t step = 0; step < ways_; ++step) {
+      const KeyBlock next = pass_on(mine, block, step);
+      const std::vector<View> ks = pieces_of(block.k, block_of(step)), vs = pieces_of(block.v, block_of(step));
+      for (size_t q = 0; q < pieces(); ++q)
+        for (size_t k = 0; k < pieces(); ++k)
+          if (may_see(q, k))
+            unless_hidden(q, step, k, [&] {
+              add_in_place(all, q, {ks[k], vs[k]}, step, k, whole_mask, {outs[q], all_logs[q]});
+            });
+      block = next;
+    }
+  }
+
+  /// `sum`: out and logs of the queries' piece, which the first pair begins.
+  void add_in_place(const Queries& all, size_t q, const KeyBlock& keys, int64_t step, size_t k,
+                    const std::vector<View>& whole_mask, const std::vector<View>& sum) {
+    const bool is_first = step == 0 && k == 0;
+    Attrs attrs = attrs_of_pair(q, step, k);
+    if (has_mask_) attrs.set(kPartOfKeys, true);
+    if (!is_first) attrs.erase(kSinks);  // the first part has them
+    const std::vector<View> part = is_first ? sum : std::vector{scratch_like(sum[0]), scratch_like(sum[1])};
+    const std::string name = pair_name(step, q, k);
+    call(name, attrs, all, q, keys, whole_mask, part);
+    if (is_first) return;
+    l_.emit_kernel(node_.name + name + ".merge", attention_merge_kernel, {}, {sum[0], sum[1], part[0], part[1]}, sum);
+  }
+
+  /// The same as block_grads, of a block of another rank.
+  void balanced_grads(const Queries& all, const KeyBlock& block, int64_t step, const std::vector<View>& whole_mask,
+                      const std::vector<View>& dqs, const KeyBlock& grads) {
+    const int64_t of = block_of(step);
+    const std::vector<View> ks = pieces_of(block.k, of), vs = pieces_of(block.v, of);
+    const std::vector<View> dks = blank_pieces(grads.k, of), dvs = blank_pieces(grads.v, of);
+    for (size_t k = 0; k < pieces(); ++k) {
+      std::vector<size_t> seen_by;  // those that always see it first: they write the gradients
+      for (size_t q = 0; q < pieces(); ++q)
+        if (always_sees(q, k)) seen_by.push_back(q);
+      const bool has_writer = !seen_by.empty();
+      for (size_t q = 0; q < pieces(); ++q)
+        if (may_see(q, k) && !always_sees(q, k)) seen_by.push_back(q);
+      if (!has_writer) zero_unless_seen(seen_by[0], step, k, {dks[k], dvs[k]});
+      for (size_t at = 0; at < seen_by.size(); ++at) {
+        const size_t q = seen_by[at];
+        unless_hidden(q, step, k, [&] {
+          const View dq = scratch_like(dqs[q]), dk = at == 0 ? dks[k] : scratch_like(dks[k]),
+                     dv = at == 0 ? dvs[k] : scratch_like(dvs[k]);
+          call(pair_name(step, q, k), attrs_of_pair(q, step, k), all, q, {ks[k], vs[k]}, whole_mask, {dq, dk, dv});
+          add(dq, dqs[q]);
+          if (at > 0) add(dk, dks[k]), add(dv, dvs[k]);
+        });
+      }
+    }
+    join(dks, grads.k);
+    join(dvs, grads.v);
+  }
+
+  /// Only these queries may see the keys, and write their gradients if they do.
+  void zero_unless_seen(size_t q, int64_t step, size_t k, const KeyBlock& grads) {
+    mark_idle(sight(q, step, k) != Sight::none, [&] {
+      for (const View* view : {&grads.k, &grads.v})
+        l_.emit_kernel("zero " + view->operand.tensor, zero_kernel, {}, {}, {*view});
+    });
+  }
+
+  void ring_grad(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask) {
+    const View dq = new_output(0);
+    const std::vector<View> dqs = blank_pieces(dq, index_);
+    std::vector<bool> has_dq(pieces());
+    const KeyBlock totals{new_output(1), new_output(2)};
+    KeyBlock block = mine;
+    for (int64_t step = 0; step < ways_; ++step) {
+      if (step + 1 < ways_) send(mine, block, step);
+      KeyBlock sums;
+      if (step > 0) {
+        sums = new_block(totals, step);
+        recv(totals, sums, step);
+      }
+      const KeyBlock next = receive_next(mine, step);
+      const bool sees = sees_block(step);
+      KeyBlock grads = sums;
+      if (sees) {
+        grads = new_block(totals, step);
+        if (is_balanced() && step > 0)
+          balanced_grads(all, block, step, whole_mask, dqs, grads);
+        else
+          block_grads(all, block, step, whole_mask, dqs, has_dq, grads);
+      }
+      if (sees && step > 0) {
+        add(grads.k, sums.k), add(grads.v, sums.v);
+        grads = sums;
+      }
+      send(totals, grads, step);
+      block = next;
+    }
+    recv(totals, totals, ways_);
+    join(dqs, dq);
+    keep(0, dq);
+    keep(1, totals.k);
+    keep(2, totals.v);
+  }
+
+  /// Writes this rank's part of a block's gradients, and adds its part of dq.
+  void block_grads(const Queries& all, const KeyBlock& block, int64_t step, const std::vector<View>& whole_mask,
+                   const std::vector<View>& dqs, std::vector<bool>& has_dq, const KeyBlock& grads) {
+    const int64_t of = block_of(step);
+    const std::vector<View> ks = pieces_of(block.k, of), vs = pieces_of(block.v, of);
+    const std::vector<View> dks = blank_pieces(grads.k, of), dvs = blank_pieces(grads.v, of);
+    for (size_t k = 0; k < pieces(); ++k) {
+      bool has_keys = false;
+      for (size_t q = 0; q < pieces(); ++q) {
+        const Sight sees = sight(q, step, k);
+        if (sees == Sight::none) continue;
+        const View dq = has_dq[q] ? scratch_like(dqs[q]) : dqs[q], dk = has_keys ? scratch_like(dks[k]) : dks[k],
+                   dv = has_keys ? scratch_like(dvs[k]) : dvs[k];
+        call(pair_name(step, q, k), attrs_of(sees), all, q, {ks[k], vs[k]}, whole_mask, {dq, dk, dv});
+        if (has_dq[q]) add(dq, dqs[q]);
+        if (has_keys) add(dk, dks[k]), add(dv, dvs[k]);
+        has_dq[q] = has_keys = true;
+      }
+      if (has_keys) continue;
+      for (const View* view : {&dks[k], &dvs[k]})
+        l_.emit_kernel("zero " + view->operand.tensor, zero_kernel, {}, {}, {*view});
+    }
+    join(dks, grads.k);
+    join(dvs, grads.v);
+  }
+};
+
+}  // namespace
+
+void pass_keys_around(Lowering& l, NodeId node) { KeyRing(l, node).ring(); }
+
+}  // namespace trainctl
