@@ -6,15 +6,15 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kLimitThreads = 128;
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLimitThreads)
     limit_norm(float* squared_norm, NormRing ring, NormLimit limit, bool is_mean) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ float middle[2];
   const int count = ring.count();
-  for (int i = static_cast<int>(threadIdx.x); i < count && !is_mean; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < count && !is_mean; i += kLimitThreads) {
     const int rank = ring.rank_of(i);
     if (rank == (count - 1) / 2) middle[0] = ring.norms()[i];
     if (rank == count / 2) middle[1] = ring.norms()[i];
@@ -36,7 +36,7 @@ CudaKernel prepare_limit_norm(const CudaKernelCall& call) {
   const NormLimit limit_of{static_cast<float>(call.attrs.number("limit")),
                            static_cast<int>(call.attrs.integer("least"))};
   return [=, norm = call.out[0].as<float>(), is_mean = call.attrs.flag("mean")](CudaStream stream) {
-    launch(limit_norm, 1, kThreads, 0, stream, "limit_norm", norm, ring, limit_of, is_mean);
+    launch(limit_norm, 1, kLimitThreads, 0, stream, "limit_norm", norm, ring, limit_of, is_mean);
   };
 }
 

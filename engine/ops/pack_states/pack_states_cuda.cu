@@ -7,24 +7,24 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = static_cast<int>(kStateBlock);
+constexpr int kPackThreads = static_cast<int>(kStateBlock);
 
-__device__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+__device__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kPackThreads + threadIdx.x; }
 
-__global__ void __launch_bounds__(kThreads) unpack_bf16(Ref<bf16> in, float* out, int64_t n) {
+__global__ void __launch_bounds__(kPackThreads) unpack_bf16(Ref<bf16> in, float* out, int64_t n) {
   wait_for_kernel_before();
   let_next_kernel_start();
   if (element() < n) out[element()] = value(in, element());
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPackThreads)
     unpack_codes(const uint8_t* codes, const float* scales, float* out, StateCodes values, int64_t n) {
   wait_for_kernel_before();
   let_next_kernel_start();
   if (element() < n) out[element()] = values.values[codes[element()]] * scales[blockIdx.x];
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPackThreads)
     pack_bf16(const float* in, uint16_t* out, PlacedParameter p, PlacedRange range, uint64_t seed, int64_t state,
               const StepScalars* scalars) {
   wait_for_kernel_before();
@@ -35,16 +35,16 @@ __global__ void __launch_bounds__(kThreads)
   out[at] = round_at_random(in[at], bits.at(p.whole_index(range.begin + element())));
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPackThreads)
     pack_codes(const float* in, uint8_t* codes, float* scales, StateCodes values, int64_t n, CudaClip clip) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  __shared__ float most[kThreads];
+  __shared__ float most[kPackThreads];
   if (clip.skips()) return;
   const float x = element() < n ? in[element()] : 0;
   most[threadIdx.x] = fabsf(x);
   __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kPackThreads / 2; half > 0; half /= 2) {
     if (static_cast<int>(threadIdx.x) < half) most[threadIdx.x] = fmaxf(most[threadIdx.x], most[threadIdx.x + half]);
     __syncthreads();
   }
@@ -54,22 +54,22 @@ __global__ void __launch_bounds__(kThreads)
 
 // Launchers
 
-unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(n, kThreads))); }
+unsigned pack_blocks_of(int64_t n) { return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(n, kPackThreads))); }
 
-CudaKernel prepare_unpack(const CudaKernelCall& call) {
+CudaKernel prepare_unpack_states(const CudaKernelCall& call) {
   const int64_t n = call.out[0].size();
   float* const out = call.out[0].as<float>();
   if (call.in[0].dtype == DType::bf16)
     return [=, in = ref<bf16>(call.in[0])](CudaStream stream) {
-      launch(unpack_bf16, blocks_of(n), kThreads, 0, stream, "unpack_states", in, out, n);
+      launch(unpack_bf16, pack_blocks_of(n), kPackThreads, 0, stream, "unpack_states", in, out, n);
     };
   return [=, codes = call.in[0].as<const uint8_t>(), scales = call.in[1].as<const float>(),
           values = StateCodes::of(!call.attrs.flag("squares"))](CudaStream stream) {
-    launch(unpack_codes, blocks_of(n), kThreads, 0, stream, "unpack_states", codes, scales, out, values, n);
+    launch(unpack_codes, pack_blocks_of(n), kPackThreads, 0, stream, "unpack_states", codes, scales, out, values, n);
   };
 }
 
-CudaKernel prepare_pack(const CudaKernelCall& call) {
+CudaKernel prepare_pack_states(const CudaKernelCall& call) {
   const int64_t n = call.in[0].size();
   const auto* const in = call.in[0].as<const float>();
   if (call.out[0].dtype == DType::bf16)
@@ -79,18 +79,18 @@ CudaKernel prepare_pack(const CudaKernelCall& call) {
       for (const PlacedParameter& p : parameters) {
         const PlacedRange range = placed_range(p, first, n);
         if (range.size() > 0)
-          launch(pack_bf16, blocks_of(range.size()), kThreads, 0, stream, "pack_states", in, out, p, range, seed, state,
+          launch(pack_bf16, pack_blocks_of(range.size()), kPackThreads, 0, stream, "pack_states", in, out, p, range, seed, state,
                  scalars);
       }
     };
   return [=, codes = call.out[0].as<uint8_t>(), scales = call.out[1].as<float>(),
           values = StateCodes::of(!call.attrs.flag("squares")), clip = CudaClip::of(call)](CudaStream stream) {
-    launch(pack_codes, blocks_of(n), kThreads, 0, stream, "pack_states", in, codes, scales, values, n, clip);
+    launch(pack_codes, pack_blocks_of(n), kPackThreads, 0, stream, "pack_states", in, codes, scales, values, n, clip);
   };
 }
 
 }  // namespace
 
-extern const CudaKernels pack_states_cuda = {{"unpack_states", prepare_unpack}, {"pack_states", prepare_pack}};
+extern const CudaKernels pack_states_cuda = {{"unpack_states", prepare_unpack_states}, {"pack_states", prepare_pack_states}};
 
 }  // namespace trainctl
