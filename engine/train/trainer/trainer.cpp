@@ -265,7 +265,9 @@ void Trainer::validate() {
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
   report.is_whole_epoch = report.epoch_step == steps_per_epoch();
   best_ = report.best = best_after(best_, report);
-  if (const ScheduleSpec& rate = job_.spec.optimizer.learning_rate; rate.is_plateau())
+  // The validation at the end of a run is not one of those that a longer run would make.
+  if (const ScheduleSpec& rate = job_.spec.optimizer.learning_rate;
+      rate.is_plateau() && job_.spec.validation->is_due(started_, steps_per_epoch()))
     plateau_ = plateau_after(rate, plateau_, *report.value(rate.metric));
   report.plateau = plateau_;
   end_by_rule(report);

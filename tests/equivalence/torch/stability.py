@@ -24,10 +24,10 @@ def plateau():
     """As ReduceLROnPlateau after each validation; the run that is resumed in the middle has the same rates and weights."""
     data, label = data_of(21)
     start, steps = mlp_weights(), 60
-    fields = {"type": "plateau", "base": 0.3, "factor": 0.5, "patience": 1, "threshold": 0.02, "cooldown": 1, "min": 0.01}
+    fields = {"type": "plateau", "base": 0.3, "factor": 0.5, "patience": 1, "threshold": 0.15, "cooldown": 1, "min": 0.01}
     weights = {name: value.clone().requires_grad_() for name, value in start.items()}
     optimizer = torch.optim.SGD(list(weights.values()), 0.3)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1, threshold=0.02, cooldown=1, min_lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1, threshold=0.15, cooldown=1, min_lr=0.01)
     rates, losses = [], []
     for step in range(steps):
         rows = slice(step * BATCH % SAMPLES, step * BATCH % SAMPLES + BATCH)
@@ -73,7 +73,7 @@ def runs_and_resumes(optimizer, train, more, steps, middle, data, label, start, 
                 job["train"]["steps"] = stop
                 job["launch"]["log_dir"] = str(folder / run)
                 (folder / "job.yaml").write_text(json.dumps(job))
-                more_arguments = ["--resume", str(folder / run / "1")] if at else []
+                more_arguments = ["--resume-from", str(folder / run / "1")] if at else []
                 done = subprocess.run([TRAINCTL, "run", folder / "job.yaml", *more_arguments], capture_output=True, text=True, timeout=600)
                 assert done.returncode == 0, done.stdout + done.stderr
             last = folder / run / str(len(stops))
