@@ -30,8 +30,8 @@ int earliest(const std::vector<RankReport>& reports, const std::function<bool(co
 }
 
 /// How likely it is that others wait for this rank:
-///   3 its process is stopped   2 it is not waiting itself   1 it waits for an unknown rank   0 it waits for known
-///   ranks
+///   3 its process is stopped          2 it is not waiting itself
+///   1 it waits for an unknown rank    0 it waits for known ranks
 int suspicion(const RankReport& report) {
   if (complains(report)) return 0;
   if (report.frozen) return 3;

@@ -100,20 +100,20 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Done done_;
 };
 
-std::string text_of(const Json& json, const char* field) {
+std::string notice_text(const Json& json, const char* field) {
   return json.is_object() && json.contains(field) && json[field].is_string() ? json[field].get<std::string>() : "";
 }
 
 std::string azure_notice(const Json& json, std::string_view host) {
   if (!json.is_object() || !json.contains("Events") || !json["Events"].is_array()) return "";
   for (const Json& event : json["Events"]) {
-    const std::string type = text_of(event, "EventType");
+    const std::string type = notice_text(event, "EventType");
     if (type != "Preempt" && type != "Terminate") continue;
     const Json resources = event.value("Resources", Json::array());
     const bool is_of_host = host.empty() || std::any_of(resources.begin(), resources.end(), [&](const Json& name) {
                               return name.is_string() && name.get<std::string>() == host;
                             });
-    if (is_of_host) return type + " not before " + text_of(event, "NotBefore");
+    if (is_of_host) return type + " not before " + notice_text(event, "NotBefore");
   }
   return "";
 }
@@ -124,8 +124,8 @@ std::string spot_notice(SpotNotices notices, std::string_view body, std::string_
   if (notices == SpotNotices::gcp) return body.starts_with("TRUE") ? "preempted" : "";
   const Json json = Json::parse(body, nullptr, false);
   if (notices == SpotNotices::azure) return azure_notice(json, host);
-  const std::string action = text_of(json, "action");
-  return action.empty() ? "" : action + " at " + text_of(json, "time");
+  const std::string action = notice_text(json, "action");
+  return action.empty() ? "" : action + " at " + notice_text(json, "time");
 }
 
 class SpotWatch::Poll : public std::enable_shared_from_this<Poll> {

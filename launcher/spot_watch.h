@@ -2,8 +2,8 @@
 //
 //   aws    PUT /latest/api/token, then GET /latest/meta-data/spot/instance-action: 404, or {"action", "time"} (IMDSv2)
 //   gcp    GET /computeMetadata/v1/instance/preempted: FALSE or TRUE
-//   azure  GET /metadata/scheduledevents: a list of events, of which Preempt and Terminate count, if they name this
-//   host
+//   azure  GET /metadata/scheduledevents: a list of events, of which those count that have the type Preempt or
+//          Terminate and name this host
 #pragma once
 
 #include <boost/asio/io_context.hpp>

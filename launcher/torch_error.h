@@ -21,7 +21,7 @@ inline constexpr std::string_view kTorchErrorFile = "torch_error.json";
 /// is none. nullopt if the text has no message and no stack.
 std::optional<RankError> parse_torch_error(std::string_view text, double modified);
 
-/// nullopt if it is missing, no regular file, larger than 8 MiB, or broken.
+/// nullopt if it is missing, not a regular file, larger than 8 MiB, or broken.
 std::optional<RankError> read_torch_error(const std::string& path);
 
 /// Whether a message of PyTorch, Gloo or NCCL reports that another rank is gone or did not respond.

@@ -2,8 +2,8 @@
 //
 //   {"name": "lenet", "label": "run 3", "state": "done", "started": 1795517101.0, "path": "log_output/3",
 //    "ending": "done", "seconds": 12.5, "exit_code": 0, "step": 440, "steps": 440,    only if the run has ended
-//  "validation": {"accuracy": {"last", "best", "best_step"}, …}, "evaluation": the newest evaluation.json of a checkpoint
-//  of the run, with "number" and images
+//    "validation": {"accuracy": {"last", "best", "best_step"}, …},
+//    "evaluation": the newest evaluation.json of a checkpoint of the run, with "number" and images,
 //    "restarts": [{"rank", "kind", "message", "seconds"}, …], "failure": "…", "cause": error.json's first_cause,
 //    "plan": plan.json without what no page shows, "folds": its layers and moves as `trainctl plan` folds them, "job":
 //    "name: lenet\n…", "machine": machine.json, "metrics": metrics_data(), "profile": profile.json, "checkpoints":
@@ -26,8 +26,9 @@ nlohmann::ordered_json run_data(const RunDirectory& run);
 /// `plan`: the output of trainctl plan --json. `job`: YAML.
 nlohmann::ordered_json planned_data(nlohmann::ordered_json plan, const std::string& job);
 
-/// For two runs with fingerprints also "divergence": to_json(RunDifference) with "rows": [{"tensor": "gradient fc1.weight",
-/// "distances": one per step; 0: the same bits, -1: not a number, null: not compared}, …] in place of its tensors.
+/// For two runs with fingerprints also "divergence": to_json(RunDifference) with "rows": [{"tensor": "gradient
+/// fc1.weight", "distances": one per step; 0: the same bits, -1: not a number, null: not compared}, …] in place of its
+/// tensors.
 /// {"trainctl": version, "written": seconds since 1970, "runs": [run_data(), …], "differences": differing_fields()}
 nlohmann::ordered_json page_data(std::vector<nlohmann::ordered_json> runs, const std::string& version);
 

@@ -322,7 +322,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
 
   std::vector<int> stages(graph.layers.size(), 0);
   if (plan.num_stages > 1 || plan.mode != ParallelMode::stand_alone) {
-    stages = assign_stages(graph, facts, spec, cost, errors);
+    stages = assign_stages(graph, facts, spec, cost, memo.stage_speeds, errors);
   }
   std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
   if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid()) {

@@ -44,6 +44,8 @@ struct MeshTraffic {
 struct PlanMemo {
   std::unique_ptr<const GraphFacts> facts;
   std::map<int, std::unique_ptr<MeshTraffic>> traffic;  ///< by number of ranks per stage
+  /// launch.machine as a list: relative speeds of the ranks of each stage; empty: all are equal.
+  std::vector<double> stage_speeds;
   /// False: plans are only compared, so their reasons are left out.
   bool explains = true;
   /// The axes that propagation chose, by unit; the key is the mesh, the number of micro-batches and the strategies.

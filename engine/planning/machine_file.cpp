@@ -1,15 +1,21 @@
 // See the header.
 #include "engine/planning/machine_file.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/base/output_file.h"
 #include "engine/base/text.h"
 #include "engine/machine/machine_text.h"
+#include "engine/spec/hosts.h"
 
 namespace trainctl {
 namespace {
@@ -55,15 +61,91 @@ void write_machine(const Machine& machine, const std::string& file) {
   write_output(file, to_json(machine));
 }
 
-std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
-  const std::string name = launch.machine != "auto" ? launch.machine : launch.device == Device::cuda ? "h200x8" : "cpu";
+namespace {
+
+std::shared_ptr<const Machine> machine_called(const std::string& name, bool is_given) {
   if (name.find('/') != std::string::npos) return read_machine(name);
   const fs::path file = machine_file(name);
   std::error_code ignored;
-  if (launch.machine != "auto" && fs::exists(file, ignored)) return read_machine(file);
+  if (is_given && fs::exists(file, ignored)) return read_machine(file);
   if (const Machine* known = find_machine(name)) return std::make_shared<Machine>(*known);
   throw SpecError({}, "launch.machine", "unknown machine '" + name + "'",
                   "one of " + known_names() + ", or a file written by trainctl calibrate (a path with a '/')");
+}
+
+/// The number of each rank's machine in launch.machines.
+std::vector<size_t> machines_of_ranks(const JobSpec& spec) {
+  const LaunchSpec& launch = spec.launch;
+  std::vector<size_t> machines;
+  if (!launch.hosts.empty()) {
+    const std::vector<HostRanks> hosts = place_ranks(parse_hosts(launch.hosts), launch.ranks).hosts;
+    for (size_t host = 0; host < hosts.size(); ++host)
+      machines.insert(machines.end(), static_cast<size_t>(hosts[host].ranks), host);
+    if (launch.machines.size() == hosts.size()) return machines;
+  }
+  machines.clear();
+  for (int rank = 0; rank < launch.ranks; ++rank) machines.push_back(static_cast<size_t>(rank));
+  check(launch.machines.size() == machines.size(), "validation accepts one machine per rank or per host");
+  return machines;
+}
+
+std::vector<double> machine_speeds(const JobSpec& spec) {
+  const DType type = spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  std::vector<double> speeds;
+  std::optional<DeviceKind> kind;
+  for (const std::string& name : spec.launch.machines) {
+    const auto machine = machine_called(name, true);
+    if (kind.value_or(machine->kind) != machine->kind)
+      throw SpecError(spec.position("launch.machine"), "launch.machine",
+                      name + " has other devices than " + spec.launch.machines.front() +
+                          ": all ranks run on CPUs, or "
+                          "all on GPUs",
+                      "list machines with the same kind of device");
+    kind = machine->kind;
+    speeds.push_back(machine->product_rate(type, spec.precision == Precision::tf32).value);
+  }
+  const double fastest = *std::max_element(speeds.begin(), speeds.end());
+  for (double& speed : speeds) speed /= fastest;
+  return speeds;
+}
+
+}  // namespace
+
+std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
+  const bool is_given = launch.machine != "auto";
+  const auto first = machine_called(is_given                        ? launch.machine
+                                    : launch.device == Device::cuda ? "h200x8"
+                                                                    : "cpu",
+                                    is_given);
+  if (launch.machines.size() < 2) return first;
+  auto machine = std::make_shared<Machine>(*first);  // every rank must fit
+  for (const std::string& name : launch.machines)
+    machine->memory.value = std::min(machine->memory.value, machine_called(name, true)->memory.value);
+  return machine;
+}
+
+std::vector<double> stage_speeds(const JobSpec& spec) {
+  constexpr double kSame = 0.01;
+  const int stages = spec.parallel.stages;
+  if (spec.launch.machines.size() < 2 || spec.launch.ranks % stages != 0) return {};
+  const std::vector<double> speeds = machine_speeds(spec);
+  const std::vector<size_t> machines = machines_of_ranks(spec);
+  const size_t of_stage = machines.size() / static_cast<size_t>(stages);
+  std::vector<double> of_stages;
+  for (size_t rank = 0; rank < machines.size(); ++rank) {
+    const double speed = speeds[machines[rank]];
+    if (rank % of_stage == 0) of_stages.push_back(speed);
+    if (std::abs(speed - of_stages.back()) <= kSame) continue;
+    throw SpecError(
+        spec.position("launch.machine"), "launch.machine",
+        fmt::format("ranks {} and {} share stage {} evenly, but one has {:.2g} times the speed of the other, which "
+                    "would wait for it",
+                    rank - rank % of_stage, rank, rank / of_stage,
+                    std::max(speed, of_stages.back()) / std::min(speed, of_stages.back())),
+        "use parallel.stages so that each stage has machines of one speed, or parallel: {mode: parameter_server, sync: "
+        "false, rebalance: true}, where a faster rank takes more batches");
+  }
+  return of_stages;
 }
 
 }  // namespace trainctl

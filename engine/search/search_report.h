@@ -7,11 +7,11 @@
 
 namespace trainctl {
 
-/// {"weighed": choices, "bound": seconds, "gap": part of the bound that the best plan is above it, "exact": of the
-/// cuts,
+/// {"weighed": choices, "bound": seconds, "gap": part of the bound that the best plan is above it,
+///  "exact": whether the bound is that of these cuts,
 ///  "reasons": [{"layers", "next_best": cuts, "seconds" and "bytes" sent a micro-batch that the chosen cuts save}, …],
-///  "tried": [{"plan", "seconds", "expected", "memory", "in_full", "parts": {name: seconds}, "lost": why it is not the
-///  first; or
+///  "tried": [{"plan", "seconds", "expected", "memory", "in_full", "parts": {name: seconds},
+///             "lost": why it is not the first; or
 ///             "fault"}, …]}
 nlohmann::ordered_json search_report(const FoundPlan& found);
 

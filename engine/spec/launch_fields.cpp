@@ -44,9 +44,11 @@ const Section& launch_section() {
               .at_least(1)
               .at_most(kMaxRanks),
           field<&L::device>("device", "Device that runs the kernels; gpu means cuda.").of(JobKind::network),
-          field<&L::machine>("machine",
-                             "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine "
-                             "file.")
+          list_field<&L::machines>(
+              "machine", FieldKind::metric_names,
+              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine file; chosen by the "
+              "device if omitted. A list has one per host of launch.hosts, or one per rank: pipeline stages are cut by "
+              "their speeds. See unequal_machines.md.")
               .of(JobKind::network),
           field<&L::log_dir>("log_dir", "Folder for logs, with one folder per run and in it one folder per rank."),
           field<&L::comm>("comm", "How ranks communicate. shm: shared memory within one host.")

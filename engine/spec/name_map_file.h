@@ -13,9 +13,9 @@
 //       name: transformer.h.{i}.attn.c_attn.weight      # or a list of names
 //       order: "(h p k) d = d (p h k)"        # dims, ours = theirs; in ( ) what a dim is made of
 //       sizes: {h: "h.{i}.attn.heads", p: 3}  # a number, or a field of a layer; of a list the first that is set
-//   ignore: ["transformer.h.{i}.attn.bias"]   # theirs that hold nothing
-//   fused:                                    # theirs: one tensor of the file has these, one after the other, along
-//   dim 0
+//   ignore: ["transformer.h.{i}.attn.bias"]   # theirs without a counterpart in the job
+//   fused:                                    # theirs: one tensor of the file joins these
+//                                             along dim 0
 //     layers.{i}.gate_up.weight: [layers.{i}.gate.weight, layers.{i}.up.weight]
 //   tied: {lm_head.weight: transformer.wte.weight}      # theirs: one tensor under two names
 //   constants:                                # theirs that are written for each `with` of ours, and not read

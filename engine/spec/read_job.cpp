@@ -74,6 +74,7 @@ class JobReader {
     fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
     if (job_.loss) outputs_of(*job_.loss);
     for (LossSpec& loss : job_.auxiliary_losses) outputs_of(loss);
+    if (!job_.launch.machines.empty()) job_.launch.machine = job_.launch.machines.front();
   }
 
  private:
@@ -177,9 +178,11 @@ class JobReader {
 
   void refuse_field(const Field& field, const Section& section, const void* object, const SourcePos& pos,
                     const std::string& where) {
-    problems_.add(
-        pos, where,
-        "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
+    const std::string type = type_of(section, object);
+    const bool holds_out_texts = field.name == "split" && (type == "text" || type == "chat" || type == "tokens");
+    problems_.add(pos, where,
+                  "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type,
+                  holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}" : "");
   }
 
   /// Reports a field of the other kind of job.

@@ -82,6 +82,7 @@ void validate_job(RuleContext& r) {
   saves_are_consistent(r);
   cluster_manager_assigns_the_hosts(r);
   volumes_have_a_path(r);
+  machines_fit_the_ranks(r);
   spot_notices_have_an_address(r);
   trackers_differ(r);
   if (!r.job.has_command() && !r.problems.touch("command")) validate_network_job(r);

@@ -13,7 +13,7 @@ std::vector<Manifest> pbs_manifests(const JobSpec& job, const ManifestOptions& o
 /// job.yaml and job.lsf.
 std::vector<Manifest> lsf_manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of);
 
-/// Seconds of a time limit: "90" and "1:30:00" of PBS, whose plain numbers are seconds. 0: it is none.
+/// Seconds of a time limit: "90" and "1:30:00" of PBS, whose plain numbers are seconds. 0: the text is not a time.
 int64_t pbs_seconds(const std::string& time);
 
 }  // namespace trainctl::clusters

@@ -1,8 +1,8 @@
-// The search beside what it claims, on as many drawn jobs as asked for:
+// Checks the claims of the search on random jobs:
 //
 //   bench_search bound PLANS SEED    is the bound below the simulated step of every plan?
-//   bench_search regret GRAPHS SEED [EFFORT]  how far is the found plan from the best of all, every second graph short
-//   of memory?
+//   bench_search regret GRAPHS SEED [EFFORT]    how far is the plan found from the best of all? Every second graph
+//                                               has too little memory for some plans.
 //
 // Exits with 1 where a claim does not hold: a bound above a step, a plan over its limit, a plan that is missed or more
 // than 3 % slower than the best.

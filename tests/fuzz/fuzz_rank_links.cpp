@@ -3,8 +3,8 @@
 // soon as the peer has closed the connection. None waits for its timeout, and no buffer is accessed after it was freed.
 //
 //   input := operations count stranger[count] step*        operations: two bits per slot, an Operation
-//   step  := kind slot size        one byte each; kind 0 asks, 1 sends, 2 sends less than announced, 3: the two bytes
-//   raw
+//   step  := kind slot size        one byte each; kind 0 asks, 1 sends, 2 sends less than announced,
+//                                  3 sends the two bytes raw
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>

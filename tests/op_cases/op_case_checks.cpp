@@ -82,12 +82,17 @@ std::vector<double> finite_differences(const CaseGraph& built, const Values& sta
   return slopes;
 }
 
-/// The cuts that check_cuts tries: all, or every nth and at least one if TRAINCTL_EVERY_NTH_CUT is n. An interpreter of
-/// kernels is slow, and cuts differ only in the shapes of the calls; the CPU tries all of them.
+/// TRAINCTL_EVERY_NTH=n: an interpreter of kernels is slow, so it tries every nth cut and repeats every nth row; the CPU
+/// tries all of them.
+size_t every_nth() {
+  const char* text = std::getenv("TRAINCTL_EVERY_NTH");
+  return text == nullptr ? 1 : static_cast<size_t>(std::max(1, std::atoi(text)));
+}
+
+/// At least one of the permitted cuts, if there are any. Different rows begin at different ones.
 std::vector<Cuts> tried_cuts(const OpCase& row, const Graph& graph) {
   std::vector<Cuts> permitted = permitted_cuts(graph);
-  const char* text = std::getenv("TRAINCTL_EVERY_NTH_CUT");
-  const size_t n = text == nullptr ? 1 : std::max(1, std::atoi(text));
+  const size_t n = every_nth();
   if (n == 1 || permitted.empty()) return permitted;
   std::vector<Cuts> tried;
   const size_t first = std::hash<std::string>()(row.name()) % std::min(n, permitted.size());
@@ -204,6 +209,7 @@ void check_threads(const OpCase& row, const CaseRun& run) {
 }
 
 void check_same_bits_twice(const OpCase& row, const CaseRun& run) {
+  if (std::hash<std::string>()(row.name()) % every_nth() != 0) return;
   const CaseGraph built = both_ways(row, run);
   check_same(row, built.graph, plain_run(row, built, run.device), plain_run(row, built, run.device), 0.0);
 }

@@ -6,8 +6,8 @@
 
 A network has one or two blocks: packed or separate queries, keys and values, grouped queries, windows, softcaps, sinks, masks of keys or
 documents, rotary or learned positions. Each job runs on one rank, and then with each method that fits, under a random product of data, tensor
-and context, with random micro-batches, stages, levels of optimizer_shard and recomputation. With --resume a run is saved and resumed under
-another context size. Of one seed, job N is always the same: --only N.
+and context, with random micro-batches, stages, levels of optimizer_shard, recomputation and offloaded activations, and is validated every two
+steps. With --resume a run is saved and resumed under another context size. Of one seed, job N is always the same: --only N.
 """
 
 import argparse
@@ -95,6 +95,7 @@ def draw_job(rng):
                     "batch": batch, "samples": batch * STEPS},
         "network": network, "loss": "softmax_cross_entropy",
         "optimizer": {"type": "sgd", "learning_rate": 0.1, "momentum": 0.9},
+        "validation": {"dataset": {"samples": batch}, "every_steps": 2},
         "train": {"steps": STEPS}, "launch": {"ranks": 1, "device": "cpu"},
     }
     return job, {"length": length, "kv_heads": kv_heads, "batch": batch, "by_heads": "qkv" not in packings and kv_heads > 1}
@@ -117,6 +118,8 @@ def draw_plan(rng, facts, method, context=None):
                      f"parallel.optimizer_shard={{level: {level}, min_kb: 0}}"]
         if rng.random() < 0.3:
             overrides.append("parallel.recompute=['?attn', '?act', '?norm']")
+        if rng.random() < 0.3:
+            overrides.append("parallel.offload={activations: ['*']}")
         return overrides, [f"parallel.micro_batches={micro_batches}"]
     return None
 

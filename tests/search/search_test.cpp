@@ -355,6 +355,33 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   CHECK(fault.find("the smallest plan needs") != std::string::npos);
 }
 
+TEST_CASE("search: activations are offloaded if a job does not fit otherwise, and only then") {
+  const std::string text = gpt(8, 256);
+  std::vector<std::string> settings = {"parallel.mode=auto_parallel",
+                                       "launch.machine=h100x8",
+                                       "launch.device=cuda",
+                                       "parallel.recompute=[]",
+                                       "parallel.micro_batches=1",
+                                       "optimizer={type: sgd, learning_rate: 0.1}",
+                                       "dataset.batch=1024",
+                                       "dataset.samples=2048"};
+  const PlannedJob free = found(text, settings);
+  CHECK(free.spec.parallel.offload.activations.empty());
+  CHECK(free.spec.parallel.offload.optimizer == StatePlace::device);
+  const int64_t needed = free.search->best().trial.memory;
+  settings.push_back("parallel.max_memory=" + std::to_string(needed * 11 / 10));
+  CHECK(found(text, settings).spec.parallel.offload.activations.empty());
+  settings.back() = "parallel.max_memory=" + std::to_string(needed * 2 / 3);
+  const PlannedJob limited = found(text, settings);
+  CHECK(limited.search->best().trial.memory <= needed * 2 / 3);
+  CHECK_FALSE(limited.spec.parallel.offload.activations.empty());
+  CHECK(limited.spec.parallel.offload.optimizer == StatePlace::device);  // sgd has no state
+  const Program program = compile(limited, 0);
+  CHECK(std::any_of(program.instructions.begin(), program.instructions.end(),
+                    [](const Instruction& i) { return i.opcode == Opcode::copy; }));
+  CHECK(program.memory.host > 0);
+}
+
 TEST_CASE("search: a layer whose output leaves its block is not recomputed, by the search's sum as by the plan") {
   // Each block reads the relu in the middle of the block before it, and that block's output.
   const std::string text = R"(

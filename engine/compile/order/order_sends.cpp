@@ -5,9 +5,8 @@
 //     that the receiver has received in tasks before it (pipeline.cpp). Not in training with chunks: there both ends
 //     run more than two tasks ahead of each other, and the messages of the backward pass release those of the forward
 //     pass;
-//   - a send to a rank of the same stage, which passes blocks of keys on (lower/exchange_keys.cpp), for all but the
-//   last
-//     few sends before it: the neighbour received those a step ago;
+//   - a send to a rank of the same stage, which passes blocks of keys on (lower/exchange_keys.cpp), for all sends
+//     before it but the last few: the neighbour received those a step ago;
 //   - a `wait` at the end of the step, for the rest.
 #include <algorithm>
 #include <map>

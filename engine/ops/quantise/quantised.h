@@ -1,8 +1,7 @@
 // A matrix as a factor of a product in 8 bits: lines of E4M3 numbers, along which the product sums, and their scales.
 //
-//   words   [lines, padded / 4] i32    four E4M3 numbers per word, the first in the lowest byte; `padded` is the length
-//   of
-//                                      a line rounded up to 128, and what is beyond the line is 0
+//   words   [lines, padded / 4] i32    four E4M3 numbers per word, the first in the lowest byte; `padded` is the
+//                                      length of a line rounded up to 128, with 0 beyond the line
 //   scales  [parts, lines] f32         of each 128 numbers of a line, `parts` = padded / 128
 //           or, of squares,
 //           [lines / 128, parts] f32   of each 128 lines by 128 numbers; `parts` is rounded up to a multiple of 4, as

@@ -1,8 +1,8 @@
 // reindex: y[.., o, ..] = x[.., source(o), ..] along attr dim. y has `before` more elements of x in front and `after`
 // behind (negative: fewer), which attr mode takes from x:
 //
-//   x = 0 1 2 3, before 2, after 3    circular 2 3|0 1 2 3|0 1 2    reflect 2 1|0 1 2 3|2 1 0    replicate 0 0|0 1 2
-//   3|3 3 3
+//   x = 0 1 2 3, before 2, after 3    circular 2 3|0 1 2 3|0 1 2    reflect 2 1|0 1 2 3|2 1 0
+//                                     replicate 0 0|0 1 2 3|3 3 3
 //
 // roll by s is circular with before = s and after = -s. dx[i] is the sum of dy over the elements of y that have x[i].
 //

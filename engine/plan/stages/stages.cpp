@@ -52,7 +52,7 @@ int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
 
 std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                  const std::vector<std::vector<LayerId>>& producers, const CostModel& cost,
-                                 std::vector<Diagnostic>& errors) {
+                                 const std::vector<double>& stage_speeds, std::vector<Diagnostic>& errors) {
   const int num_stages = num_virtual_stages(spec);
   const std::vector<double> of_node = node_seconds(graph, cost);
   std::vector<double> of_layer(graph.layers.size(), 0);
@@ -71,7 +71,10 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   }
   std::vector<double> costs;
   for (LayerId l : placed) costs.push_back(of_layer[l]);
-  const std::vector<int> parts = balanced_partition(costs, num_stages);
+  std::vector<double> speeds;
+  for (int stage = 0; stage < num_stages && !stage_speeds.empty(); ++stage)
+    speeds.push_back(stage_speeds[static_cast<size_t>(stage % spec.parallel.stages)]);
+  const std::vector<int> parts = balanced_partition(costs, num_stages, speeds);
   for (size_t i = 0; i < placed.size(); ++i) stages[placed[i]] = parts[i];
   for (LayerId l = 0; l < static_cast<LayerId>(stages.size()); ++l) {
     if (facts[l].is_loss) stages[l] = latest(stages, producers[l]);
@@ -160,17 +163,19 @@ std::vector<double> node_seconds(const Graph& graph, const CostModel& cost) {
   return seconds;
 }
 
-std::vector<int> balanced_partition(const std::vector<double>& costs, int parts) {
+std::vector<int> balanced_partition(const std::vector<double>& costs, int parts, const std::vector<double>& speeds) {
   const int n = static_cast<int>(costs.size());
   check(parts >= 1 && parts <= n, "every part gets an item");
   std::vector<double> sum(n + 1, 0);
   for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where the last of
+  // worst[p][i]: the smallest possible largest time of the first i items in p parts; cut[p][i]: where the last of
   // those parts begins.
   std::vector worst(parts + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
   std::vector cut(parts + 1, std::vector<int>(n + 1, 0));
   worst[0][0] = 0;
   for (int p = 1; p <= parts; ++p) {
+    const double speed = speeds.empty() ? 1 : speeds[static_cast<size_t>(p - 1)];
+    const auto last = [&](int begin, int end) { return (sum[end] - sum[begin]) / speed; };
     for (int i = p; i <= n - (parts - p); ++i) {
       // The earlier the last part begins, the more is in it and the less before it: best where the two cross. Of
       // equals the shortest last part.
@@ -178,10 +183,10 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int parts)
       int cross = p - 1;
       for (int end = i; cross < end;) {
         const int middle = (cross + end) / 2;
-        before[middle] < sum[i] - sum[middle] ? cross = middle + 1 : end = middle;
+        before[middle] < last(middle, i) ? cross = middle + 1 : end = middle;
       }
       if (cross > p - 1) {
-        worst[p][i] = sum[i] - sum[cross - 1];
+        worst[p][i] = last(cross - 1, i);
         cut[p][i] = cross - 1;
       }
       if (cross < i && before[cross] <= worst[p][i]) {
@@ -201,14 +206,15 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int parts)
 }
 
 std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                               const CostModel& cost, std::vector<Diagnostic>& errors) {
+                               const CostModel& cost, const std::vector<double>& stage_speeds,
+                               std::vector<Diagnostic>& errors) {
   if (spec.parallel.stages == 1 && spec.parallel.stage_config.empty()) {
     return std::vector<int>(graph.layers.size(), 0);
   }
   const std::vector<std::vector<LayerId>> producers = layer_producers(graph);
   const bool balanced = spec.parallel.stage_config.empty();
   const size_t errors_before = errors.size();
-  std::vector<int> stages = balanced ? balanced_stages(graph, facts, spec, producers, cost, errors)
+  std::vector<int> stages = balanced ? balanced_stages(graph, facts, spec, producers, cost, stage_speeds, errors)
                                      : configured_stages(graph, facts, spec, producers, errors);
   if (errors.size() == errors_before) check_none_empty(stages, spec, errors);
   return stages;

@@ -11,13 +11,17 @@
 
 namespace trainctl {
 
-/// One virtual stage per layer. Errors are added to `errors`; the result must then not be used.
+/// One virtual stage per layer. `stage_speeds`: relative speeds of the ranks of each stage; empty: all are equal.
+/// Errors are added to `errors`; the result must then not be used.
 std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                               const CostModel& cost, std::vector<Diagnostic>& errors);
+                               const CostModel& cost, const std::vector<double>& stage_speeds,
+                               std::vector<Diagnostic>& errors);
 
-/// The contiguous partition of `costs` into `parts` non-empty ranges that minimizes the largest sum; of equal ones,
-/// the one whose boundaries come last. Returns the part of each item.
-std::vector<int> balanced_partition(const std::vector<double>& costs, int parts);
+/// The contiguous partition of `costs` into `parts` non-empty ranges that minimizes the largest sum, divided by the
+/// speed of its part; of equal ones, the one whose boundaries come last. Empty `speeds`: all are 1. Returns the part of
+/// each item.
+std::vector<int> balanced_partition(const std::vector<double>& costs, int parts,
+                                    const std::vector<double>& speeds = {});
 
 /// For each layer the layers whose outputs it reads, except itself, ascending.
 std::vector<std::vector<LayerId>> layer_producers(const Graph& graph);

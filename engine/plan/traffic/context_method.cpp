@@ -21,6 +21,7 @@ struct Exchange {
   double forward_seconds = 0, backward_seconds = 0;
   int64_t key_heads = 1;
   bool is_causal = false, is_balanced = false;
+  double groups = 1;  ///< of pieces of rows (ops/row_order.h)
 };
 
 class MethodCosts {
@@ -65,6 +66,7 @@ class MethodCosts {
       e.key_heads = factors[static_cast<size_t>(heads)].size;
     e.is_causal = node.attrs.flag("causal");
     e.is_balanced = node.attrs.integer(kRowOrder, 0) > 1;
+    e.groups = static_cast<double>(node.attrs.integer(kRowGroups, 1));
     return e;
   }
 
@@ -82,7 +84,9 @@ class MethodCosts {
   double gather(const Exchange& e) const {
     const int64_t whole = e.kv_bytes * ways_, rows = e.q_bytes + e.out_bytes;
     return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e) +
-           (e.is_balanced ? copies(9 * whole + 6 * rows) + 20 * cost_.machine().launch.value : 0);
+           (e.is_balanced ? copies(static_cast<int64_t>(3 + 6 * e.groups) * whole + 6 * rows) +
+                                20 * e.groups * cost_.machine().launch.value
+                          : 0);
   }
   double ulysses(const Exchange& e) const {
     const int64_t all = e.q_bytes + e.kv_bytes + e.out_bytes;
@@ -103,7 +107,7 @@ class MethodCosts {
     const double transfers = steps * exposed(send(e.kv_bytes), e.forward_seconds / ways_) +
                              steps * exposed(send(2 * e.kv_bytes), e.backward_seconds / ways_) + send(e.kv_bytes);
     const double per_step = copies(3 * (e.q_bytes + e.out_bytes + e.kv_bytes) + (e.is_balanced ? 6 * e.kv_bytes : 0)) +
-                            (e.is_balanced ? 18 : 8) * machine.launch.value;
+                            (e.is_balanced ? 6 * (2 * e.groups * e.groups + e.groups) : 8) * machine.launch.value;
     return transfers + steps * per_step + imbalance(e);
   }
 
@@ -141,13 +145,18 @@ std::string context_method_note(const Graph& graph, const ParallelSpec& parallel
   std::vector<std::string> each;
   for (const ContextMethodCost& cost : costs)
     each.push_back(fmt::format("{} {:.3g} ms", to_string(cost.method), cost.seconds * 1e3));
-  const bool is_balanced = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+  const auto balanced = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
     return node.attrs.flag(kExchangesKeys) && node.attrs.integer(kRowOrder, 0) > 1;
   });
-  const std::string rows = is_balanced
-                               ? fmt::format("; rank i of {} has the pieces i and {} - i of {} of each sequence",
-                                             parallel.context, 2 * parallel.context - 1, 2 * parallel.context)
-                               : "";
+  std::string rows;
+  if (balanced != graph.nodes.end()) {
+    const int64_t groups = balanced->attrs.integer(kRowGroups, 1);
+    rows = fmt::format("; rank i of {} has the pieces i and {} - i of {} of each {}", parallel.context,
+                       2 * parallel.context - 1, 2 * parallel.context,
+                       groups > 1 ? fmt::format("of the {} parts of a sequence", groups) : "sequence");
+    if (balanced->attrs.has(kRowGroups))
+      rows += ", and documents are put in an order in which ranks have about the same work";
+  }
   return fmt::format("attention over {} ranks: {} (estimated cost per micro-batch: {}){}", parallel.context,
                      to_string(chosen), join(each), rows);
 }

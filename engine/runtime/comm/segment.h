@@ -1,7 +1,7 @@
 // The tables of a SharedMemory segment, and how ranks find their common groups and channels in it.
 //
-//   [ header | arena sizes | routes | statuses | groups | members | channels | batches | staging of each rank | arena
-//   of each rank ]
+//   [ header | arena sizes | routes | statuses | groups | members | channels | batches |
+//     staging of each rank | arena of each rank ]
 //
 // The layout follows from the arena sizes and the routes. Each route has one channel, so the segment grows with the
 // ranks and the pairs that exchange messages, not with all pairs. A new segment is all zero, which is the empty state

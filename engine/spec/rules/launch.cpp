@@ -70,6 +70,19 @@ void cluster_manager_assigns_the_hosts(RuleContext& r) {
             "each needs at least one rank: set launch.ranks: " + number(hosts));
 }
 
+/// launch.machine as a list.
+void machines_fit_the_ranks(RuleContext& r) {
+  const LaunchSpec& launch = r.job.launch;
+  if (!r.fine({"launch.machine", "launch.ranks", "launch.hosts", "launch.hostfile"})) return;
+  const size_t given = launch.machines.size();
+  if (given < 2 || given == static_cast<size_t>(launch.ranks)) return;
+  if (!launch.hosts.empty() && given == place_ranks(parse_hosts(launch.hosts), launch.ranks).hosts.size()) return;
+  const std::string hosts = launch.hosts.empty() ? "" : " or host";
+  r.wrong("launch.machine",
+          number(static_cast<int64_t>(given)) + " machines, but the job has " + number(launch.ranks) + " ranks",
+          "list one machine per rank" + hosts + ", or a single one for all");
+}
+
 void spot_notices_have_an_address(RuleContext& r) {
   const LaunchSpec& launch = r.job.launch;
   if (!r.fine({"launch.spot_notices", "launch.spot_address"}) || launch.spot_address.empty()) return;

@@ -2,14 +2,14 @@
 //
 //   order  = dims "=" dims ("," dims)*
 //   dims   = (letter | "1" | "(" factor+ ")")*       a dim; 1: a dim of size 1; in ( ) its factors, the slowest first
-//   factor = letter | "[" term ("+" term)+ "]"       [ ]: parts one after the other, of ours alone, one for each of
-//   theirs term   = letter | "1"
+//   factor = letter | "[" term ("+" term)+ "]"       [ ]: parts of a dim of ours, one for each tensor of theirs
+//   term   = letter | "1"
 //
 //   o i = i o                                        a transpose
 //   (h p k) d = d (p h k)                            [heads*3*size, in] from [in, 3*heads*size]
 //   p d = 1 p d                                      a dim of size 1 that ours lacks
-//   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, one of the second, of the
-//   third
+//   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, then one of the
+//                                                    second and one of the third
 //
 // Each of theirs has the letters of ours; in place of [ ] its own term.
 #pragma once
@@ -85,7 +85,7 @@ class AxisOrder {
   int64_t size_of(const Factor& factor, const Sizes& sizes) const;
   Shape shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const;
   Shape factors_of(const Dim& dim, const Sizes& sizes) const;
-  /// Empty if none of the elements is in that part. `factors`: a box of the factors of each dim of ours.
+  /// Empty if that part has none of the elements. `factors`: a box of the factors of each dim of ours.
   std::optional<Block> block_of(const Sizes& sizes, size_t part, const Box& ours,
                                 const std::vector<Box>& factors) const;
   Sizes solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,

@@ -1,4 +1,4 @@
-// A state from images that have parts of it several times, as replicas do: which pieces are the state once.
+// Selects pieces of images that together are the state exactly once; replicas store parts of it several times.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct Cover {
 /// image. Pieces that overlap only in part count as missing: ranks cut the same state alike.
 Cover cover_state(const PlannedJob& job, const std::vector<std::vector<SafetensorsEntry>>& images);
 
-/// An image with these pieces of another one. Throws EnvError if that is none.
+/// Makes an image with only these pieces of another one. Throws EnvError if that is not an image.
 std::vector<std::byte> image_of(std::span<const std::byte> image, const std::vector<std::string>& pieces);
 
 }  // namespace trainctl

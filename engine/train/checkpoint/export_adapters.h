@@ -18,8 +18,8 @@ struct ExportedAdapters {
 };
 
 /// Writes adapter_config.json and adapter_model.safetensors into `folder`, which exists. `job`: the job of the
-/// checkpoint, which has adapters. Throws EnvError if the job trained something else too, or if the format has no form
-/// for an adapter.
+/// checkpoint, which has adapters. Throws EnvError if the job trained something else too, or if the format cannot
+/// represent an adapter.
 ExportedAdapters export_adapters(const Manifest& manifest, const std::string& directory, const JobSpec& job,
                                  const NameMap& map, DType dtype, const std::string& folder, Disk& disk = real_disk());
 

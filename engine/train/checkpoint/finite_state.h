@@ -1,5 +1,5 @@
-// Looks for nan and infinities in what a run keeps. A step's loss shows what the update before it did; nothing shows
-// what the last update did, nor the one before a save.
+// Looks for nan and infinities in the state of a run. A step's loss reveals a broken update before it; nothing reveals
+// a broken last update, or one right before a save.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class StateNotFinite : public std::runtime_error {
 /// The index of the first element that is nan or infinite. i32 has none. `values`: whole elements, 4-byte aligned.
 std::optional<int64_t> first_not_finite(std::span<const std::byte> values, DType type);
 
-/// Throws StateNotFinite for what this rank stores. No step may be in flight. `steps`: that the state was trained.
+/// Throws StateNotFinite if the state of this rank has one. No step may be in flight. `steps`: number of trained steps.
 void require_finite_state(const Program& program, Executor& executor, int64_t steps);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// A file of an earlier checkpoint as one of a later checkpoint too, so that each is whole by itself.
+// Makes a file of an earlier checkpoint part of a later one too, so that each is complete by itself.
 #pragma once
 
 #include <string>

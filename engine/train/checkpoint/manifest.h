@@ -1,10 +1,10 @@
-// checkpoint.json: what a checkpoint has, and where. The one source of truth about it.
+// checkpoint.json: the contents of a checkpoint and their places. The only source of truth about it.
 //
 //   {"format": 1, "trainctl": "0.1.0", "name": "mnist_mlp", "run": 3, "attempt": 3, "step": 120, "epoch": 2,
 //    "epoch_step": 20, "samples": 3840, "seed": 1, "written": "2026-11-23T12:00:00Z",
 //    "lineage": "52d0…", "weights_only": true,
-//    "base": {"from": "/models/llama", "fingerprint": "9f86…", "tensors": [{"name": "h.0.qkv.weight", "shape": [64,
-//    32]}, …]},
+//    "base": {"from": "/models/llama", "fingerprint": "9f86…",
+//             "tensors": [{"name": "h.0.qkv.weight", "shape": [64, 32]}, …]},
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
@@ -111,7 +111,7 @@ struct PieceName {
   std::string name, slot;
   std::optional<Box> box;  ///< none: the whole tensor
 };
-/// The reverse of piece_key. EnvError if it is none.
+/// The inverse of piece_key. EnvError if the text is not a key.
 PieceName parse_piece_key(std::string_view key);
 
 /// The text of checkpoint.json. check(): manifest_defect finds nothing.

@@ -1,10 +1,10 @@
 // Matrices of experts in MXFP4 (gpt-oss; OCP Microscaling formats 1.0), which are read as the numbers that they stand
 // for. Files have two tensors in place of X:
 //
-//   X_blocks  U8 [experts, rows, columns / 32, 16]   two numbers per byte, the first in the low bits: a sign, and one
-//   of
+//   X_blocks  U8 [experts, rows, columns / 32, 16]   two numbers per byte, the first in the
+//                                                    low bits: a sign and one of
 //                                                    0, 0.5, 1, 1.5, 2, 3, 4, 6
-//   X_scales  U8 [experts, rows, columns / 32]       of each 32 numbers: they are multiplied by 2^(scale - 127)
+//   X_scales  U8 [experts, rows, columns / 32]       one for 32 numbers, which are multiplied by 2^(scale - 127)
 //
 // X is [experts, columns, rows], as transformers dequantizes it: the matrices of the files are transposed.
 #pragma once

@@ -75,7 +75,7 @@ class NameMap {
   std::vector<std::string> unused(const std::vector<std::string>& ours) const;
   /// Returns the constants that accompany a tensor of ours after this number of training steps.
   std::vector<MappedConstant> constants_with(const std::string& ours, int64_t steps) const;
-  /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.
+  /// Names of theirs without a counterpart in the job: under `ignore` or `constants`.
   bool ignores(const std::string& theirs) const;
   /// Empty if the file has the tensor under its own name.
   std::optional<FusedPart> fused_with(const std::string& theirs) const;

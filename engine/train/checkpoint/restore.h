@@ -31,11 +31,11 @@ struct StateDifference {
 /// The optimizer's state is not missing from a checkpoint of step 0 that has none at all: it starts anew.
 StateDifference difference(const PlannedJob& job, const Manifest& manifest);
 
-/// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only what
-/// cannot be meant: nothing fits.
+/// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only if
+/// nothing fits.
 void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial);
 
-/// The same of what an evaluation reads: weights and running statistics.
+/// The same for what an evaluation reads: weights and running statistics.
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
 /// Throws EnvError if the job's validation would evaluate samples that the checkpoint was trained on, because
@@ -47,7 +47,8 @@ void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, 
 /// validation, or if the job ends before it.
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
-/// Selects the weights of a checkpoint that an executor reads: an evaluation takes their averages where the checkpoint has them.
+/// Selects the weights of a checkpoint that an executor reads: an evaluation takes their averages where the checkpoint
+/// has them.
 enum class WeightsRead : uint8_t { latest, averages };
 
 /// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only

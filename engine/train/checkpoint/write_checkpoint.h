@@ -20,19 +20,19 @@ struct CheckpointFacts {
   int run = 0;
   int attempt = 0;  ///< CheckpointDirectory::claim_attempt
   int64_t step = 0;
-  std::string lineage = {};   ///< CheckpointOwner
-  bool weights_only = false;  ///< the images have no state of the optimizer
+  std::string lineage = {};             ///< CheckpointOwner
+  bool weights_only = false;            ///< the images have no state of the optimizer
   std::optional<StoredBase> base = {};  ///< weights that no image has
   SaveBoard::Position position;
   std::string job;  ///< the resolved job, as YAML
 };
 
-/// By rank: the bytes of its file, as StateImage lays them out; empty: it has none. Behind them, by server, those of
-/// the rows of tables, as servers::TableImage lays them out: all, or those that have changed since this attempt's last
-/// save, whose file of all is then linked.
+/// By rank: the bytes of its file, as StateImage lays them out; empty: it has none. They are followed, by server, by
+/// those of the rows of tables, as servers::TableImage lays them out: all, or those that have changed since this
+/// attempt's last save, whose file of all is then linked.
 using Images = std::vector<std::span<const std::byte>>;
 
-/// An image has the rows that have changed since a save that is not there any more.
+/// An image has the rows that have changed since a save that no longer exists.
 class EarlierSaveGone : public EnvError {
  public:
   using EnvError::EnvError;

@@ -42,7 +42,8 @@ struct CheckOptions {
   size_t most_listed = 100;  ///< most broken samples that are listed
   /// The size of a decoded image. Throws EnvError if it is broken. If there is none, images are only read.
   std::function<Shape(std::span<const std::byte>)> image_shape;
-  /// Called by one thread at a time, with samples that are done and those broken among them. False stops the check.
+  /// Called by one thread at a time, with the number of samples read so far, and of broken ones among them. False stops
+  /// the check.
   std::function<bool(int64_t done, int64_t broken)> on_progress;
 };
 

@@ -1,12 +1,12 @@
-// Made-up clicks: a data set for networks with tables. A sample is what one user was shown:
+// Synthetic clicks: a data set for networks with tables. A sample is what one user was shown:
 //
 //   data   shape, f32       uniform in [-1, 1)
 //   ids    [ids], i32       by Zipf's law: id r - 1 is the r-th most frequent
-//   label  i32              1: a click, with probability sigmoid(2 * (sum of a weight for each id / sqrt(ids) +
-//   data[0]))
+//   label  i32              1: a click, with probability sigmoid(2 * (s / sqrt(ids) + data[0])), where s is the
+//                           sum of the weights of the ids
 //
-// A validation has other samples than the training. The weights of ids are of the seed, uniform in [-1.7, 1.7): a
-// network can learn them.
+// A validation has other samples than the training. The weights of ids depend on the seed and are uniform in
+// [-1.7, 1.7): a network can learn them.
 #pragma once
 
 #include <memory>

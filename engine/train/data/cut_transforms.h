@@ -1,4 +1,4 @@
-// A chain of transforms that is random, cut in two, so that a cache can keep what comes before chance:
+// A chain of transforms that is random, cut in two, so that a cache can keep the results of the first part:
 //
 //   source -> decode -> transforms that draw nothing -> cache -> the others, from the first one that draws
 //

@@ -7,8 +7,8 @@
 //   pack: true      documents of any lengths share a row; `documents` has, at each position, the position in the row
 //                   at which its document begins, as attention and rotary read it
 //   adapters.field  the number of the document's adapter: one per row, or with pack one per position
-//   fim             a document becomes <prefix> t0 <suffix> t3 <middle> t1 t2, or <prefix> <suffix> t3 <middle> t0 t1
-//   t2,
+//   fim             a document becomes <prefix> t0 <suffix> t3 <middle> t1 t2, or
+//                   <prefix> <suffix> t3 <middle> t0 t1 t2,
 //                   cut anew in each pass. Which documents do depends on the seed alone.
 //
 // A conversation that is longer than a row is truncated; a longer text is continued in further rows. A document for

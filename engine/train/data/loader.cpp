@@ -328,6 +328,34 @@ int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) 
   return counted;
 }
 
+std::string Loader::extreme_sample() const {
+  constexpr float kMost = 1e18f;  // of larger ones the square is infinite
+  const Batch& batch = batch_at(released_);
+  const std::vector<SampleField>& fields = set_->fields();
+  ReadState state;
+  set_->prepare(state);
+  std::vector<std::vector<std::byte>> bytes;
+  for (const SampleField& field : fields) bytes.emplace_back(static_cast<size_t>(field.bytes()));
+  std::vector<void*> to;
+  for (size_t f = 0; f < fields.size(); ++f) to.push_back(fields[f].is_integer ? nullptr : bytes[f].data());
+  std::vector<float> values;
+  for (size_t row = 0; row < batch.samples.size(); ++row) {
+    state.rng = SampleRng(seed_, batch.passes[row], batch.samples[row]);
+    set_->read(batch.samples[row], state, to);
+    for (size_t f = 0; f < fields.size(); ++f) {
+      if (to[f] == nullptr) continue;
+      values.resize(static_cast<size_t>(fields[f].elements()));
+      load_field(fields[f], to[f], DType::f32, values.data());
+      const auto found =
+          std::find_if(values.begin(), values.end(), [](float v) { return !(std::fabs(v) <= kMost); });
+      if (found != values.end())
+        return fields[f].name + " of " + set_->where(batch.samples[row]) + " contains " +
+               to_string(Value(static_cast<double>(*found)));
+    }
+  }
+  return "";
+}
+
 std::optional<Loader::Ahead> Loader::look_ahead() {
   const std::lock_guard lock(mutex_);
   if (opened_ <= taken_) return std::nullopt;

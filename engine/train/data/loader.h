@@ -93,6 +93,9 @@ class Loader {
   /// samples without those that fill it up.
   int64_t oldest_labels() const { return batch_at(released_).labels; }
   int64_t oldest_samples() const { return batch_at(released_).own_rows; }
+  /// The first sample of the batch that release_step releases next with a value that is not finite, or whose square is
+  /// not: "data of train.csv:17 is nan"; "" if there is none. Reads the samples of all ranks again.
+  std::string extreme_sample() const;
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
   /// The current number of workers, and of batches that they may read ahead.

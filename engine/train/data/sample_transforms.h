@@ -36,7 +36,7 @@ struct SampleType {
   Shape shape;  ///< [h, w, c] is an image; photos are u8 [kAnySize, kAnySize, 1 or 3]
 };
 
-/// A sample at hand: rows of `width` pixels. What is no image [h, w, c] is one row of one channel.
+/// A sample at hand: rows of `width` pixels. A value other than an image [h, w, c] is one row of one channel.
 struct SampleView {
   const void* data = nullptr;
   int64_t height = 1, width = 0, channels = 1;

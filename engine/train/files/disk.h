@@ -1,5 +1,5 @@
-// The system calls by which a checkpoint reaches the disk. Tests put others in their place: a full disk, a broken one,
-// one that loses what was not synced.
+// The system calls by which a checkpoint reaches the disk. Tests replace them by those of a full disk, of a broken one,
+// or of one that loses what was not synced.
 #pragma once
 
 #include <sys/types.h>
@@ -26,11 +26,11 @@ class Disk {
   virtual int rmdir(const std::string& path);
 };
 
-/// The one that does them.
+/// The calls of the system.
 Disk& real_disk();
 
-/// Whether what is written stays in the system's cache of files. Past the cache it costs the processor no copy, and on
-/// many disks it is faster; the bytes in memory and their place in the file should begin at multiples of 4096.
+/// Whether what is written stays in the system's cache of files. Bypassing the cache saves the processor a copy, and is
+/// faster on many disks; the bytes in memory and their place in the file should begin at multiples of 4096.
 enum class FileCache { used, bypassed };
 
 /// Creates (or empties) a file, and writes it in any order.

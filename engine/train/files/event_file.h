@@ -50,7 +50,7 @@ class EventFile {
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Markdown, drawn under TEXT.
   void write_text(const std::string& tag, const std::string& text);
-  /// A row under HPARAMS, whose metrics are the scalars of the same folder. Without an end the run is taken to continue.
+  /// A row under HPARAMS, whose metrics are the scalars of the same folder. Without an end the run counts as active.
   void write_session_start(const std::vector<HyperParameter>& parameters);
   void write_session_end(bool is_success);
 

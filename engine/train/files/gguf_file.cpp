@@ -20,7 +20,7 @@ constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8
 
 int64_t gguf_aligned(int64_t bytes) { return (bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
 
-class Bytes {
+class GgufBytes {
  public:
   template <class T>
   void number(T value) {
@@ -124,7 +124,7 @@ std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values) {
 GgufWriter::GgufWriter(const std::string& path, const std::vector<std::pair<std::string, GgufSetting>>& settings,
                        const std::vector<GgufTensor>& tensors, Disk& disk)
     : tensors_(tensors), file_(path, disk) {
-  Bytes head;
+  GgufBytes head;
   for (const char c : {'G', 'G', 'U', 'F'}) head.number(c);
   head.number(kGgufVersion);
   head.number(static_cast<uint64_t>(tensors.size()));

@@ -15,7 +15,7 @@ class RemoteFile;
 
 class InputFile {
  public:
-  /// EnvError if it cannot be opened, or is no regular file.
+  /// EnvError if it cannot be opened, or is not a regular file.
   explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;

@@ -41,6 +41,7 @@ struct StepReport {
   bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
   bool is_first_not_finite = false;  ///< the loss is nan or infinite, and no earlier one of the run was
+  std::string sample = {};           ///< then: Loader::extreme_sample
   MetricValues metrics;
   double learning_rate = 0;
   /// Seconds of this step, loading included; steps between two reads of the losses share theirs evenly.

@@ -11,9 +11,9 @@
 namespace trainctl {
 
 /// For one rank, from the start of its first profiled step to the end of its last. The four parts add up to the whole:
-/// compute   a kernel runs
-/// exposed   no kernel runs, but bytes move between ranks
-/// waiting   neither: peers have not arrived, or have not received what was sent
+///   compute   a kernel runs
+///   exposed   no kernel runs, but bytes move between ranks
+///   waiting   neither: peers have not arrived, or have not received what was sent
 ///   idle      nothing runs: the host, the data, other programs
 struct RankShares {
   int rank = 0;

@@ -3,7 +3,7 @@
 //   {"displayTimeUnit": "ns", "otherData": {"clock": "CLOCK_MONOTONIC", "origin_ns": 81234567, …}, "traceEvents": [
 //   {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "rank 0, stage 0"}},
 //   {"ph": "X", "name": "layer1", "cat": "forward", "pid": 0, "tid": 1, "ts": 0.125, "dur": 42.5, "args": {…}},
-// {"ph": "s" … "f", …}                              arrows: sends to their recvs, and waits between streams
+//   {"ph": "s" … "f", …}                            arrows: sends to their recvs, and waits between streams
 //   ]}
 //
 // pid is the rank. tid: 0 the steps, 1 + the stream; sends use 100 + the peer, since a device has a channel to each.

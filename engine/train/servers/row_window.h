@@ -23,10 +23,10 @@ class RowWindow {
   bool empty() const { return fields_.empty(); }
   /// Whether the worker has a row that is in none of its windows.
   using AtHand = std::function<bool(size_t field, int32_t id)>;
-  /// Replaces the ids of a batch by places in the windows. EnvError for an id that is no row.
+  /// Replaces the ids of a batch by places in the windows. EnvError for an id without a row.
   void take(std::byte* inputs, const AtHand& at_hand = {});
-  /// Rows of a later batch that neither this one has nor the worker, by field; those of server 0 first. What is no row
-  /// is left out: take() says so when its turn comes.
+  /// Rows of a later batch that neither this one has nor the worker, by field; those of server 0 first. Ids without a
+  /// row are left out: take() reports them when their turn comes.
   std::vector<std::vector<int32_t>> only_in(const std::byte* later_inputs, const AtHand& at_hand);
 
   /// Fields of the samples that tables read; each has at least one table.

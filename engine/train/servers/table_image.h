@@ -5,7 +5,7 @@
 //   emb.deep.weight:weight.1
 //
 // Between two saves of all rows it saves those that have changed, as `ids.1.changed`, `weight.1.changed`: the writer
-// puts them beside a link to the file of all rows.
+// stores them next to a link to the file of all rows.
 //
 // A row that is not there has its initial values. A table of which a server has no row has no tensors of that server.
 #pragma once
@@ -45,7 +45,7 @@ class TableImage {
 
 /// Fills `rows`, those of server `server` of `servers`, from what all servers saved, or from the whole table of a job
 /// without servers. What is not there, or has another size, keeps its initial values. EnvError if a row's number is
-/// none of the table.
+/// not in the table.
 void restore_rows(PieceReader& reader, int server, int servers, TableRows& rows);
 
 }  // namespace trainctl::servers

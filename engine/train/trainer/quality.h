@@ -56,7 +56,7 @@ struct Quality {
 inline constexpr int64_t kMostConfusedClasses = 1000;
 inline constexpr size_t kMostWorst = 24;
 
-/// Reads all answers and labels. Labels that are no class of the network are left out.
+/// Reads all answers and labels. Labels that are not classes of the network are left out.
 Quality quality_of(Answers& answers);
 
 /// Area under the ROC curve of scores, and whether each belongs to the class; nothing if all do, or none.

@@ -46,7 +46,7 @@ struct Certificate {
 std::string job_digest(JobSpec spec);
 
 nlohmann::ordered_json to_json(const Certificate& certificate);
-/// Throws EnvError if the text is no certificate; `path` is where it was read.
+/// Throws EnvError if the text is not a certificate; `path` is where it was read.
 Certificate certificate_of(std::string_view json, const std::string& path);
 
 }  // namespace trainctl

@@ -14,8 +14,6 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::json;
-
 /// model_type -> architecture of llama.cpp.
 const std::map<std::string, std::string>& architectures() {
   static const std::map<std::string, std::string> all = {
@@ -75,7 +73,7 @@ std::vector<std::string> known_types() {
 
 }  // namespace
 
-GgufModel::GgufModel(const Json& config) : config_(config), type_(field_or(config, "model_type", "")) {
+GgufModel::GgufModel(const nlohmann::json& config) : config_(config), type_(field_or(config, "model_type", "")) {
   const auto found = architectures().find(type_);
   if (found == architectures().end())
     refuse_model("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
@@ -87,11 +85,11 @@ GgufModel::GgufModel(const Json& config) : config_(config), type_(field_or(confi
 }
 
 /// transformers 5 has the base and the scaling together, for Gemma by kind of attention.
-const Json& GgufModel::rotary() const {
-  static const Json nothing = Json::object();
+const nlohmann::json& GgufModel::rotary() const {
+  static const nlohmann::json nothing = nlohmann::json::object();
   for (const char* field : {"rope_scaling", "rope_parameters"}) {
     if (!config_.contains(field) || !config_[field].is_object()) continue;
-    const Json& all = config_[field];
+    const nlohmann::json& all = config_[field];
     return all.contains("full_attention") && all["full_attention"].is_object() ? all["full_attention"] : all;
   }
   return nothing;
@@ -174,7 +172,7 @@ void GgufModel::add_rope_scaling(Settings& all) const {
 /// Llama 3.1: long wave lengths are divided by the factor, short ones stay, those between are interpolated.
 std::vector<float> GgufModel::rotary_factors() const {
   if (rotary_type() != "llama3") return {};
-  const Json& scaling = rotary();
+  const nlohmann::json& scaling = rotary();
   const double factor = field_or(scaling, "factor", 8.0), low = field_or(scaling, "low_freq_factor", 1.0),
                high = field_or(scaling, "high_freq_factor", 4.0);
   const auto length = static_cast<double>(field_or(scaling, "original_max_position_embeddings", int64_t{8192}));

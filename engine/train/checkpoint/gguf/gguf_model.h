@@ -12,11 +12,11 @@
 
 namespace trainctl {
 
-/// What a tensor's values become.
+/// The name of a tensor in the file, and the conversion of its values.
 struct GgufPlace {
   std::string name;
   bool is_transposed = false;  ///< [in, out] in the model folder (GPT-2)
-  /// Heads whose rows llama.cpp has in pairs, row i and i + half of a head side by side; 0: as they are.
+  /// Number of heads whose rows llama.cpp interleaves: row i is followed by row i + half of the head; 0: none.
   int64_t paired_heads = 0;
   float added = 0;  ///< Gemma's norms multiply with 1 + weight, which llama.cpp stores as one number
 };
@@ -28,11 +28,11 @@ class GgufModel {
 
   const std::string& architecture() const { return architecture_; }
   std::vector<std::pair<std::string, GgufSetting>> settings() const;
-  /// Nothing: llama.cpp has no such tensor, or computes it. SpecError (--format) for an unknown name.
+  /// nullopt: llama.cpp has no such tensor, or computes it. SpecError (--format) for an unknown name.
   std::optional<GgufPlace> place_of(const std::string& name) const;
   /// Factors of the rotary frequencies, the tensor rope_freqs.weight; empty: none.
   std::vector<float> rotary_factors() const;
-  /// Lines for the user about what llama.cpp does not compute as the model does.
+  /// Lines for the user about differences between the computations of llama.cpp and those of the model.
   std::vector<std::string> notes() const;
 
  private:

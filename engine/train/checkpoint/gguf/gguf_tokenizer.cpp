@@ -16,7 +16,7 @@ namespace trainctl {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+
 using Settings = std::vector<std::pair<std::string, GgufSetting>>;
 
 /// Kinds of tokens in the format.
@@ -33,32 +33,32 @@ std::string text_of_file(const fs::path& path) {
 }
 
 /// An empty object if there is no such file.
-Json read_json(const fs::path& path) {
-  if (!fs::exists(path)) return Json::object();
-  Json json = Json::parse(text_of_file(path), nullptr, false);
+nlohmann::json read_json(const fs::path& path) {
+  if (!fs::exists(path)) return nlohmann::json::object();
+  nlohmann::json json = nlohmann::json::parse(text_of_file(path), nullptr, false);
   if (!json.is_object()) throw EnvError(path.string() + " is not a JSON object");
   return json;
 }
 
 /// All steps of a pre-tokenizer or normalizer, in order, with those of its sequences.
-std::vector<Json> steps_of(const Json& part, const char* list) {
+std::vector<nlohmann::json> steps_of(const nlohmann::json& part, const char* list) {
   if (!part.is_object()) return {};
   if (field_or(part, "type", "") != "Sequence") return {part};
-  std::vector<Json> steps;
-  for (const Json& inner : part.value(list, Json::array()))
-    for (Json& step : steps_of(inner, list)) steps.push_back(std::move(step));
+  std::vector<nlohmann::json> steps;
+  for (const nlohmann::json& inner : part.value(list, nlohmann::json::array()))
+    for (nlohmann::json& step : steps_of(inner, list)) steps.push_back(std::move(step));
   return steps;
 }
 
-bool has_step(const std::vector<Json>& steps, const char* type) {
-  return std::any_of(steps.begin(), steps.end(), [&](const Json& step) { return field_or(step, "type", "") == type; });
+bool has_step(const std::vector<nlohmann::json>& steps, const char* type) {
+  return std::any_of(steps.begin(), steps.end(), [&](const nlohmann::json& step) { return field_or(step, "type", "") == type; });
 }
 
 /// llama.cpp's name for the way in which a text is split before BPE.
-std::string split_name(const std::vector<Json>& steps) {
-  for (const Json& step : steps) {
+std::string split_name(const std::vector<nlohmann::json>& steps) {
+  for (const nlohmann::json& step : steps) {
     if (field_or(step, "type", "") != "Split") continue;
-    const Json& pattern = step.contains("pattern") ? step["pattern"] : Json::object();
+    const nlohmann::json& pattern = step.contains("pattern") ? step["pattern"] : nlohmann::json::object();
     const std::string regex = pattern.is_object() ? field_or(pattern, "Regex", "") : "";
     if (regex == kLlama3Pattern) return "llama-bpe";
     if (regex == kQwen2Pattern) return "qwen2";
@@ -80,11 +80,11 @@ class TokenizerReader {
     if (tokenizer_.empty())
       refuse_tokenizer(folder + " has no tokenizer.json, from which gguf gets its tokens",
              "set weights.from to a model folder with its tokenizer, or give one with --tokenizer");
-    model_ = tokenizer_.value("model", Json::object());
+    model_ = tokenizer_.value("model", nlohmann::json::object());
     if (field_or(model_, "type", "BPE") != "BPE")
       refuse_tokenizer("gguf export supports BPE tokenizers, not " + field_or(model_, "type", ""),
              "export a model folder with -o FOLDER/");
-    steps_ = steps_of(tokenizer_.value("pre_tokenizer", Json()), "pretokenizers");
+    steps_ = steps_of(tokenizer_.value("pre_tokenizer", nlohmann::json()), "pretokenizers");
   }
 
   Settings read() {
@@ -116,11 +116,11 @@ class TokenizerReader {
 
   void add_vocabulary() {
     const std::string unknown = field_or(model_, "unk_token", "");
-    for (const auto& [token, id] : model_.value("vocab", Json::object()).items()) {
+    for (const auto& [token, id] : model_.value("vocab", nlohmann::json::object()).items()) {
       const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
       put(id.get<int64_t>(), token, is_byte && field_or(model_, "byte_fallback", false) ? kByte : kNormal);
     }
-    for (const Json& added : tokenizer_.value("added_tokens", Json::array())) {
+    for (const nlohmann::json& added : tokenizer_.value("added_tokens", nlohmann::json::array())) {
       const std::string token = field_or(added, "content", "");
       const TokenKind kind = token == unknown ? kUnknown : field_or(added, "special", false) ? kControl : kUserDefined;
       put(field_or(added, "id", int64_t{-1}), token, kind);
@@ -132,7 +132,7 @@ class TokenizerReader {
   /// As "left right". They are texts in older files, and pairs in newer ones.
   std::vector<std::string> merges() const {
     std::vector<std::string> merges;
-    for (const Json& merge : model_.value("merges", Json::array()))
+    for (const nlohmann::json& merge : model_.value("merges", nlohmann::json::array()))
       merges.push_back(merge.is_string() ? merge.get<std::string>()
                                          : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
     return merges;
@@ -154,8 +154,8 @@ class TokenizerReader {
       scores.push_back(kinds_[id] != kNormal ? 0 : found == ranks.end() ? last : found->second);
     }
     add("ggml.scores", std::move(scores));
-    const std::vector<Json> normal = steps_of(tokenizer_.value("normalizer", Json()), "normalizers");
-    const bool has_metaspace = std::any_of(steps_.begin(), steps_.end(), [](const Json& step) {
+    const std::vector<nlohmann::json> normal = steps_of(tokenizer_.value("normalizer", nlohmann::json()), "normalizers");
+    const bool has_metaspace = std::any_of(steps_.begin(), steps_.end(), [](const nlohmann::json& step) {
       return field_or(step, "type", "") == "Metaspace" && field_or(step, "prepend_scheme", "always") != "never" &&
              field_or(step, "add_prefix_space", true);
     });
@@ -165,7 +165,7 @@ class TokenizerReader {
   /// The id of a token that tokenizer_config.json names; -1: there is none.
   int64_t id_of(const char* field) const {
     if (!settings_.contains(field)) return -1;
-    const Json& named = settings_[field];
+    const nlohmann::json& named = settings_[field];
     const std::string token = named.is_object()   ? field_or(named, "content", "")
                               : named.is_string() ? named.get<std::string>()
                                                   : "";
@@ -178,8 +178,8 @@ class TokenizerReader {
       int64_t id = id_of((kind + "_token").c_str());
       const std::string field = kind + "_token_id";
       if (id < 0 && config_.contains(field)) {
-        const Json& given = config_[field];
-        const Json& first = given.is_array() && !given.empty() ? given[0] : given;
+        const nlohmann::json& given = config_[field];
+        const nlohmann::json& first = given.is_array() && !given.empty() ? given[0] : given;
         if (first.is_number_integer()) id = first.get<int64_t>();
       }
       if (id < 0 || id >= static_cast<int64_t>(tokens_.size())) continue;
@@ -194,8 +194,8 @@ class TokenizerReader {
   bool adds(const char* token, bool is_first) const {
     const std::string field = std::string("add_") + token;
     if (settings_.contains(field) && settings_[field].is_boolean()) return settings_[field].get<bool>();
-    for (const Json& step : steps_of(tokenizer_.value("post_processor", Json()), "processors")) {
-      const Json single = step.value("single", Json::array());
+    for (const nlohmann::json& step : steps_of(tokenizer_.value("post_processor", nlohmann::json()), "processors")) {
+      const nlohmann::json single = step.value("single", nlohmann::json::array());
       if (field_or(step, "type", "") != "TemplateProcessing" || !single.is_array() || single.empty()) continue;
       if ((is_first ? single.front() : single.back()).contains("SpecialToken")) return true;
     }
@@ -208,8 +208,8 @@ class TokenizerReader {
   }
 
   fs::path folder_;
-  Json tokenizer_, config_, settings_, model_;
-  std::vector<Json> steps_;
+  nlohmann::json tokenizer_, config_, settings_, model_;
+  std::vector<nlohmann::json> steps_;
   std::vector<std::string> tokens_;
   std::vector<int32_t> kinds_;
   Settings all_;
@@ -220,7 +220,7 @@ class TokenizerReader {
 std::vector<std::pair<std::string, GgufSetting>> gguf_tokenizer(const std::string& folder, int64_t vocab) {
   try {
     return TokenizerReader(folder, vocab).read();
-  } catch (const Json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     throw EnvError(folder + "/tokenizer.json is damaged: " + error.what());
   }
 }

@@ -14,18 +14,16 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kReadElements = int64_t{1} << 22;
 constexpr const char* kRotaryFactors = "rope_freqs.weight";
 
 /// Numbers of the format for the type of most of a file's tensors.
 uint32_t file_type(GgufType type) { return type == GgufType::f32 ? 0 : type == GgufType::f16 ? 1 : 7; }
 
-Json read_config(const std::string& folder) {
+nlohmann::json read_config(const std::string& folder) {
   std::ostringstream text;
   text << std::ifstream(folder + "/config.json").rdbuf();
-  Json config = Json::parse(text.str(), nullptr, false);
+  nlohmann::json config = nlohmann::json::parse(text.str(), nullptr, false);
   if (!config.is_object()) throw EnvError(folder + "/config.json is not a JSON object");
   return config;
 }
@@ -88,7 +86,7 @@ class TensorCopy {
 }  // namespace
 
 WrittenGguf write_gguf(const std::string& folder, const std::string& path, const GgufOptions& options) {
-  const Json config = read_config(folder);
+  const nlohmann::json config = read_config(folder);
   const GgufModel model(config);
   const WeightFiles files(folder);
   std::vector<PlacedTensor> placed;

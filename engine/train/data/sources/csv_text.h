@@ -12,7 +12,7 @@ namespace trainctl {
 /// file's end. Returns nothing if the row continues after the text, or if a quote is still open at the end of the file.
 std::optional<size_t> row_bytes(std::string_view text, char delimiter, bool is_file_end);
 
-/// The values of one row; its line end does not count. They look into `row`, where quotes are taken away. Returns what
+/// The values of one row; its line end does not count. They refer to `row`, from which quotes are removed. Returns what
 /// is wrong with the row, or an empty text.
 std::string split_row(std::string& row, char delimiter, std::vector<std::string_view>& values);
 

@@ -36,7 +36,8 @@ class ImageNames {
   std::vector<uint32_t> ends_;  ///< end of each name, from its run's names_at
 };
 
-/// "photos/1.JPG" is; photos/1.txt is none. SpecError (dataset.path) for an image that trainctl does not decode.
+/// Whether the name is that of an image: "photos/1.JPG", not photos/1.txt. SpecError (dataset.path) for an image that
+/// trainctl does not decode.
 bool is_image_name(std::string_view name, std::string_view folder);
 
 }  // namespace trainctl

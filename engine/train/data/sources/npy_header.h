@@ -23,7 +23,7 @@ struct NpyHeader {
   int64_t data_bytes = 0;
 };
 
-/// More than the header of any array has.
+/// An upper bound for the size of a header.
 inline constexpr int64_t kNpyHeaderBytes = 16 << 10;
 
 /// `start` is the beginning of the array's bytes, kNpyHeaderBytes or all of them; `bytes` is how many there are. Where

@@ -35,10 +35,10 @@ struct TarPart {
   int64_t data_at = 0, bytes = 0;
 };
 
-/// Looks into bytes that are kept elsewhere.
+/// A view of bytes that are owned elsewhere.
 class TarIndex {
  public:
-  /// EnvError (`file` is the index) if the bytes are no index, or one of another tar file than `stamp`.
+  /// EnvError (`file` is the index) if the bytes are not an index, or are that of another tar file than `stamp`.
   TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::string file);
 
   int64_t samples() const { return samples_; }
@@ -57,7 +57,7 @@ class TarIndex {
   size_t places_at_ = 0, sizes_at_ = 0;
 };
 
-/// The bytes of the index. EnvError if the tar file is damaged, or its files are no samples.
+/// The bytes of the index. EnvError if the tar file is damaged, or its files are not samples.
 std::vector<uint8_t> build_tar_index(TarReader reader, const TarStamp& stamp, const std::string& tar);
 
 /// shard.tar -> shard.tar.idx

@@ -35,9 +35,9 @@ struct MegatronIndex {
   TokenFormat format(int64_t bytes, const std::string& file) const;
 };
 
-/// EnvError, which begins with `file`, if the bytes are no such index, or its places are not in order.
+/// EnvError, which begins with `file`, if the bytes are not such an index, or its places are not in order.
 MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::string& file);
-/// The index beside a .bin file; nothing if there is none. Throws as parse_megatron_index.
+/// The index of a .bin file; nothing if it has none. Throws as parse_megatron_index.
 std::optional<MegatronIndex> megatron_index_of(const std::string& bin);
 /// `index`: NAME.idx.
 std::unique_ptr<TableFile> open_megatron(const std::string& index);

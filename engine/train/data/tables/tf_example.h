@@ -27,7 +27,7 @@ struct TfFeature {
 };
 
 /// The features in the order of the message; if a name occurs twice, the last one counts. EnvError, without the place,
-/// if it is no such message.
+/// if the bytes are not such a message.
 std::vector<TfFeature> parse_tf_example(std::span<const uint8_t> message);
 
 }  // namespace trainctl
