@@ -91,8 +91,9 @@ __global__ void __launch_bounds__(kAdafactorThreads) add_parts(const double* par
   if (threadIdx.x == 0) *out += static_cast<float>(total);
 }
 
-__global__ void __launch_bounds__(kAdafactorThreads) adafactor_states(AdafactorPlace place, const float* sums, float* states,
-                                                             CudaClip clip, const StepScalars* scalars) {
+__global__ void __launch_bounds__(kAdafactorThreads)
+    adafactor_states(AdafactorPlace place, const float* sums, float* states, CudaClip clip,
+                     const StepScalars* scalars) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x;
@@ -104,7 +105,8 @@ __global__ void __launch_bounds__(kAdafactorThreads) adafactor_states(AdafactorP
 }
 
 /// One block per matrix.
-__global__ void __launch_bounds__(kAdafactorThreads) adafactor_means(AdafactorPlace place, const float* states, float* means) {
+__global__ void __launch_bounds__(kAdafactorThreads)
+    adafactor_means(AdafactorPlace place, const float* states, float* means) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ double shared[kAdafactorThreads];
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kAdafactorThreads) adafactor_means(AdafactorPl
 
 struct CudaVariances {
   AdafactorRule rule;
-  const float* states;  ///< of rows and columns, or of elements before this step
+  const float* states;  ///< states of rows and columns, or of elements before this step
   const float* means;
 
   /// `g`: after clipping; `operand`: the element in the operands.
@@ -213,9 +215,10 @@ CudaKernel prepare_sums(const CudaKernelCall& call) {
         const int64_t rows = (e.range.end - 1) / width - first_row + 1;
         const int64_t columns = p.size() / p.local_rows();
         if (e.place.is_factored()) {
-          launch(adafactor_rows<G>, static_cast<unsigned>(rows), kAdafactorThreads, 0, stream, "adafactor_sums", e, first_row,
+          launch(adafactor_rows<G>, static_cast<unsigned>(rows), kAdafactorThreads, 0, stream, "adafactor_sums", e,
+                 first_row, sums);
+          launch(adafactor_columns<G>, blocks_of(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e, columns,
                  sums);
-          launch(adafactor_columns<G>, blocks_of(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e, columns, sums);
         }
         const unsigned blocks = few_blocks(e.range.size());
         launch(adafactor_weights, blocks, kAdafactorThreads, 0, stream, "adafactor_sums", from(weight, e.range.at),
@@ -231,10 +234,10 @@ CudaKernel prepare_states(const CudaKernelCall& call) {
   return [places = adafactor_places(call.attrs), sums = call.in[0].as<const float>(), states = call.out[0].as<float>(),
           means = call.out[1].as<float>(), scalars = call.scalars, clip = CudaClip::of(call)](CudaStream stream) {
     for (const AdafactorPlace& place : places) {
-      launch(adafactor_states, blocks_of(place.state_elements()), kAdafactorThreads, 0, stream, "adafactor_states", place, sums,
-             states, clip, scalars);
-      launch(adafactor_means, static_cast<unsigned>(place.p.matrices()), kAdafactorThreads, 0, stream, "adafactor_states", place,
-             static_cast<const float*>(states), means);
+      launch(adafactor_states, blocks_of(place.state_elements()), kAdafactorThreads, 0, stream, "adafactor_states",
+             place, sums, states, clip, scalars);
+      launch(adafactor_means, static_cast<unsigned>(place.p.matrices()), kAdafactorThreads, 0, stream,
+             "adafactor_states", place, static_cast<const float*>(states), means);
     }
   };
 }
@@ -258,7 +261,8 @@ CudaKernel prepare_norms(const CudaKernelCall& call) {
       if (!adds) launch(zero_sums, blocks_of(n), kAdafactorThreads, 0, stream, "adafactor_norms", out, n);
       for (const Elements<G>& e : all) {
         const unsigned blocks = few_blocks(e.range.size());
-        launch(adafactor_changes<G>, blocks, kAdafactorThreads, 0, stream, "adafactor_norms", e, variances, scalars, parts);
+        launch(adafactor_changes<G>, blocks, kAdafactorThreads, 0, stream, "adafactor_norms", e, variances, scalars,
+               parts);
         launch(add_parts, 1, kAdafactorThreads, 0, stream, "adafactor_norms", static_cast<const double*>(parts),
                static_cast<int>(blocks), out + e.place.index);
       }
@@ -281,8 +285,8 @@ CudaKernel prepare_update(const CudaKernelCall& call) {
             scalars = call.scalars,
             rate_scale = static_cast<float>(call.attrs.number("learning_rate_scale", 1.0))](CudaStream stream) {
       for (const Elements<G>& e : all)
-        launch(adafactor_update<G>, few_blocks(e.range.size()), kAdafactorThreads, 0, stream, "adafactor_update", e, variances,
-               sums, norms, weight, own, scalars, rate_scale);
+        launch(adafactor_update<G>, few_blocks(e.range.size()), kAdafactorThreads, 0, stream, "adafactor_update", e,
+               variances, sums, norms, weight, own, scalars, rate_scale);
       if (copy.p != nullptr && n > 0)
         launch(copy_weights, blocks_of(n), kAdafactorThreads, 0, stream, "adafactor_update", weight, copy, n);
     };
