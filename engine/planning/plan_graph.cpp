@@ -85,6 +85,10 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   require_whole_blocks(job);
   fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
+  if (job.spec.precision == Precision::bf16 && job.spec.launch.device == Device::cpu)
+    job.plan.notes.push_back(std::string("precision is ") + (job.spec.fp8 ? "fp8" : "bf16") +
+                             ", which CPU ranks do not compute in: `run` refuses this job; set precision: fp32, or "
+                             "launch.device: cuda");
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
   repeat_collectives_to_fit(job);

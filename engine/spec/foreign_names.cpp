@@ -169,9 +169,12 @@ std::span<const ForeignName> all_names() {
       {layer, "avgpool avg_pool average_pool averagepooling2d average_pooling mean_pool", "avg_pool2d",
        "{type: avg_pool2d, kernel: 2}"},
       {layer,
-       "global_average_pooling2d adaptive_avg_pool2d adaptive_avg_pool gap global_pool global_avg_pool2d "
+       "global_average_pooling2d gap global_pool global_avg_pool2d "
        "global_average_pool",
        "global_avg_pool", "{type: global_avg_pool}"},
+      {layer, "adaptive_avg_pool adaptive_average_pooling2d", "adaptive_avg_pool2d",
+       "{type: adaptive_avg_pool2d, size: 7}"},
+      {layer, "adaptive_max_pool adaptive_max_pooling2d", "adaptive_max_pool2d", "{type: adaptive_max_pool2d, size: 7}"},
       {layer, "swish", "silu", "{type: silu}"},
       {layer, "gelu_new gelu_tanh fast_gelu", "gelu", "{type: gelu, approximate: tanh}"},
       {layer, "lrelu leakyrelu", "leaky_relu", "{type: leaky_relu}"},

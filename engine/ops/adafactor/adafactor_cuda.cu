@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kAdafactorThreads) adafactor_weights(Ref<float
 }
 
 /// Adds up the parts of the blocks before.
-__global__ void __launch_bounds__(kAdafactorThreads) add_parts(const double* parts, int count, float* out) {
+__global__ void __launch_bounds__(kAdafactorThreads) add_adafactor_parts(const double* parts, int count, float* out) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ double shared[kAdafactorThreads];
@@ -182,11 +182,11 @@ __global__ void __launch_bounds__(kAdafactorThreads) copy_weights(Ref<float> wei
 
 // Launchers
 
-unsigned blocks_of(int64_t elements, int64_t of_thread = 1) {
+unsigned adafactor_blocks(int64_t elements, int64_t of_thread = 1) {
   return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(elements, kAdafactorThreads * of_thread)));
 }
 unsigned few_blocks(int64_t elements) {
-  return std::min<unsigned>(blocks_of(elements, kLayerwiseElements), kMostLayerwiseBlocks);
+  return std::min<unsigned>(adafactor_blocks(elements, kLayerwiseElements), kMostLayerwiseBlocks);
 }
 
 /// The parameters of which the operands have elements.
@@ -200,7 +200,7 @@ std::vector<Elements<G>> elements_of(const CudaKernelCall& call, int64_t n) {
   return all;
 }
 
-CudaKernel prepare_sums(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_sums(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
     using G = decltype(g);
@@ -208,7 +208,7 @@ CudaKernel prepare_sums(const CudaKernelCall& call) {
             sums = call.out[0].as<float>(), n = call.out[0].size(), adds = call.out[0].accumulate,
             scratch = call.scratch](CudaStream stream) {
       auto* const parts = static_cast<double*>(scratch->memory());
-      if (!adds) launch(zero_sums, blocks_of(n), kAdafactorThreads, 0, stream, "adafactor_sums", sums, n);
+      if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_sums", sums, n);
       for (const Elements<G>& e : all) {
         const PlacedParameter& p = e.place.p;
         const int64_t width = p.local_cols(), first_row = e.range.begin / width;
@@ -217,40 +217,40 @@ CudaKernel prepare_sums(const CudaKernelCall& call) {
         if (e.place.is_factored()) {
           launch(adafactor_rows<G>, static_cast<unsigned>(rows), kAdafactorThreads, 0, stream, "adafactor_sums", e,
                  first_row, sums);
-          launch(adafactor_columns<G>, blocks_of(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e, columns,
-                 sums);
+          launch(adafactor_columns<G>, adafactor_blocks(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e,
+                 columns, sums);
         }
         const unsigned blocks = few_blocks(e.range.size());
         launch(adafactor_weights, blocks, kAdafactorThreads, 0, stream, "adafactor_sums", from(weight, e.range.at),
                e.range.size(), parts);
-        launch(add_parts, 1, kAdafactorThreads, 0, stream, "adafactor_sums", static_cast<const double*>(parts),
-               static_cast<int>(blocks), sums + e.place.weight_sum());
+        launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_sums",
+               static_cast<const double*>(parts), static_cast<int>(blocks), sums + e.place.weight_sum());
       }
     };
   });
 }
 
-CudaKernel prepare_states(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_states(const CudaKernelCall& call) {
   return [places = adafactor_places(call.attrs), sums = call.in[0].as<const float>(), states = call.out[0].as<float>(),
           means = call.out[1].as<float>(), scalars = call.scalars, clip = CudaClip::of(call)](CudaStream stream) {
     for (const AdafactorPlace& place : places) {
-      launch(adafactor_states, blocks_of(place.state_elements()), kAdafactorThreads, 0, stream, "adafactor_states",
-             place, sums, states, clip, scalars);
+      launch(adafactor_states, adafactor_blocks(place.state_elements()), kAdafactorThreads, 0, stream,
+             "adafactor_states", place, sums, states, clip, scalars);
       launch(adafactor_means, static_cast<unsigned>(place.p.matrices()), kAdafactorThreads, 0, stream,
              "adafactor_states", place, static_cast<const float*>(states), means);
     }
   };
 }
 
-bool is_factored(const CudaKernelCall& call) {
+bool has_factors(const CudaKernelCall& call) {
   const std::vector<AdafactorPlace> places = adafactor_places(call.attrs);
   return !places.empty() && places[0].is_factored();
 }
 
-CudaKernel prepare_norms(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_norms(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   const size_t last = call.in.size() - 1;
-  const bool factored = is_factored(call);
+  const bool factored = has_factors(call);
   const CudaVariances variances{AdafactorRule::of(call.attrs), call.in[factored ? last - 1 : last].as<const float>(),
                                 factored ? call.in[last].as<const float>() : nullptr};
   return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
@@ -258,20 +258,20 @@ CudaKernel prepare_norms(const CudaKernelCall& call) {
     return [=, all = elements_of<G>(call, call.in[0].size()), out = call.out[0].as<float>(), n = call.out[0].size(),
             adds = call.out[0].accumulate, scalars = call.scalars, scratch = call.scratch](CudaStream stream) {
       auto* const parts = static_cast<double*>(scratch->memory());
-      if (!adds) launch(zero_sums, blocks_of(n), kAdafactorThreads, 0, stream, "adafactor_norms", out, n);
+      if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_norms", out, n);
       for (const Elements<G>& e : all) {
         const unsigned blocks = few_blocks(e.range.size());
         launch(adafactor_changes<G>, blocks, kAdafactorThreads, 0, stream, "adafactor_norms", e, variances, scalars,
                parts);
-        launch(add_parts, 1, kAdafactorThreads, 0, stream, "adafactor_norms", static_cast<const double*>(parts),
-               static_cast<int>(blocks), out + e.place.index);
+        launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_norms",
+               static_cast<const double*>(parts), static_cast<int>(blocks), out + e.place.index);
       }
     };
   });
 }
 
-CudaKernel prepare_update(const CudaKernelCall& call) {
-  const bool factored = is_factored(call);
+CudaKernel prepare_adafactor_update(const CudaKernelCall& call) {
+  const bool factored = has_factors(call);
   const size_t sums_at = call.in.size() - (factored ? 4 : 2);
   const Ref<float> own = factored ? Ref<float>{} : ref<float>(call.out[1]);
   const CudaVariances variances{AdafactorRule::of(call.attrs),
@@ -288,16 +288,16 @@ CudaKernel prepare_update(const CudaKernelCall& call) {
         launch(adafactor_update<G>, few_blocks(e.range.size()), kAdafactorThreads, 0, stream, "adafactor_update", e,
                variances, sums, norms, weight, own, scalars, rate_scale);
       if (copy.p != nullptr && n > 0)
-        launch(copy_weights, blocks_of(n), kAdafactorThreads, 0, stream, "adafactor_update", weight, copy, n);
+        launch(copy_weights, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_update", weight, copy, n);
     };
   });
 }
 
 }  // namespace
 
-extern const CudaKernels adafactor_cuda = {{"adafactor_sums", prepare_sums},
-                                           {"adafactor_states", prepare_states},
-                                           {"adafactor_norms", prepare_norms},
-                                           {"adafactor_update", prepare_update}};
+extern const CudaKernels adafactor_cuda = {{"adafactor_sums", prepare_adafactor_sums},
+                                           {"adafactor_states", prepare_adafactor_states},
+                                           {"adafactor_norms", prepare_adafactor_norms},
+                                           {"adafactor_update", prepare_adafactor_update}};
 
 }  // namespace trainctl

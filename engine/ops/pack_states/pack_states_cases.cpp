@@ -24,7 +24,7 @@ naive::Outputs pack_states(const NaiveCall& call) {
     std::memcpy(&bits, &value, sizeof bits);
     const auto at = static_cast<uint64_t>(row * whole_cols + col);
     const uint64_t high = uint64_t{call.scalars.step} << 8 | static_cast<uint64_t>(call.attrs.integer("state"));
-    const uint64_t key = stream_key(kCaseSeed, static_cast<uint64_t>(parameter[1]));
+    const uint64_t key = stream_key(0, static_cast<uint64_t>(parameter[1]));
     bits = (bits + (philox(key, at / 4, high).v[at % 4] >> 16)) & 0xFFFF0000u;
     float rounded = 0;
     std::memcpy(&rounded, &bits, sizeof rounded);

@@ -26,6 +26,8 @@ struct BatchLayoutOptions {
   /// Label of rows that only fill a batch up: i32 labels have this value, f32 ones nan.
   std::optional<int32_t> no_label;
   std::vector<std::string> labels = {"label"};  ///< the sample fields that are labels
+  /// parallel.local_steps: the program's batch is this part of the rows of the batch.
+  int replica = 0, replicas = 1;
 };
 
 class BatchLayout {

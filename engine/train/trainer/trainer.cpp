@@ -43,6 +43,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
   try {
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
     options.micro_batches = job.plan.micro_batches;
+    options.replica = program.replica;
+    options.replicas = program.replicas;
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");

@@ -119,7 +119,8 @@ class TokenizerReader {
 
   void add_vocabulary() {
     const std::string unknown = field_or(model_, "unk_token", "");
-    for (const auto& [token, id] : model_.value("vocab", nlohmann::json::object()).items()) {
+    const nlohmann::json vocabulary = model_.value("vocab", nlohmann::json::object());  // outlives the loop
+    for (const auto& [token, id] : vocabulary.items()) {
       const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
       put(id.get<int64_t>(), token, is_byte && field_or(model_, "byte_fallback", false) ? kByte : kNormal);
     }
