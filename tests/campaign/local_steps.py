@@ -17,7 +17,8 @@ JOB = ROOT / "configs/gpt_text.yaml"
 
 def validation_loss(trainctl, folder, steps, *fields):
     words = [trainctl, "run", JOB, "launch.ranks=2", "parallel.mode=data_parallel", f"train.steps={steps}", "train.checkpoint=none",
-             "dataset.split={train: 0.95, validation: 0.05}", "validation={every_epochs: 1000}", "launch.timeout=600", f"launch.log_dir={folder}", *fields]
+             f"dataset.path=[{ROOT}/docs/[a-o]*.md, {ROOT}/engine/**/*.h]", f"validation={{dataset: {{path: {ROOT}/docs/[p-z]*.md}}, every_epochs: 1000}}",
+             "launch.timeout=600", f"launch.log_dir={folder}", *fields]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
