@@ -107,7 +107,7 @@ class BatchLayout {
   int64_t mixed_samples_ = 0;  ///< in the staging memory: those of rows_
   int documents_ = -1;         ///< the field whose documents are put in another order; -1: none
   RowOrder documents_order_;
-  std::vector<size_t> ordered_fields_;  ///< those with the same rows, besides documents_
+  std::vector<size_t> ordered_fields_;  ///< fields with the same rows, in addition to documents_
 };
 
 }  // namespace trainctl
