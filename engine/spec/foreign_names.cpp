@@ -71,7 +71,7 @@ std::span<const ForeignName> all_names() {
        "dataset: {batch: 64}", "the batch is that of all ranks and micro-batches together"},
       {field, "data train_data train_dataset datasets training_data train_set dataloader data_loader", "dataset",
        "dataset: {type: image_folder, path: photos/train}"},
-      {field, "val valid eval val_data val_dataset eval_dataset validation_data test test_dataset validation_split",
+      {field, "val valid eval val_data val_dataset eval_dataset validation_data test test_dataset",
        "validation", "validation: {dataset: {path: photos/val}}"},
       {field, "eval_steps val_check_interval eval_interval evaluation_strategy eval_strategy validation_freq",
        "validation.every_steps", "validation: {every_steps: 100}"},
