@@ -60,6 +60,8 @@ std::span<const ForeignName> all_names() {
       {field, "metric compute_metrics", "metrics", "metrics: [accuracy]"},
       {field, "ema ema_decay swa", "", "", "averages of weights are not supported"},
       {field, "tqdm progress_bar verbose disable_tqdm", "", "", "remove it: run shows its progress"},
+      {field, "val_split validation_split test_size val_size valid_size", "dataset.split",
+       "dataset: {split: {train: 0.8, validation: 0.2}}"},
       {field, "report_to logger loggers tensorboard wandb mlflow trackers", "track", "track: [mlflow]",
        "one or more of tensorboard, mlflow, wandb and 'command: PROGRAM'"},
       // Data.

@@ -206,6 +206,7 @@ bool Trainer::must_synchronize() const {
 
 /// No step of the training may be unfinished.
 void Trainer::synchronize() {
+  for (StateObserver* observer : observers_.of_state()) observer->before_synchronization(*executor_);
   run_beside(*synchronization_, no_inputs_, started_);
   synchronized_ = started_;
 }
