@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""composed.py TRAINCTL [layers | losses]: networks with layers that are built from other ops, and losses of several outputs, train as
+"""composed.py TRAINCTL [layers | losses | dlrm]: networks with layers that are built from other ops, and losses of several outputs, train as
 PyTorch trains them in float64, from the same weights on the same batches, under several plans.
 
 Exits with 77 if PyTorch is missing."""
@@ -187,6 +187,26 @@ def gathers(index):
             {"one rank": ONE, "data parallel": MICRO_BATCHES, "cut": cut(layer=[[1, 1, 1], [1, 2]])})
 
 
+def dlrm():
+    """The network of configs/cookbook/dlrm.yaml, at a small size."""
+    start = {**dense_start(1, "bottom", 3, 6), "table.weight": random(20, 7, 3, scale=0.5), **dense_start(3, "top", 2, 28)}
+    network = [{"name": "bottom", "type": "dense", "units": 3, "inputs": "data"}, {"name": "dense_row", "type": "reshape", "shape": [1, 3]},
+               {"name": "table", "type": "embedding", "inputs": "ids", "vocab": 7, "units": 3},
+               {"name": "rows", "type": "concat", "inputs": ["dense_row", "table"], "dim": 1},
+               {"name": "columns", "type": "transpose", "inputs": "rows", "perm": [0, 2, 1]},
+               {"name": "pairs", "type": "einsum", "inputs": ["rows", "columns"], "equation": "nid,ndj->nij"}, {"name": "interactions", "type": "flatten"},
+               {"name": "features", "type": "concat", "inputs": ["interactions", "bottom"], "dim": 1}, {"name": "top", "type": "dense", "units": 2}]
+    integers = np.random.default_rng(21)
+    fields = {"data": random(5, SAMPLES, 6), "ids": torch.tensor(integers.integers(0, 7, (SAMPLES, 4))), "label": torch.tensor(integers.integers(0, 2, SAMPLES))}
+
+    def loss(w, batch):
+        bottom = dense(w, "bottom", batch["data"])
+        rows = torch.cat([bottom[:, None], w["table.weight"][batch["ids"]]], 1)
+        return f.cross_entropy(dense(w, "top", torch.cat([torch.bmm(rows, rows.transpose(1, 2)).flatten(1), bottom], 1)), batch["label"])
+
+    compare("dlrm", {"network": network, "loss": "softmax_cross_entropy"}, fields, start, loss, {"one rank": ONE, "data parallel": MICRO_BATCHES})
+
+
 TOWERS = [{"name": "left", "type": "dense", "units": 5, "inputs": "data"}, {"name": "right", "type": "dense", "units": 5, "inputs": "data"},
           {"name": "third", "type": "dense", "units": 5, "inputs": "data"}]
 
@@ -242,6 +262,6 @@ def losses():
 
 
 if __name__ == "__main__":
-    groups = {"layers": layers, "losses": losses}
+    groups = {"layers": layers, "losses": losses, "dlrm": dlrm}
     for group in sys.argv[2:] or groups:
         groups[group]()
