@@ -67,7 +67,7 @@ class Slot {
   std::vector<StoredRange>& to_;
 };
 
-/// What replicas share is stored by the first.
+/// The first replica stores what all replicas share.
 bool is_stored_by_another(const Program& program, const StoredRange& range) {
   return program.replica > 0 && range.replica == 0;
 }

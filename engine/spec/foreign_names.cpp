@@ -60,6 +60,8 @@ std::span<const ForeignName> all_names() {
       {field, "metric compute_metrics", "metrics", "metrics: [accuracy]"},
       {field, "ema ema_decay swa", "", "", "averages of weights are not supported"},
       {field, "tqdm progress_bar verbose disable_tqdm", "", "", "remove it: run shows its progress"},
+      {field, "val_split validation_split test_size val_size valid_size", "dataset.split",
+       "dataset: {split: {train: 0.8, validation: 0.2}}"},
       {field, "report_to logger loggers tensorboard wandb mlflow trackers", "track", "track: [mlflow]",
        "one or more of tensorboard, mlflow, wandb and 'command: PROGRAM'"},
       // Data.
@@ -69,7 +71,7 @@ std::span<const ForeignName> all_names() {
        "dataset: {batch: 64}", "the batch is that of all ranks and micro-batches together"},
       {field, "data train_data train_dataset datasets training_data train_set dataloader data_loader", "dataset",
        "dataset: {type: image_folder, path: photos/train}"},
-      {field, "val valid eval val_data val_dataset eval_dataset validation_data test test_dataset validation_split",
+      {field, "val valid eval val_data val_dataset eval_dataset validation_data test test_dataset",
        "validation", "validation: {dataset: {path: photos/val}}"},
       {field, "eval_steps val_check_interval eval_interval evaluation_strategy eval_strategy validation_freq",
        "validation.every_steps", "validation: {every_steps: 100}"},
@@ -169,9 +171,12 @@ std::span<const ForeignName> all_names() {
       {layer, "avgpool avg_pool average_pool averagepooling2d average_pooling mean_pool", "avg_pool2d",
        "{type: avg_pool2d, kernel: 2}"},
       {layer,
-       "global_average_pooling2d adaptive_avg_pool2d adaptive_avg_pool gap global_pool global_avg_pool2d "
+       "global_average_pooling2d gap global_pool global_avg_pool2d "
        "global_average_pool",
        "global_avg_pool", "{type: global_avg_pool}"},
+      {layer, "adaptive_avg_pool adaptive_average_pooling2d", "adaptive_avg_pool2d",
+       "{type: adaptive_avg_pool2d, size: 7}"},
+      {layer, "adaptive_max_pool adaptive_max_pooling2d", "adaptive_max_pool2d", "{type: adaptive_max_pool2d, size: 7}"},
       {layer, "swish", "silu", "{type: silu}"},
       {layer, "gelu_new gelu_tanh fast_gelu", "gelu", "{type: gelu, approximate: tanh}"},
       {layer, "lrelu leakyrelu", "leaky_relu", "{type: leaky_relu}"},

@@ -13,11 +13,15 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB = ROOT / "configs/gpt_text.yaml"
+PAGES = sorted(map(str, (ROOT / "docs").glob("*.md")))
+HELD_OUT = PAGES[::8]
+TRAINING = [page for page in PAGES if page not in HELD_OUT] + [f"{ROOT}/engine/**/*.h"]
 
 
 def validation_loss(trainctl, folder, steps, *fields):
     words = [trainctl, "run", JOB, "launch.ranks=2", "parallel.mode=data_parallel", f"train.steps={steps}", "train.checkpoint=none",
-             "dataset.split={train: 0.95, validation: 0.05}", "validation={every_epochs: 1000}", "launch.timeout=600", f"launch.log_dir={folder}", *fields]
+             f"dataset.path={json.dumps(TRAINING)}", f"validation={json.dumps({'dataset': {'path': HELD_OUT}, 'every_epochs': 1000})}",
+             "launch.timeout=600", f"launch.log_dir={folder}", *fields]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")

@@ -38,7 +38,7 @@ struct BucketPlan {
   int pieces = 1;         ///< Bucket::pieces
   /// Each parameter is in one shard (OptimizerDef::needs_whole_parameters): shards have equal sizes, and padding.
   bool keeps_parameters_whole = false;
-  StateType state_type = StateType::fp32;  ///< of the optimizer's states (packed_states.h)
+  StateType state_type = StateType::fp32;  ///< type of the optimizer's states (packed_states.h)
   bool uses_companion = false;             ///< OptimizerDef::companion updates its parameters
   std::vector<BucketParameter> parameters;
 

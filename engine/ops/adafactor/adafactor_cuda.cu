@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kAdafactorThreads)
 
 struct CudaVariances {
   AdafactorRule rule;
-  const float* states;  ///< of rows and columns, or of elements before this step
+  const float* states;  ///< states of rows and columns, or of elements before this step
   const float* means;
 
   /// `g`: after clipping; `operand`: the element in the operands.

@@ -9,7 +9,7 @@
 namespace trainctl::rules {
 namespace {
 
-/// What needs steps that all ranks share is not for replicas that train on their own.
+/// Features that need steps of all ranks together are errors for replicas that train on their own.
 void replicas_share_no_steps(RuleContext& r) {
   const JobSpec& job = r.job;
   const auto unsupported = [&](bool is_set, const std::string& field, const std::string& why, const std::string& hint) {
@@ -27,7 +27,8 @@ void replicas_share_no_steps(RuleContext& r) {
               "the outer weights of parallel.local_steps are used in place of the average of schedule_free_adamw",
               "set optimizer.type: adamw");
   unsupported(job.optimizer.type == "adafactor", "optimizer.type",
-              "the ranks of all replicas would add up the sums of adafactor in every step", "set optimizer.type: adamw");
+              "the ranks of all replicas would add up the sums of adafactor in every step",
+              "set optimizer.type: adamw");
   unsupported(job.optimizer.state_type != StateType::fp32, "optimizer.state_type",
               "checkpoints keep the states of each replica in fp32", "remove it");
   unsupported(job.train.on_spike.has_value(), "train.on_spike", "each replica has its own gradients in every step",

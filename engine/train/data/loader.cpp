@@ -76,7 +76,7 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
       seed_(seed),
       layout_(*set_, spec.batch, program, options.layout != nullptr ? *options.layout : input_layout(program),
               {options.micro_batches, options.full_batch, mixing_ ? &*mixing_ : nullptr, options.no_label,
-               options.labels}) {
+               options.labels, options.replica, options.replicas}) {
   block_bytes_ = options.layout != nullptr ? options.layout->bytes : input_layout(program).bytes;
   claimed_rows_ = std::max<int64_t>(1, kClaimedBytes / std::max<int64_t>(1, layout_.sample_bytes()));
   if (!options_.allocate) options_.allocate = allocate_on_heap;
@@ -346,8 +346,7 @@ std::string Loader::extreme_sample() const {
       if (to[f] == nullptr) continue;
       values.resize(static_cast<size_t>(fields[f].elements()));
       load_field(fields[f], to[f], DType::f32, values.data());
-      const auto found =
-          std::find_if(values.begin(), values.end(), [](float v) { return !(std::fabs(v) <= kMost); });
+      const auto found = std::find_if(values.begin(), values.end(), [](float v) { return !(std::fabs(v) <= kMost); });
       if (found != values.end())
         return fields[f].name + " of " + set_->where(batch.samples[row]) + " contains " +
                to_string(Value(static_cast<double>(*found)));

@@ -72,7 +72,7 @@ struct ValidationReport {
   int64_t samples = 0;
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
   BestValues best;       ///< best of the run so far, this one and those before resumes included
-  PlateauState plateau;  ///< of a learning rate that falls on a plateau, after this validation
+  PlateauState plateau;  ///< after this validation, for a learning rate that falls on a plateau
   double seconds = 0;
   std::vector<ValidationText> texts;  ///< only on rank 0
 

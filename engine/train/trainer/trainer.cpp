@@ -43,6 +43,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
   try {
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
     options.micro_batches = job.plan.micro_batches;
+    options.replica = program.replica;
+    options.replicas = program.replicas;
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");
@@ -204,6 +206,7 @@ bool Trainer::must_synchronize() const {
 
 /// No step of the training may be unfinished.
 void Trainer::synchronize() {
+  for (StateObserver* observer : observers_.of_state()) observer->before_synchronization(*executor_);
   run_beside(*synchronization_, no_inputs_, started_);
   synchronized_ = started_;
 }
