@@ -15,6 +15,7 @@
 #include "cli/watch_files.h"
 #include "engine/planning/compile_job.h"
 #include "engine/planning/memory_limit.h"
+#include "engine/planning/plan_job.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_check.h"
 #include "launcher/rank_names.h"
@@ -49,6 +50,7 @@ Examples:
       print_warnings(std::move(about_trackers));
       const auto watch = watch_files(spec.launch.timeout_seconds);
       const PlannedJob planned = plan_job(std::move(spec));
+      if (planned.spec.launch.device == Device::cpu) require_precision(planned.spec);
       require_intact_files(planned);
       require_sound_samples(planned);
       require_start_weights(planned);

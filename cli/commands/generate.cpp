@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/commands/checkpoint/find_checkpoint.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/evaluation_run.h"
 #include "cli/errors.h"
 #include "cli/run/job_file.h"
 #include "cli/run/launch/generation_prompts.h"
@@ -127,12 +127,8 @@ int generate(GenerateArguments options) {
   WorkloadOptions for_workload;
   for_workload.evaluate.emplace().generate.emplace().output_fd = output.get();
   EvaluateOptions& evaluate = *for_workload.evaluate;
-  evaluate.checkpoint = options.checkpoint;
+  evaluate.checkpoint = find_evaluated(options.checkpoint, spec);
   require_possible(spec, for_workload);
-  if (!options.checkpoint.empty()) {
-    const CheckpointPlace place = find_checkpoints(options.checkpoint, spec.launch.log_dir);
-    evaluate.checkpoint = place.checkpoint.empty() ? place.folder : place.checkpoint;
-  }
   evaluate.generate->request = generation_request_of(options, spec);
   boost::asio::io_context loop;
   std::unique_ptr<Workload> workload;
@@ -171,9 +167,7 @@ void add_generate_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("generate", "Generate text with a checkpoint's weights, or a model folder's");
   command->add_option("JOB.yaml", options->job.file, "Job file; - reads standard input")->required();
   command->add_option("PROMPT", options->words, "Prompts, and field=value to override fields of the job file");
-  command->add_option("--checkpoint", options->checkpoint,
-                      "Checkpoint to use; for a folder of checkpoints or a run (folder, number or latest), the newest "
-                      "one; default: the weights that the job starts from");
+  add_checkpoint_option(*command, options->checkpoint);
   command->add_option("--prompts", options->prompts.file,
                       "File with a prompt per line, or *.jsonl with the field prompt or messages; - is stdin");
   command->add_flag("--chat", options->prompts.chat, "Prompts are messages of a user, in the model's chat template");
@@ -191,7 +185,8 @@ that file the most probable token is always chosen. A text ends at a token of eo
 log_output/generations/<number>.
 
 Examples:
-  trainctl generate tune.yaml "Once upon a time"                    the weights that the job starts from
+  trainctl generate tune.yaml "Once upon a time"                    best or newest checkpoint of the job's newest run
+  trainctl generate tune.yaml --checkpoint weights "Once upon"      the weights that the job starts from
   trainctl generate tune.yaml --checkpoint latest --chat "Why is the sky blue?"
   trainctl generate tune.yaml --checkpoint 3 --prompts prompts.txt --temperature 0.7 --seed 1 --json dataset.batch=32)");
   command->callback([&chosen, options] { chosen = [options] { return generate(*options); }; });

@@ -74,7 +74,7 @@ struct Task {
   JobSpec spec;
   clusters::StartedBy by;
   Gathering gathering;
-  std::vector<TrackerSpec> trackers = {};  ///< those that can start
+  std::vector<TrackerSpec> trackers = {};  ///< trackers that can start
 };
 
 /// Throws SpecError if a tracker that the job requires cannot start; warns of others.

@@ -265,8 +265,10 @@ class Worker {
   /// their calls.
   [[noreturn]] void end_failed() const {
     write_failure();
-    // Each asynchronous worker has a separate loss.
-    const int code = report(options_.rank == 0 || (job_ && job_->plan.is_asynchronous()));
+    // Each asynchronous worker and each replica has a separate loss.
+    const bool has_own_loss =
+        job_ && (job_->plan.is_asynchronous() || (job_->plan.has_replicas() && options_.rank % job_->plan.ranks == 0));
+    const int code = report(options_.rank == 0 || has_own_loss);
     std::fflush(nullptr);
     std::_Exit(code);
   }

@@ -79,8 +79,9 @@ struct RankBucket {
   BufferId gradients = -1;          ///< the range that the update reads
   BufferId sums = -1;  ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
-  BufferId other_states = -1;  ///< ParameterSums::states of all its parameters, which each rank has as a whole
-  BufferId average = -1;       ///< one of `optimizer` if the update computes it
+  std::vector<BufferId> scales;  ///< optimizer.state_type: int8: one per entry of `optimizer`, which has codes
+  BufferId other_states = -1;    ///< ParameterSums::states of all its parameters, which each rank has as a whole
+  BufferId average = -1;         ///< one of `optimizer` if the update computes it
   BufferId outer_momentum = -1;
   /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
@@ -114,6 +115,7 @@ struct Compiler {
   std::vector<BucketPlan> bucket_plans;  ///< buckets of all stages; if empty, lay_out_variables plans them
   std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
   BufferId scalars = -1, loss = -1;      ///< loss: also the metrics
+  BufferId norms = -1;                   ///< the last gradient norms (train.on_spike)
   std::vector<std::pair<BufferId, int64_t>>
       other_states;                                 ///< one per entry of program.other_states: bytes in the buffer
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
@@ -138,8 +140,8 @@ struct Compiler {
   }
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
-    return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.average &&
-           !plan.has_replicas() && !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
+    return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.average && !plan.has_replicas() &&
+           !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
            plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
   /// True if the step reports whether its update was skipped, after the metrics.

@@ -114,7 +114,7 @@ Program of_own_worker(Program program, int workers, int rank) {
   return program;
 }
 
-Program of_replica(Program program, const Plan& plan, int replica, bool loads_own_rows) {
+Program of_replica(Program program, const Plan& plan, int replica) {
   const int first = replica * plan.ranks;
   program.rank += first;
   program.replica = replica;
@@ -123,32 +123,26 @@ Program of_replica(Program program, const Plan& plan, int replica, bool loads_ow
     if (!is_of_several)
       for (int& rank : group) rank += first;
   }
-  for (Instruction& i : program.instructions) {
+  for (Instruction& i : program.instructions)
     if (i.opcode == Opcode::send || i.opcode == Opcode::recv) i.peer += first;
-    if (i.opcode != Opcode::load || !loads_own_rows) continue;
-    Operand& rows = i.outputs[0];
-    rows.global_offset[0] += replica * rows.global_shape[0];
-    rows.global_shape[0] *= plan.replicas;
-  }
   return program;
 }
 
-Program of_process(Program program, const Plan& plan, int rank, bool loads_own_rows) {
+Program of_process(Program program, const Plan& plan, int rank) {
   if (plan.is_asynchronous()) return of_own_worker(std::move(program), plan.own_workers, rank);
-  return plan.has_replicas() ? of_replica(std::move(program), plan, rank / plan.ranks, loads_own_rows)
-                             : std::move(program);
+  return plan.has_replicas() ? of_replica(std::move(program), plan, rank / plan.ranks) : std::move(program);
 }
 
 namespace {
 
-/// The classes of all replicas, from those of the first. `loads_own_rows`: see of_replica.
-RankClasses with_replicas(RankClasses first, const Plan& plan, bool loads_own_rows) {
+/// The classes of all replicas, from those of the first.
+RankClasses with_replicas(RankClasses first, const Plan& plan) {
   RankClasses all;
   all.mesh = first.mesh;
   const auto num_classes = static_cast<int>(first.programs.size());
   for (int replica = 0; replica < plan.replicas; ++replica) {
     for (size_t c = 0; c < first.programs.size(); ++c) {
-      all.programs.push_back(of_replica(first.programs[c], plan, replica, loads_own_rows));
+      all.programs.push_back(of_replica(first.programs[c], plan, replica));
       all.ranks.push_back(first.ranks[c]);
       for (int& rank : all.ranks.back()) rank += replica * plan.ranks;
     }
@@ -181,7 +175,7 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostM
   classes.programs.resize(classes.ranks.size());
   parallel_for(classes.ranks.size(), kClassesOfThread,
                [&](size_t c) { classes.programs[c] = compile(graph, plan, cost, classes.ranks[c].front(), of); });
-  if (plan.has_replicas()) return with_replicas(std::move(classes), plan, of == nullptr);
+  if (plan.has_replicas()) return with_replicas(std::move(classes), plan);
   number_groups(classes);
   return classes;
 }

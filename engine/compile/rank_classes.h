@@ -76,11 +76,10 @@ Program of_own_worker(Program program, int workers, int rank);
 // Replicas (parallel.local_steps): programs are compiled as those of the first replica. The groups of other replicas
 // follow from it; a group with ranks of several replicas is the same in all of them.
 
-/// Returns the program of the same rank in another replica. `loads_own_rows`: each replica trains on its own part of
-/// each micro-batch.
-Program of_replica(Program program, const Plan& plan, int replica, bool loads_own_rows);
+/// Returns the program of the same rank in another replica.
+Program of_replica(Program program, const Plan& plan, int replica);
 /// The program of a process, from that of rank_of_program(plan, rank).
-Program of_process(Program program, const Plan& plan, int rank, bool loads_own_rows);
+Program of_process(Program program, const Plan& plan, int rank);
 
 /// The programs of all ranks, in rank order, each as its own class.
 RankClasses each_by_itself(std::vector<Program> programs);

@@ -68,12 +68,15 @@ class Model {
  private:
   /// A forward pass has changed running statistics when its gradients turn out not to be finite.
   void refuse_states_of_skipped_steps() const {
-    if (graph_.loss < 0 || spec_.train.on_nan != OnNan::skip) return;
+    const bool spikes = spec_.train.on_spike.has_value();
+    if (graph_.loss < 0 || (!spikes && spec_.train.on_nan != OnNan::skip)) return;
+    const std::string field = spikes ? "train.on_spike" : "train.on_nan";
     for (const Tensor& tensor : graph_.tensors)
       if (tensor.kind == TensorKind::state)
-        throw SpecError(spec_.position("train.on_nan"), "train.on_nan",
+        throw SpecError(spec_.position(field), field,
                         "a skipped step would still change the running statistic " + tensor.name,
-                        "set train.on_nan: stop or warn, or use layer_norm or group_norm instead of batch_norm");
+                        (spikes ? "remove on_spike" : "set train.on_nan: stop or warn") +
+                            std::string(", or use layer_norm or group_norm instead of batch_norm"));
   }
 
   void error(const std::string& path, std::string message, std::string hint = {}) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -230,9 +231,47 @@ TensorId emit_loss(const LossContext& c, LayerBuilder& builder, const OpenLoss& 
   return builder.emit((loss.soft || weighted ? type.soft_op : type.op)->name, inputs, attrs, suffix)[0];
 }
 
+/// The rows of all losses are one factor, and nothing else of them is cut, so that every rank has the same share of
+/// each: one collective adds up the loss and all metrics, over the ranks that have a part of the loss.
+class SharedRows {
+ public:
+  SharedRows(Graph& graph, LayerBuilder& builder) : graph_(graph), builder_(builder) {}
+
+  /// Before the nodes of a loss.
+  void begin(const OpenLoss& loss) {
+    const Tensor& prediction = graph_.tensors[loss.prediction];
+    if (first_ < 0) {
+      first_ = loss.prediction;
+      shared_ = prediction.batch.dim == 0;
+    } else {
+      const Tensor& first = graph_.tensors[first_];
+      shared_ = shared_ && prediction.batch.dim == 0 && prediction.shape[0] == first.shape[0];
+      if (shared_ && !read_.contains(loss.prediction)) builder_.share_factors(loss.prediction, 0, first_, 0);
+    }
+    read_.insert({loss.prediction, loss.label});
+  }
+
+  void finish(Layer& layer) const {
+    const DimRule rows = shared_ ? builder_.rule_of(first_)[0] : DimRule{};
+    for (size_t f = 0; f < layer.factors.size(); ++f) {
+      if (std::find(rows.begin(), rows.end(), static_cast<int>(f)) != rows.end()) continue;
+      layer.factors[f].cuttable = false;
+      layer.factors[f].why_not = "a loss with auxiliary losses is cut by rows of the batch alone";
+    }
+  }
+
+ private:
+  Graph& graph_;
+  LayerBuilder& builder_;
+  std::set<TensorId> read_;
+  TensorId first_ = -1;
+  bool shared_ = true;
+};
+
 /// Each is a number of the step of its own, without its weight.
-void add_auxiliary(const LossContext& c, LayerBuilder& builder, const std::vector<OpenLoss>& losses) {
+void add_auxiliary(const LossContext& c, LayerBuilder& builder, const std::vector<OpenLoss>& losses, SharedRows& rows) {
   for (const OpenLoss& loss : losses) {
+    rows.begin(loss);
     const TensorId sum = emit_loss(c, builder, loss, loss.spec.name);
     c.graph.metrics.push_back({"loss." + loss.spec.name, sum, 1.0 / loss.spec.weight, true});
   }
@@ -264,14 +303,18 @@ TensorId build_loss(LossContext c, const std::vector<LossOutputs>& losses) {
   c.graph.layers.push_back({.name = "loss", .type = main->spec.type, .pos = c.spec.position("loss")});
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
+  SharedRows rows(c.graph, builder);
+  if (!c.spec.metrics.empty()) rows.begin(*main);
   add_metrics(c, builder, main->prediction, main->label, main->terms);
-  add_auxiliary(c, builder, auxiliary);
+  add_auxiliary(c, builder, auxiliary, rows);
+  rows.begin(*main);
   const TensorId loss = emit_loss(c, builder, *main, "");
+  if (!auxiliary.empty()) rows.finish(c.graph.layers.back());
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.
   const auto is_by_row = [&](const OpenLoss& one) {
-    const BatchRows& rows = c.graph.tensors[one.prediction].batch;
-    return one.type.label_use != LabelUse::none && rows.dim == 0 && rows.outer == 1;
+    const BatchRows& batch = c.graph.tensors[one.prediction].batch;
+    return one.type.label_use != LabelUse::none && batch.dim == 0 && batch.outer == 1;
   };
   const bool by_row = is_by_row(*main) && std::all_of(auxiliary.begin(), auxiliary.end(), is_by_row);
   c.graph.layers.back().mixed_rows = by_row ? 0 : c.batch;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/ops/attention/sinks.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -66,8 +67,8 @@ class TokenPositions {
   void follow_attention(const Node& node) {
     if (!node.attrs.flag("causal"))
       refuse(node, "its rows attend to later ones", "only causal attention can use cached keys and values");
-    const size_t rows = node.inputs.size() <= 2 ? 1 : 3;
-    if (node.inputs.size() % 2 == 0 && node.attrs.text("mask") != "documents") refuse(node, "it has a mask of keys");
+    const size_t inputs = node.inputs.size() - (node.attrs.flag(kSinks) ? 1 : 0), rows = inputs <= 2 ? 1 : 3;
+    if (inputs % 2 == 0 && node.attrs.text("mask") != "documents") refuse(node, "it has a mask of keys");
     for (size_t i = 0; i < rows; ++i) {
       if (dim(node.inputs[i]) != 1) refuse(node, "its queries, keys and values are not those of the tokens");
       note_factor(node, node.rule.inputs[i][1]);

@@ -221,7 +221,8 @@ ModelJob gpt_oss_job(const ModelConfig& config, const Finetune& tuning) {
   d.experts.has_biases = true;
   d.experts.activation = "clamped_swiglu";
   if (config.number("swiglu_limit", 7.0) != 7.0) config.refuse("swiglu_limit", "clamped_swiglu has the limit 7");
-  // The first is the size of experts_per_token in OpenAI's own files, the second that of the context before YaRN.
+  if (config.number("swiglu_alpha", 1.702) != 1.702) config.refuse("swiglu_alpha", "clamped_swiglu has the rate 1.702");
+  // Other names of num_experts_per_tok, and of the length in rope_scaling.
   config.ignore({"experts_per_token", "initial_context_length"});
   return decoder_job(d, tuning);
 }

@@ -19,6 +19,10 @@ extern const KernelDef zero_kernel;
 extern const KernelDef sum_squares_kernel;
 /// out[1] = 0 if in[1] is finite, else 1.
 extern const KernelDef count_not_finite_kernel;
+/// Optimizer states in fewer bytes, see pack_states/pack_states.cpp.
+extern const KernelDef unpack_states_kernel, pack_states_kernel;
+/// out: squared norm, the last norms. attrs limit, least, mean; see limit_norm/limit_norm.cpp.
+extern const KernelDef limit_norm_kernel;
 /// out: gradients; clips that of each parameter by its own norm, in place. in: weights, which only tell the shard.
 /// attrs norm, parameters (OptimizerDef::needs_whole_parameters).
 extern const KernelDef clip_parameters_kernel;

@@ -14,7 +14,7 @@ namespace {
 
 Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
   Program program = compile(graph, job.plan, job.cost, rank_of_program(job.plan, rank), of);
-  return of_process(std::move(program), job.plan, rank, of == nullptr);
+  return of_process(std::move(program), job.plan, rank);
 }
 
 RankClasses with_device_memory(const PlannedJob& job, RankClasses classes) {

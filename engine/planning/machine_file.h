@@ -21,7 +21,7 @@ void write_machine(const Machine& machine, const std::string& file);
 /// Returns the machine of `launch.machine`: `auto` is "cpu" or "h200x8", by the device; a path (with a '/') is that
 /// file; a name is a file of the folder, else one of known_machines(). Throws SpecError if there is none, EnvError if
 /// the file is wrong.
-/// Of a list of machines it is the first, with the memory of the smallest.
+/// For a list of machines it is the first, with the memory of the smallest.
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch);
 
 /// With launch.machine as a list: the speed of the ranks of each stage, relative to the fastest machine; else empty.

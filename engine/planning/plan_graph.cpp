@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/plan/outdated.h"
 #include "engine/planning/context_memory.h"
@@ -47,6 +48,23 @@ void require_whole_parameters(const PlannedJob& job) {
   }
 }
 
+/// Throws SpecError for a parameter whose parts on ranks are no blocks of its elements (optimizer.state_type: int8).
+void require_whole_blocks(const PlannedJob& job) {
+  const OptimizerSpec& spec = job.spec.optimizer;
+  if (spec.state_type != StateType::int8 || job.graph.loss < 0) return;
+  for (const Update& update : job.graph.updates) {
+    const Tensor& tensor = job.graph.tensors[static_cast<size_t>(update.parameter)];
+    const Layout& layout = job.plan.variable(update.parameter).layout;
+    if (update.gradients.empty() || !keeps_codes(spec, tensor.shape) ||
+        has_whole_blocks(layout, job.plan.mesh, tensor.shape))
+      continue;
+    throw SpecError(job.spec.position("optimizer.state_type"), "optimizer.state_type",
+                    "int8 keeps states in blocks of 256 elements, but the plan cuts " + tensor.name + " " +
+                        to_string(tensor.shape) + " within blocks",
+                    "set state_type: bf16, or cut only rows whose elements per rank are a multiple of 256");
+  }
+}
+
 std::string speeds_note(const JobSpec& spec, const std::vector<double>& speeds) {
   std::vector<std::string> texts;
   for (const double speed : speeds) texts.push_back(fmt::format("{:.2g}", speed));
@@ -64,8 +82,13 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   job.plan = make_plan(job.graph, job.spec, job.cost, memo);
   if (!memo.stage_speeds.empty()) job.plan.notes.push_back(speeds_note(job.spec, memo.stage_speeds));
   require_whole_parameters(job);
+  require_whole_blocks(job);
   fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
+  if (job.spec.precision == Precision::bf16 && job.spec.launch.device == Device::cpu)
+    job.plan.notes.push_back(std::string("precision is ") + (job.spec.fp8 ? "fp8" : "bf16") +
+                             ", which CPU ranks do not compute in: `run` refuses this job; set precision: fp32, or "
+                             "launch.device: cuda");
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
   repeat_collectives_to_fit(job);

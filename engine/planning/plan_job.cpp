@@ -86,7 +86,7 @@ Trials::KnownGraph take_choice(PlannedJob& job, JobSpec spec, FoundPlan found, i
   return others.take(job.spec);
 }
 
-/// What may be offloaded if no plan fits otherwise: each of what the job keeps on its devices, and then both.
+/// Candidates for offloading if no plan fits otherwise: each part that the job keeps on its devices, and then both.
 std::vector<OffloadSpec> offload_ways(const JobSpec& spec, const Machine& machine) {
   if (machine.kind != DeviceKind::cuda || spec.servers() > 0) return {};
   const OffloadSpec& given = spec.parallel.offload;

@@ -67,7 +67,7 @@ class Slot {
   std::vector<StoredRange>& to_;
 };
 
-/// What replicas share is stored by the first.
+/// The first replica stores what all replicas share.
 bool is_stored_by_another(const Program& program, const StoredRange& range) {
   return program.replica > 0 && range.replica == 0;
 }
@@ -115,8 +115,9 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
     slot_of(kWeightSlot, replica).add(bucket.weights_offset, bucket.weights_are_cut());
     Slot(v, bucket, {.slot = kWeightSlot, .dtype = DType::bf16, .is_copy = bucket.weights_offset >= 0}, ranges)
         .add(bucket.compute_offset, bucket.level == 3);
-    for (size_t i = 0; i < bucket.optimizer_offsets.size(); ++i)
-      slot_of(bucket.optimizer_states[i], replica).add(bucket.optimizer_offsets[i], bucket.level > 0);
+    for (size_t i = 0; i < bucket.optimizer_offsets.size() && bucket.scale_offsets.empty(); ++i)
+      Slot(v, bucket, {.slot = bucket.optimizer_states[i], .dtype = bucket.state_type, .replica = replica}, ranges)
+          .add(bucket.optimizer_offsets[i], bucket.level > 0);
     if (!bucket.computes_average()) slot_of(kAverageSlot, 0).add(bucket.average_offset, bucket.level > 0);
     slot_of(kOuterMomentumSlot, 0).add(bucket.outer_momentum_offset, bucket.level > 0);
   }

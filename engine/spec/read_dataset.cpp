@@ -71,8 +71,12 @@ void read_paths(const YamlNode& node, const std::string& path, std::vector<std::
   const bool is_list = node.is_list();
   if (is_list && node.items.empty()) problems.add(node.pos, path, "must name at least one file");
   for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
-    if (std::optional<Value> value =
-            read_value(is_list ? node.items[i] : node, one, is_list ? at_index(path, i) : path, problems))
+    const YamlNode& item = is_list ? node.items[i] : node;
+    const std::string where = is_list ? at_index(path, i) : path;
+    if (item.is_scalar() && (item.text.starts_with("~") || item.text.starts_with("$")))
+      problems.add(item.pos, where, item.text.substr(0, item.text.find('/')) + " is of the shell, and is not replaced here",
+                   "write the whole path, such as /home/me/data, or one that is relative to the job file");
+    else if (std::optional<Value> value = read_value(item, one, where, problems))
       to.push_back(std::get<std::string>(*value));
   }
 }
@@ -141,6 +145,10 @@ void read_sample_fields(const YamlNode& node, DatasetSpec& set, const std::strin
 }
 
 void read_split(const YamlNode& node, const Field& field, void* object, const std::string& path, Problems& problems) {
+  if (node.is_list()) {
+    problems.add(node.pos, path, "must be a name or a mapping, not a list", "write {train: 0.8, validation: 0.2}");
+    return;
+  }
   Field one = field;
   if (!node.is_map()) {
     one.kind = FieldKind::choice;

@@ -53,6 +53,8 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
       hint =
           "it contains an invisible character: type it "
           "again";
+    if (hint.empty() && !entry.key.empty() && entry.key.find_first_not_of("0123456789") == std::string::npos)
+      hint = "a number has a decimal point, not a comma: 0.1";
     if (hint.empty()) hint = hint_for_unknown(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " has no fields" : "valid fields of " + what + ": " + join(known);
     problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'",

@@ -39,7 +39,10 @@ class JobReader {
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
-      problems_.add(node.pos, path, "must be a mapping, not " + describe(node));
+      std::vector<std::string> fields = names_of(section.fields);
+      fields.resize(std::min<size_t>(fields.size(), 6));
+      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
+                    "write {" + fields.front() + ": …}; fields: " + join(fields));
       return;
     }
     const std::string what = section.name.empty() ? "a job" : section.name;
@@ -147,7 +150,24 @@ class JobReader {
     for (const YamlNode::Entry& entry : node.entries)
       if (std::find(all.begin(), all.end(), entry.key) == all.end())
         unknown.entries.push_back({entry.key, entry.key_pos, {}});
-    refuse_unknown_keys(unknown, legal, what, path, problems_, where_it_belongs);
+    refuse_unknown_keys(unknown, legal, what, path, problems_, [&](const std::string& key) {
+      const std::string hint = where_it_belongs(key);
+      return hint.empty() ? inside(section, key) : hint;
+    });
+  }
+
+  /// For a field of one section within this one: "did you mean 'validation.dataset.path'?". "" if there is none.
+  static std::string inside(const Section& section, const std::string& key) {
+    std::string found;
+    for (const Field& field : section.fields) {
+      if (section.name.empty() || field.section == nullptr) continue;
+      for (const Field& inner : field.section->fields) {
+        if (inner.name != key) continue;
+        if (!found.empty()) return "";
+        found = section.name + "." + field.name + "." + key;
+      }
+    }
+    return found.empty() ? "" : "did you mean '" + found + "'?";
   }
 
   /// The `type` that a section gives, or its default; "" if that is wrong itself, or if the section has no types.
@@ -178,9 +198,11 @@ class JobReader {
 
   void refuse_field(const Field& field, const Section& section, const void* object, const SourcePos& pos,
                     const std::string& where) {
-    problems_.add(
-        pos, where,
-        "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
+    const std::string type = type_of(section, object);
+    const bool holds_out_texts = field.name == "split" && (type == "text" || type == "chat" || type == "tokens");
+    problems_.add(pos, where,
+                  "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type,
+                  holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}" : "");
   }
 
   /// Reports a field of the other kind of job.

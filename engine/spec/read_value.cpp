@@ -138,11 +138,18 @@ class ValueReader {
                          : "write " + std::to_string(static_cast<int64_t>(*value));
   }
 
+  /// "10%" is 0.1.
+  static std::string percent_hint(const YamlNode& node) {
+    if (!node.is_scalar() || !node.text.ends_with('%')) return "";
+    const std::optional<double> value = parse_number(node.text.substr(0, node.text.size() - 1));
+    return value ? "write " + to_string(Value(*value / 100)) : "";
+  }
+
   std::optional<double> number(const YamlNode& node, const std::string& path) {
     const std::optional<double> value = node.is_scalar() && !node.quoted ? parse_number(node.text) : std::nullopt;
     if (!value) {
       const bool quoted_number = node.is_scalar() && node.quoted && parse_number(node.text);
-      return wrong(node, path, "a number", quoted_number ? "remove the quotes" : "");
+      return wrong(node, path, "a number", quoted_number ? "remove the quotes" : percent_hint(node));
     }
     // The engine computes in 32 bits.
     if (std::abs(*value) > std::numeric_limits<float>::max()) {
@@ -195,7 +202,9 @@ class ValueReader {
     for (const std::string& allowed : field_.choices)
       if (node.text == allowed) return Value(node.text);
     if (const std::string meant = accepted_synonym(field_, node.text); !meant.empty()) return Value(meant);
-    return wrong(node, path, "one of " + join(field_.choices), choice_hint(node.text));
+    const bool has_auto = std::find(field_.choices.begin(), field_.choices.end(), "auto") != field_.choices.end();
+    return wrong(node, path, "one of " + join(field_.choices),
+                 node.text == "true" && has_auto ? "write auto" : choice_hint(node.text));
   }
 
   template <class T, class F>
@@ -203,7 +212,10 @@ class ValueReader {
     const std::string kind = std::is_same_v<T, int64_t> ? "integers" : "numbers";
     const std::string expected =
         field_.length ? "a list of " + std::to_string(field_.length) + " " + kind : "a list of " + kind;
-    if (!node.is_list()) return wrong(node, path, expected, node.is_scalar() ? "write [" + node.text + "]" : "");
+    if (!node.is_list()) {
+      const std::vector<std::string> items(static_cast<size_t>(std::max(1, field_.length)), node.text);
+      return wrong(node, path, expected, node.is_scalar() ? "write [" + join(items) + "]" : "");
+    }
     if (field_.length && node.items.size() != static_cast<size_t>(field_.length)) {
       problems_.add(node.pos, path, "must be " + expected + ", not of " + std::to_string(node.items.size()));
       return {};

@@ -76,6 +76,14 @@ void layers_are_read(Warnings& w) {
   }
 }
 
+void probabilities_are_computed_once(Warnings& w) {
+  if (!w.job.loss || w.job.loss->type != "softmax_cross_entropy") return;
+  for (const LayerSpec& layer : w.job.network)
+    if (layer.name == w.job.loss->input && layer.type == "softmax")
+      w.add(layer.path, "the loss softmax_cross_entropy computes a softmax too, so the network has two of them",
+            "remove this layer; `trainctl predict` shows probabilities without it");
+}
+
 /// Whether two files or patterns may refer to the same file: each path component of one equals or matches that of the
 /// other, or they are links to one file.
 bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -107,6 +115,7 @@ std::vector<Diagnostic> warnings(const JobSpec& job) {
   Warnings w{job, {}};
   training_needs_a_loss(w);
   layers_are_read(w);
+  probabilities_are_computed_once(w);
   validation_reads_other_samples(w);
   std::stable_sort(w.found.begin(), w.found.end(), [](const Diagnostic& a, const Diagnostic& b) {
     return std::tie(a.pos.line, a.pos.column) < std::tie(b.pos.line, b.pos.column);

@@ -1,4 +1,4 @@
-// What the files of all cluster managers contain.
+// Text that the files of all cluster managers contain.
 #pragma once
 
 #include <string>

@@ -118,14 +118,13 @@ def _obstacle(tracker: str, folder: str) -> Optional[Tuple[str, str]]:
         return None
     if "=" in program or any(mark in program for mark in "$`|&;<>(){}*?"):
         return None
-    found_it = subprocess.run(["sh", "-c", 'command -v -- "$1"', "sh", program], cwd=folder, capture_output=True).returncode == 0
-    if found_it:
-        return None
     path = pathlib.Path(folder, program)
-    if "/" in program and path.exists():
-        return f"{path} is not executable", f"chmod +x {path}"
-    if "/" in program:
+    if "/" in program and not path.exists():
         return f"there is no program {path}", "a command runs in the folder of the job file"
+    if "/" in program:
+        return None if os.access(path, os.X_OK) else (f"{path} is not executable", f"chmod +x {path}")
+    if subprocess.run(["sh", "-c", 'command -v -- "$1"', "sh", program], cwd=folder, capture_output=True).returncode == 0:
+        return None
     if path.exists():
         return f"there is no program '{program}' in PATH", f"write ./{program} for the file beside the job file"
     return f"there is no program '{program}' in PATH", "install it, or give its path"

@@ -253,7 +253,7 @@ def links(trainctl, folder):
 def image_folder(trainctl, folder):
     """A container of a command needs its working_dir from the image, which render says, or from a volume."""
     job = pathlib.Path(folder) / "job.yaml"
-    job.write_text("name: script\ncommand: [python3, train.py]\nlaunch: {kubernetes: {image: registry/train:1, pods: 2}}\n")
+    job.write_text("name: script\ncommand: [python3, train.py]\nlaunch: {ranks: 2, kubernetes: {image: registry/train:1, pods: 2}}\n")
     (pathlib.Path(folder) / "train.py").write_text("")
 
     def said(*fields):
@@ -288,11 +288,11 @@ def memory_limits(trainctl, folder):
     plan = json.loads(subprocess.run([trainctl, "plan", "--json", JOB], capture_output=True, text=True, check=True).stdout)
     need = max(row["memory"]["total"] for row in plan["rank_classes"]) * plan["ranks"] / 2 / 2**20
     require(need <= mebibytes(small["limits"]["memory"]), (need, small))
-    large = resources(JOB, *pods, "dataset.batch=65536")
-    require(mebibytes(large["limits"]["memory"]) > 2 * mebibytes(small["limits"]["memory"]), (small, large))
+    large = resources(JOB, *pods, "dataset.batch=65536", "dataset.repeat=64")
+    require(mebibytes(large["limits"]["memory"]) > mebibytes(small["limits"]["memory"]) + 100, (small, large))
     require(resources(JOB, *pods, "launch.kubernetes.memory=7Gi")["limits"]["memory"] == "7Gi", "the job's own")
     script = pathlib.Path(folder) / "job.yaml"
-    script.write_text("command: [sh, -c, ':']\n")
+    script.write_text("command: [sh, -c, ':']\nlaunch: {ranks: 2}\n")
     program = resources(str(script), *pods)
     require("memory" not in program.get("limits", {}) and "memory" not in program.get("requests", {}), program)
     return f"{small['limits']['memory']} for a need of {need:.0f} MiB, {large['limits']['memory']} for a large batch"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -76,11 +77,13 @@ TEST_CASE("a machine at half the speed costs a pipeline at most its share plus a
     const std::vector<int> layers = layers_of_stages(job);
     REQUIRE(layers.size() == 2);
     const double ideal = 24 / (1 + share), slowest = std::max(layers[0] / 1.0, layers[1] / share);
-    CHECK(slowest <= 1.1 * ideal);
+    CHECK(slowest <= 1.1 * ideal + 1 / share);  // a layer is not divided
+    CHECK(layers[0] > layers[1] / share - 2 / share);
     CHECK(std::any_of(job.plan.notes.begin(), job.plan.notes.end(),
                       [](const std::string& note) { return note.find("launch.machine: stages") == 0; }));
     const PlannedJob equal = plan_job(chain({"cpu", "cpu"}, "{mode: semi_auto_parallel, stages: 2, micro_batches: 4}"));
-    CHECK(layers_of_stages(equal) == std::vector{12, 12});
+    const std::vector<int> halves = layers_of_stages(equal);
+    CHECK(std::abs(halves[0] - halves[1]) <= 2);  // the first layer has no gradient of its input
   }
 }
 

@@ -69,7 +69,7 @@ def a_tracker_that_cannot_start_is_an_error_before_the_run():
     for command in ("run", "check"):
         done = run(folder, command=command)
         assert done.returncode == 2, done.returncode
-        assert "job.yaml:12:22: track[1]: there is no program" in done.stderr, done.stderr
+        assert "job.yaml:11:22: track[1]: there is no program" in done.stderr, done.stderr
         assert "push.py" in done.stderr and "required: false" in done.stderr, done.stderr
     assert not (folder / "log_output/1").exists()
     (folder / "push.py").write_text("#!/usr/bin/env python3\n")
@@ -100,7 +100,7 @@ def a_tracker_that_fails_is_named_and_does_not_fail_the_run():
 
 
 def a_tracker_that_hangs_does_not_hold_the_run():
-    """Ctrl-C, twice, ends the wait for it."""
+    """A second signal ends the wait for it."""
     folder = write("hanging", "'command: echo $$ > pid; exec sleep 100000'")
     process = subprocess.Popen([BINARY, "run", "job.yaml"], cwd=folder, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     said = ""
@@ -109,7 +109,7 @@ def a_tracker_that_hangs_does_not_hold_the_run():
         assert line, said
         said += line
     while process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         time.sleep(0.02)
     said += process.stdout.read()
     assert process.returncode == 0, said

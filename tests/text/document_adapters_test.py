@@ -17,7 +17,7 @@ JOB = """name: rows_of_adapters
 dataset: {{{dataset}, batch: 8, shuffle: false}}
 network:
   - {{name: words, type: embedding, vocab: 40, units: 16}}
-  - {{name: inner, type: dense, units: 16}}
+{attention}  - {{name: inner, type: dense, units: 16}}
   - {{name: act, type: gelu}}
   - {{name: out, type: dense, units: 40}}
 loss: {{type: softmax_cross_entropy, ignore_index: -100}}
@@ -25,6 +25,9 @@ optimizer: {{type: adamw, learning_rate: 0.01}}
 adapters: {{names: [law, news, code], field: topic, lora: {{layers: [inner, out], rank: 2, alpha: 4}}}}
 train: {{epochs: 3, checkpoint: {{every: none}}}}
 launch: {{device: cpu}}
+"""
+ATTENTION = """  - {name: qkv, type: dense, units: 48}
+  - {name: attn, type: attention, heads: 2, causal: true, inputs: [qkv, documents]}
 """
 PLANS = {"one rank": [], "two ranks": ["launch.ranks=2", "parallel.mode=data_parallel"],
          "two stages": ["launch.ranks=2", "parallel={mode: data_parallel, stages: 2, micro_batches: 2}"],
@@ -55,7 +58,7 @@ def write_arrays(path, arrays):
 
 def losses(folder, dataset, *fields, expect=0):
     folder.mkdir(exist_ok=True)
-    (folder / "job.yaml").write_text(JOB.format(dataset=dataset))
+    (folder / "job.yaml").write_text(JOB.format(dataset=dataset, attention=ATTENTION if "pack: true" in dataset or "documents: d" in dataset else ""))
     done = subprocess.run([TRAINCTL, "run", "job.yaml", *fields], cwd=folder, capture_output=True, text=True)
     assert done.returncode == expect, done.stdout + done.stderr
     if expect:
@@ -102,7 +105,9 @@ def main():
         write_texts(folder / "halves.jsonl", halves)
         pairs = list(zip(halves[::2], halves[1::2]))
         write_arrays(folder / "halves.safetensors", {"x": [a[0][:-1] + b[0][:-1] for a, b in pairs], "y": [a[0][1:] + b[0][1:] for a, b in pairs],
-                                                     "a": [[one[1] for one in pair for _ in range(LENGTH // 2)] for pair in pairs]})
+                                                     "a": [[one[1] for one in pair for _ in range(LENGTH // 2)] for pair in pairs],
+                                                     "d": [[0] * (LENGTH // 2) + [LENGTH // 2] * (LENGTH // 2) for _ in pairs]})
+        fields = "fields: {data: x, label: y, documents: d, topic: a}"
         packed = f"type: text, path: {folder}/halves.jsonl, tokenizer: {folder}/tokenizer, length: {LENGTH}, pack: true, packing: in_order"
         compare(folder, "packed documents", packed, f"type: safetensors, path: {folder}/halves.safetensors, {fields}")
 

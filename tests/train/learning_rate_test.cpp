@@ -75,6 +75,34 @@ TEST_CASE("a piecewise schedule is linear between its points, and constant outsi
   CHECK(learning_rate(schedule, 99, 100) == doctest::Approx(0.5));
 }
 
+TEST_CASE("segments follow one another, and each counts its steps from its start") {
+  ScheduleSpec schedule{.type = "segments"};
+  schedule.segments.push_back({.type = "linear", .base = 1, .min = 3, .steps = 4});
+  schedule.segments.push_back({.type = "exponential", .base = 2, .gamma = 0.5, .decay_steps = 1, .steps = 3});
+  schedule.segments.push_back({.type = "linear", .base = 1, .min = 0});
+  const double expected[] = {1, 1.5, 2, 2.5, 2, 1, 0.5, 1, 0.9, 0.8};
+  for (int64_t step = 0; step < 10; ++step)
+    CHECK(learning_rate(schedule, step, 17) == doctest::Approx(expected[step]));
+  CHECK(outlived_schedule(schedule, 17).empty());
+  schedule.segments.back().steps = 10;
+  CHECK(outlived_schedule(schedule, 20) ==
+        "the learning rate is 0 after step 17 (optimizer.learning_rate.segments), but the run has 20 steps; later steps "
+        "have no effect");
+}
+
+TEST_CASE("a rate falls on a plateau after more than patience validations without an improvement") {
+  const ScheduleSpec schedule{
+      .type = "plateau", .base = 1, .min = 0.3, .factor = 0.5, .patience = 1, .threshold = 0.1, .cooldown = 2};
+  PlateauState state;
+  std::vector<double> scales;
+  for (const double loss : {1.0, 0.95, 0.8, 0.79, 0.78, 0.77, 0.76, 0.75, 0.74, 0.1}) {
+    state = plateau_after(schedule, state, loss);
+    scales.push_back(state.scale);
+  }
+  CHECK(scales == std::vector<double>{1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.3, 0.3});
+  CHECK(state.best == 0.1);
+}
+
 TEST_CASE("the warning for a run that outlasts its schedule states the rate of its last steps") {
   ScheduleSpec schedule{.type = "linear", .base = 1, .total_steps = 50, .min = 0.25};
   CHECK(outlived_schedule(schedule, 50).empty());

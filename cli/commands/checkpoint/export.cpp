@@ -117,8 +117,12 @@ ExportedWeights write_folder(const CheckpointExportArguments& options, const Man
   return write_whole_folder(options.output, [&](const fs::path& folder) {
     const ExportedWeights done = export_to_folder(manifest, path, map, numbers_of(job), folder.string(), how);
     write_text(folder / "config.json", config);
-    if (!source.empty())
-      for (const std::string& file : companion_files(source)) fs::copy_file(fs::path(source) / file, folder / file);
+    // A model that was trained from the beginning has the tokenizer of its data.
+    const std::string companions =
+        source.empty() && fs::is_directory(job.dataset.tokenizer) ? job.dataset.tokenizer : source;
+    if (!companions.empty())
+      for (const std::string& file : companion_files(companions))
+        fs::copy_file(fs::path(companions) / file, folder / file);
     return done;
   });
 }
@@ -157,12 +161,12 @@ int write_gguf_file(const CheckpointExportArguments& options, const Manifest& ma
   try {
     fs::remove_all(of_folder.output);
     const ExportedWeights weights = write_folder(of_folder, manifest, path, job, map, map_name, how);
-    const GgufOptions gguf{.name = manifest.name,
-                           .type = options.dtype == "q8_0"  ? GgufType::q8_0
-                                   : options.dtype == "f32" ? GgufType::f32
-                                                            : GgufType::f16,
-                           .tokenizer = tokenizer_for(options, job, of_folder.output)};
-    done = write_gguf(of_folder.output, part, gguf);
+    const GgufOptions to_gguf{.name = manifest.name,
+                              .type = options.dtype == "q8_0"  ? GgufType::q8_0
+                                      : options.dtype == "f32" ? GgufType::f32
+                                                               : GgufType::f16,
+                              .tokenizer = tokenizer_for(options, job, of_folder.output)};
+    done = write_gguf(of_folder.output, part, to_gguf);
     fs::rename(part, options.output);
     fs::remove_all(of_folder.output);
   } catch (...) {
@@ -222,15 +226,15 @@ void require_adapter(const CheckpointExportArguments& options, const JobSpec& jo
 
 /// Throws SpecError for options that contradict each other.
 void require_format(const CheckpointExportArguments& options) {
-  const bool gguf = is_gguf(options);
-  if (gguf && options.adapters)
+  const bool is_file = is_gguf(options);
+  if (is_file && options.adapters)
     throw SpecError({}, "--format", "gguf files have whole models, not adapters alone",
                     "without --adapters they are merged into the weights");
-  if (gguf && is_folder(options))
+  if (is_file && is_folder(options))
     throw SpecError({}, "--output", "gguf is one file, not a folder", "e.g. -o model.gguf");
-  if (gguf && options.dtype == "bf16")
+  if (is_file && options.dtype == "bf16")
     throw SpecError({}, "--dtype", "gguf files are written in f32, f16 or q8_0", "set --dtype f16");
-  if (!gguf && (options.dtype == "f16" || options.dtype == "q8_0"))
+  if (!is_file && (options.dtype == "f16" || options.dtype == "q8_0"))
     throw SpecError({}, "--dtype", options.dtype + " is for gguf files", "add --format gguf, or set --dtype bf16");
 }
 
@@ -303,8 +307,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   add_log_dir(*command, options->log_dir);
   command->footer(
       R"(Writes whole weights and running statistics. The checkpoint is verified first, and the file is written atomically.
-A model folder also has config.json, the generation config and the tokenizer, from the folder that the weights came
-from.
+A model folder also has config.json, and the generation config and the tokenizer from the folder that the weights came
+from, or the tokenizer of the data.
 docs/weights.md describes maps.
 
 Examples:

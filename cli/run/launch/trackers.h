@@ -50,7 +50,7 @@ class TrackerProcesses {
   std::string end_of(const Process& process, int status) const;
   std::vector<std::string> names_of_running() const;
 
-  std::string folder_;  ///< of the job file: the working directory of the trackers
+  std::string folder_;  ///< folder of the job file: the working directory of the trackers
   std::string run_folder_;
   std::vector<Process> processes_;
   bool is_started_ = false;

@@ -47,6 +47,7 @@ class Saver : public StateObserver, public ServerSaves {
   // Add it to the observers before those that report a step: with several hosts, a step may wait for its save.
   void before_step(int64_t step, Executor& executor) override;
   void before_validation(int64_t step, bool is_end, Executor& executor) override;
+  void before_synchronization(Executor& executor) override { look(executor, true); }
   void at_end(int64_t step, Executor& executor) override;
   void on_step(const StepReport& report) override;
   void on_validation(const ValidationReport& report) override;

@@ -151,6 +151,12 @@ void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
   metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
+void RankOutput::on_rollback(int64_t step, int64_t to) {
+  if (program_.rank == 0)
+    write_line(fmt::format("spike at step {}: weights and optimizer states return to those after step {}", step, to));
+  metrics_.line({{"kind", "rollback"}, {"run_step", step}, {"to", to}});
+}
+
 void RankOutput::settled_loading(const LoadSetting& setting, double waited_share) {
   if (!tunes_loading_) return;
   const std::string fields =

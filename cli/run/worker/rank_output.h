@@ -50,6 +50,7 @@ class RankOutput : public TrainObserver {
   void on_validation(const ValidationReport& report) override;
   void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason) override;
   void on_skipped(int64_t step, const SkippedSamples& skipped) override;
+  void on_rollback(int64_t step, int64_t to) override;
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
   /// Writes the traffic of `steps` steps that this rank counts.

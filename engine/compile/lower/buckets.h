@@ -38,7 +38,8 @@ struct BucketPlan {
   int pieces = 1;         ///< Bucket::pieces
   /// Each parameter is in one shard (OptimizerDef::needs_whole_parameters): shards have equal sizes, and padding.
   bool keeps_parameters_whole = false;
-  bool uses_companion = false;  ///< OptimizerDef::companion updates its parameters
+  StateType state_type = StateType::fp32;  ///< type of the optimizer's states (packed_states.h)
+  bool uses_companion = false;             ///< OptimizerDef::companion updates its parameters
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;

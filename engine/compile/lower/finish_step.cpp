@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lower/lowering.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/plan/served.h"
@@ -93,6 +94,14 @@ std::vector<int> in_order_of_reduction(const Lowering& l) {
   return updated;
 }
 
+/// All ranks have the same norm and the same norms of earlier steps, and come to the same result.
+void limit_norm(Lowering& l, const View& norm) {
+  const SpikeSpec& spike = *l.c.plan.numerics.optimizer.on_spike;
+  Instruction i = once_per_step(Opcode::kernel, "limit clip_norm", &limit_norm_kernel);
+  i.attrs = {{"limit", spike.norm}, {"least", spike.least}, {"mean", spike.usual == "mean"}};
+  l.c.emit(std::move(i), {}, {norm, l.c.flat(l.c.norms, 0, 2 + spike.window, "last norms")});
+}
+
 /// All ranks have the same norm, so each writes its own number.
 void report_skip(Lowering& l, const View& norm) {
   const View skipped = l.c.flat(l.c.loss, l.c.num_reported(), 1, kSkippedMetric);
@@ -167,13 +176,17 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
   const std::vector<std::string> states = optimizer.states();
-  for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
+  const bool packs = buffers.plan->state_type != StateType::fp32;
+  for (size_t s = 0; s < states.size(); ++s)
+    outputs.push_back(packs ? unpack_state(l, b, piece, s) : part(buffers.optimizer[s], false, states[s] + "."));
+  const std::vector<View> unpacked(outputs.begin() + 1, packs ? outputs.end() : outputs.begin() + 1);
   if (optimizer.def.work_elements != nullptr) outputs.push_back(work_space(l, *buffers.plan, optimizer));
   if (copied) outputs.push_back(read);
   const View weights = outputs[0];
   if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)
     clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
   l.c.emit(std::move(update_code), std::move(inputs), std::move(outputs));
+  for (size_t s = 0; s < unpacked.size(); ++s) pack_state(l, b, piece, s, unpacked[s], norm);
   gather_updated(l, b, piece);
   if (buffers.average < 0 || buffers.computes_average() || l.c.plan.has_replicas()) return;
   l.c.emit(once_per_step(Opcode::kernel, "average " + piece.name, &average_weights_kernel), {weights},
@@ -221,6 +234,7 @@ void finish_step(Lowering& l) {
     add_up_shards(l);
     norm = sum_of_squares(l);
   }
+  if (l.c.norms >= 0) limit_norm(l, *norm);
   if (l.c.reports_skips()) report_skip(l, *norm);
   for (int b : in_order_of_reduction(l)) {
     if (has_shard_to_add(l, b)) add_up_shards(l);

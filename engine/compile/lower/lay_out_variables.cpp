@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/compile/last_norms.h"
 #include "engine/compile/lower/averaged_states.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/pack_states/packed_state.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -101,15 +104,15 @@ bool gradients_share_memory(const Compiler& c, const BucketPlan& plan) {
   return plan.level >= 2 || plan.padding().empty();
 }
 
-/// Notes a state for checkpoints, which the first rank of the bucket's first stage writes.
-void note_whole_state(Compiler& c, const BucketPlan& plan, const std::string& parameter, const std::string& slot,
-                      const Shape& shape, BufferId buffer, int64_t at) {
+/// Notes a state for checkpoints that all ranks of `stages` have, of which the first one writes it.
+void note_whole_state(Compiler& c, const std::vector<int>& stages, const std::string& parameter,
+                      const std::string& slot, const Shape& shape, BufferId buffer, int64_t at) {
   OtherState state{slot, {}};
   state.variable.name = parameter;
   state.variable.kind = TensorKind::state;
   state.variable.shape = state.variable.global_shape = shape;
   state.variable.offset = Shape(shape.size(), 0);
-  if (c.stage == plan.stages.front() && c.rank_in_stage == 0) state.variable.own_elements = num_elements(shape);
+  if (c.stage == stages.front() && c.rank_in_stage == 0) state.variable.own_elements = num_elements(shape);
   c.program.other_states.push_back(std::move(state));
   c.other_states.emplace_back(buffer, at);
 }
@@ -123,7 +126,7 @@ void add_other_states(Compiler& c, const BucketPlan& plan, RankBucket& r) {
   for (const BucketParameter& p : plan.parameters) {
     const Tensor& tensor = c.trained.tensors[static_cast<size_t>(p.tensor)];
     for (const auto& [slot, shape] : sums->states(tensor.shape)) {
-      if (c.trains()) note_whole_state(c, plan, tensor.name, slot, shape, r.other_states, at);
+      if (c.trains()) note_whole_state(c, plan.stages, tensor.name, slot, shape, r.other_states, at);
       at += num_elements(shape) * kVariableFloat;
     }
   }
@@ -145,12 +148,18 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (plan.accumulates_separately && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
     const std::vector<std::string> states =
         updates(c, plan) ? c.optimizer_of(plan).states() : std::vector<std::string>{};
+    const bool has_codes = plan.state_type == StateType::int8;
+    const int64_t own = bucket.level >= 1 ? bucket.shard_elements() : bucket.elements;
+    if (plan.state_type == StateType::bf16) bucket.state_type = DType::bf16;
     for (const std::string& state : states) {
-      kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole));
+      kept.optimizer.push_back(
+          c.new_buffer(BufferKind::optimizer, has_codes ? own : own * byte_size(bucket.state_type)));
       // Averages take the place of weights in evaluations, so they stay on the device.
       c.buffers[static_cast<size_t>(kept.optimizer.back())].is_offloaded =
           c.plan.offloads_optimizer && state != kAverageSlot;
     }
+    for (size_t s = 0; has_codes && s < states.size(); ++s)
+      kept.scales.push_back(c.new_buffer(BufferKind::optimizer, own / kStateBlock * kVariableFloat));
     const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
     if (computed != states.end())
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
@@ -162,6 +171,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
+      if (has_codes) note_codes(c, plan, bucket, r, states);
     } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
       r.outer_momentum = kept.outer_momentum;
@@ -225,6 +235,14 @@ void lay_out_variables(Compiler& c) {
       no_state(c);
     c.program.variables.push_back(std::move(v));
     c.variable_plans.push_back(&plan);
+  }
+  if (const auto& spike = c.plan.numerics.optimizer.on_spike; spike && c.keeps_training_state && c.trained.trains()) {
+    const Shape shape = {2 + spike->window};
+    const BufferId norms = c.new_buffer(BufferKind::optimizer, num_elements(shape) * kVariableFloat);
+    if (c.trains()) {
+      c.norms = norms;
+      note_whole_state(c, {0}, std::string(kGradientNorms), std::string(kNormsSlot), shape, norms, 0);
+    }
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step

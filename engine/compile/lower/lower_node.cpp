@@ -1,6 +1,7 @@
 // One node of the graph on one micro-batch.
 #include "engine/base/error.h"
 #include "engine/compile/lower/lowering.h"
+#include "engine/ops/moe/token_exchange.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/plan/per_rank.h"
@@ -92,9 +93,9 @@ class NodeLowering {
   }
 
  private:
-  /// The last input of a gradient of experts.
+  /// What a gradient of experts reads of the forward node.
   void bring_kept() {
-    const size_t kept = node_.inputs.size() - 1;
+    const size_t kept = expert_operands(node_)->kept();
     bring(l_, node_.inputs[kept], l_.node_inputs[id_][kept]);
   }
 

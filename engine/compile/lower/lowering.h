@@ -96,7 +96,8 @@ struct Lowering {
   /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
   /// slices it further locally.
   std::map<TensorId, LayoutId> load_layouts;
-  Attrs row_order;  ///< of nodes whose results depend on positions (ops/row_order.h); empty: rows are stored by position
+  Attrs row_order;  ///< for nodes whose results depend on positions (ops/row_order.h); empty: rows are in order of
+                    ///< positions
   std::vector<int> row_dims;                              ///< with row_order, by tensor: the dim of its rows; -1: none
   std::vector<int> num_consumers;                         ///< by tensor, all stages
   std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it

@@ -138,8 +138,9 @@ class ParameterSumsOf {
     int64_t n = 0;
     for (const BucketParameter& p : buffers_.plan->parameters) n += def_.means(shape_of(p));
     const View states = l_.c.flat(buffers_.other_states, 0, elements(false), "states." + bucket_.name);
-    const View means =
-        l_.c.flat(l_.c.new_buffer(BufferKind::scratch, n * byte_size(DType::f32)), 0, n, "means." + bucket_.name);
+    // An i32 output is only written, as the work space of other updates; it contains floats.
+    const View means = l_.c.flat(l_.c.new_buffer(BufferKind::scratch, n * byte_size(DType::i32)), 0, n,
+                                 "means." + bucket_.name, DType::i32);
     std::vector<View> inputs = {sums};
     add_norm(inputs);
     l_.c.emit(kernel("states", *def_.states_update, 0), std::move(inputs), {states, means});

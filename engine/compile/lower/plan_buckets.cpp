@@ -7,8 +7,10 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/compile/lower/buckets.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/ops/op_def.h"
+#include "engine/ops/pack_states/packed_state.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {
@@ -16,7 +18,7 @@ namespace {
 
 /// Properties that all parameters of a bucket share. They belong to the same chunks: parameters of another chunk would
 /// delay the reduction.
-using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int, bool>;
+using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int, bool, StateType>;
 
 /// The largest bucket whose shards keep their parameters whole, in ordinary ones: the more parameters, the more equal
 /// are its shards.
@@ -99,9 +101,14 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   if (variable.stages.size() > 1) level = std::min(level, plan.shard_axes ? 0 : 1);
   if (plan.mesh.ways(shard_axes(plan, sum_axes)) == 1 && plan.shard_axes) level = 0;
 
+  const OptimizerSpec& spec = plan.numerics.optimizer;
+  StateType state_type = updated ? spec.state_type : StateType::fp32;
+  if (state_type == StateType::int8 && !keeps_codes(spec, variable.global_shape)) state_type = StateType::fp32;
+
   // A push or pull must not wait for other layers.
   const bool by_layer = level == 3 || serves_weights(plan) || of_table;
-  c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group, companion};
+  c.key = {variable.virtual_stages,      sum_axes, level,     updated,
+           by_layer ? first_reader : -1, group,    companion, state_type};
   return c;
 }
 
@@ -114,6 +121,9 @@ bool takes(const BucketPlan& bucket, const BucketParameter& parameter, int64_t m
 }
 
 int64_t line_elements(DType type) { return 64 / byte_size(type); }
+
+/// Parameters begin at multiples of this.
+int64_t alignment_of(const BucketPlan& bucket) { return bucket.state_type == StateType::int8 ? kStateBlock : 1; }
 
 /// Gives each parameter to one shard: the largest first, each to the shard with the fewest elements so far.
 ///
@@ -128,7 +138,7 @@ void lay_out_whole(BucketPlan& bucket, int shards, int64_t line) {
   for (const size_t p : by_size) {
     const auto least = std::min_element(used.begin(), used.end()) - used.begin();
     held[static_cast<size_t>(least)].push_back(p);
-    used[static_cast<size_t>(least)] += bucket.parameters[p].elements;
+    used[static_cast<size_t>(least)] += round_up(bucket.parameters[p].elements, alignment_of(bucket));
   }
   const int64_t capacity = round_up(*std::max_element(used.begin(), used.end()), line);
   std::vector<BucketParameter> ordered;
@@ -139,7 +149,7 @@ void lay_out_whole(BucketPlan& bucket, int shards, int64_t line) {
     for (const size_t p : held[shard]) {
       ordered.push_back(std::move(bucket.parameters[p]));
       ordered.back().first_element = at;
-      at += ordered.back().elements;
+      at += round_up(ordered.back().elements, alignment_of(bucket));
     }
   }
   bucket.parameters = std::move(ordered);
@@ -149,14 +159,14 @@ void lay_out_whole(BucketPlan& bucket, int shards, int64_t line) {
 /// Parameters whose size is a multiple of a cache line come first, so that each starts at one without padding; then
 /// the rest.
 void lay_out(BucketPlan& bucket, const Mesh& mesh) {
-  const int64_t line = line_elements(bucket.type);
+  const int64_t line = std::max(line_elements(bucket.type), alignment_of(bucket));
   if (bucket.keeps_parameters_whole && bucket.level > 0) return lay_out_whole(bucket, bucket.num_shards(mesh), line);
   std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
                         [line](const BucketParameter& p) { return p.elements % line == 0; });
   bucket.elements = 0;
   for (BucketParameter& p : bucket.parameters) {
     p.first_element = bucket.elements;
-    bucket.elements += p.elements;
+    bucket.elements += round_up(p.elements, alignment_of(bucket));
   }
   if (bucket.level == 0 && !bucket.is_served()) return;
   const auto shards = bucket.is_served() ? static_cast<int>(bucket.servers.size()) : bucket.num_shards(mesh);
@@ -180,7 +190,7 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
               const BucketKey& key, bool one_piece) {
   constexpr int64_t kMostPieces = 8;
-  const auto& [virtual_stages, sum_axes, level, updated, layer, group, companion] = key;
+  const auto& [virtual_stages, sum_axes, level, updated, layer, group, companion, state_type] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (one_piece) return 1;
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
@@ -324,7 +334,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     const bool keeps_whole = std::get<3>(key) && (spec.clip_parameter_norm > 0 ||
                                                   optimizer_of(spec, group, companion).needs_whole_parameters());
     const bool sums = optimizer_of(spec, group, companion).def.sums != nullptr;
-    int pieces = pieces_of(graph, plan, *variable, parameter, key, keeps_whole || sums);
+    int pieces = pieces_of(graph, plan, *variable, parameter, key,
+                           keeps_whole || sums || std::get<StateType>(key) == StateType::int8);
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);
@@ -348,6 +359,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.pieces = pieces;
       bucket.keeps_parameters_whole = keeps_whole;
       bucket.uses_companion = companion;
+      bucket.state_type = std::get<StateType>(key);
       buckets.push_back(std::move(bucket));
     }
     BucketPlan& bucket = buckets[open[key]];

@@ -83,12 +83,14 @@ class OuterPiece {
     const int64_t shard = round_up((elements + n - 1) / n, n == 1 ? 1 : kLineElements), padded = shard * n;
     const BufferId buffer = l_.c.new_buffer(BufferKind::scratch, padded * byte_size(DType::f32));
     const View all = l_.c.flat(buffer, 0, elements, name);
+    if (padded > elements) {  // from the last line that has elements on; the difference follows
+      const int64_t begin = elements / kLineElements * kLineElements;
+      l_.c.emit(once_per_step(Opcode::kernel, "zero padding of " + name, &zero_kernel), {},
+                {l_.c.flat(buffer, begin, padded - begin, name)});
+    }
     Instruction subtract = once_per_step(Opcode::kernel, name, &elementwise_kernel);
     subtract.attrs = {{"expression", "x0 x1 - =0"}};
     l_.c.emit(std::move(subtract), {kept(buffers_.average, "outer."), weights()}, {all});
-    if (padded > elements)
-      l_.c.emit(once_per_step(Opcode::kernel, "zero padding of " + name, &zero_kernel), {},
-                {l_.c.flat(buffer, elements, padded - elements, name)});
     View own = all;
     if (n > 1) {
       const std::vector<int>& group = l_.c.program.groups[static_cast<size_t>(bucket_.reduce_group)];

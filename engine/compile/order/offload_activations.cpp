@@ -28,7 +28,7 @@ bool in_forward_pass(const Instruction& code) { return code.phase == Phase::forw
 
 /// An activation that waits for the backward pass. The places of copies are indices of instructions which they precede.
 struct Waiting {
-  View whole;            ///< as it is written
+  View whole;            ///< the view that is written
   std::string block;     ///< that makes it
   size_t last_use = 0;   ///< in the forward pass
   size_t first_use = 0;  ///< after it
@@ -59,9 +59,9 @@ std::vector<double> start_times(const Compiler& c) {
   return starts;
 }
 
-/// What is known of a buffer's uses.
+/// The known uses of a buffer.
 struct ActivationUses {
-  View whole;  ///< as it is written at once; no buffer: it is not
+  View whole;  ///< the view that is written at once; without a buffer if it is not
   bool is_rewritten = false;
   int64_t last = -1, first = -1;  ///< in the forward pass, and after it; -1: none
 };

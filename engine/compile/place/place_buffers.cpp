@@ -217,6 +217,7 @@ void note_offsets(Compiler& c) {
     p.buckets[b].average_offset = offset(c.buckets[b].average);
     p.buckets[b].outer_momentum_offset = offset(c.buckets[b].outer_momentum);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
+    for (BufferId scales : c.buckets[b].scales) p.buckets[b].scale_offsets.push_back(offset(scales));
   }
   for (size_t s = 0; s < p.other_states.size(); ++s)
     p.other_states[s].variable.arena_offset = offset(c.other_states[s].first) + c.other_states[s].second;

@@ -14,7 +14,7 @@ struct TokenTraffic {
   int64_t expected = 0;  ///< all experts are equally probable
 };
 
-/// Of one step, over all ranks. 0 if no rows are counted.
+/// The traffic of one step, over all ranks. 0 if no rows are counted.
 TokenTraffic token_traffic_of_step(const RankClasses& classes);
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 #include "engine/compile/verify/verify.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/pack_states/packed_state.h"
 
 namespace trainctl {
 namespace {
@@ -210,11 +211,14 @@ namespace {
 
 /// States that follow each other are one region: kernels update all of a bucket at once.
 void add_other_states(const Program& program, std::vector<Region>& regions) {
+  const auto of_buckets = static_cast<std::ptrdiff_t>(regions.size());
   for (const OtherState& state : program.other_states) {
     const Variable& v = state.variable;
     const int64_t begin = v.arena_offset, end = begin + num_elements(v.shape) * byte_size(v.dtype);
-    if (begin == end) continue;
-    if (&state != program.other_states.data() && regions.back().end == begin)
+    const bool is_of_bucket = std::any_of(regions.begin(), regions.begin() + of_buckets,
+                                          [&](const Region& r) { return r.begin <= begin && end <= r.end; });
+    if (begin == end || is_of_bucket) continue;
+    if (static_cast<std::ptrdiff_t>(regions.size()) > of_buckets && regions.back().end == begin)
       regions.back().end = end;
     else
       regions.push_back({state.slot + "." + v.name, begin, end, true});
@@ -241,7 +245,11 @@ std::vector<Region> persistent_regions(const Program& program) {
     }
     if (!b.computes_average()) add("average." + b.name, b.average_offset, b.level >= 1 ? shard : whole, true);
     add("outer momentum." + b.name, b.outer_momentum_offset, b.level >= 1 ? shard : whole, true);
-    for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
+    const int64_t own = b.level >= 1 ? b.shard_elements() : b.elements;
+    const int64_t state_bytes = b.scale_offsets.empty() ? byte_size(b.state_type) : 1;
+    for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, own * state_bytes, true);
+    for (int64_t offset : b.scale_offsets)
+      add("scales." + b.name, offset, own / kStateBlock * byte_size(DType::f32), true);
   }
   for (const Variable& v : program.variables) {
     if (v.bucket < 0) add(v.name, v.arena_offset, num_elements(v.shape) * byte_size(v.dtype), true);

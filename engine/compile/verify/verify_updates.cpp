@@ -236,8 +236,7 @@ class BucketUpdates {
 
   /// Once every parallel.local_steps, the weights of this rank's shard become the outer weights.
   void update_outer(const Instruction& i) {
-    if (i.inputs.size() != 1 || i.inputs[0].tensor != difference_name() ||
-        (p_.replicas > 1 && outer_sums_ != 1))
+    if (i.inputs.size() != 1 || i.inputs[0].tensor != difference_name() || (p_.replicas > 1 && outer_sums_ != 1))
       fault(i.name + " does not read the sum over replicas of the differences of " + piece_.name);
     if (++updates_ > 1) fault(i.name + ": the weights of " + b_.name + " are synchronized twice");
     const size_t copy = b_.has_compute_copy() ? 1 : 0;
@@ -256,7 +255,8 @@ class BucketUpdates {
     if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " takes " + gradient_name() + " in a different type");
     if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " uses " + gradient_name() + " before it is rounded");
     const size_t states = b_.optimizer_offsets.size();
-    for (size_t s = 0; s < states; ++s) {
+    const bool unpacks = b_.state_type != DType::f32 || !b_.scale_offsets.empty();  // into scratch memory
+    for (size_t s = 0; s < states && !unpacks; ++s) {
       if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kUpdatedFloat).begin)
         fault(i.name + " does not use the optimizer state of " + b_.name);
     }

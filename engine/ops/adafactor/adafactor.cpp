@@ -64,6 +64,7 @@ extern const KernelDef adafactor_sums_kernel = {
         },
 };
 
+/// out: states; means, floats in an i32 output, which is only written.
 extern const KernelDef adafactor_states_kernel = {
     .name = "adafactor_states",
     .updates_outputs = true,
@@ -75,7 +76,7 @@ extern const KernelDef adafactor_states_kernel = {
                                .attrs = adafactor_example(),
                                .optional = optimizer_options(),
                                .outputs = [](Infos, const Attrs&, DType) -> std::vector<TensorInfo> {
-                                 return {{{kStates}}, {{1}}};
+                                 return {{{kStates}}, {{1}, DType::i32}};
                                }};
         },
 };

@@ -210,7 +210,9 @@ std::vector<KernelCase> adafactor_kernels() {
         norms_to = {.shape = of_norms, .accumulate = true};
       }
       call("adafactor_sums", {gradient, weight}, {sums_to});
-      if (factored) call("adafactor_states", {positive_sums}, {positive_states, unwritten(of_means)});
+      if (factored)
+        call("adafactor_states", {positive_sums},
+             {positive_states, {.shape = of_means, .fill = Fill::work, .dtype = DType::i32}});
       const std::vector<CaseOperand> from =
           factored ? std::vector<CaseOperand>{positive_states, positive_means} : std::vector<CaseOperand>{own};
       std::vector<CaseOperand> in{gradient};

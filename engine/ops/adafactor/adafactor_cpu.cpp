@@ -83,7 +83,7 @@ CpuKernel prepare_states(const KernelCall& call) {
 /// Variances of the elements of a matrix from its states, or of a vector from those of its elements.
 struct Variances {
   AdafactorRule rule;
-  const float* states;  ///< of rows and columns, or of elements before this step
+  const float* states;  ///< states of rows and columns, or of elements before this step
   const float* means;
 
   /// `g`: after clipping.

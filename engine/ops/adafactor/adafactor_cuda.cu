@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = kLayerwiseThreads;
+constexpr int kAdafactorThreads = kLayerwiseThreads;
 
 /// The gradients and weights of the elements of one parameter: operand element i is element i + shift of its part.
 template <class G>
@@ -31,15 +31,15 @@ __global__ void zero_sums(float* out, int64_t n) {
 
 /// One block per row of which the range has elements.
 template <class G>
-__global__ void __launch_bounds__(kThreads) adafactor_rows(Elements<G> e, int64_t first_row, float* sums) {
+__global__ void __launch_bounds__(kAdafactorThreads) adafactor_rows(Elements<G> e, int64_t first_row, float* sums) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  __shared__ double shared[kThreads];
+  __shared__ double shared[kAdafactorThreads];
   const int64_t width = e.place.p.local_cols(), row = first_row + blockIdx.x;
   const float scale = e.clip.scale();
   const int64_t begin = max(row * width, e.range.begin), end = min((row + 1) * width, e.range.end);
   double squares = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kAdafactorThreads) {
     const double g = e.grad(i, scale);
     squares += g * g;
   }
@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(kThreads) adafactor_rows(Elements<G> e, int64_
 
 /// One thread per column of each matrix of this rank's part.
 template <class G>
-__global__ void __launch_bounds__(kThreads) adafactor_columns(Elements<G> e, int64_t columns, float* sums) {
+__global__ void __launch_bounds__(kAdafactorThreads) adafactor_columns(Elements<G> e, int64_t columns, float* sums) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x;
   if (at >= columns) return;
   const PlacedParameter& p = e.place.p;
   const int64_t width = p.local_cols(), rows = p.local_rows(), matrix = at / width, col = at % width;
@@ -68,34 +68,35 @@ __global__ void __launch_bounds__(kThreads) adafactor_columns(Elements<G> e, int
   sums[e.place.sums + p.matrices() * p.rows() + whole * p.cols() + p.first_col() + col] += static_cast<float>(squares);
 }
 
-__global__ void __launch_bounds__(kThreads) adafactor_weights(Ref<float> w, int64_t n, double* parts) {
+__global__ void __launch_bounds__(kAdafactorThreads) adafactor_weights(Ref<float> w, int64_t n, double* parts) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  __shared__ double shared[kThreads];
+  __shared__ double shared[kAdafactorThreads];
   double squares = 0;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n;
-       i += static_cast<int64_t>(gridDim.x) * kThreads)
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * kAdafactorThreads)
     squares += static_cast<double>(value(w, i)) * value(w, i);
   const double total = layerwise_total(squares, shared);
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
 /// Adds up the parts of the blocks before.
-__global__ void __launch_bounds__(kThreads) add_parts(const double* parts, int count, float* out) {
+__global__ void __launch_bounds__(kAdafactorThreads) add_adafactor_parts(const double* parts, int count, float* out) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  __shared__ double shared[kThreads];
+  __shared__ double shared[kAdafactorThreads];
   double sum = 0;
-  for (int b = static_cast<int>(threadIdx.x); b < count; b += kThreads) sum += parts[b];
+  for (int b = static_cast<int>(threadIdx.x); b < count; b += kAdafactorThreads) sum += parts[b];
   const double total = layerwise_total(sum, shared);
   if (threadIdx.x == 0) *out += static_cast<float>(total);
 }
 
-__global__ void __launch_bounds__(kThreads) adafactor_states(AdafactorPlace place, const float* sums, float* states,
-                                                             CudaClip clip, const StepScalars* scalars) {
+__global__ void __launch_bounds__(kAdafactorThreads)
+    adafactor_states(AdafactorPlace place, const float* sums, float* states, CudaClip clip,
+                     const StepScalars* scalars) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x;
   if (i >= place.state_elements() || clip.skips()) return;
   const bool is_row = i < place.p.matrices() * place.p.rows();
   const float mean = sums[place.sums + i] / static_cast<float>(is_row ? place.p.cols() : place.p.rows());
@@ -104,20 +105,21 @@ __global__ void __launch_bounds__(kThreads) adafactor_states(AdafactorPlace plac
 }
 
 /// One block per matrix.
-__global__ void __launch_bounds__(kThreads) adafactor_means(AdafactorPlace place, const float* states, float* means) {
+__global__ void __launch_bounds__(kAdafactorThreads)
+    adafactor_means(AdafactorPlace place, const float* states, float* means) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  __shared__ double shared[kThreads];
+  __shared__ double shared[kAdafactorThreads];
   const int64_t R = place.p.rows();
   double sum = 0;
-  for (int64_t r = threadIdx.x; r < R; r += kThreads) sum += states[place.states + blockIdx.x * R + r];
+  for (int64_t r = threadIdx.x; r < R; r += kAdafactorThreads) sum += states[place.states + blockIdx.x * R + r];
   const double total = layerwise_total(sum, shared);
   if (threadIdx.x == 0) means[place.means + blockIdx.x] = static_cast<float>(total / static_cast<double>(R));
 }
 
 struct CudaVariances {
   AdafactorRule rule;
-  const float* states;  ///< of rows and columns, or of elements before this step
+  const float* states;  ///< states of rows and columns, or of elements before this step
   const float* means;
 
   /// `g`: after clipping; `operand`: the element in the operands.
@@ -133,15 +135,15 @@ struct CudaVariances {
 };
 
 template <class G>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdafactorThreads)
     adafactor_changes(Elements<G> e, CudaVariances variances, const StepScalars* scalars, double* parts) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  __shared__ double shared[kThreads];
+  __shared__ double shared[kAdafactorThreads];
   const float scale = e.clip.scale(), rate = scalars->square_rate;
   double squares = 0;
-  for (int64_t i = e.range.begin + static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < e.range.end;
-       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+  for (int64_t i = e.range.begin + static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x; i < e.range.end;
+       i += static_cast<int64_t>(gridDim.x) * kAdafactorThreads) {
     const float g = e.grad(i, scale);
     const double u = variances.rule.change(g, variances.at(e.place, i, i - e.range.begin + e.range.at, g, rate));
     squares += u * u;
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class G>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdafactorThreads)
     adafactor_update(Elements<G> e, CudaVariances variances, const float* sums, const float* norms, Ref<float> weight,
                      Ref<float> variance_to, const StepScalars* scalars, float rate_scale) {
   wait_for_kernel_before();
@@ -161,8 +163,8 @@ __global__ void __launch_bounds__(kThreads)
   const float decay = 1 - lr * variances.rule.decay;
   const float step = variances.rule.step(sums[e.place.weight_sum()], norms[e.place.index], e.place.p.whole_size(),
                                          fminf(lr, scalars->relative_rate));
-  for (int64_t i = e.range.begin + static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < e.range.end;
-       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+  for (int64_t i = e.range.begin + static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x; i < e.range.end;
+       i += static_cast<int64_t>(gridDim.x) * kAdafactorThreads) {
     const int64_t at = i - e.range.begin + e.range.at;
     const float g = e.grad(i, scale);
     const float variance = variances.at(e.place, i, at, g, rate);
@@ -171,20 +173,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) copy_weights(Ref<float> weight, Ref<bf16> copy, int64_t n) {
+__global__ void __launch_bounds__(kAdafactorThreads) copy_weights(Ref<float> weight, Ref<bf16> copy, int64_t n) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x;
   if (i < n) set(copy, i, value(weight, i));
 }
 
 // Launchers
 
-unsigned blocks_of(int64_t elements, int64_t of_thread = 1) {
-  return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(elements, kThreads * of_thread)));
+unsigned adafactor_blocks(int64_t elements, int64_t of_thread = 1) {
+  return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(elements, kAdafactorThreads * of_thread)));
 }
 unsigned few_blocks(int64_t elements) {
-  return std::min<unsigned>(blocks_of(elements, kLayerwiseElements), kMostLayerwiseBlocks);
+  return std::min<unsigned>(adafactor_blocks(elements, kLayerwiseElements), kMostLayerwiseBlocks);
 }
 
 /// The parameters of which the operands have elements.
@@ -198,7 +200,7 @@ std::vector<Elements<G>> elements_of(const CudaKernelCall& call, int64_t n) {
   return all;
 }
 
-CudaKernel prepare_sums(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_sums(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
     using G = decltype(g);
@@ -206,48 +208,49 @@ CudaKernel prepare_sums(const CudaKernelCall& call) {
             sums = call.out[0].as<float>(), n = call.out[0].size(), adds = call.out[0].accumulate,
             scratch = call.scratch](CudaStream stream) {
       auto* const parts = static_cast<double*>(scratch->memory());
-      if (!adds) launch(zero_sums, blocks_of(n), kThreads, 0, stream, "adafactor_sums", sums, n);
+      if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_sums", sums, n);
       for (const Elements<G>& e : all) {
         const PlacedParameter& p = e.place.p;
         const int64_t width = p.local_cols(), first_row = e.range.begin / width;
         const int64_t rows = (e.range.end - 1) / width - first_row + 1;
         const int64_t columns = p.size() / p.local_rows();
         if (e.place.is_factored()) {
-          launch(adafactor_rows<G>, static_cast<unsigned>(rows), kThreads, 0, stream, "adafactor_sums", e, first_row,
-                 sums);
-          launch(adafactor_columns<G>, blocks_of(columns), kThreads, 0, stream, "adafactor_sums", e, columns, sums);
+          launch(adafactor_rows<G>, static_cast<unsigned>(rows), kAdafactorThreads, 0, stream, "adafactor_sums", e,
+                 first_row, sums);
+          launch(adafactor_columns<G>, adafactor_blocks(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e,
+                 columns, sums);
         }
         const unsigned blocks = few_blocks(e.range.size());
-        launch(adafactor_weights, blocks, kThreads, 0, stream, "adafactor_sums", from(weight, e.range.at),
+        launch(adafactor_weights, blocks, kAdafactorThreads, 0, stream, "adafactor_sums", from(weight, e.range.at),
                e.range.size(), parts);
-        launch(add_parts, 1, kThreads, 0, stream, "adafactor_sums", static_cast<const double*>(parts),
-               static_cast<int>(blocks), sums + e.place.weight_sum());
+        launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_sums",
+               static_cast<const double*>(parts), static_cast<int>(blocks), sums + e.place.weight_sum());
       }
     };
   });
 }
 
-CudaKernel prepare_states(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_states(const CudaKernelCall& call) {
   return [places = adafactor_places(call.attrs), sums = call.in[0].as<const float>(), states = call.out[0].as<float>(),
           means = call.out[1].as<float>(), scalars = call.scalars, clip = CudaClip::of(call)](CudaStream stream) {
     for (const AdafactorPlace& place : places) {
-      launch(adafactor_states, blocks_of(place.state_elements()), kThreads, 0, stream, "adafactor_states", place, sums,
-             states, clip, scalars);
-      launch(adafactor_means, static_cast<unsigned>(place.p.matrices()), kThreads, 0, stream, "adafactor_states", place,
-             static_cast<const float*>(states), means);
+      launch(adafactor_states, adafactor_blocks(place.state_elements()), kAdafactorThreads, 0, stream,
+             "adafactor_states", place, sums, states, clip, scalars);
+      launch(adafactor_means, static_cast<unsigned>(place.p.matrices()), kAdafactorThreads, 0, stream,
+             "adafactor_states", place, static_cast<const float*>(states), means);
     }
   };
 }
 
-bool is_factored(const CudaKernelCall& call) {
+bool has_factors(const CudaKernelCall& call) {
   const std::vector<AdafactorPlace> places = adafactor_places(call.attrs);
   return !places.empty() && places[0].is_factored();
 }
 
-CudaKernel prepare_norms(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_norms(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   const size_t last = call.in.size() - 1;
-  const bool factored = is_factored(call);
+  const bool factored = has_factors(call);
   const CudaVariances variances{AdafactorRule::of(call.attrs), call.in[factored ? last - 1 : last].as<const float>(),
                                 factored ? call.in[last].as<const float>() : nullptr};
   return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
@@ -255,19 +258,20 @@ CudaKernel prepare_norms(const CudaKernelCall& call) {
     return [=, all = elements_of<G>(call, call.in[0].size()), out = call.out[0].as<float>(), n = call.out[0].size(),
             adds = call.out[0].accumulate, scalars = call.scalars, scratch = call.scratch](CudaStream stream) {
       auto* const parts = static_cast<double*>(scratch->memory());
-      if (!adds) launch(zero_sums, blocks_of(n), kThreads, 0, stream, "adafactor_norms", out, n);
+      if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_norms", out, n);
       for (const Elements<G>& e : all) {
         const unsigned blocks = few_blocks(e.range.size());
-        launch(adafactor_changes<G>, blocks, kThreads, 0, stream, "adafactor_norms", e, variances, scalars, parts);
-        launch(add_parts, 1, kThreads, 0, stream, "adafactor_norms", static_cast<const double*>(parts),
-               static_cast<int>(blocks), out + e.place.index);
+        launch(adafactor_changes<G>, blocks, kAdafactorThreads, 0, stream, "adafactor_norms", e, variances, scalars,
+               parts);
+        launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_norms",
+               static_cast<const double*>(parts), static_cast<int>(blocks), out + e.place.index);
       }
     };
   });
 }
 
-CudaKernel prepare_update(const CudaKernelCall& call) {
-  const bool factored = is_factored(call);
+CudaKernel prepare_adafactor_update(const CudaKernelCall& call) {
+  const bool factored = has_factors(call);
   const size_t sums_at = call.in.size() - (factored ? 4 : 2);
   const Ref<float> own = factored ? Ref<float>{} : ref<float>(call.out[1]);
   const CudaVariances variances{AdafactorRule::of(call.attrs),
@@ -281,19 +285,19 @@ CudaKernel prepare_update(const CudaKernelCall& call) {
             scalars = call.scalars,
             rate_scale = static_cast<float>(call.attrs.number("learning_rate_scale", 1.0))](CudaStream stream) {
       for (const Elements<G>& e : all)
-        launch(adafactor_update<G>, few_blocks(e.range.size()), kThreads, 0, stream, "adafactor_update", e, variances,
-               sums, norms, weight, own, scalars, rate_scale);
+        launch(adafactor_update<G>, few_blocks(e.range.size()), kAdafactorThreads, 0, stream, "adafactor_update", e,
+               variances, sums, norms, weight, own, scalars, rate_scale);
       if (copy.p != nullptr && n > 0)
-        launch(copy_weights, blocks_of(n), kThreads, 0, stream, "adafactor_update", weight, copy, n);
+        launch(copy_weights, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_update", weight, copy, n);
     };
   });
 }
 
 }  // namespace
 
-extern const CudaKernels adafactor_cuda = {{"adafactor_sums", prepare_sums},
-                                           {"adafactor_states", prepare_states},
-                                           {"adafactor_norms", prepare_norms},
-                                           {"adafactor_update", prepare_update}};
+extern const CudaKernels adafactor_cuda = {{"adafactor_sums", prepare_adafactor_sums},
+                                           {"adafactor_states", prepare_adafactor_states},
+                                           {"adafactor_norms", prepare_adafactor_norms},
+                                           {"adafactor_update", prepare_adafactor_update}};
 
 }  // namespace trainctl

@@ -428,9 +428,9 @@ extern const OpCases attention_cases = {
                    "s"},
                   {{"attention", {{{2, 3, 18}}, {{3}}}, sinking(of(2))},
                    {"attention_sinks_grad bt(gm),bt(gm),bgrt,(gr)->(gr) sums btm",
-                    "attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
+                    "attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums rm"},
                    "a sink adds up over the rows of its head",
-                   "mr"}},
+                   "mrt"}},
     .shape_errors =
         {{{"attention", {{{2, 3}}}, of(2)}, "attention expects [batch, rows, features], but got [2, 3]"},
          {{"attention", {{{2, 3, 8}}}, of(2)},

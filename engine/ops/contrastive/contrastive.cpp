@@ -97,6 +97,7 @@ TensorId triplets(LossLayers& layers, const LossInputs& inputs, const Attrs& att
 /// The negated log-probability of row i of `keys` for row i of `queries`, times `weight`.
 TensorId log_losses(LayerBuilder& b, TensorId queries, TensorId keys, double temperature, double weight) {
   const TensorId squares = square_norm(b, queries, true, "query");
+  b.share_factors(keys, 1, queries, 1);  // the features, over which the product sums
   const TensorId inverse = loss_node(b, "pow", {squares}, {{"exponent", -0.5}}, "query.inverse");
   const TensorId query = loss_node(b, "mul", {queries, inverse}, {}, "query");
   const TensorId key = normalized(b, keys, "key");

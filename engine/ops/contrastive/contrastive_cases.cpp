@@ -12,7 +12,7 @@ Outputs row_index(const Inputs& in, const Attrs&) {
 }  // namespace
 
 extern const OpCases contrastive_cases = {
-    .rows = {{"row_index", {{{12}}}, {}, {{12}}}, {"row_index", {{{7}}}, {}, {{7}}}},
+    .rows = {{"row_index", {fixed({12})}, {}, {{12}}}, {"row_index", {fixed({7})}, {}, {{7}}}},
     .references = {{"row_index", row_index}},
     .rules = {{{"row_index", {{{6}}}}, "a->a", "", {{6}}}},
     .shape_errors = {{{"row_index", {{{2, 3}}}}, "row_index expects [n], but got [2, 3]"}},

@@ -46,10 +46,10 @@ TensorId emit_conv3d(LayerContext& layer) {
   const int64_t channels = layer.attrs.integer("channels"), depth = x[2] + 2 * padding[0];
   const int64_t slices = (depth - kernel[0]) / stride[0] + 1;
   LayerBuilder& b = layer.builder;
-  const Shape shape = {channels, x[1], kernel[0], kernel[1], kernel[2]};
+  // With the depth merged into the channels, as the slices are: the same elements in the same order.
+  const Shape shape = {channels, x[1] * kernel[0], kernel[1], kernel[2]};
   const Init init = linear_init(num_elements(shape) / channels);
   const TensorId w = layer.weight(shape, init);
-  const Shape flat = {channels, x[1] * kernel[0], kernel[1], kernel[2]};
   TensorId padded = layer.inputs[0];
   if (padding[0] > 0) {
     const Ints around = {0, 0, padding[0], 0, 0};
@@ -59,7 +59,7 @@ TensorId emit_conv3d(LayerContext& layer) {
                      {"dilation", Ints{1, 1}},
                      {"padding", Ints{padding[1], padding[1], padding[2], padding[2]}},
                      {"groups", int64_t{1}}};
-  TensorId of_images = -1, first_part = -1, first = -1;
+  TensorId first_part = -1, first = -1;
   std::vector<TensorId> made;
   for (int64_t t = 0; t < slices; ++t) {
     const std::string number = std::to_string(t);
@@ -70,13 +70,11 @@ TensorId emit_conv3d(LayerContext& layer) {
                     "part" + number, first_part)[0];
     const Shape images = {x[0], x[1] * kernel[0], x[3], x[4]};
     const TensorId merged = b.emit("reshape", {part}, {{"shape", images}}, "images" + number)[0];
+    const TensorId y = b.emit("conv2d", {merged, w}, window, "conv" + number, first)[0];
     if (t == 0) {
       first_part = part;
-      for (const size_t d : {1u, 2u}) b.share_factors(w, d, part, d);
-      of_images = b.emit("reshape", {w}, {{"shape", flat}}, "kernel")[0];
+      first = y;
     }
-    const TensorId y = b.emit("conv2d", {merged, of_images}, window, "conv" + number, first)[0];
-    if (t == 0) first = y;
     Shape of_slice = b.shape(y);
     of_slice.insert(of_slice.begin() + 2, 1);
     made.push_back(b.emit("reshape", {y}, {{"shape", of_slice}}, "slice" + number)[0]);
@@ -97,7 +95,8 @@ Field of_three(const char* name, const char* doc) {
 extern const LayerDef conv3d_layer = {
     .name = "conv3d",
     .doc =
-        "Convolution of volumes [n, c, depth, height, width], with a weight of [channels, c, kernel, kernel, kernel].",
+        "Convolution of volumes [n, c, depth, height, width], with a weight of [channels, c * kernel, kernel, kernel]: "
+        "that of PyTorch with the first two dims of its windows merged.",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
                of_three("stride", "Distance between windows").defaults(Ints{1}).at_least(1).at_most(kMaxSize),

@@ -44,7 +44,7 @@ std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
 
 const int64_t kParts = 4;  // of an example's row
 
-/// The last dims, and those of the scale and the shift, as one.
+/// The last dims as one. The scale and the shift have one dim, too: the elements of PyTorch in the same order.
 TensorId emit_over_dims(LayerContext& layer, int64_t count, const Attrs& attrs) {
   const Shape shape = layer.shape();
   const size_t rows = shape.size() - static_cast<size_t>(std::min<int64_t>(count, static_cast<int64_t>(shape.size())));
@@ -55,11 +55,7 @@ TensorId emit_over_dims(LayerContext& layer, int64_t count, const Attrs& attrs) 
   Shape flat(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(rows));
   flat.push_back(num_elements(normalised));
   std::vector<TensorId> inputs = {b.emit("reshape", {layer.inputs[0]}, {{"shape", flat}}, "rows")[0]};
-  for (const TensorId parameter : layer.with_affine({}, normalised)) {
-    for (size_t d = 0; d < normalised.size(); ++d) b.share_factors(parameter, d, layer.inputs[0], rows + d);
-    inputs.push_back(
-        b.emit("reshape", {parameter}, {{"shape", Shape{flat.back()}}}, inputs.size() == 1 ? "scale" : "shift")[0]);
-  }
+  inputs = layer.with_affine(std::move(inputs), {flat.back()});
   const TensorId y = b.emit("layer_norm", inputs, attrs, "normalised")[0];
   return b.emit("reshape", {y}, {{"shape", shape}})[0];
 }
@@ -203,12 +199,15 @@ extern const OpDef layer_norm_param_grad_op = {
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
     .doc = "Normalises over the last dim, or over several of the last dims.",
-    .fields = {eps_field(),
-               integer("dims", "Number of last dims over which to normalise; the scale and the shift have these dims.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMaxDims),
-               affine_field(), scale_init_field(), shift_init_field()},
+    .fields =
+        {eps_field(),
+         integer(
+             "dims",
+             "Number of last dims over which to normalise; the scale and the shift have one dim with as many elements.")
+             .defaults(int64_t{1})
+             .at_least(1)
+             .at_most(kMaxDims),
+         affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {
           const Attrs attrs{{"eps", layer.attrs.number("eps")}};

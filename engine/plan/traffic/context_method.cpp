@@ -21,7 +21,7 @@ struct Exchange {
   double forward_seconds = 0, backward_seconds = 0;
   int64_t key_heads = 1;
   bool is_causal = false, is_balanced = false;
-  double groups = 1;  ///< of pieces of rows (ops/row_order.h)
+  double groups = 1;  ///< groups of pieces of rows (ops/row_order.h)
 };
 
 class MethodCosts {

@@ -1,5 +1,5 @@
-// What a search has tried and may still try: every phase of the search (find_plan.cpp, recompute_in_some_blocks.cpp,
-// single_changes.cpp) tries plans through one PlanTrials.
+// The plans that a search has tried and may still try: every phase of the search (find_plan.cpp,
+// recompute_in_some_blocks.cpp, single_changes.cpp) tries plans through one PlanTrials.
 #pragma once
 
 #include <cstddef>

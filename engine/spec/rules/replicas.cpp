@@ -9,7 +9,7 @@
 namespace trainctl::rules {
 namespace {
 
-/// What needs steps that all ranks share is not for replicas that train on their own.
+/// Features that need steps of all ranks together are errors for replicas that train on their own.
 void replicas_share_no_steps(RuleContext& r) {
   const JobSpec& job = r.job;
   const auto unsupported = [&](bool is_set, const std::string& field, const std::string& why, const std::string& hint) {
@@ -26,6 +26,13 @@ void replicas_share_no_steps(RuleContext& r) {
   unsupported(job.optimizer.type == "schedule_free_adamw", "optimizer.type",
               "the outer weights of parallel.local_steps are used in place of the average of schedule_free_adamw",
               "set optimizer.type: adamw");
+  unsupported(job.optimizer.type == "adafactor", "optimizer.type",
+              "the ranks of all replicas would add up the sums of adafactor in every step",
+              "set optimizer.type: adamw");
+  unsupported(job.optimizer.state_type != StateType::fp32, "optimizer.state_type",
+              "checkpoints keep the states of each replica in fp32", "remove it");
+  unsupported(job.train.on_spike.has_value(), "train.on_spike", "each replica has its own gradients in every step",
+              "remove it");
   unsupported(job.train.histograms > 0, "train.histograms", "each replica has its own weights until they synchronize",
               "set histograms: 0");
   unsupported(job.train.fingerprints > 0, "train.fingerprints",

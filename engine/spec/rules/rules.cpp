@@ -1,4 +1,4 @@
-// What the rules of several sections share.
+// Functions that the rules of several sections share.
 #include "engine/spec/rules/rules.h"
 
 #include <algorithm>

@@ -33,7 +33,8 @@ void schedule_fits(RuleContext& r, const ScheduleSpec& s, const std::string& pat
   if (total > 0 && s.warmup_steps >= total)
     r.wrong(path + ".warmup_steps",
             "the warm-up of " + number(s.warmup_steps) + " steps is not shorter than " + length);
-  if (s.min > s.base)
+  const bool may_rise = s.type == "linear" && !s.path.empty();  // a segment before another one
+  if (s.min > s.base && !may_rise)
     r.wrong(path + ".min", "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
 }
 

@@ -81,7 +81,7 @@ Json checkpoint_report(const PlannedJob& job) {
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
   for (int rank = 0; rank < job.spec.processes(); ++rank) {
-    const Program program = of_process(states.compile(rank_of_program(job.plan, rank)), job.plan, rank, false);
+    const Program program = of_process(states.compile(rank_of_program(job.plan, rank)), job.plan, rank);
     const int64_t of_rank = state_image_bytes(program);
     if (integrated && whole.num_tensors() < job.plan.variables.size()) whole.add(program);
     rows.add(rank, of_rank);

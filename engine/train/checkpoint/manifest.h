@@ -93,7 +93,7 @@ struct Manifest {
   std::vector<double> epoch_metric_sums;                ///< the same for each metric of the job
   bool is_finite = true;                                ///< whether all losses of the run so far are finite
   std::vector<std::pair<std::string, double>> metrics;  ///< values of a validation after this step; may be empty
-  std::optional<PlateauState> plateau;                  ///< of a learning rate that falls on a plateau
+  std::optional<PlateauState> plateau;                  ///< for a learning rate that falls on a plateau
   BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none

@@ -9,6 +9,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/compile/last_norms.h"
+#include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/moe/expert_load.h"
@@ -123,7 +125,12 @@ std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
     const OptimizerSpec& spec = job.spec.optimizer;
     const Optimizer optimizer =
         optimizer_of(spec, group->second, uses_companion(job.graph, spec, v.tensor, group->second));
-    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
+    for (const std::string& slot : optimizer.states()) {
+      if (keeps_codes(spec, shape))
+        for (const auto& [name, of_slot] : coded_states(slot, shape)) state[{tensor.name, name}] = of_slot;
+      else
+        state[{tensor.name, slot}] = shape;
+    }
     if (const ParameterSums* sums = optimizer.def.sums; sums != nullptr && sums->states != nullptr)
       for (const auto& [slot, of_slot] : sums->states(shape)) state[{tensor.name, slot}] = of_slot;
     if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
@@ -154,6 +161,7 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
     if (of_table && of_table->slot == kIdsSlot) continue;  // what these rows have follows
     const StateKey key{tensor.name, of_table ? std::string(of_table->slot) : tensor.slot};
     there.insert(key);
+    if (key.second == kNormsSlot) continue;  // a run may begin to look for spikes, or stop
     const auto at = wanted.find(key);
     const bool is_of_other = slot_of_first_replica(key.second) != key.second;
     if (at == wanted.end() && is_of_other && job.plan.has_replicas()) continue;  // there were more replicas

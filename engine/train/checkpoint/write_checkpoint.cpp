@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/link_file.h"
+#include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/data/order.h"
@@ -51,7 +52,7 @@ void require_finite(const SafetensorsHeader& header, std::span<const std::byte> 
 /// Collects the pieces of all ranks' files by tensor.
 class Tensors {
  public:
-  explicit Tensors(const PlannedJob& job) {
+  explicit Tensors(const PlannedJob& job) : states_(kept_state(job)) {
     for (const VariablePlan& v : job.plan.variables) shapes_[job.graph.tensors[v.tensor].name] = v.global_shape;
   }
 
@@ -60,7 +61,8 @@ class Tensors {
     // Rows of a table are tensors of their own, whole in the file of their server.
     // Sums over rows or columns have shapes of their own, and one rank writes them as a whole.
     const bool is_whole = parse_table_slot(piece.slot) || !piece.box;
-    const Shape& shape = is_whole ? entry.shape : shapes_.at(piece.name);
+    const auto known = states_.find({piece.name, piece.slot});
+    const Shape& shape = is_whole ? entry.shape : known != states_.end() ? known->second : shapes_.at(piece.name);
     const auto [at, is_new] = index_.try_emplace({piece.name, piece.slot}, all_.size());
     if (is_new) all_.push_back({piece.name, piece.slot, dtype_of(entry.type), shape, {}});
     all_[at->second].pieces.push_back({file, piece.box ? *piece.box : whole_box(shape)});
@@ -69,6 +71,7 @@ class Tensors {
   std::vector<StoredTensor> take() { return std::move(all_); }
 
  private:
+  const std::map<StateKey, Shape> states_;
   std::map<std::string, Shape> shapes_;
   std::map<std::pair<std::string, std::string>, size_t> index_;
   std::vector<StoredTensor> all_;

@@ -104,7 +104,8 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   const int64_t elements = num_elements(operand.global_shape);
   check(elements % part.sample_elements == 0, "a micro-batch must have whole samples");
   const int64_t whole_rows = elements / part.sample_elements;
-  check(batch / options_.micro_batches == whole_rows, "a load must state the whole micro-batch");
+  const int64_t of_replica = batch / options_.replicas;
+  check(of_replica / options_.micro_batches == whole_rows, "a load must state the whole micro-batch");
 
   int64_t begin = elements, end = 0;
   for_each_stretch(load, [&](int64_t, int64_t in_whole, int64_t length) {
@@ -118,7 +119,7 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
     part.rows = whole_rows;
   }
   part.first_element = first * part.sample_elements;
-  part.first_row = std::max(load.micro_batch, 0) * whole_rows + first;
+  part.first_row = options_.replica * of_replica + std::max(load.micro_batch, 0) * whole_rows + first;
   const bool whole_samples =
       part.rows * part.sample_elements == num_elements(operand.shape) && !load.attrs.has(kRowOrder);
   check(!as_bytes || (whole_samples && from.type == ElementType::u8), "a device can map only bytes of whole samples");

@@ -26,6 +26,8 @@ struct BatchLayoutOptions {
   /// Label of rows that only fill a batch up: i32 labels have this value, f32 ones nan.
   std::optional<int32_t> no_label;
   std::vector<std::string> labels = {"label"};  ///< the sample fields that are labels
+  /// parallel.local_steps: the program's batch is this part of the rows of the batch.
+  int replica = 0, replicas = 1;
 };
 
 class BatchLayout {
@@ -105,7 +107,7 @@ class BatchLayout {
   int64_t mixed_samples_ = 0;  ///< in the staging memory: those of rows_
   int documents_ = -1;         ///< the field whose documents are put in another order; -1: none
   RowOrder documents_order_;
-  std::vector<size_t> ordered_fields_;  ///< those with the same rows, besides documents_
+  std::vector<size_t> ordered_fields_;  ///< fields with the same rows, in addition to documents_
 };
 
 }  // namespace trainctl

@@ -50,8 +50,8 @@ class ClassTextSet final : public Dataset {
   std::unique_ptr<Tokenizer> tokenizer_;
   DocumentIndex index_;
   std::vector<SampleField> fields_;
-  std::vector<int32_t> adapters_;  ///< of each text (adapters.field); empty: the set has none
-  std::vector<int32_t> last_;  ///< the token that the tokenizer adds at the end of a text, if any
+  std::vector<int32_t> adapters_;  ///< one per text (adapters.field); empty: the set has none
+  std::vector<int32_t> last_;      ///< the token that the tokenizer adds at the end of a text, if any
 };
 
 }  // namespace trainctl

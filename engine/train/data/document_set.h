@@ -110,7 +110,7 @@ class DocumentSet final : public Dataset {
   DocumentIndex index_;
   TokenCache tokens_;
   std::vector<std::vector<RowPart>> rows_;  ///< empty: row i has document i
-  std::vector<int32_t> adapters_;           ///< of each document; empty: the set has none
+  std::vector<int32_t> adapters_;           ///< one per document; empty: the set has none
   std::vector<SampleField> fields_;
   std::string packing_, filter_;
   bool deduplicates_ = false;

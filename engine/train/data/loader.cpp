@@ -76,7 +76,7 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
       seed_(seed),
       layout_(*set_, spec.batch, program, options.layout != nullptr ? *options.layout : input_layout(program),
               {options.micro_batches, options.full_batch, mixing_ ? &*mixing_ : nullptr, options.no_label,
-               options.labels}) {
+               options.labels, options.replica, options.replicas}) {
   block_bytes_ = options.layout != nullptr ? options.layout->bytes : input_layout(program).bytes;
   claimed_rows_ = std::max<int64_t>(1, kClaimedBytes / std::max<int64_t>(1, layout_.sample_bytes()));
   if (!options_.allocate) options_.allocate = allocate_on_heap;
@@ -326,6 +326,33 @@ int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) 
                              [ignored = *options_.ignored_label](int32_t value) { return value != ignored; });
   }
   return counted;
+}
+
+std::string Loader::extreme_sample() const {
+  constexpr float kMost = 1e18f;  // of larger ones the square is infinite
+  const Batch& batch = batch_at(released_);
+  const std::vector<SampleField>& fields = set_->fields();
+  ReadState state;
+  set_->prepare(state);
+  std::vector<std::vector<std::byte>> bytes;
+  for (const SampleField& field : fields) bytes.emplace_back(static_cast<size_t>(field.bytes()));
+  std::vector<void*> to;
+  for (size_t f = 0; f < fields.size(); ++f) to.push_back(fields[f].is_integer ? nullptr : bytes[f].data());
+  std::vector<float> values;
+  for (size_t row = 0; row < batch.samples.size(); ++row) {
+    state.rng = SampleRng(seed_, batch.passes[row], batch.samples[row]);
+    set_->read(batch.samples[row], state, to);
+    for (size_t f = 0; f < fields.size(); ++f) {
+      if (to[f] == nullptr) continue;
+      values.resize(static_cast<size_t>(fields[f].elements()));
+      load_field(fields[f], to[f], DType::f32, values.data());
+      const auto found = std::find_if(values.begin(), values.end(), [](float v) { return !(std::fabs(v) <= kMost); });
+      if (found != values.end())
+        return fields[f].name + " of " + set_->where(batch.samples[row]) + " contains " +
+               to_string(Value(static_cast<double>(*found)));
+    }
+  }
+  return "";
 }
 
 std::optional<Loader::Ahead> Loader::look_ahead() {

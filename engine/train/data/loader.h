@@ -42,6 +42,7 @@ struct LoaderOptions {
   /// kEnd of BatchBoard. One worker at a time calls it.
   std::function<int64_t()> claim;
   int micro_batches = 1;
+  int replica = 0, replicas = 1;  ///< BatchLayoutOptions
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
   /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
@@ -93,6 +94,9 @@ class Loader {
   /// samples without those that fill it up.
   int64_t oldest_labels() const { return batch_at(released_).labels; }
   int64_t oldest_samples() const { return batch_at(released_).own_rows; }
+  /// The first sample of the batch that release_step releases next with a value that is not finite, or whose square is
+  /// not: "data of train.csv:17 is nan"; "" if there is none. Reads the samples of all ranks again.
+  std::string extreme_sample() const;
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
   /// The current number of workers, and of batches that they may read ahead.

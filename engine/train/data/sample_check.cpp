@@ -82,11 +82,13 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
   return {};
 }
 
-/// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length.
+/// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length, and
+/// adapters are checked as they are read.
 std::optional<Stray> first_stray_of_documents(const DatasetSpec& spec, const IndexUse& use) {
   const int64_t largest =
       of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })->vocabulary_size() - 1;
-  if (use.input == "documents" || use.accepts(largest)) return {};
+  const bool has_tokens = use.input != "documents" && !(spec.has_adapters() && use.input == spec.adapter_field);
+  if (!has_tokens || use.accepts(largest)) return {};
   return Stray{static_cast<int32_t>(largest), fmt::format("the tokenizer {} has token {}", spec.tokenizer, largest)};
 }
 

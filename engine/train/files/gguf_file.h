@@ -52,7 +52,7 @@ class GgufWriter {
 
  private:
   std::vector<GgufTensor> tensors_;
-  std::vector<int64_t> places_;  ///< of the tensors in the file
+  std::vector<int64_t> places_;  ///< the tensors' places in the file
   int64_t bytes_ = 0;
   DiskFile file_;
 };

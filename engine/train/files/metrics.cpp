@@ -151,8 +151,9 @@ std::vector<std::string> text_lines(const ValidationReport& report) {
 }
 
 std::string not_finite_line(const StepReport& report) {
-  return fmt::format("loss is {} since step {} (epoch {}, step {})", not_finite_name(static_cast<double>(report.loss)),
-                     report.run_step, report.epoch, report.step);
+  return fmt::format("loss is {} since step {} (epoch {}, step {}){}",
+                     not_finite_name(static_cast<double>(report.loss)), report.run_step, report.epoch, report.step,
+                     report.sample.empty() ? "" : ": " + report.sample);
 }
 
 nlohmann::ordered_json start_up_json(const StartUpClock& clock) {

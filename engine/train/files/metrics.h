@@ -41,6 +41,7 @@ struct StepReport {
   bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
   bool is_first_not_finite = false;  ///< the loss is nan or infinite, and no earlier one of the run was
+  std::string sample = {};           ///< then: Loader::extreme_sample
   MetricValues metrics;
   double learning_rate = 0;
   /// Seconds of this step, loading included; steps between two reads of the losses share theirs evenly.
@@ -71,7 +72,7 @@ struct ValidationReport {
   int64_t samples = 0;
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
   BestValues best;       ///< best of the run so far, this one and those before resumes included
-  PlateauState plateau;  ///< of a learning rate that falls on a plateau, after this validation
+  PlateauState plateau;  ///< after this validation, for a learning rate that falls on a plateau
   double seconds = 0;
   std::vector<ValidationText> texts;  ///< only on rank 0
 

@@ -57,7 +57,8 @@ void add_loads(const std::string& bytes, LoadsOfLayers& loads) {
 
 bool reports_expert_loads(const PlannedJob& job) {
   const std::vector<Tensor>& tensors = job.graph.tensors;
-  return job.spec.servers() == 0 && std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
+  const bool is_shared = job.spec.servers() == 0 && !job.plan.has_replicas();  // replicas have loads of their own
+  return is_shared && std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
            return tensor.kind == TensorKind::state && is_expert_load(tensor.name);
          });
 }

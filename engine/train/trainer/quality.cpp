@@ -58,7 +58,7 @@ double mean_f1(const std::vector<ClassQuality>& classes) {
 }
 
 /// Leaves out classes that no label and no answer has, such as outputs beyond the classes of the data.
-void drop_unused(Quality& quality, Scores& scores) {
+void leave_out_unused(Quality& quality, Scores& scores) {
   const auto is_used = [](const ClassQuality& one) { return one.samples > 0 || one.predicted > 0; };
   std::vector<size_t> used;
   for (size_t c = 0; c < quality.classes.size(); ++c)
@@ -119,7 +119,7 @@ Quality quality_of_classes(Answers& answers) {
     }
   }
   if (quality.samples == 0) return quality;
-  drop_unused(quality, scores);
+  leave_out_unused(quality, scores);
   quality.worst = worst.take();
   quality.values.emplace_back("accuracy", static_cast<double>(correct) / static_cast<double>(quality.samples));
   quality.values.emplace_back("f1", mean_f1(quality.classes));

@@ -43,6 +43,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
   try {
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
     options.micro_batches = job.plan.micro_batches;
+    options.replica = program.replica;
+    options.replicas = program.replicas;
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");
@@ -136,6 +138,10 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   }
   if (synchronization_ && first_step_ == 0) begin_outer_weights(program, *executor_);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
+  if (const auto& spike = job.spec.train.on_spike; spike && spike->then == "rollback" && job.graph.trains()) {
+    snapshot_.emplace(program);
+    max_ahead_ = 1;  // the step after a spike starts from another state
+  }
   LoaderOptions loading;
   loading.first_step = first_step_;
   loading.batches_in_use = max_ahead_;
@@ -200,6 +206,7 @@ bool Trainer::must_synchronize() const {
 
 /// No step of the training may be unfinished.
 void Trainer::synchronize() {
+  for (StateObserver* observer : observers_.of_state()) observer->before_synchronization(*executor_);
   run_beside(*synchronization_, no_inputs_, started_);
   synchronized_ = started_;
 }
@@ -220,6 +227,7 @@ void Trainer::start_steps() {
       break;
     }
     if (started_ == finished_) last_ = Clock::now();
+    if (snapshot_) take_snapshot();
     for (StateObserver* observer : observers_.of_state()) observer->before_step(started_, *executor_);
     start_step();
   }
@@ -260,7 +268,9 @@ void Trainer::validate() {
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
   report.is_whole_epoch = report.epoch_step == steps_per_epoch();
   best_ = report.best = best_after(best_, report);
-  if (const ScheduleSpec& rate = job_.spec.optimizer.learning_rate; rate.is_plateau())
+  // The validation at the end of a run is not one of those that a longer run would make.
+  if (const ScheduleSpec& rate = job_.spec.optimizer.learning_rate;
+      rate.is_plateau() && job_.spec.validation->is_due(started_, steps_per_epoch()))
     plateau_ = plateau_after(rate, plateau_, *report.value(rate.metric));
   report.plateau = plateau_;
   end_by_rule(report);
@@ -330,6 +340,22 @@ void Trainer::report_skipped() {
   for (TrainObserver* observer : observers_.all()) observer->on_skipped(finished_, skipped);
 }
 
+/// Before the first step, and where checkpoints by steps are due.
+void Trainer::take_snapshot() {
+  if (started_ == first_step_ || started_ % job_.spec.train.saving().every_steps == 0)
+    snapshot_->take(started_, *executor_);
+}
+
+/// All ranks have the same norm of gradients, and return together.
+void Trainer::roll_back(const StepReport& report) {
+  const auto of = std::find_if(program_.metrics.begin(), program_.metrics.end(),
+                               [](const ReportedMetric& metric) { return metric.name == kSkippedMetric; });
+  check(of != program_.metrics.end(), "with on_spike a step reports whether it was skipped");
+  if (report.metrics.values[static_cast<size_t>(of - program_.metrics.begin())] == 0) return;
+  snapshot_->put_back(*executor_);
+  for (TrainObserver* observer : observers_.all()) observer->on_rollback(report.run_step, snapshot_->step());
+}
+
 StepReport Trainer::finish_step() {
   StepReport report = report_of(finished_);
   std::array<float, kMostMetrics> sums{};
@@ -342,6 +368,8 @@ StepReport Trainer::finish_step() {
   report.loss = total_loss(report.loss, program_.metrics, sums);
   if (exchange_ != nullptr) exchange_->after_batch(report);
   if (finished_ == first_step_) finish_start_up();
+  if (snapshot_) roll_back(report);
+  if (is_finite_ && report.has_loss && !std::isfinite(report.loss)) report.sample = loader_->extreme_sample();
   loader_->release_step();
   ++finished_;
   report_skipped();

@@ -21,6 +21,7 @@
 #include "engine/train/files/metrics.h"
 #include "engine/train/trainer/evaluator.h"
 #include "engine/train/trainer/learning_rate.h"
+#include "engine/train/trainer/state_snapshot.h"
 #include "engine/train/trainer/train_observer.h"
 
 namespace trainctl {
@@ -122,6 +123,8 @@ class Trainer {
   void start_step();
   void finish_steps();
   StepReport finish_step();
+  void take_snapshot();
+  void roll_back(const StepReport& report);
   void finish_start_up();
   void report_skipped();
   void end_not_finite(const StepReport& report);
@@ -155,11 +158,12 @@ class Trainer {
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;
+  std::optional<StateSnapshot> snapshot_;  ///< state of the last checkpoint by steps (train.on_spike: then: rollback)
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
   std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
   int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
-  HostBlock no_inputs_;             ///< of averages_ and synchronization_
+  HostBlock no_inputs_;             ///< inputs of averages_ and synchronization_
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 

@@ -192,7 +192,7 @@ class RankThreads {
  private:
   /// Executors and communicators live until every rank has ended, since ranks read each other's arenas.
   struct Rank {
-    std::vector<RecordedCall> calls;  ///< of the current step
+    std::vector<RecordedCall> calls;  ///< calls of the current step
     std::unique_ptr<Communicator> comm;
     std::unique_ptr<StateReader> reader;
     std::unique_ptr<Trainer> trainer;

@@ -40,6 +40,11 @@ PLANS = {"one rank": ONE,
          "pipeline": {"launch.ranks": 2, "parallel": {"mode": "semi_auto_parallel", "stages": 2, "micro_batches": 2,
                                                       "stage_config": {"layer1": 0, "act": 0, "layer2": 1}}}}
 
+# Matrices are cut by rows and columns too.
+CUTS = {"rows cut": {"launch.ranks": 2, "parallel": {"mode": "semi_auto_parallel", "strategies": {"layer1": [[1, 1], [2, 1]]}}},
+        "columns cut, sharded": {"launch.ranks": 4, "parallel": {"mode": "semi_auto_parallel", "optimizer_shard": {"level": 2, "min_kb": 0},
+                                                                 "strategies": {"layer2": [[2, 2], [1, 2]]}}}}
+
 
 class Trained:
     """The final weights of a job, and the rows of its metrics."""
@@ -214,6 +219,13 @@ def schedule_free_adamw(lr=0.003, betas=(0.9, 0.999), eps=1e-8, decay=0.01):
     return change
 
 
+ADAFACTOR_EPS = float(np.finfo(np.float32).eps)  # the default of PyTorch for f32 weights
+
+
+def adafactor(p):
+    return torch.optim.Adafactor(p, 0.1, eps=(ADAFACTOR_EPS, 1e-3), weight_decay=0.01)
+
+
 def data_of(seed, shape=(IN,), out=(OUT,)):
     random = np.random.default_rng(seed)
     return (random.standard_normal((SAMPLES, *shape)).astype(np.float32).astype(np.float64),
@@ -240,6 +252,9 @@ def optimizers():
         "lars": ({"type": "lars", "weight_decay": 0.01, "trust_coefficient": 0.02, "learning_rate": 0.3}, lambda p: PerParameter(p, lars())),
         "muon": ({"type": "muon", "weight_decay": 0.1}, lambda p: PerParameter(p, muon())),
         "schedule_free_adamw": ({"type": "schedule_free_adamw", "weight_decay": 0.01}, lambda p: PerParameter(p, schedule_free_adamw())),
+        "adafactor": ({"type": "adafactor", "weight_decay": 0.01, "learning_rate": 0.1}, adafactor),
+        "adafactor, limited updates": ({"type": "adafactor", "max_update_rms": 1.5, "beta2_decay": -0.6, "learning_rate": 0.05},
+                                       lambda p: t.Adafactor(p, 0.05, beta2_decay=-0.6, eps=(ADAFACTOR_EPS, 1e-3), d=1.5)),
         "adamw, clipped by parameter": ({"type": "adamw", "clip_parameter_norm": 0.02}, lambda p: t.AdamW(p, 0.003, weight_decay=0)),
         "adamw, clipped by value": ({"type": "adamw", "clip_value": 0.02}, lambda p: t.AdamW(p, 0.003, weight_decay=0)),
     }
@@ -256,7 +271,8 @@ def optimizers():
         single = reference(mlp, mse, {key: value.float() for key, value in start.items()}, data.astype(np.float32), label.astype(np.float32), 100, make, clip)[0]
         cost = max(float((single[key] - value).detach().abs().max()) / max(1.0, float(value.detach().abs().max())) for key, value in weights.items())
         tolerance = max(1e-6, 2 * cost)
-        for plan, changes in PLANS.items():
+        plans = PLANS | CUTS if fields["type"] == "adafactor" else PLANS
+        for plan, changes in plans.items():
             if whole and plan == "sharded, level 3":
                 continue  # an error of `check`
             trained = Trained(MLP, "mse", {"learning_rate": 0.003, **fields}, start, data, label, 100, changes)
@@ -337,6 +353,9 @@ def schedules():
             scheduler.step()
         return values
 
+    def rates_of_segments(milestones, make):
+        return rates(lambda o: s.SequentialLR(o, make(o), milestones))
+
     cases = {
         "linear": ({"type": "linear", "min": 0.001}, rates(lambda o: s.LinearLR(o, 1.0, 0.1, steps))),
         "linear to 0 before the end": ({"type": "linear", "total_steps": 30}, rates(lambda o: s.PolynomialLR(o, 30, 1.0))),
@@ -356,6 +375,10 @@ def schedules():
                 [0.01 * (t + 1) / 4 if t < 4 else 0.01 if t <= 30 else 0.01 - 0.009 * (t - 30) / 10 for t in range(steps)]),
         "wsd, sqrt": ({"type": "wsd", "decay_steps": 10, "decay_shape": "sqrt"},
                       [0.01 if t <= 30 else 0.01 * (1 - math.sqrt((t - 30) / 10)) for t in range(steps)]),
+        "segments": ({"type": "segments", "segments": [{"steps": 8, "type": "linear", "base": 0.002, "min": 0.01}, {"steps": 20, "type": "exponential",
+                                                        "gamma": 0.9, "decay_steps": 1}, {"type": "cosine", "base": 0.003, "min": 0.001}]},
+                     rates_of_segments([8, 28], lambda o: [s.LinearLR(o, 0.2, 1.0, 8), s.ExponentialLR(o, 0.9),
+                                                           s.LambdaLR(o, lambda t: 0.1 + 0.1 * (1 + math.cos(math.pi * t / 12)))])),
         "piecewise": ({"type": "piecewise", "points": [5, 10, 30], "rates": [0.001, 0.02, 0.0]},
                       [0.001 if t < 5 else np.interp(t, [5, 10, 30], [0.001, 0.02, 0.0]) for t in range(steps)]),
     }

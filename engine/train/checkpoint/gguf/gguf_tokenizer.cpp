@@ -51,7 +51,8 @@ std::vector<nlohmann::json> steps_of(const nlohmann::json& part, const char* lis
 }
 
 bool has_step(const std::vector<nlohmann::json>& steps, const char* type) {
-  return std::any_of(steps.begin(), steps.end(), [&](const nlohmann::json& step) { return field_or(step, "type", "") == type; });
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const nlohmann::json& step) { return field_or(step, "type", "") == type; });
 }
 
 /// llama.cpp's name for the way in which a text is split before BPE.
@@ -62,8 +63,9 @@ std::string split_name(const std::vector<nlohmann::json>& steps) {
     const std::string regex = pattern.is_object() ? field_or(pattern, "Regex", "") : "";
     if (regex == kLlama3Pattern) return "llama-bpe";
     if (regex == kQwen2Pattern) return "qwen2";
-    refuse_tokenizer("gguf has no name for the pre-tokenizer that splits at " + (regex.empty() ? pattern.dump() : regex),
-           "supported: those of GPT-2, Llama 3, Qwen 2 and SmolLM");
+    refuse_tokenizer(
+        "gguf has no name for the pre-tokenizer that splits at " + (regex.empty() ? pattern.dump() : regex),
+        "supported: those of GPT-2, Llama 3, Qwen 2 and SmolLM");
   }
   return has_step(steps, "Digits") ? "smollm" : "gpt-2";
 }
@@ -79,11 +81,11 @@ class TokenizerReader {
         kinds_(static_cast<size_t>(vocab), kUnused) {
     if (tokenizer_.empty())
       refuse_tokenizer(folder + " has no tokenizer.json, from which gguf gets its tokens",
-             "set weights.from to a model folder with its tokenizer, or give one with --tokenizer");
+                       "set weights.from to a model folder with its tokenizer, or give one with --tokenizer");
     model_ = tokenizer_.value("model", nlohmann::json::object());
     if (field_or(model_, "type", "BPE") != "BPE")
       refuse_tokenizer("gguf export supports BPE tokenizers, not " + field_or(model_, "type", ""),
-             "export a model folder with -o FOLDER/");
+                       "export a model folder with -o FOLDER/");
     steps_ = steps_of(tokenizer_.value("pre_tokenizer", nlohmann::json()), "pretokenizers");
   }
 
@@ -91,7 +93,8 @@ class TokenizerReader {
     add_vocabulary();
     const bool is_bytes = has_step(steps_, "ByteLevel");
     if (!is_bytes && !field_or(model_, "byte_fallback", false))
-      refuse_tokenizer("gguf export supports BPE over bytes, or with byte_fallback", "export a model folder with -o FOLDER/");
+      refuse_tokenizer("gguf export supports BPE over bytes, or with byte_fallback",
+                       "export a model folder with -o FOLDER/");
     add("ggml.model", std::string(is_bytes ? "gpt2" : "llama"));
     if (is_bytes)
       add("ggml.pre", split_name(steps_));
@@ -116,7 +119,8 @@ class TokenizerReader {
 
   void add_vocabulary() {
     const std::string unknown = field_or(model_, "unk_token", "");
-    for (const auto& [token, id] : model_.value("vocab", nlohmann::json::object()).items()) {
+    const nlohmann::json vocabulary = model_.value("vocab", nlohmann::json::object());  // outlives the loop
+    for (const auto& [token, id] : vocabulary.items()) {
       const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
       put(id.get<int64_t>(), token, is_byte && field_or(model_, "byte_fallback", false) ? kByte : kNormal);
     }
@@ -129,7 +133,7 @@ class TokenizerReader {
       if (kinds_[id] == kUnused) tokens_[id] = "[PAD" + std::to_string(id) + "]";
   }
 
-  /// As "left right". They are texts in older files, and pairs in newer ones.
+  /// Written as "left right". They are texts in older files, and pairs in newer ones.
   std::vector<std::string> merges() const {
     std::vector<std::string> merges;
     for (const nlohmann::json& merge : model_.value("merges", nlohmann::json::array()))
@@ -154,7 +158,8 @@ class TokenizerReader {
       scores.push_back(kinds_[id] != kNormal ? 0 : found == ranks.end() ? last : found->second);
     }
     add("ggml.scores", std::move(scores));
-    const std::vector<nlohmann::json> normal = steps_of(tokenizer_.value("normalizer", nlohmann::json()), "normalizers");
+    const std::vector<nlohmann::json> normal =
+        steps_of(tokenizer_.value("normalizer", nlohmann::json()), "normalizers");
     const bool has_metaspace = std::any_of(steps_.begin(), steps_.end(), [](const nlohmann::json& step) {
       return field_or(step, "type", "") == "Metaspace" && field_or(step, "prepend_scheme", "always") != "never" &&
              field_or(step, "add_prefix_space", true);

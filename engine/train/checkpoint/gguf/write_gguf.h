@@ -12,13 +12,14 @@ namespace trainctl {
 struct WrittenGguf {
   std::string architecture;
   int64_t tensors = 0, bytes = 0;
-  std::vector<std::string> notes;  ///< what llama.cpp does not compute as the model does
+  std::vector<std::string> notes;  ///< differences between llama.cpp's computations and the model's
 };
 
 struct GgufOptions {
-  std::string name;               ///< of the model
-  GgufType type = GgufType::f16;  ///< of matrices; vectors are f32, and rows that q8_0 cannot divide into blocks f16
-  std::string tokenizer;          ///< folder with tokenizer.json
+  std::string name;  ///< name of the model
+  GgufType type =
+      GgufType::f16;      ///< type of matrices; vectors are f32, and rows that q8_0 cannot divide into blocks f16
+  std::string tokenizer;  ///< folder with tokenizer.json
 };
 
 /// `folder`: config.json and safetensors files. Writes `path`. SpecError (--format), EnvError.

@@ -1,0 +1,150 @@
+// See the header.
+#include "engine/compile/lower/packed_states.h"
+
+#include <algorithm>
+
+#include "engine/base/round_up.h"
+#include "engine/ops/pack_states/packed_state.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kCodesOfWord = 4;
+
+/// States that are means or sums of squares are never negative.
+bool are_squares(std::string_view state) {
+  constexpr std::string_view kSquares[] = {"v", "max_v", "sum", "square_avg"};
+  return std::find(std::begin(kSquares), std::end(kSquares), state) != std::end(kSquares);
+}
+
+int64_t blocks_of(int64_t elements) { return (elements + kStateBlock - 1) / kStateBlock; }
+
+/// This rank's part of the bucket: [begin, end).
+std::pair<int64_t, int64_t> own_elements(const Bucket& bucket) {
+  if (bucket.level == 0) return {0, bucket.elements};
+  return {bucket.shard * bucket.shard_elements(), (bucket.shard + 1) * bucket.shard_elements()};
+}
+
+/// The first of the ranks that have the same elements of a parameter.
+bool writes_codes(const Compiler& c, const BucketPlan& plan, const BucketParameter& p) {
+  Axes replicas = p.gradient_layout.replica_axes(c.plan.mesh);
+  const Axes more = plan.level == 0 ? plan.sum_axes : plan.across_axes();
+  replicas.insert(replicas.end(), more.begin(), more.end());
+  return (plan.level > 0 || c.stage == plan.stages.front()) &&
+         std::all_of(replicas.begin(), replicas.end(),
+                     [&](Axis axis) { return c.plan.mesh.coordinate(c.rank_in_stage, axis) == 0; });
+}
+
+/// Index of element 0 of this rank's part in the whole parameter.
+int64_t first_element(const Compiler& c, const BucketParameter& p, const Shape& shape) {
+  const Shape offset = p.gradient_layout.local_offset(c.plan.mesh, shape, c.rank_in_stage);
+  int64_t at = 0;
+  for (size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + offset[d];
+  return at;
+}
+
+View kept(const Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
+  const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
+  const std::string name = l.c.optimizer_of(*buffers.plan).states()[state] + "." + piece.name;
+  if (buffers.scales.empty())
+    return l.c.flat(buffers.optimizer[state], piece.kept_first, piece.own_elements, name, DType::bf16);
+  return l.c.flat(buffers.optimizer[state], 0, piece.own_elements / kCodesOfWord, name, DType::i32);
+}
+
+View scales(const Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
+  const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
+  return l.c.flat(buffers.scales[state], 0, piece.own_elements / kStateBlock,
+                  l.c.optimizer_of(*buffers.plan).states()[state] + "_scales." + piece.name);
+}
+
+Instruction instruction(const Lowering& l, int b, const std::string& verb, const View& state, size_t index,
+                        const KernelDef& kernel) {
+  Instruction i = once_per_step(Opcode::kernel, verb + " " + state.operand.tensor, &kernel);
+  const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
+  if (!buffers.scales.empty() && are_squares(l.c.optimizer_of(*buffers.plan).states()[index]))
+    i.attrs.set("squares", true);
+  return i;
+}
+
+}  // namespace
+
+bool keeps_codes(const OptimizerSpec& spec, const Shape& shape) {
+  return spec.state_type == StateType::int8 && num_elements(shape) >= kLeastPackedElements;
+}
+
+std::vector<std::pair<std::string, Shape>> coded_states(const std::string& state, const Shape& shape) {
+  const int64_t blocks = blocks_of(num_elements(shape));
+  return {{state + "_codes", {blocks * (kStateBlock / kCodesOfWord)}}, {state + "_scales", {blocks}}};
+}
+
+bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape) {
+  size_t leading = 0;
+  while (leading + 1 < shape.size() && shape[leading] == 1) ++leading;
+  bool is_cut = false;
+  for (size_t d = 0; d < layout.dims.size(); ++d) {
+    if (layout.dims[d].empty()) continue;
+    if (d != leading) return false;  // its part is no range of the elements
+    is_cut = true;
+  }
+  return !is_cut || num_elements(layout.local_shape(mesh, shape)) % kStateBlock == 0;
+}
+
+void note_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
+                const std::vector<std::string>& states) {
+  const auto [begin, end] = own_elements(bucket);
+  for (const BucketParameter& p : plan.parameters) {
+    const Tensor& tensor = c.trained.tensors[static_cast<size_t>(p.tensor)];
+    const int64_t first = std::max(begin, p.first_element);
+    const int64_t last = std::min(end, p.first_element + round_up(p.elements, kStateBlock));
+    if (first >= last) continue;
+    const int64_t in_whole = first_element(c, p, tensor.shape) + first - p.first_element;
+    for (size_t s = 0; s < states.size(); ++s) {
+      const auto note = [&](const std::pair<std::string, Shape>& whole, DType type, int64_t elements_of_one,
+                            BufferId buffer) {
+        OtherState state{whole.first, {}};
+        Variable& v = state.variable;
+        v.name = tensor.name;
+        v.kind = TensorKind::state;
+        v.dtype = type;
+        v.global_shape = whole.second;
+        v.shape = {(last - first) / elements_of_one};
+        v.offset = {in_whole / elements_of_one};
+        if (writes_codes(c, plan, p)) v.own_elements = v.shape[0];
+        c.program.other_states.push_back(std::move(state));
+        c.other_states.emplace_back(buffer, (first - begin) / elements_of_one * byte_size(type));
+      };
+      const auto whole = coded_states(states[s], tensor.shape);
+      note(whole[0], DType::i32, kCodesOfWord, buffers.optimizer[s]);
+      note(whole[1], DType::f32, kStateBlock, buffers.scales[s]);
+    }
+  }
+}
+
+View unpack_state(Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
+  const View from = kept(l, b, piece, state);
+  const BufferId buffer = l.c.new_buffer(BufferKind::scratch, piece.own_elements * byte_size(DType::f32));
+  const View to = l.c.flat(buffer, 0, piece.own_elements, from.operand.tensor);
+  std::vector<View> inputs = {from};
+  if (from.operand.dtype == DType::i32) inputs.push_back(scales(l, b, piece, state));
+  l.c.emit(instruction(l, b, "unpack", from, state, unpack_states_kernel), std::move(inputs), {to});
+  return to;
+}
+
+void pack_state(Lowering& l, int b, const Bucket::Piece& piece, size_t state, const View& unpacked,
+                const std::optional<View>& norm) {
+  const View to = kept(l, b, piece, state);
+  Instruction i = instruction(l, b, "pack", to, state, pack_states_kernel);
+  std::vector<View> inputs = {unpacked}, outputs = {to};
+  if (to.operand.dtype == DType::i32) {
+    outputs.push_back(scales(l, b, piece, state));
+    if (norm) inputs.push_back(*norm);
+    if (l.c.plan.numerics.optimizer.skips_not_finite) i.attrs.set("skip_not_finite", true);
+  } else {
+    i.attrs.set("state", static_cast<int64_t>(state));
+    place_parameters(l, b, piece.own_first, i.attrs);
+  }
+  l.c.emit(std::move(i), std::move(inputs), std::move(outputs));
+}
+
+}  // namespace trainctl
