@@ -26,7 +26,8 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto job = std::make_shared<JobArguments>();
   auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
   job->add_to(*command);
-  command->footer(R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
+  command->footer(
+      R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
 their checksums, that labels and tokens are in the range of the network, and that the weights to start from have the
 names and shapes of the network. For a job with a command, checks that its program and script exist. Probable mistakes
 are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.

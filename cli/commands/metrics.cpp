@@ -52,7 +52,8 @@ void add_metrics_command(CLI::App& app, Action& chosen) {
   command->add_option("--tail", options->tail, "Only the last N rows")->check(CLI::PositiveNumber)->option_text("N");
   command->add_flag("--csv", options->csv, "Print comma-separated values with a header");
   command->add_option("--log-dir", options->log_dir, "launch.log_dir of the job")->capture_default_str();
-  command->footer(R"(The rows are those of metrics.jsonl. A non-finite loss is printed as nan, inf or -inf. `--rows loads` prints the load of
+  command->footer(
+      R"(The rows are those of metrics.jsonl. A non-finite loss is printed as nan, inf or -inf. `--rows loads` prints the load of
 experts per step, over all layers: the largest and the smallest load relative to the mean, the entropy of the router,
 the balance loss (1: all loads are equal) and the share of dropped tokens.
 

@@ -51,7 +51,8 @@ bool needs_training_set(const DatasetSpec& set) {
 void require_sample_files(const JobSpec& spec) {
   if (spec.dataset.is_mix())
     throw SpecError(spec.position("dataset.type"), "dataset.type",
-                    "a mixture does not determine to which of its sources the files are similar", "give a job whose dataset is one source");
+                    "a mixture does not determine to which of its sources the files are similar",
+                    "give a job whose dataset is one source");
   const DatasetSpec& set = spec.dataset;
   if (set.has_source() || set.type == "mnist" || set.has_class_texts()) return;
   const bool has_text = set.has_tokens() || set.type == "preference";

@@ -6,15 +6,14 @@
 namespace trainctl {
 
 std::string_view to_string(Opcode opcode) {
-  static constexpr std::string_view kNames[] = {"kernel", "load", "collective", "send", "recv", "print", "wait",
-                                                "copy"};
+  static constexpr std::string_view kNames[] = {"kernel", "load",  "collective", "send",
+                                                "recv",   "print", "wait",       "copy"};
   return kNames[static_cast<int>(opcode)];
 }
 
 std::string_view to_string(Purpose purpose) {
-  static constexpr std::string_view kNames[] = {"none",    "redistribute", "statistics", "pipeline", "gradient",
-                                                "weights", "clip",         "loss",       "layer",    "offload",
-                                                "outer"};
+  static constexpr std::string_view kNames[] = {"none", "redistribute", "statistics", "pipeline", "gradient", "weights",
+                                                "clip", "loss",         "layer",      "offload",  "outer"};
   return kNames[static_cast<int>(purpose)];
 }
 

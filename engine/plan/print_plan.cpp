@@ -75,7 +75,10 @@ std::string to_string(const Plan& plan, const Graph& graph) {
     text += fmt::format(
         "  {:<{}}  {}  [{}]  in {}  out {}  {}{}\n", layer.name, name_width, plan.stage_text(chosen.virtual_stage),
         join(cuts), layouts_text(plan, layer_inputs(graph, plan, l)), layouts_text(plan, layer_outputs(graph, plan, l)),
-        chosen.recompute ? "recompute; " : chosen.offload ? "offload; " : "", chosen.reason);
+        chosen.recompute ? "recompute; "
+        : chosen.offload ? "offload; "
+                         : "",
+        chosen.reason);
   }
   for (const VariablePlan& variable : plan.variables) {
     text += fmt::format("  {} {} {}  {}\n", graph.tensors[variable.tensor].name, to_string(variable.global_shape),

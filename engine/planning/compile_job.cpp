@@ -44,7 +44,8 @@ bool validates_averages(const PlannedJob& job) {
   const OptimizerSpec& spec = job.spec.optimizer;
   if (!job.validation || job.graph.updates.empty()) return false;
   const std::vector<std::string> states = Optimizer(spec.type, spec.attrs).states();
-  return spec.average || job.plan.has_replicas() || std::find(states.begin(), states.end(), kAverageSlot) != states.end();
+  return spec.average || job.plan.has_replicas() ||
+         std::find(states.begin(), states.end(), kAverageSlot) != states.end();
 }
 
 Program compile_exchange(const PlannedJob& job, int rank) {

@@ -163,8 +163,9 @@ class MemoryAdvice {
     if (offload.optimizer == StatePlace::device)
       offer("parallel.offload.optimizer: host", [](JobSpec& s) { s.parallel.offload.optimizer = StatePlace::host; });
     if (offload.activations.empty())
-      offer("parallel.offload.activations: ['*']",
-            [](JobSpec& s) { s.parallel.offload.activations = {{"*", "parallel.offload.activations"}}; });
+      offer("parallel.offload.activations: ['*']", [](JobSpec& s) {
+        s.parallel.offload.activations = {{"*", "parallel.offload.activations"}};
+      });
   }
 
   void offer_ranks() {

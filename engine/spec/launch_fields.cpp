@@ -46,7 +46,8 @@ const Section& launch_section() {
           field<&L::device>("device", "Device that runs the kernels; gpu means cuda.").of(JobKind::network),
           list_field<&L::machines>(
               "machine", FieldKind::metric_names,
-              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine file; chosen by the "
+              "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine file; chosen by "
+              "the "
               "device if omitted. A list has one per host of launch.hosts, or one per rank: pipeline stages are cut by "
               "their speeds. See unequal_machines.md.")
               .of(JobKind::network),

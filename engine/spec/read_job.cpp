@@ -200,8 +200,7 @@ class JobReader {
                     const std::string& where) {
     const std::string type = type_of(section, object);
     const bool holds_out_texts = field.name == "split" && (type == "text" || type == "chat" || type == "tokens");
-    problems_.add(pos, where,
-                  "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type,
+    problems_.add(pos, where, "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type,
                   holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}" : "");
   }
 

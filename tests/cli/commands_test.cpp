@@ -197,9 +197,9 @@ TEST_CASE("init --data writes a job with the classes of a folder, and a folder i
 
 TEST_CASE("each template of init is a job that check and plan take as it is") {
   const Scratch scratch;
-  const std::vector<std::string> templates = {
-      "classifier", "command", "dpo", "finetune_chat", "finetune_classifier", "gpt2", "image_folder",
-      "llama",      "llama_long", "mlp",     "moe", "resnet50"};
+  const std::vector<std::string> templates = {"classifier",          "command", "dpo",          "finetune_chat",
+                                              "finetune_classifier", "gpt2",    "image_folder", "llama",
+                                              "llama_long",          "mlp",     "moe",          "resnet50"};
   CHECK(contains(trainctl_command(scratch.path(), {"init", "--help"}).out, "One of: " + join(templates)));
   write_photos(scratch.path() + "/photos");  // of image_folder
   for (const std::string& name : templates) {

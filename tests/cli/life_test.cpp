@@ -24,8 +24,8 @@ nlohmann::json running(const Scratch& scratch) {
 
 /// The exit code that a run's launcher wrote; -1: none yet.
 int exit_code(const Scratch& scratch, int run) {
-  const nlohmann::json outcome =
-      nlohmann::json::parse(slurp(RunDirectory(scratch.path() + "/log_output", run).file("outcome.json")), nullptr, false);
+  const nlohmann::json outcome = nlohmann::json::parse(
+      slurp(RunDirectory(scratch.path() + "/log_output", run).file("outcome.json")), nullptr, false);
   return outcome.is_object() ? outcome.value("exit_code", -1) : -1;
 }
 

@@ -73,10 +73,10 @@ TEST_CASE("an offloaded activation leaves after its forward use and comes back b
     if (!is_copy_to_host(out)) continue;
     ++copies;
     CAPTURE(out.name);
-    const auto back = std::find_if(p.instructions.begin() + static_cast<std::ptrdiff_t>(i), p.instructions.end(),
-                                   [&](const Instruction& code) {
-                                     return code.opcode == Opcode::copy && code.inputs[0].offset == out.outputs[0].offset;
-                                   });
+    const auto back = std::find_if(
+        p.instructions.begin() + static_cast<std::ptrdiff_t>(i), p.instructions.end(), [&](const Instruction& code) {
+          return code.opcode == Opcode::copy && code.inputs[0].offset == out.outputs[0].offset;
+        });
     REQUIRE(back != p.instructions.end());
     CHECK(back->outputs[0].tensor == out.inputs[0].tensor);
     CHECK(back->stream == Stream::from_host);
@@ -89,7 +89,8 @@ TEST_CASE("an offloaded activation leaves after its forward use and comes back b
 
 TEST_CASE("offloaded activations take less of the arena, and as much of the host as they need at a time") {
   const Job j = with_offloaded_activations("gpt", {"vars.layers=8"}), kept = job("gpt", {"vars.layers=8"});
-  const Program host = compile(j.graph, j.plan, CostModel(), 0), device = compile(kept.graph, kept.plan, CostModel(), 0);
+  const Program host = compile(j.graph, j.plan, CostModel(), 0),
+                device = compile(kept.graph, kept.plan, CostModel(), 0);
   int64_t copied = 0;
   for (const Instruction& i : host.instructions) copied += is_copy_to_host(i) ? i.bytes() : 0;
   CHECK(host.memory.host <= copied);
@@ -108,8 +109,8 @@ TEST_CASE("programs with offloaded activations are proved for every schedule, le
     all.insert(all.end(), overrides.begin(), overrides.end());
     const Job j = with_offloaded_activations("gpt", all);
     const RankClasses classes = compile_classes(j.graph, j.plan, CostModel());
-    CHECK(std::any_of(classes.programs[0].instructions.begin(), classes.programs[0].instructions.end(),
-                      is_copy_to_host));
+    CHECK(
+        std::any_of(classes.programs[0].instructions.begin(), classes.programs[0].instructions.end(), is_copy_to_host));
   }
 }
 

@@ -37,7 +37,8 @@ std::string row_text(const nlohmann::ordered_json& report, const nlohmann::order
   if (row.contains("peer")) return head + way + std::to_string(row.at("peer").get<int>());
   if (row.contains("ring")) {
     const std::vector<int64_t> ring = group_of(report.at("groups").at(row.at("ring").get<size_t>()), rank);
-    const auto ways = static_cast<int64_t>(ring.size()), index = std::find(ring.begin(), ring.end(), rank) - ring.begin();
+    const auto ways = static_cast<int64_t>(ring.size()),
+               index = std::find(ring.begin(), ring.end(), rank) - ring.begin();
     const int64_t peer = ring[static_cast<size_t>((index + row.at("distance").get<int64_t>() + ways) % ways)];
     return head + way + std::to_string(peer);
   }

@@ -51,7 +51,8 @@ TEST_CASE("activations in the memory of the host give the same bits under every 
   CHECK(copies > 0);
 }
 
-TEST_CASE("activations in the memory of the host give the same bits with recompute, stages, micro-batches and contexts") {
+TEST_CASE(
+    "activations in the memory of the host give the same bits with recompute, stages, micro-batches and contexts") {
   const Overrides deep = {"train={steps: 3}"};
   for (const Overrides& plan : {
            Overrides{},
@@ -63,8 +64,7 @@ TEST_CASE("activations in the memory of the host give the same bits with recompu
            {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2", "parallel.micro_batches=4",
             "parallel.schedule=zero_bubble"},
            {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.optimizer_shard={level: 3, min_kb: 0}"},
-           {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.context=2",
-            "parallel.context_method=ring"},
+           {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.context=2", "parallel.context_method=ring"},
            {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.context=2",
             "parallel.context_method=gather", "parallel.recompute=['h.*']"},
        }) {

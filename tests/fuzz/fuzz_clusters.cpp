@@ -1,5 +1,6 @@
-// The readers of cluster input accept any text as Slurm's list of nodes, as a hostfile and as the address of a listener, and
-// any bytes as mpiexec's answers to a process that speaks PMI. They return values, or the error that they document.
+// The readers of cluster input accept any text as Slurm's list of nodes, as a hostfile and as the address of a
+// listener, and any bytes as mpiexec's answers to a process that speaks PMI. They return values, or the error that they
+// document.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -59,7 +60,8 @@ void place(std::string_view text) {
 
 void reach(const std::string& text) {
   if (const auto address = clusters::parse_listener(text))
-    if (clusters::to_json(*clusters::parse_listener(clusters::to_json(*address))) != clusters::to_json(*address)) std::abort();
+    if (clusters::to_json(*clusters::parse_listener(clusters::to_json(*address))) != clusters::to_json(*address))
+      std::abort();
 }
 
 }  // namespace
@@ -68,10 +70,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 4) {
-    case 0: expand(text); break;
-    case 1: ask(text.substr(0, kMostAnswers)); break;
-    case 2: place(text); break;
-    default: reach(std::string(text));
+    case 0:
+      expand(text);
+      break;
+    case 1:
+      ask(text.substr(0, kMostAnswers));
+      break;
+    case 2:
+      place(text);
+      break;
+    default:
+      reach(std::string(text));
   }
   return 0;
 }

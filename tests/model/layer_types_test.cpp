@@ -194,9 +194,8 @@ TEST_CASE("every loss of the list builds on labels of its type") {
       }
       text = "network: [" + layers + "]\nloss: {type: " + loss->name + ", inputs: [" + names + "]}\n";
     }
-    DataShapes data =
-        data_and_label({12}, loss->labels_are_classes || loss->num_outputs > 1 ? Shape{} : Shape{5}, false,
-                       loss->labels_are_classes);
+    DataShapes data = data_and_label({12}, loss->labels_are_classes || loss->num_outputs > 1 ? Shape{} : Shape{5},
+                                     false, loss->labels_are_classes);
     for (const LossField& field : loss->reads)
       if (!field.is_optional) data.fields.push_back({field.name, {5}, field.is_integer});
     const Graph graph = build_graph(

@@ -25,9 +25,7 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
 }
 
 /// The elements of these outputs have an order that the kernel chooses.
-bool is_private(const Node& node, size_t output) {
-  return (get_op(node.op).kernel.private_outputs >> output & 1) != 0;
-}
+bool is_private(const Node& node, size_t output) { return (get_op(node.op).kernel.private_outputs >> output & 1) != 0; }
 
 /// All tensors that nodes write or update, but for private outputs.
 std::set<TensorId> results(const Graph& graph) {
@@ -82,8 +80,8 @@ std::vector<double> finite_differences(const CaseGraph& built, const Values& sta
   return slopes;
 }
 
-/// TRAINCTL_EVERY_NTH=n: an interpreter of kernels is slow, so it tries every nth cut and repeats every nth row; the CPU
-/// tries all of them.
+/// TRAINCTL_EVERY_NTH=n: an interpreter of kernels is slow, so it tries every nth cut and repeats every nth row; the
+/// CPU tries all of them.
 size_t every_nth() {
   const char* text = std::getenv("TRAINCTL_EVERY_NTH");
   return text == nullptr ? 1 : static_cast<size_t>(std::max(1, std::atoi(text)));

@@ -357,14 +357,10 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
 
 TEST_CASE("search: activations are offloaded if a job does not fit otherwise, and only then") {
   const std::string text = gpt(8, 256);
-  std::vector<std::string> settings = {"parallel.mode=auto_parallel",
-                                       "launch.machine=h100x8",
-                                       "launch.device=cuda",
-                                       "parallel.recompute=[]",
-                                       "parallel.micro_batches=1",
-                                       "optimizer={type: sgd, learning_rate: 0.1}",
-                                       "dataset.batch=1024",
-                                       "dataset.samples=2048"};
+  std::vector<std::string> settings = {"parallel.mode=auto_parallel", "launch.machine=h100x8",
+                                       "launch.device=cuda",          "parallel.recompute=[]",
+                                       "parallel.micro_batches=1",    "optimizer={type: sgd, learning_rate: 0.1}",
+                                       "dataset.batch=1024",          "dataset.samples=2048"};
   const PlannedJob free = found(text, settings);
   CHECK(free.spec.parallel.offload.activations.empty());
   CHECK(free.spec.parallel.offload.optimizer == StatePlace::device);

@@ -1,4 +1,6 @@
 // The order of documents whose rows ranks share (engine/train/data/document_order.h).
+#include "engine/train/data/document_order.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -6,8 +8,6 @@
 #include <numeric>
 #include <random>
 #include <utility>
-
-#include "engine/train/data/document_order.h"
 
 using namespace trainctl;
 
@@ -98,7 +98,8 @@ TEST_CASE("documents of any lengths are ordered such that all ranks have about t
 }
 
 TEST_CASE("one document is as balanced as a sequence without documents") {
-  for (const int64_t groups : {1, 4}) CHECK(imbalance({kOrderedRows}, row_order(8, groups)) == doctest::Approx(1).epsilon(0.001));
+  for (const int64_t groups : {1, 4})
+    CHECK(imbalance({kOrderedRows}, row_order(8, groups)) == doctest::Approx(1).epsilon(0.001));
 }
 
 TEST_CASE("rows move with their documents, whose first rows are renumbered") {

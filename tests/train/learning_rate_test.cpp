@@ -81,13 +81,13 @@ TEST_CASE("segments follow one another, and each counts its steps from its start
   schedule.segments.push_back({.type = "exponential", .base = 2, .gamma = 0.5, .decay_steps = 1, .steps = 3});
   schedule.segments.push_back({.type = "linear", .base = 1, .min = 0});
   const double expected[] = {1, 1.5, 2, 2.5, 2, 1, 0.5, 1, 0.9, 0.8};
-  for (int64_t step = 0; step < 10; ++step)
-    CHECK(learning_rate(schedule, step, 17) == doctest::Approx(expected[step]));
+  for (int64_t step = 0; step < 10; ++step) CHECK(learning_rate(schedule, step, 17) == doctest::Approx(expected[step]));
   CHECK(outlived_schedule(schedule, 17).empty());
   schedule.segments.back().steps = 10;
-  CHECK(outlived_schedule(schedule, 20) ==
-        "the learning rate is 0 after step 17 (optimizer.learning_rate.segments), but the run has 20 steps; later steps "
-        "have no effect");
+  CHECK(
+      outlived_schedule(schedule, 20) ==
+      "the learning rate is 0 after step 17 (optimizer.learning_rate.segments), but the run has 20 steps; later steps "
+      "have no effect");
 }
 
 TEST_CASE("a rate falls on a plateau after more than patience validations without an improvement") {

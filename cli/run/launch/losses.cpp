@@ -37,8 +37,8 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
   std::vector<std::vector<SafetensorsEntry>> states;
   StateCompiler programs(job.graph, job.plan, job.cost);
   for (const RankPlace& place : cluster.places)
-    states.push_back(state_of_rank(
-        of_process(programs.compile(rank_of_program(job.plan, place.rank)), job.plan, place.rank)));
+    states.push_back(
+        state_of_rank(of_process(programs.compile(rank_of_program(job.plan, place.rank)), job.plan, place.rank)));
   losses = nlohmann::ordered_json::array();
   for (const RankPlace& lost : cluster.places) {
     if (lost.local_rank != 0) continue;

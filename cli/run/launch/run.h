@@ -106,10 +106,10 @@ class Run : public LaunchObserver {
   boost::asio::signal_set signals_;
   std::vector<int> pids_;  ///< by rank, as in LiveStatus
   int attempt_ = 0;
-  int first_attempt_ = 0;  ///< first attempt with the current hosts
-  int started_ = 0;        ///< number of started ranks of this attempt
-  int stop_signals_ = 0;   ///< signals received while the ranks ran
-  int late_signals_ = 0;   ///< signals received since
+  int first_attempt_ = 0;                       ///< first attempt with the current hosts
+  int started_ = 0;                             ///< number of started ranks of this attempt
+  int stop_signals_ = 0;                        ///< signals received while the ranks ran
+  int late_signals_ = 0;                        ///< signals received since
   std::unique_ptr<TrackerProcesses> trackers_;  ///< null: none
   RankMemory memory_;
 };

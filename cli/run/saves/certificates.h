@@ -21,7 +21,8 @@ std::string write_certificate(const Certificate& certificate, const std::string&
 /// Returns a line for the user if that failed, else "".
 std::string store_certificate(const JobSpec& planned, const std::string& checkpoints);
 
-/// The certificate in the folder that contains a checkpoint; nullopt if there is none. Throws EnvError if it cannot be read.
+/// The certificate in the folder that contains a checkpoint; nullopt if there is none. Throws EnvError if it cannot be
+/// read.
 std::optional<Certificate> certificate_beside(const std::string& checkpoint);
 
 }  // namespace trainctl

@@ -31,7 +31,8 @@ bool repeats(const Operand& row, const Operand& whole) {
 
 std::string token_of(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
-  if (kernel == nullptr || v.code.idle || kernel->element == nullptr || v.outputs.size() != 1 || v.code.outputs[0].accumulate)
+  if (kernel == nullptr || v.code.idle || kernel->element == nullptr || v.outputs.size() != 1 ||
+      v.code.outputs[0].accumulate)
     return "";
   const std::string token = kernel->element(v.code.attrs);
   const Operand& out = v.code.outputs[0];

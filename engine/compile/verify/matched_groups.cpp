@@ -84,7 +84,7 @@ std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
   std::map<ChannelKey, std::pair<int, int>> channels;  // and the ranks of one of them
   const auto meet = [&](int from, int to, const PeerPlace& place, bool is_send) {
-    ChannelKey key{class_of(classes, from), class_of(classes, to), -1, -1, place.ring,
+    ChannelKey key{class_of(classes, from),           class_of(classes, to), -1, -1, place.ring,
                    is_send ? place.step : -place.step};
     if (place.rank >= 0) key.from_rank = from, key.to_rank = to;
     channels.try_emplace(std::move(key), from, to);

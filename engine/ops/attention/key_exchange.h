@@ -1,6 +1,6 @@
 // Attention whose queries and keys are rows of one sequence, which ranks share (attr kExchangesKeys): a cut of the rows
-// cuts q, k and v in the same way, and the compiler inserts the exchange of keys and values. The kernels compute the part of one
-// block of keys: its place follows from the operand's offset.
+// cuts q, k and v in the same way, and the compiler inserts the exchange of keys and values. The kernels compute the
+// part of one block of keys: its place follows from the operand's offset.
 //
 //   attention       q, k, v(, mask of all rows) -> out, logs                    as many keys as there are in k
 //   attention_grad  dy, q, k, v(, mask), out, logs -> dq, dk, dv                with out and logs of all keys

@@ -67,17 +67,17 @@ CudaKernel prepare_exchange_average(const CudaKernelCall& call) {
 
 CudaKernel prepare_outer_update(const CudaKernelCall& call) {
   const bool has_copy = call.out.back().dtype == DType::bf16;
-  return [sum = call.in[0].as<const float>(), outer = call.out[0].as<float>(), state = call.out[1].as<float>(),
-          w = call.out[2].as<float>(), n = call.in[0].size(),
-          copy = has_copy ? ref<bf16>(call.out.back()) : Ref<bf16>{},
-          rate = static_cast<float>(call.attrs.number("learning_rate")),
-          momentum = static_cast<float>(call.attrs.number("momentum")),
-          scale = static_cast<float>(call.attrs.number("scale")),
-          nesterov = call.attrs.flag("nesterov")](CudaStream stream) {
-    if (n == 0) return;
-    launch(outer_update_kernel_cuda, average_blocks(n), kAverageThreads, 0, stream, "outer_update", sum, outer, state, w,
-           copy, n, rate, momentum, scale, nesterov);
-  };
+  return
+      [sum = call.in[0].as<const float>(), outer = call.out[0].as<float>(), state = call.out[1].as<float>(),
+       w = call.out[2].as<float>(), n = call.in[0].size(), copy = has_copy ? ref<bf16>(call.out.back()) : Ref<bf16>{},
+       rate = static_cast<float>(call.attrs.number("learning_rate")),
+       momentum = static_cast<float>(call.attrs.number("momentum")),
+       scale = static_cast<float>(call.attrs.number("scale")),
+       nesterov = call.attrs.flag("nesterov")](CudaStream stream) {
+        if (n == 0) return;
+        launch(outer_update_kernel_cuda, average_blocks(n), kAverageThreads, 0, stream, "outer_update", sum, outer,
+               state, w, copy, n, rate, momentum, scale, nesterov);
+      };
 }
 
 }  // namespace

@@ -102,7 +102,8 @@ TensorId pad_with_input(LayerContext& layer, const Ints& before, const Ints& aft
   std::vector<int64_t> dims;
   for (size_t d = 0; d < before.size(); ++d)
     if (before[d] + after[d] > 0) dims.push_back(static_cast<int64_t>(d));
-  if (dims.empty()) shape_error("this pad adds nothing; give the number of elements before or after a dim, or remove it");
+  if (dims.empty())
+    shape_error("this pad adds nothing; give the number of elements before or after a dim, or remove it");
   TensorId x = layer.inputs[0];
   for (const int64_t dim : dims) {
     const auto d = static_cast<size_t>(dim);

@@ -52,8 +52,9 @@ void labels_suit_the_loss(RuleContext& r) {
           "use softmax_cross_entropy for tokens");
     return;
   }
-  const bool has_class_shares = loss.takes_class_shares && r.job.dataset.label_dtype == "f32" &&
-                                !r.job.dataset.has_file_splits();  // as many numbers as classes: checked with the shapes
+  const bool has_class_shares =
+      loss.takes_class_shares && r.job.dataset.label_dtype == "f32" &&
+      !r.job.dataset.has_file_splits();  // as many numbers as classes: checked with the shapes
   if (r.job.dataset.label_dtype != wanted && !has_class_shares)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,

@@ -17,8 +17,8 @@ void auxiliary_losses_add_up(RuleContext& r) {
   if (!r.job.loss) r.wrong("auxiliary_losses", "are added to a loss, and there is none", "e.g. loss: mse");
   const auto count = static_cast<int64_t>(losses.size() + r.job.metrics.size());
   if (count > static_cast<int64_t>(kMaxMetrics))
-    r.wrong("auxiliary_losses", "a job has at most " + number(kMaxMetrics) + " metrics and auxiliary losses, not " +
-                                    number(count));
+    r.wrong("auxiliary_losses",
+            "a job has at most " + number(kMaxMetrics) + " metrics and auxiliary losses, not " + number(count));
   const std::vector<std::string> fields = r.job.dataset.field_names();
   for (size_t i = 0; i < losses.size(); ++i) {
     const LossSpec& loss = losses[i];

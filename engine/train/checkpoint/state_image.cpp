@@ -66,9 +66,10 @@ int64_t state_image_bytes(const Program& program) {
     const Variable& variable = *range.variable;
     const int64_t name_bytes = header_name_bytes(variable.name);
     for (Box& box : boxes_of(variable, range.own_first, range.own_count))
-      entries.push_back({.name_bytes = name_bytes + piece_key_bytes_after_name(range.stored_slot(), variable.global_shape, box),
-                         .type = stored_type(range.dtype),
-                         .shape = std::move(box.shape)});
+      entries.push_back(
+          {.name_bytes = name_bytes + piece_key_bytes_after_name(range.stored_slot(), variable.global_shape, box),
+           .type = stored_type(range.dtype),
+           .shape = std::move(box.shape)});
   }
   return entries.empty() ? 0 : safetensors_bytes(std::move(entries));
 }

@@ -68,7 +68,8 @@ void BatchLayout::find_documents() {
     check(documents_ >= 0 && set_.fields()[static_cast<size_t>(documents_)].type == ElementType::i32,
           "rows that are ordered by documents have documents");
     documents_order_ = RowOrder::of(part.load->attrs, part.load->outputs[0].global_shape[1]);
-    const bool is_known = std::find(ordered_fields_.begin(), ordered_fields_.end(), part.field) != ordered_fields_.end();
+    const bool is_known =
+        std::find(ordered_fields_.begin(), ordered_fields_.end(), part.field) != ordered_fields_.end();
     if (!is_known && part.field != static_cast<size_t>(documents_)) ordered_fields_.push_back(part.field);
   }
 }

@@ -3,9 +3,9 @@
 //
 //   row i of the batch's field and label  <-  rows i and i + 1 (the last: and 0)
 //
-// Rows are those of the batch over all ranks and micro-batches, and what is drawn depends only on (seed, epoch, number of
-// the batch in it): the same bits under every plan and for any number of workers. A rank reads the row after each
-// of its parts too.
+// Rows are those of the batch over all ranks and micro-batches, and what is drawn depends only on (seed, epoch, number
+// of the batch in it): the same bits under every plan and for any number of workers. A rank reads the row after each of
+// its parts too.
 #pragma once
 
 #include <optional>

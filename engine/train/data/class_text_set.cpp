@@ -26,13 +26,13 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
       text_field_(spec.json_field.empty() ? "text" : spec.json_field),
       label_field_(spec.label_field),
       tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
-      index_(of_the_document_job(
-          "dataset.path",
-          [&] {
-            std::vector<std::string> columns = {text_field_, label_field_};
-            if (spec.has_adapters()) columns.push_back(spec.adapter_field);
-            return DocumentIndex(list_table_files(spec.paths, "dataset.path"), std::move(columns));
-          })),
+      index_(of_the_document_job("dataset.path",
+                                 [&] {
+                                   std::vector<std::string> columns = {text_field_, label_field_};
+                                   if (spec.has_adapters()) columns.push_back(spec.adapter_field);
+                                   return DocumentIndex(list_table_files(spec.paths, "dataset.path"),
+                                                        std::move(columns));
+                                 })),
       fields_(as_loaded(shapes_of(spec))) {
   if (index_.size() == 0) throw SpecError({}, "dataset.path", "the files contain no texts");
   if (!index_.is_json(0) && has_labels_)

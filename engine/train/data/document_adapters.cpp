@@ -16,8 +16,8 @@ int32_t adapter_of_document(const DatasetSpec& spec, const DocumentIndex& index,
   };
   const std::string& field = spec.adapter_field;
   if (!index.is_json(document))
-    fail("a text file has no field '" + field + "'", "use JSON Lines: a line {\"text\": ..., \"" + field + "\": \"" +
-                                                         names.front() + "\"} for each text");
+    fail("a text file has no field '" + field + "'",
+         "use JSON Lines: a line {\"text\": ..., \"" + field + "\": \"" + names.front() + "\"} for each text");
   const auto row = nlohmann::json::parse(index.read(document), nullptr, false);
   if (!row.is_object()) fail("expected a JSON object", "each line is an object with the field '" + field + "'");
   if (!row.contains(field)) {

@@ -138,8 +138,7 @@ void DocumentOrder::permute(std::byte* rows, int64_t row_bytes, std::byte* scrat
 }
 
 void DocumentOrder::permute_documents(std::span<int32_t> documents) const {
-  for (const Moved& d : documents_)
-    std::fill_n(documents.begin() + d.to, d.rows, static_cast<int32_t>(d.to));
+  for (const Moved& d : documents_) std::fill_n(documents.begin() + d.to, d.rows, static_cast<int32_t>(d.to));
 }
 
 }  // namespace trainctl

@@ -1,8 +1,9 @@
 // The order of a sample's documents, if ranks share its rows (ops/row_order.h).
 //
 // In causal attention a row costs as many keys as there are rows before it in its document, itself included. A rank has
-// the rows at fixed positions, so its work depends on which documents are there. Attention is within documents, so their
-// order changes no result, and a sample's documents are put in an order in which all ranks have about the same work.
+// the rows at fixed positions, so its work depends on which documents are there. Attention is within documents, so
+// their order changes no result, and a sample's documents are put in an order in which all ranks have about the same
+// work.
 #pragma once
 
 #include <cstdint>

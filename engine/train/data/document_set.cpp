@@ -288,7 +288,8 @@ DataShapes DocumentSet::shapes_of(const DatasetSpec& spec) {
   DataShapes shapes = data_and_label({spec.length}, {spec.length}, true, true);
   if (spec.pack) shapes.fields.push_back({"documents", {spec.length}, true});
   // Documents of several adapters may share a row.
-  if (spec.has_adapters()) shapes.fields.push_back({spec.adapter_field, spec.pack ? Shape{spec.length} : Shape{}, true});
+  if (spec.has_adapters())
+    shapes.fields.push_back({spec.adapter_field, spec.pack ? Shape{spec.length} : Shape{}, true});
   return shapes;
 }
 

@@ -13,9 +13,7 @@
 namespace trainctl {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 uint32_t masked_crc32c(std::string_view data) {
   boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
@@ -98,9 +96,8 @@ void EventFile::write(int64_t step, const EventScalars& scalars) {
   if (!is_open() || scalars.empty()) return;
   ProtocolBuffer values;
   for (const auto& [tag, number] : scalars) {
-    values.message(summary::kValue, ProtocolBuffer()
-                                        .bytes(value::kTag, tag)
-                                        .f32(value::kSimpleValue, static_cast<float>(number)));
+    values.message(summary::kValue,
+                   ProtocolBuffer().bytes(value::kTag, tag).f32(value::kSimpleValue, static_cast<float>(number)));
   }
   write_event(event_at(step).message(event::kSummary, values).text());
 }
@@ -142,9 +139,9 @@ void EventFile::write_histograms(int64_t step, const std::map<std::string, Histo
 void EventFile::write_session_start(const std::vector<HyperParameter>& parameters) {
   ProtocolBuffer start;
   for (const HyperParameter& parameter : parameters) {
-    start.message(hparams::kParameters, ProtocolBuffer()
-                                            .bytes(hparams::kKey, parameter.name)
-                                            .message(hparams::kValue, value_of(parameter.value)));
+    start.message(
+        hparams::kParameters,
+        ProtocolBuffer().bytes(hparams::kKey, parameter.name).message(hparams::kValue, value_of(parameter.value)));
   }
   start.f64(hparams::kStartTime, now());
   write_session("_hparams_/session_start_info", ProtocolBuffer().message(hparams::kStart, start).text());

@@ -76,8 +76,7 @@ double kernel_limit(const Instruction& instruction, const Machine& machine) {
 
 double transfer_limit(const Program& program, const Instruction& instruction, const Machine& machine) {
   int64_t bytes = instruction.bytes();
-  if (instruction.opcode == Opcode::copy)
-    return (Bytes{static_cast<double>(bytes)} / host_bus_rate(machine)).value;
+  if (instruction.opcode == Opcode::copy) return (Bytes{static_cast<double>(bytes)} / host_bus_rate(machine)).value;
   if (instruction.opcode == Opcode::collective) {
     const auto size = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());
     bytes = wire_bytes(instruction.collective, bytes, size);

@@ -95,7 +95,8 @@ Json to_json(const Certificate& certificate) {
 Certificate certificate_of(std::string_view text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
-    if (json.at("format") != "trainctl certificate 1") throw EnvError(path + " is not a certificate of trainctl verify");
+    if (json.at("format") != "trainctl certificate 1")
+      throw EnvError(path + " is not a certificate of trainctl verify");
     Certificate certificate;
     certificate.name = json.at("name").get<std::string>();
     certificate.digest = json.at("digest").get<std::string>();

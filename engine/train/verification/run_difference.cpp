@@ -259,7 +259,8 @@ RunDifference compare_with_file(const std::string& run, const std::string& safet
           fmt::format("{} is {} in the run, {} in the file", entry.name, to_string(own.shape), to_string(entry.shape)));
     found.distances.push_back({printed->first, "output", entry.name, distance, exceeds(distance, tolerance)});
   }
-  if (found.distances.empty()) throw EnvError(safetensors + " has no tensor with the name of a printed tensor of " + run);
+  if (found.distances.empty())
+    throw EnvError(safetensors + " has no tensor with the name of a printed tensor of " + run);
   sort_distances(found.distances, layers_of_run(run, found.notes));
   return found;
 }

@@ -68,7 +68,8 @@ TEST_CASE("a certificate is read back as it was written") {
   const Certificate written = verify_job(job_spec("mlp", {"launch.ranks=2", "parallel.mode=data_parallel"}));
   const Certificate read = certificate_of(to_json(written).dump(), "certificate.json");
   CHECK(to_json(read) == to_json(written));
-  CHECK_THROWS_WITH(certificate_of("{}", "certificate.json"), doctest::Contains("certificate.json is not a certificate"));
+  CHECK_THROWS_WITH(certificate_of("{}", "certificate.json"),
+                    doctest::Contains("certificate.json is not a certificate"));
 }
 
 TEST_CASE("the digest of a job depends on its plan, and not on the length of its training or its logs") {

@@ -77,7 +77,7 @@ GgufModel::GgufModel(const nlohmann::json& config) : config_(config), type_(fiel
   const auto found = architectures().find(type_);
   if (found == architectures().end())
     refuse_model("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
-           "supported types: " + join(known_types()) + "; export a model folder with -o FOLDER/");
+                 "supported types: " + join(known_types()) + "; export a model folder with -o FOLDER/");
   architecture_ = found->second;
   const std::vector<std::string> known = {"", "default", "linear", "llama3"};
   if (const std::string kind = rotary_type(); std::find(known.begin(), known.end(), kind) == known.end())

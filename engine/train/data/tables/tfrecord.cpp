@@ -144,7 +144,8 @@ class TfRecords final : public TableFile {
       out.is_null = false;
       return;
     }
-    if (feature.kind != TfKind::bytes || feature.bytes.size() != 1) fail("has a different type from that in the first record");
+    if (feature.kind != TfKind::bytes || feature.bytes.size() != 1)
+      fail("has a different type from that in the first record");
     out.set_bytes(feature.bytes[0]);
   }
 
