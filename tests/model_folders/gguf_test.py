@@ -13,10 +13,12 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 SKIPPED = 77
 
 try:
+    import accelerate  # noqa: F401  (transformers reads GGUF files with it)
     import gguf
     import numpy as np
     import tokenizers
@@ -151,7 +153,12 @@ class LlamaCpp:
     def tokens(self, text):
         if self.server is None:
             return self.model.tokenize(text.encode(), add_bos=False, special=False)
-        return self.server.handle_tokenize({"content": text, "add_special": False})["tokens"]
+        return self.ask("tokenize", {"content": text, "add_special": False})["tokens"]
+
+    def ask(self, what, question):
+        request = urllib.request.Request(f"{self.server.listening_address}/{what}", json.dumps(question).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
 
     def log_probabilities(self, ids):
         """{token: log probability} of the most probable tokens after these."""
@@ -160,7 +167,7 @@ class LlamaCpp:
             self.model.eval(ids)
             logits = np.array(self.model.scores[len(ids) - 1])
             return dict(enumerate(logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()))
-        said = self.server.handle_completions({"prompt": ids, "n_predict": 1, "n_probs": 20, "temperature": -1, "cache_prompt": False})
+        said = self.ask("completion", {"prompt": ids, "n_predict": 1, "n_probs": 20, "temperature": -1, "cache_prompt": False})
         return {one["id"]: one["logprob"] for one in said["completion_probabilities"][0]["top_logprobs"]}
 
 
