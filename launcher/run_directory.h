@@ -81,8 +81,7 @@ class SpareFiles {
 class NewRunFolder {
  public:
   /// `files`: what deleting it needs.
-  explicit NewRunFolder(const RunDirectory& directory,
-                        std::unique_ptr<SpareFiles> files = std::make_unique<SpareFiles>())
+  explicit NewRunFolder(const RunDirectory& directory, std::unique_ptr<SpareFiles> files = std::make_unique<SpareFiles>())
       : path_(directory.path()), files_(std::move(files)) {}
   NewRunFolder(const NewRunFolder&) = delete;
   NewRunFolder& operator=(const NewRunFolder&) = delete;

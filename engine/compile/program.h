@@ -271,7 +271,7 @@ struct Program {
   int stage = 0;
   int rank_in_stage = 0;
   int replica = 0, replicas = 1;  ///< parallel.local_steps: ranks with weights of their own
-  int chunks = 1;                 ///< number of chunks of layers that the stage holds
+  int chunks = 1;  ///< number of chunks of layers that the stage holds
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
   /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only. With

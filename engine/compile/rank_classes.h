@@ -14,8 +14,8 @@
 
 namespace trainctl {
 
-/// Attrs of a message that passes around a ring of ranks: the mesh axes that the ring's ranks differ in, and the
-/// distance to the peer.
+/// Attrs of a message that passes around a ring of ranks: the mesh axes that the ring's ranks differ in, and the distance
+/// to the peer.
 inline constexpr const char* kRingAxes = "ring_axes";
 inline constexpr const char* kRingStep = "ring_step";
 

@@ -17,8 +17,8 @@ namespace trainctl {
 /// The state whose values validations and exports use in place of the weights: that of optimizer.average, or of an
 /// optimizer that computes the average itself (schedule_free_adamw).
 inline constexpr std::string_view kAverageSlot = "average";
-/// The slot of the momentum of parallel.outer. Its weights are in kAverageSlot: like an average, validations and
-/// exports use them in place of the weights.
+/// The slot of the momentum of parallel.outer. Its weights are in kAverageSlot: like an average, validations and exports
+/// use them in place of the weights.
 inline constexpr std::string_view kOuterMomentumSlot = "outer_momentum";
 
 /// An optimizer whose updates use sums over all elements of a parameter, of which a rank may have a part. Its kernels

@@ -86,7 +86,7 @@ struct Numerics {
   bool fp8 = false;                 ///< precision: fp8
   std::vector<bool> narrow_layers;  ///< by layer: its products take factors of 8 bits (narrow_layers.h)
   OptimizerSpec optimizer;
-  OuterSpec outer;               ///< with Plan::replicas
+  OuterSpec outer;  ///< with Plan::replicas
   bool keeps_gradients = false;  ///< train.histograms reads gradients after the step
   bool reads_all_rows = false;   ///< hybrid_parallel: parallel.full_batch
 };

@@ -43,7 +43,7 @@ struct LoaderOptions {
   std::function<int64_t()> claim;
   int micro_batches = 1;
   int replica = 0, replicas = 1;  ///< BatchLayoutOptions
-  bool full_batch = false;        ///< read every row of a micro-batch, then slice, instead of only this rank's rows
+  bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
   /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
   std::optional<int32_t> no_label;
