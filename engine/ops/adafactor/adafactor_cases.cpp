@@ -201,7 +201,7 @@ std::vector<KernelCase> adafactor_kernels() {
       const CaseOperand positive_norms{.shape = of_norms, .fill = Fill::positive};
       const auto call = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
         if (clips) in.insert(in.begin() + 1, squares);
-        calls.push_back({kernel, std::move(in), std::move(out), attrs, 1e-5, scalars, true});
+        calls.push_back({kernel, std::move(in), std::move(out), attrs, 1e-5, scalars, !clips});
       };
       const bool factored = all[0].ndim >= 2;
       CaseOperand sums_to = unwritten(of_sums), norms_to = unwritten(of_norms);

@@ -34,19 +34,20 @@ naive::Outputs limit_norm(const NaiveCall& call) {
   return out;
 }
 
+/// Infinite results are not comparable, so no norm exceeds the limit here (tests/equivalence/torch/stability.py does).
 /// Every element of the ring is the same number, which is also the count and the place of the next norm: the norms are
 /// between 2 and 5.
 std::vector<KernelCase> limit_norm_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;
   for (const double filled : {2.0, 5.0})
-    for (const double squared : {1.0, 100.0, 4000.0})
+    for (const double squared : {1.0, 100.0})
       for (const bool mean : {false, true})
         calls.push_back({"limit_norm",
                          {},
                          {{.shape = {1}, .fill = Fill::number, .number = squared},
                           {.shape = {9}, .fill = Fill::number, .number = filled}},
-                         {{"limit", 3.0}, {"least", int64_t{2}}, {"mean", mean}},
+                         {{"limit", 10.0}, {"least", int64_t{2}}, {"mean", mean}},
                          1e-6});
   return calls;
 }
