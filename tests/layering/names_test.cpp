@@ -46,13 +46,15 @@ std::string code_of(const std::string& text) {
 }
 
 /// Names of other things with the same spelling.
-const std::string kChoices = R"({"none", "tanh"})";                    // of gelu's field `approximate`
-const std::string kEnumerators = "kNames[] = ";                        // the texts of an enum, in its to_string
-const Names kExempt = {"engine/runtime/comm/collective_call.cpp",      // to_string(Collective)
-                       "engine/train/data/chain_builder.cpp",          // transforms of samples
-                       "engine/train/trainer/generation_request.cpp",  // options of sampling
-                       "cli/foreign_options.cpp",                      // options of other launchers
-                       "cli/render/plan_colors.cpp"};                  // headings of a plan
+const std::string kChoices = R"({"none", "tanh"})";                        // of gelu's field `approximate`
+const std::string kEnumerators = "kNames[] = ";                            // the texts of an enum, in its to_string
+const Names kExempt = {"engine/runtime/comm/collective_call.cpp",          // to_string(Collective)
+                       "engine/train/data/chain_builder.cpp",              // transforms of samples
+                       "engine/train/checkpoint/gguf/gguf_tokenizer.cpp",  // kinds of special tokens
+                       "engine/train/checkpoint/manifest_text.cpp",        // fields of checkpoint.json
+                       "engine/train/trainer/generation_request.cpp",      // options of sampling
+                       "cli/foreign_options.cpp",                          // options of other launchers
+                       "cli/render/plan_colors.cpp"};                      // headings of a plan
 
 std::string read(const fs::path& file) {
   std::ifstream in(file);

@@ -96,7 +96,7 @@ namespace {
 
 bool has_experts(const JobSpec& spec) {
   return spec.launch.ranks > 1 && std::any_of(spec.network.begin(), spec.network.end(),
-                                              [](const LayerSpec& layer) { return layer.type == "moe"; });
+                                              [](const LayerSpec& layer) { return layer.attrs.has("experts"); });
 }
 
 }  // namespace

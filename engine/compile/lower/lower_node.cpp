@@ -93,7 +93,7 @@ class NodeLowering {
   }
 
  private:
-  /// What a gradient of experts reads of the forward node.
+  /// Brings the operands of the forward node that a gradient of experts reads.
   void bring_kept() {
     const size_t kept = expert_operands(node_)->kept();
     bring(l_, node_.inputs[kept], l_.node_inputs[id_][kept]);
