@@ -32,7 +32,7 @@ struct LossRows {
 struct LossInputs {
   std::vector<TensorId> outputs;
   TensorId label = -1;           ///< with LabelUse::composed
-  std::vector<TensorId> fields;  ///< those of LossDef::reads that the samples have
+  std::vector<TensorId> fields;  ///< the fields in LossDef::reads that the samples have
 };
 
 /// The reader of the label.

@@ -30,7 +30,7 @@ inline constexpr const char* kRowGroups = "row_groups";
 struct RowOrder {
   int64_t piece = 0;   ///< rows of a piece; 0: rows are stored by position
   int64_t ranks = 1;   ///< that share the rows
-  int64_t groups = 1;  ///< of which a rank has two pieces each
+  int64_t groups = 1;  ///< a rank has two pieces of each group
 
   /// `rows`: of the whole sequence.
   static RowOrder of(const Attrs& attrs, int64_t rows) {

@@ -195,7 +195,7 @@ struct LossSpec {
   std::vector<std::string> inputs;  ///< in place of `input`, for a loss of several outputs: their layers
   std::string reduction = "mean";   ///< mean | sum, over the global batch
   double weight = 1;                ///< factor in the sum of the losses
-  // Of auxiliary_losses.
+  // For auxiliary_losses.
   std::string name;             ///< it is reported as "loss.<name>"; default: the type
   std::string label = "label";  ///< the sample field that is the label
   std::string path = "loss";    ///< "auxiliary_losses[1]", for positions
@@ -266,13 +266,13 @@ struct ScheduleSpec {
   std::vector<double> rates;           ///< … and the rate at each of them
   // plateau: the rate is multiplied by `factor` (plateau.h)
   std::string metric = "loss";         ///< loss, or a metric that validation reports
-  double factor = 0.1;                 ///< of the rate …
+  double factor = 0.1;                 ///< factor of the rate …
   int64_t patience = 10;               ///< … after more than this many validations without a better value
   double threshold = 1e-4;             ///< the least improvement that counts
   std::string threshold_mode = "rel";  ///< rel | abs: the threshold is relative to the best value, or absolute
   int64_t cooldown = 0;                ///< validations after a reduction that do not count
   std::vector<ScheduleSpec> segments;  ///< segments: one after the other, each with its own steps
-  int64_t steps = 0;                   ///< of a segment; 0: the last one, to the end of the run
+  int64_t steps = 0;                   ///< steps of a segment; 0: the last one, to the end of the run
   std::string path = {};               ///< "optimizer.learning_rate.segments[0]", for positions
 
   bool is_plateau() const { return type == "plateau"; }

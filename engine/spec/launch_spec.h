@@ -96,7 +96,7 @@ struct LaunchSpec {
   KubernetesSpec kubernetes;
   QueueSpec pbs, lsf;
   SpotNotices spot_notices = SpotNotices::none;
-  std::string spot_address;  ///< of the metadata service; empty: that of the cloud
+  std::string spot_address;  ///< address of the metadata service; empty: the cloud's
   bool has_hosts() const { return !hosts.empty() || !hostfile.empty(); }
   int log_files = 5;  ///< per stream of a rank, including the current one
 };
