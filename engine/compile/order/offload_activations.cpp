@@ -212,7 +212,9 @@ class ActivationOffload {
         waiting_[last].from_host = std::max(waiting_[last].from_host, end_of_launch_at(waiting_[first].first_use));
       }
       if (last > 0) waiting_[last].from_host = std::max(waiting_[last].from_host, waiting_[last - 1].from_host);
-      waiting_[last].from_host = std::min(waiting_[last].from_host, begin_of_launch_at(waiting_[last].first_use));
+      // Where the bus is slower than the kernels, it is not over in time; then these wait for it.
+      const size_t use = begin_of_launch_at(waiting_[last].first_use);
+      waiting_[last].from_host = std::min(std::max(waiting_[last].from_host, waiting_[last].until + 1), use);
     }
   }
 
