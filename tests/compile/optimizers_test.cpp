@@ -38,10 +38,27 @@ optimizer: )" + optimizer + "\n",
   return made;
 }
 
-/// The optimizer that an instruction runs: that of the job, or its companion.
-const OptimizerDef* updates_by(const Instruction& i, const OptimizerDef& def) {
-  if (i.op == def.kernel->name) return &def;
-  return def.companion != nullptr && i.op == def.companion->kernel->name ? def.companion : nullptr;
+/// Number of outputs of an update by `def`: the weight, its states and the memory that the kernel works in.
+size_t num_outputs(const OptimizerDef& def, const Attrs& settings) {
+  return 1 + Optimizer(def, settings).states().size() + (def.work_elements != nullptr ? 1 : 0);
+}
+
+/// The optimizer that an instruction runs: that of the job, or its companion. Both may have the same kernel, with other
+/// states.
+const OptimizerDef* updates_by(const Instruction& i, const OptimizerDef& def, const Attrs& settings) {
+  const OptimizerDef* other = def.companion;
+  if (other != nullptr && i.op == other->kernel->name &&
+      (i.op != def.kernel->name || i.outputs.size() == num_outputs(*other, settings)))
+    return other;
+  return i.op == def.kernel->name ? &def : nullptr;
+}
+
+/// Elements of the states that another kernel than that of the update writes, for the weight of the layer.
+int64_t elements_of_factors(const OptimizerDef& def) {
+  int64_t elements = 0;
+  if (def.sums != nullptr && def.sums->states != nullptr)
+    for (const auto& [name, shape] : def.sums->states({16, 32})) elements += num_elements(shape);
+  return elements;
 }
 
 void check_updates(const std::string& text) {
@@ -51,17 +68,18 @@ void check_updates(const std::string& text) {
   int updates = 0;
   int64_t kept = 0;
   for (const Instruction& i : program.instructions) {
-    const OptimizerDef* const def = updates_by(i, job);
+    const OptimizerDef* const def = updates_by(i, job, spec.optimizer.attrs);
     if (def == nullptr) continue;
     ++updates;
     const Optimizer optimizer(*def, spec.optimizer.attrs);
     const std::vector<std::string> states = optimizer.states();
-    REQUIRE(i.outputs.size() == 1 + states.size() + (def->work_elements != nullptr ? 1 : 0));
+    REQUIRE(i.outputs.size() == num_outputs(*def, spec.optimizer.attrs));
     for (size_t s = 0; s < states.size(); ++s) CHECK(i.outputs[1 + s].tensor.starts_with(states[s] + "."));
     for (const auto& [name, value] : optimizer.kernel_attrs())
       CHECK(to_string(*i.attrs.find(name)) == to_string(value));
     CHECK(i.attrs.number("clip_norm") == spec.optimizer.clip_norm);
     kept += static_cast<int64_t>(states.size()) * num_elements(i.outputs[0].shape) * byte_size(DType::f32);
+    kept += elements_of_factors(*def) * byte_size(DType::f32);
   }
   CHECK(updates == static_cast<int>(program.buckets.size()));
   CHECK(program.memory.optimizer == kept);

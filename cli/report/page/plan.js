@@ -24,7 +24,7 @@ function sendsBetween(rows, stages, chunks) {
     const [micro, chunk = 0] = task.slice(1).split(".").map(Number), by = {F: 1, B: -1}[task[0]];
     if (by === undefined) return;
     const next = chunk * stages + row.stage + by, to = places.get(`${next % stages} ${name(task[0], micro, Math.floor(next / stages))}`);
-    if (stages > 1 && next >= 0 && to) links.push([r, t, ...to]);
+    if (stages > 1 && next >= 0 && next < stages * (chunks ?? 1) && to) links.push([r, t, ...to]);
   }));
   return links;
 }
