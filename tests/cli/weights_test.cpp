@@ -234,7 +234,7 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "unknown name map 'gpt3'"));
-  CHECK(contains(unknown.err, "maps: bert, deepseek, gemma, gpt2, llama, mixtral, phi3, qwen3_moe, resnet50, vit"));
+  CHECK(contains(unknown.err, "maps: bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, phi3, qwen3_moe, resnet50, vit"));
 }
 
 TEST_CASE("a safetensors file is recognized whatever the length of its header, and a pickle is refused by name") {

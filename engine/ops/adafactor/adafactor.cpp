@@ -102,11 +102,12 @@ extern const KernelDef adafactor_update_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "weights from gradients, sums, norms, states and means",
-                               .inputs = {f32(kFlat), f32({kStates + 1}), f32({1}), f32({kStates}), f32({1})},
-                               .attrs = adafactor_example(),
-                               .optional = optimizer_options(),
-                               .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 0, dtype); }};
+          return KernelExample{
+              .what = "weights from gradients, sums, norms, states and means",
+              .inputs = {f32(kFlat), f32({kStates + 1}), f32({1}), f32({kStates}), f32({1})},
+              .attrs = adafactor_example(),
+              .optional = optimizer_options(),
+              .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in.first(1), 0, dtype); }};
         },
 };
 
