@@ -85,7 +85,8 @@ def families():
                               LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                               Qwen3ForCausalLM)
     gemma = dict(SIZES, head_dim=16, query_pre_attn_scalar=16, sliding_window=32)
-    yield "gpt2", GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=1)), byte_level(None)
+    # transformers takes the 1024 positions of GPT-2 for every file.
+    yield "gpt2", GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=1024, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=1)), byte_level(None)
     yield "llama3", LlamaForCausalLM(LlamaConfig(**SIZES, rope_theta=500000.0, rope_scaling={
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32})), byte_level(LLAMA3)
     yield "llama2", LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)), sentencepiece_like()

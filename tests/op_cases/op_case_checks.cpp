@@ -207,7 +207,8 @@ void check_threads(const OpCase& row, const CaseRun& run) {
 }
 
 void check_same_bits_twice(const OpCase& row, const CaseRun& run) {
-  if (std::hash<std::string>()(row.name()) % every_nth() != 0) return;
+  static size_t calls = 0;
+  if (calls++ % every_nth() != 0) return;
   const CaseGraph built = both_ways(row, run);
   check_same(row, built.graph, plain_run(row, built, run.device), plain_run(row, built, run.device), 0.0);
 }

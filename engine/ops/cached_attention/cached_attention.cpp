@@ -77,7 +77,11 @@ RuleText rule_of_cached(Infos in, const Attrs& attrs) {
 
 RuleText cached_attention_rule(Infos in, const Attrs& attrs) {
   RuleText rule = rule_of_cached(without_sinks(in, attrs), attrs);
-  if (attrs.flag(kSinks)) add_sinks(rule, attrs.text("packing", "heads") == "qkv");
+  if (!attrs.flag(kSinks)) return rule;
+  const bool is_packed = is_packed_call(without_sinks(in, attrs)),
+             has_whole_heads = attrs.text("packing", "heads") == "qkv";
+  add_sinks(rule, has_whole_heads);
+  if (is_packed && !has_whole_heads) rule.uncuttable += "r";  // a group of queries is packed with its key and value
   return rule;
 }
 
