@@ -200,37 +200,34 @@ std::vector<Elements<G>> elements_of(const CudaKernelCall& call, int64_t n) {
   return all;
 }
 
-// G: the type of the gradient. A template of its own, since nvcc overlooks kernels that only a generic lambda launches.
-template <class G>
-CudaKernel sums_of(const CudaKernelCall& call) {
-  call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
-  return [all = elements_of<G>(call, call.in[0].size()), weight = ref<float>(call.in.back()),
-          sums = call.out[0].as<float>(), n = call.out[0].size(), adds = call.out[0].accumulate,
-          scratch = call.scratch](CudaStream stream) {
-    auto* const parts = static_cast<double*>(scratch->memory());
-    if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_sums", sums, n);
-    for (const Elements<G>& e : all) {
-      const PlacedParameter& p = e.place.p;
-      const int64_t width = p.local_cols(), first_row = e.range.begin / width;
-      const int64_t rows = (e.range.end - 1) / width - first_row + 1;
-      const int64_t columns = p.size() / p.local_rows();
-      if (e.place.is_factored()) {
-        launch(adafactor_rows<G>, static_cast<unsigned>(rows), kAdafactorThreads, 0, stream, "adafactor_sums", e,
-               first_row, sums);
-        launch(adafactor_columns<G>, adafactor_blocks(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e,
-               columns, sums);
-      }
-      const unsigned blocks = few_blocks(e.range.size());
-      launch(adafactor_weights, blocks, kAdafactorThreads, 0, stream, "adafactor_sums", from(weight, e.range.at),
-             e.range.size(), parts);
-      launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_sums", static_cast<const double*>(parts),
-             static_cast<int>(blocks), sums + e.place.weight_sum());
-    }
-  };
-}
-
 CudaKernel prepare_adafactor_sums(const CudaKernelCall& call) {
-  return with_float_type(call.in[0].dtype, [&](auto g) { return sums_of<decltype(g)>(call); });
+  call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
+  return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
+    using G = decltype(g);
+    return [all = elements_of<G>(call, call.in[0].size()), weight = ref<float>(call.in.back()),
+            sums = call.out[0].as<float>(), n = call.out[0].size(), adds = call.out[0].accumulate,
+            scratch = call.scratch](CudaStream stream) {
+      auto* const parts = static_cast<double*>(scratch->memory());
+      if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_sums", sums, n);
+      for (const Elements<G>& e : all) {
+        const PlacedParameter& p = e.place.p;
+        const int64_t width = p.local_cols(), first_row = e.range.begin / width;
+        const int64_t rows = (e.range.end - 1) / width - first_row + 1;
+        const int64_t columns = p.size() / p.local_rows();
+        if (e.place.is_factored()) {
+          launch(adafactor_rows<G>, static_cast<unsigned>(rows), kAdafactorThreads, 0, stream, "adafactor_sums", e,
+                 first_row, sums);
+          launch(adafactor_columns<G>, adafactor_blocks(columns), kAdafactorThreads, 0, stream, "adafactor_sums", e,
+                 columns, sums);
+        }
+        const unsigned blocks = few_blocks(e.range.size());
+        launch(adafactor_weights, blocks, kAdafactorThreads, 0, stream, "adafactor_sums",
+               Ref<float>{weight.p + e.range.at}, e.range.size(), parts);
+        launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_sums",
+               static_cast<const double*>(parts), static_cast<int>(blocks), sums + e.place.weight_sum());
+      }
+    };
+  });
 }
 
 CudaKernel prepare_adafactor_states(const CudaKernelCall& call) {
@@ -250,33 +247,30 @@ bool has_factors(const CudaKernelCall& call) {
   return !places.empty() && places[0].is_factored();
 }
 
-template <class G>
-CudaKernel norms_of(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_norms(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   const size_t last = call.in.size() - 1;
   const bool factored = has_factors(call);
   const CudaVariances variances{AdafactorRule::of(call.attrs), call.in[factored ? last - 1 : last].as<const float>(),
                                 factored ? call.in[last].as<const float>() : nullptr};
-  return [=, all = elements_of<G>(call, call.in[0].size()), out = call.out[0].as<float>(), n = call.out[0].size(),
-          adds = call.out[0].accumulate, scalars = call.scalars, scratch = call.scratch](CudaStream stream) {
-    auto* const parts = static_cast<double*>(scratch->memory());
-    if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_norms", out, n);
-    for (const Elements<G>& e : all) {
-      const unsigned blocks = few_blocks(e.range.size());
-      launch(adafactor_changes<G>, blocks, kAdafactorThreads, 0, stream, "adafactor_norms", e, variances, scalars,
-             parts);
-      launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_norms", static_cast<const double*>(parts),
-             static_cast<int>(blocks), out + e.place.index);
-    }
-  };
+  return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
+    using G = decltype(g);
+    return [=, all = elements_of<G>(call, call.in[0].size()), out = call.out[0].as<float>(), n = call.out[0].size(),
+            adds = call.out[0].accumulate, scalars = call.scalars, scratch = call.scratch](CudaStream stream) {
+      auto* const parts = static_cast<double*>(scratch->memory());
+      if (!adds) launch(zero_sums, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_norms", out, n);
+      for (const Elements<G>& e : all) {
+        const unsigned blocks = few_blocks(e.range.size());
+        launch(adafactor_changes<G>, blocks, kAdafactorThreads, 0, stream, "adafactor_norms", e, variances, scalars,
+               parts);
+        launch(add_adafactor_parts, 1, kAdafactorThreads, 0, stream, "adafactor_norms",
+               static_cast<const double*>(parts), static_cast<int>(blocks), out + e.place.index);
+      }
+    };
+  });
 }
 
-CudaKernel prepare_adafactor_norms(const CudaKernelCall& call) {
-  return with_float_type(call.in[0].dtype, [&](auto g) { return norms_of<decltype(g)>(call); });
-}
-
-template <class G>
-CudaKernel update_of(const CudaKernelCall& call) {
+CudaKernel prepare_adafactor_update(const CudaKernelCall& call) {
   const bool factored = has_factors(call);
   const size_t sums_at = call.in.size() - (factored ? 4 : 2);
   const Ref<float> own = factored ? Ref<float>{} : ref<float>(call.out[1]);
@@ -284,20 +278,19 @@ CudaKernel update_of(const CudaKernelCall& call) {
                                 factored ? call.in[sums_at + 2].as<const float>() : own.p,
                                 factored ? call.in[sums_at + 3].as<const float>() : nullptr};
   const Ref<bf16> copy = call.out.back().dtype == DType::bf16 ? ref<bf16>(call.out.back()) : Ref<bf16>{};
-  return [=, all = elements_of<G>(call, call.out[0].size()), weight = ref<float>(call.out[0]), n = call.out[0].size(),
-          sums = call.in[sums_at].as<const float>(), norms = call.in[sums_at + 1].as<const float>(),
-          scalars = call.scalars,
-          rate_scale = static_cast<float>(call.attrs.number("learning_rate_scale", 1.0))](CudaStream stream) {
-    for (const Elements<G>& e : all)
-      launch(adafactor_update<G>, few_blocks(e.range.size()), kAdafactorThreads, 0, stream, "adafactor_update", e,
-             variances, sums, norms, weight, own, scalars, rate_scale);
-    if (copy.p != nullptr && n > 0)
-      launch(copy_weights, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_update", weight, copy, n);
-  };
-}
-
-CudaKernel prepare_adafactor_update(const CudaKernelCall& call) {
-  return with_float_type(call.in[0].dtype, [&](auto g) { return update_of<decltype(g)>(call); });
+  return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
+    using G = decltype(g);
+    return [=, all = elements_of<G>(call, call.out[0].size()), weight = ref<float>(call.out[0]), n = call.out[0].size(),
+            sums = call.in[sums_at].as<const float>(), norms = call.in[sums_at + 1].as<const float>(),
+            scalars = call.scalars,
+            rate_scale = static_cast<float>(call.attrs.number("learning_rate_scale", 1.0))](CudaStream stream) {
+      for (const Elements<G>& e : all)
+        launch(adafactor_update<G>, few_blocks(e.range.size()), kAdafactorThreads, 0, stream, "adafactor_update", e,
+               variances, sums, norms, weight, own, scalars, rate_scale);
+      if (copy.p != nullptr && n > 0)
+        launch(copy_weights, adafactor_blocks(n), kAdafactorThreads, 0, stream, "adafactor_update", weight, copy, n);
+    };
+  });
 }
 
 }  // namespace
