@@ -382,6 +382,12 @@ OpCase experts_case(const ExpertsCase& of) {
       5e-6};
 }
 
+/// Clamped activations with values near the limit.
+OpCase with_kinks(OpCase row) {
+  row.has_kinks = true;
+  return row;
+}
+
 OpCase with_biases(OpCase row) {
   const Shape up = row.inputs[3].shape;
   row.inputs.push_back({{up[0], up[1], up[2]}});
@@ -429,10 +435,10 @@ std::vector<OpCase> moe_rows() {
   for (const char* activation : {"swiglu", "geglu", "clamped_swiglu", "silu", "gelu", "relu"})
     rows.push_back(experts_case({{12}, 6, 4, 2, 8, activation}));
   rows.push_back(with_biases(experts_case({{12}, 6, 4, 2, 8, "clamped_swiglu"})));
-  rows.push_back(experts_case({{12}, 96, 4, 2, 8, "clamped_swiglu"}));  // parts of u beyond the limit
+  rows.push_back(with_kinks(experts_case({{12}, 96, 4, 2, 8, "clamped_swiglu"})));  // parts of u beyond the limit
   rows.push_back(with_biases(experts_case({{2, 12}, 5, 6, 3, 12})));
   rows.push_back(with_biases(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12})));
-  rows.push_back(with_biases(experts_case({{2, 71}, 24, 3, 2, 40, "clamped_swiglu"})));
+  rows.push_back(with_kinks(with_biases(experts_case({{2, 71}, 24, 3, 2, 40, "clamped_swiglu"}))));
   rows.push_back(experts_case({{1}, 1, 1, 1, 1}));
   rows.push_back(experts_case({{2, 12}, 5, 6, 3, 12}));
   rows.push_back(experts_case({{4, 3}, 7, 12, 1, 6, "relu", 12}));
