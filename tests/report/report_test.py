@@ -44,7 +44,8 @@ def marks_of(root, title):
 def stopped_early(scene):
     """A run that train.stop_when ends says so on its curve; a run on a machine whose speed is a guess shows no prediction."""
     run = scene.run(SMALL, "train.stop_when={metric: loss, reaches: 1000000}", "train.checkpoint=null")
-    assert json.loads((run / "plan.json").read_text())["estimate"]["source"].startswith("a guess"), "SMALL names no machine"
+    estimate = json.loads((run / "plan.json").read_text()).get("estimate")
+    assert estimate is None or estimate["source"].startswith("a guess"), "SMALL names no machine"
     root = check_page(scene, scene.page("stopped_early")[0], [run], ["curves", "events"])
     assert marks_of(root, "loss") == ["stopped early"], marks_of(root, "loss")
     assert not root.all("section", id="estimate") and "predicted step time" not in root.text()

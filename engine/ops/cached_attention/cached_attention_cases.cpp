@@ -147,7 +147,7 @@ extern const OpCases cached_attention_cases = {
                 {{{2, 5, 8}}, {{2, 5, 8}}, starts(2), {{2, 1, 32}}, {{4}}},
                 with_more(cached_attrs(4, 2), {{kSinks, true}})},
                "bs(gd),bs(gd),b,bt(gn),(gr)->bt(gm)",
-               "tnsdm",
+               "tnsdmr",
                {{2, 1, 16}}},
               {{"cached_attention",
                 {{{2, 5, 4}}, {{2, 5, 6}}, starts(2), {{2, 1, 8}}, {{2, 1, 4}}, {{2, 1, 6}}},
