@@ -128,7 +128,6 @@ CASES = [
     ("fp16", CSV, "launch:", "precision: fp16\nlaunch:", "fp16", "fp16", "bf16"),
     ("amp", CSV, "launch:", "amp: true\nlaunch:", "amp: true", "unknown field 'amp'", "precision: bf16"),
     ("adamw_torch", CSV, "type: sgd", "type: adamw_torch", "adamw_torch", "adamw_torch", "adamw"),
-    ("adafactor", CSV, "type: sgd", "type: adafactor", "adafactor", "adafactor", "not supported"),
     ("acc", CSV, "train:", "metrics: [acc]\ntrain:", "[acc]", "unknown metric 'acc'", "accuracy"),
     ("f1", CSV, "train:", "metrics: [f1]\ntrain:", "[f1]", "unknown metric 'f1'", "trainctl evaluate"),
     ("ToTensor", IMAGES, "to_float", "ToTensor", "ToTensor", "unknown transform", "to_float"),

@@ -48,7 +48,8 @@ def stopped_early(scene):
     assert estimate is None or estimate["source"].startswith("a guess"), "SMALL names no machine"
     root = check_page(scene, scene.page("stopped_early")[0], [run], ["curves", "events"])
     assert marks_of(root, "loss") == ["stopped early"], marks_of(root, "loss")
-    assert not root.all("section", id="estimate") and "predicted step time" not in root.text()
+    facts = [n.text() for n in root.all("span") if n.attributes.get("class") == "what"]
+    assert "step time" in facts and "predicted step time" not in facts and not root.all("section", id="estimate"), facts
 
 
 def one_rank_and_resumed(scene):
