@@ -41,8 +41,7 @@ extern const KernelDef outer_update_kernel = {
           return KernelExample{.what = "SGD of parallel.outer; a fourth output is a bf16 copy of the weights",
                                .inputs = {f32(kFlat)},
                                .attrs = {{"learning_rate", 0.7}, {"momentum", 0.9}, {"nesterov", true}, {"scale", 0.5}},
-                               .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 2, dtype); },
-                               .reads_inputs = false};
+                               .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 2, dtype); }};
         },
 };
 
