@@ -92,7 +92,8 @@ def families():
     yield "llama2", LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)), sentencepiece_like()
     yield "mistral", MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None, head_dim=16)), sentencepiece_like()
     yield "qwen2", Qwen2ForCausalLM(Qwen2Config(**SIZES)), byte_level(QWEN2)
-    yield "qwen3", Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32)), byte_level(QWEN2)
+    # transformers takes heads of 128 for every file of Qwen 3.
+    yield "qwen3", Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=128)), byte_level(QWEN2)
     yield "gemma2", Gemma2ForCausalLM(Gemma2Config(**gemma)), sentencepiece_like()
     yield "gemma3", Gemma3ForCausalLM(Gemma3TextConfig(**gemma)), sentencepiece_like()
     yield "phi3", Phi3ForCausalLM(Phi3Config(**SIZES)), sentencepiece_like()
