@@ -357,7 +357,7 @@ struct StopSpec {
 bool is_better(const std::string& metric, double value, double than);
 
 struct TrainSpec {
-  int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
+  int64_t epochs = 1;          ///< 0 = derived from `steps`; it is 0 if only `steps` is set
   int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
   int64_t log_every = 1;       ///< steps between loss lines
   int64_t sink_steps = 1;      ///< steps between two reads of the losses

@@ -51,7 +51,8 @@ std::vector<int> with_peer(const RankClasses& classes, const std::map<PeerPlace,
   return found;
 }
 
-/// Channels with equal keys are alike: between the same classes, and in rings of the same axes, or between two stages.
+/// Channels with equal keys carry the same messages. They connect the same classes of ranks, either within rings of the
+/// same axes or between the same two stages.
 struct ChannelKey {
   size_t from = 0, to = 0;
   int from_rank = -1, to_rank = -1;  ///< if the peer is one rank

@@ -91,8 +91,8 @@ struct PlanTrials {
   int64_t work_done = 0;
 
  private:
-  /// Plans whose estimates deviate alike: with optimizer_shard of level 3 or not, in one stage or in more, by this
-  /// schedule.
+  /// Plans of one kind have similar errors of the estimate. The kind is: whether optimizer_shard.level is 3, whether
+  /// there are several stages, and the schedule.
   using Kind = std::tuple<bool, bool, Schedule>;
   static Kind kind_of(const Considered& one) { return {one.shard.level == 3, one.stages > 1, one.schedule}; }
 

@@ -36,8 +36,8 @@ std::map<std::string_view, double> shares_of_step(const PlanTrials& t, const Con
   return shares;
 }
 
-/// Tries other cuts of one layer, or of layers alike, in the plan with the number `from`. `always`: whether they are
-/// expected to be fast or not.
+/// Tries other cuts of one layer, or of several identical layers, in the plan with the number `from`. With `always` it
+/// also tries cuts that are not expected to be fast.
 void change_cuts(PlanTrials& t, size_t from, bool always) {
   const Considered base = t.sources[from];
   const CutChoice& cuts = *base.cuts;
