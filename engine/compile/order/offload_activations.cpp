@@ -213,8 +213,9 @@ class ActivationOffload {
       }
       if (last > 0) waiting_[last].from_host = std::max(waiting_[last].from_host, waiting_[last - 1].from_host);
       // Where the bus is slower than the kernels, it is not over in time; then these wait for it.
-      const size_t use = begin_of_launch_at(waiting_[last].first_use);
-      waiting_[last].from_host = std::min(std::max(waiting_[last].from_host, waiting_[last].until + 1), use);
+      Waiting& w = waiting_[last];
+      const size_t use = begin_of_launch_at(w.first_use);
+      w.from_host = w.until < use ? std::min(std::max(w.from_host, end_of_launch_at(w.until)), use) : use;
     }
   }
 
