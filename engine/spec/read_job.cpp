@@ -32,6 +32,26 @@ std::string where_it_belongs(const std::string& key) {
   return foreign_hint(NameKind::field, key);
 }
 
+/// For a section that is given as one value: how to write that value as its mapping.
+std::string mapping_hint(const YamlNode& node, const Section& section, const std::string& path) {
+  const Field& first = section.fields.front();
+  if (node.is_scalar() && first.kind == FieldKind::choice) {
+    const bool is_choice = std::find(first.choices.begin(), first.choices.end(), node.text) != first.choices.end();
+    const ForeignName* foreign = find_foreign(NameKind::value, node.text);
+    if (is_choice) return "write {" + first.name + ": " + node.text + "}";
+    if (foreign != nullptr &&
+        std::find(first.choices.begin(), first.choices.end(), foreign->ours) != first.choices.end())
+      return "write {" + first.name + ": " + std::string(foreign->ours) + "}" +
+             (foreign->note.empty() ? "" : "; " + std::string(foreign->note));
+  }
+  if (path == "validation" && node.is_scalar())
+    return "for a share of the data set write dataset: {split: {train: 0.8, validation: 0.2}} and validation: {}; for "
+           "other files validation: {dataset: {path: FILES}}";
+  std::vector<std::string> fields = names_of(section.fields);
+  fields.resize(std::min<size_t>(fields.size(), 6));
+  return "write {" + fields.front() + ": …}; fields: " + join(fields);
+}
+
 class JobReader {
  public:
   JobReader(JobSpec& job, JobKind kind, const Names& vars, Expander& expander, Problems& problems)
@@ -39,10 +59,7 @@ class JobReader {
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
-      std::vector<std::string> fields = names_of(section.fields);
-      fields.resize(std::min<size_t>(fields.size(), 6));
-      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
-                    "write {" + fields.front() + ": …}; fields: " + join(fields));
+      problems_.add(node.pos, path, "must be a mapping, not " + describe(node), mapping_hint(node, section, path));
       return;
     }
     const std::string what = section.name.empty() ? "a job" : section.name;
@@ -201,7 +218,8 @@ class JobReader {
     const std::string type = type_of(section, object);
     const bool holds_out_texts = field.name == "split" && (type == "text" || type == "chat" || type == "tokens");
     problems_.add(pos, where, "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type,
-                  holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}" : "");
+                  holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}"
+                                  : "remove it, or use another type");
   }
 
   /// Reports a field of the other kind of job.
@@ -213,6 +231,9 @@ class JobReader {
     std::vector<std::string> others;
     for (const Field& one : section.fields)
       if (belongs_to(one, kind_)) others.push_back(one.name);
+    if (section.name.empty())
+      others.back() +=
+          "; the program reads its own settings, e.g. from its arguments: command: [python3, train.py, --epochs, 3]";
     problems_.add(
         pos, where, "'" + field.name + "' is not for jobs with a command",
         "valid fields of " + (section.name.empty() ? "a job" : section.name) + " with a command: " + join(others));
