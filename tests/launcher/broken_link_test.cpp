@@ -1,3 +1,4 @@
+// Which link is named as the broken one.
 #include "launcher/hosts/broken_link.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// Cases of unpack_weight: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <cmath>
 
 #include "engine/graph/packing.h"
