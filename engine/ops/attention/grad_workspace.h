@@ -100,8 +100,8 @@ inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
 #define TRAINCTL_ON_BOTH
 #endif
 
-/// The tiles of 64 queries by 64 keys of a head in which some query attends to some key, in the order of the queries. The
-/// kernels for wide heads store the slopes (gradients of the scores) of these tiles only.
+/// The tiles of 64 queries by 64 keys of a head in which some query attends to some key, in the order of the queries.
+/// The kernels for wide heads store the slopes (gradients of the scores) of these tiles only.
 struct SlopeTiles {
   int query_tiles = 0, key_tiles = 0;
   int of_first = 0;  ///< key tiles that the first query tile sees; each next one sees one more, if `grows`
