@@ -2,6 +2,7 @@
 #include "engine/spec/read_job.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/text.h"
 #include "engine/spec/dataset_fields.h"
@@ -67,6 +68,11 @@ class JobReader {
     if (job_.loss) outputs_of(*job_.loss);
     for (LossSpec& loss : job_.auxiliary_losses) outputs_of(loss);
     if (!job_.launch.machines.empty()) job_.launch.machine = job_.launch.machines.front();
+    ParallelSpec& parallel = job_.parallel;
+    const int64_t sum =
+        std::accumulate(parallel.rank_micro_batches.begin(), parallel.rank_micro_batches.end(), int64_t{0});
+    if (parallel.micro_batches == 1 && sum > 1 && sum <= kMaxMicroBatches)
+      parallel.micro_batches = static_cast<int>(sum);
   }
 
  private:

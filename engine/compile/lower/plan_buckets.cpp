@@ -194,7 +194,7 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (one_piece) return 1;
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
-  if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
+  if (level > 2 || variable.stages.size() > 1 || plan.has_local_tensors()) return 1;
   // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
   if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1)
