@@ -19,6 +19,7 @@
 #include "engine/planning/plugin_devices.h"
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
+#include "engine/planning/unequal_ranks.h"
 #include "engine/spec/error_positions.h"
 #include "engine/spec/replicas.h"
 
@@ -167,13 +168,16 @@ bool take_trial(PlannedJob& job) {
 
 /// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
 void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
+  const std::string division = divide_by_speed(job.spec);
   Trials::KnownGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.data.shapes);
   if (!job.tables.empty()) known = {};  // another graph than those that were tried
   if (!known.graph)
     known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
   job.graph = std::move(*known.graph);
+  require_independent_micro_batches(job);
   if (!take_trial(job)) plan_graph(job, known.memo);
+  if (!division.empty()) job.plan.notes.push_back(division);
   if (!job.spec.validation) return;
   check(validation.has_value(), "a job with a validation is planned with the header of its data set");
   try {

@@ -97,8 +97,8 @@ struct RowsTile {
 __device__ void prepare_pair(Shared& shared, bool packs) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      prepare_notes(shared.here[i], 1 + (packs ? kGroupThreads : 0));
-      prepare_notes(shared.left[i], kPair * kComputingWarps);
+      init_barrier(shared.here[i], 1 + (packs ? kGroupThreads : 0));
+      init_barrier(shared.left[i], kPair * kComputingWarps);
     }
     publish_barriers();
     publish_to_copies();

@@ -38,7 +38,7 @@ std::optional<ExpertOperands> expert_operands(const Node& node);
 /// rows that are not used.
 inline constexpr const char* kExpectedPairs = "pairs";
 
-/// ids [.., k] i32 -> rows, places, counts; attrs held (experts of a rank), ranks, rows (of a block). If a block is too
+/// ids [.., k] i32 -> rows, places, counts; attrs experts_per_rank, ranks, rows (per block). If a block is too
 /// small, the run ends.
 extern const KernelDef place_tokens_kernel;
 /// x [.., c], rows -> blocks
