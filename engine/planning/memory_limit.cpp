@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/memory_limit.h"
 
 #include <fmt/format.h>

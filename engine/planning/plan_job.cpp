@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/plan_job.h"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "engine/planning/compile_job.h"
 #include "engine/planning/exchanging_choice.h"
 #include "engine/planning/plan_graph.h"
+#include "engine/planning/plugin_devices.h"
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
 #include "engine/planning/unequal_ranks.h"
@@ -223,6 +225,7 @@ std::string replicas_note(const PlannedJob& job) {
 }  // namespace
 
 PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
+  require_plugin_kernels(spec);
   PlannedJob job;
   job.spec = std::move(spec);
   job.cost = CostModel(std::move(inputs.machine), job.spec.precision);

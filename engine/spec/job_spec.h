@@ -538,6 +538,8 @@ struct JobSpec {
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
   std::string working_dir;                 ///< folder of a command; made absolute; the job file's folder if omitted
+  /// Shared libraries with layer types: absolute paths, each with "#sha256=" and the digits of its contents (plugins.h).
+  std::vector<std::string> plugins;
   std::optional<WeightsSpec> weights;
   DatasetSpec dataset;
   std::vector<LayerSpec> network;

@@ -10,6 +10,7 @@
 #include "engine/spec/layer_references.h"
 #include "engine/spec/misplaced_fields.h"
 #include "engine/spec/network.h"
+#include "engine/spec/plugins.h"
 #include "engine/spec/read_command.h"
 #include "engine/spec/read_dataset.h"
 #include "engine/spec/read_fields.h"
@@ -366,7 +367,7 @@ void choose_run_length(const YamlNode& root, TrainSpec& train) {
 
 }  // namespace
 
-void read_job(YamlNode& root, JobSpec& job, Problems& problems) {
+void read_job(YamlNode& root, const std::string& folder, JobSpec& job, Problems& problems) {
   const YamlNode* command = root.find("command");
   const JobKind kind = command && !command->is_null() ? JobKind::command : JobKind::network;
   Expander expander(job.source, job.file, problems);
@@ -376,6 +377,7 @@ void read_job(YamlNode& root, JobSpec& job, Problems& problems) {
     if (!problems.empty() || !expand_job(root, vars, expander)) return;
   }
   record_positions(root, "", job);
+  if (kind == JobKind::network && !load_plugins(root, folder, problems)) return;
   JobReader reader(job, kind, vars, expander, problems);
   reader.section(root, job_section(), &job, "");
   reader.finish();
