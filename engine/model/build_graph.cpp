@@ -207,6 +207,11 @@ class Model {
     }
   }
 
+  static LayerSpec without_training_attr(LayerSpec layer, const OpDef* op) {
+    if (op != nullptr && op->training_attr != nullptr) layer.attrs.erase(op->training_attr);
+    return layer;
+  }
+
   /// The layer in the reference model (reference_model.h), which has neither adapters nor dropout. It is the layer
   /// itself as long as no adapter comes before it.
   void add_reference(const LayerSpec& layer) {
@@ -214,7 +219,8 @@ class Model {
     std::vector<TensorId> inputs;
     const OpDef* const op = find_op(layer.type);
     const bool passes_on = op != nullptr && op->in_evaluation == InEvaluation::passes_on;
-    bool differs = passes_on;
+    const LayerSpec evaluated = without_training_attr(layer, op);
+    bool differs = passes_on || evaluated.attrs != layer.attrs;
     for (const std::string& name : layer.inputs) {
       const auto trained = outputs_.find(name), reference = references_.find(name);
       if (trained == outputs_.end() || trained->second < 0) return;  // reported already
@@ -227,7 +233,7 @@ class Model {
     else if (passes_on)
       outputs = inputs;
     else if (outputs_[names.front()] >= 0)
-      outputs = emit(layer, inputs, reference_layer(layer.name), layer.name);
+      outputs = emit(evaluated, inputs, reference_layer(layer.name), layer.name);
     for (size_t i = 0; i < outputs.size(); ++i) references_[names[i]] = outputs[i];
   }
 

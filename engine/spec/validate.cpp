@@ -54,6 +54,7 @@ void validate_network_job(RuleContext& r) {
   } else {
     validate_dataset(r);
   }
+  ranks_divide_the_micro_batches(r);
   micro_batches_divide_the_batch(r);
   expert_parallelism_needs_strategies(r);
   collectives_only_in_hybrid(r);

@@ -476,7 +476,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
-  if (plan.hybrid()) report["held"] = local_shards_report(graph, plan, spec.parallel.full_batch);
+  if (plan.hybrid()) report["local_shards"] = local_shards_report(graph, plan, spec.parallel.full_batch);
   if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
     report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
     report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",

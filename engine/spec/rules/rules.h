@@ -49,6 +49,7 @@ void stage_config_names_existing_stages(RuleContext& r);
 void chunks_are_interleaved(RuleContext& r);
 void parallel_sizes_multiply_to_the_ranks(RuleContext& r);
 void micro_batches_divide_the_batch(RuleContext& r);
+void ranks_divide_the_micro_batches(RuleContext& r);
 void expert_parallelism_needs_strategies(RuleContext& r);
 void collectives_only_in_hybrid(RuleContext& r);
 void groups_cover_the_stage(RuleContext& r);
