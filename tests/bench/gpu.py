@@ -3,7 +3,7 @@
   gpu.py TRAINCTL [--ranks N] [--rounds R]
 
   step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
-  scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, with whole optimizers and with shards
+  scaling     eight layers of 8192 in bf16, batch 8192 per GPU, on 1, 2, 4 … N GPUs, with whole optimizers and with shards
               of them, gradients in fp32 and in bf16, against PyTorch's FSDP, beside a large matrix product
   all_reduce  256 MiB of f32, against PyTorch's NCCL
   start-up    from the command to the first finished step, and to the end of a one-step run, against torchrun and its

@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/plan/planned.h"
 
 #include <fmt/format.h>

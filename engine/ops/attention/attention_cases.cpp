@@ -1,3 +1,4 @@
+// Cases of attention: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <cmath>
 
 #include "engine/ops/attention/key_exchange.h"

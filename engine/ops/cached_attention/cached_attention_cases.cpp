@@ -1,3 +1,5 @@
+// Cases of cached_attention: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <cmath>
 
 #include "engine/ops/attention/score_terms.h"
