@@ -146,7 +146,7 @@ class Moves {
     return texts.numbers(0);
   }
 
-  /// "12", "48 (6 a stage)", "47 (5,6,6,…)".
+  /// "12", "48 (6 per stage)", "47 (5+6+6+…)".
   static std::string times(size_t all, const std::vector<int64_t>& counts) {
     std::string text = std::to_string(all);
     if (counts.size() < 2 || counts.size() == all) return text;
