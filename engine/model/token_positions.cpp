@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/ops/attention/sinks.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -67,7 +67,10 @@ class TokenPositions {
   void follow_attention(const Node& node) {
     if (!node.attrs.flag("causal"))
       refuse(node, "its rows attend to later ones", "only causal attention can use cached keys and values");
-    const size_t inputs = node.inputs.size() - (node.attrs.flag(kSinks) ? 1 : 0), rows = inputs <= 2 ? 1 : 3;
+    if (node.attrs.has(kScoreBias))
+      refuse(node, "it has a bias of its scores (score_bias), which has the length of the training texts",
+             "alibi: true is a bias of any length");
+    const size_t inputs = node.inputs.size() - extra_inputs(node.attrs), rows = inputs <= 2 ? 1 : 3;
     if (inputs % 2 == 0 && node.attrs.text("mask") != "documents") refuse(node, "it has a mask of keys");
     for (size_t i = 0; i < rows; ++i) {
       if (dim(node.inputs[i]) != 1) refuse(node, "its queries, keys and values are not those of the tokens");

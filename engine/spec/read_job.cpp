@@ -30,10 +30,7 @@ class JobReader {
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
-      std::vector<std::string> fields = names_of(section.fields);
-      fields.resize(std::min<size_t>(fields.size(), 6));
-      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
-                    "write {" + fields.front() + ": …}; fields: " + join(fields));
+      refuse_one_value(node, section, path, problems_);
       return;
     }
     const std::string what = section.name.empty() ? "a job" : section.name;
