@@ -483,6 +483,9 @@ struct ParallelSpec {
   int context = 1;  ///< ranks that share the rows of a sequence
   ContextMethod context_method = ContextMethod::automatic;
   int micro_batches = 1;
+  /// data_parallel: micro-batches of each rank in a step, whose sum is micro_batches; empty: ranks share each
+  /// micro-batch evenly.
+  Ints rank_micro_batches;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
   int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
@@ -539,6 +542,8 @@ struct JobSpec {
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
   std::string working_dir;                 ///< folder of a command; made absolute; the job file's folder if omitted
+  /// Shared libraries with layer types: absolute paths, each with "#sha256=" and the digits of its contents (plugins.h).
+  std::vector<std::string> plugins;
   std::optional<WeightsSpec> weights;
   DatasetSpec dataset;
   std::vector<LayerSpec> network;

@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/op_cases/pool_cases.h"
 
 #include <algorithm>

@@ -70,7 +70,7 @@ RuleText conv2d_rule(Infos, const Attrs& attrs) {
   return conv2d_rule;
 }
 
-/// Multiplications and additions: those of one weight for each image and window.
+/// Multiplications and additions: each output is the sum of the products of one filter and its window.
 double flops(const TensorInfo& weight, const TensorInfo& y) {
   return 2.0 * static_cast<double>(num_elements(y.shape)) *
          static_cast<double>(num_elements(weight.shape) / weight.shape[0]);
@@ -82,15 +82,15 @@ Cost cost_with(Infos in, Infos out, double flops) {
   return cost;
 }
 
-/// x [n, k, p, q], weight [k, c, r, s] -> y [n, c, h, w], of which a convolution with the same weight makes x: attr
-/// size [h, w].
+/// x [n, k, p, q], weight [k, c, r, s] -> y [n, c, h, w], where attr size is [h, w]: a convolution of y with the same
+/// weight has the shape of x.
 RuleText conv_transpose2d_rule(Infos, const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
   return {image_letters("k", "pq", last) + ",kcrs->" + image_letters("c", "hw", last), "hwpqrs",
           kWindowsNeedNeighbours};
 }
 
-/// dy must be what the window makes of x.
+/// dy must have the shape that the window makes of x.
 void expect_windows(std::string_view op, const Images& dy, const Images& x, const Window& window) {
   const Images y = window_output(op, x, window, dy.c);
   if (y.n != dy.n || y.size != dy.size) {
@@ -109,7 +109,7 @@ void conv2d_backward(GradBuilder& g) {
   g.set_in_grad(1, "conv2d_weight_grad", {g.in(0), g.out_grad()}, of_weight);
 }
 
-/// Field padding, where `same` keeps height and width; as PyTorch, what is odd is added after.
+/// Field padding, where `same` keeps height and width. As in PyTorch, an odd padding has one more at the end.
 Ints conv_padding(const LayerContext& layer, const Window& window) {
   if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
     return padding_of(layer.attrs);

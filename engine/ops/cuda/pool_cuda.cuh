@@ -1,4 +1,4 @@
-// Shared by the pools: a thread an element, of consecutive channels or columns. Sums and searches are sequential, so
+// Shared by the pools: one thread per element, of consecutive channels or columns. Sums and searches are sequential, so
 // the same bits come out each time.
 #pragma once
 

@@ -536,6 +536,7 @@ std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicato
     peers = std::make_unique<cuda::CudaCommunicator>(program, ranks, cuda.device, options.start_up);
   }
   cuda_check(cudaSetDevice(cuda.device), "cudaSetDevice");
+  cuda::require_kernels_for_device();
   phase_ended(options.start_up, "CUDA");
   return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda, std::move(peers));
 }

@@ -84,6 +84,9 @@ struct FirstCopies {
   int count = 0;
 };
 
+/// Throws EnvError if this build has no kernels for the current device.
+void require_kernels_for_device();
+
 /// Also keeps what the previous step reports if staging.ahead > 0. `position` is null without a watchdog.
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
                         const Reported& reported, CudaStream stream);

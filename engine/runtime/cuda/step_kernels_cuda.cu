@@ -163,6 +163,21 @@ unsigned blocks_for(int64_t bytes) {
 
 }  // namespace
 
+void require_kernels_for_device() {
+  cudaFuncAttributes attributes;
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, begin_step);
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction)
+    return cuda_check(status, "cudaFuncGetAttributes");
+  int device = 0;
+  cudaDeviceProp properties;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  throw EnvError("this trainctl has no kernels for " + std::string(properties.name) + " (compute capability " +
+                 std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                 "): install a package of trainctl, which has kernels for every card from Ampere on, or build trainctl "
+                 "on a machine with such a card");
+}
+
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
                         const Reported& reported, CudaStream stream) {
   unsigned blocks = 1;
