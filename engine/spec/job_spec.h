@@ -145,6 +145,10 @@ struct DatasetSpec {
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  // noise for diffusion models (engine/train/data/noised_set.h)
+  int64_t noise_steps = 0;                        ///< 0: no noise is added
+  std::string noise_schedule = "linear";          ///< linear | cosine
+  std::vector<double> noise_betas{0.0001, 0.02};  ///< linear: variance of the noise of the first and the last step
   // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
   std::string adapter_field;               ///< field of a document with the name or number of its adapter
   std::vector<std::string> adapter_names;  ///< empty: no field has adapters
