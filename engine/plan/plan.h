@@ -86,10 +86,15 @@ struct Numerics {
   bool fp8 = false;                 ///< precision: fp8
   std::vector<bool> narrow_layers;  ///< by layer: its products take factors of 8 bits (narrow_layers.h)
   OptimizerSpec optimizer;
-  OuterSpec outer;  ///< with Plan::replicas
+  OuterSpec outer;               ///< with Plan::replicas
   bool keeps_gradients = false;  ///< train.histograms reads gradients after the step
   bool reads_all_rows = false;   ///< hybrid_parallel: parallel.full_batch
 };
+
+/// The type of weights and activations as kernels read them.
+constexpr DType compute_type(Precision precision) {
+  return precision == Precision::bf16 ? DType::bf16 : precision == Precision::fp16 ? DType::f16 : DType::f32;
+}
 
 struct Plan {
   ParallelMode mode = ParallelMode::stand_alone;
@@ -138,8 +143,9 @@ struct Plan {
   bool is_asynchronous() const { return own_workers > 0; }
   bool has_replicas() const { return local_steps > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
-  /// Kernels read bf16 copies of the f32 weights.
-  bool copies_weights() const { return numerics.precision == Precision::bf16; }
+  DType compute_type() const { return trainctl::compute_type(numerics.precision); }
+  /// Kernels read 16-bit copies of the f32 weights.
+  bool copies_weights() const { return is_half(compute_type()); }
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.
   const NodePlan* planned_separately(const Node& node) const;
