@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// `shards` is plan_report()'s "held". Unless `full`, equal tensors share a row, and only some of many shards are
-/// listed. `width`: columns of a line; 0: unlimited.
+/// `shards` is plan_report()'s "local_shards". Unless `full`, equal tensors share a row, and only some of many shards
+/// are listed. `width`: columns of a line; 0: unlimited.
 std::string render_local_shards(const nlohmann::ordered_json& shards, bool full, size_t width);
 
 }  // namespace trainctl

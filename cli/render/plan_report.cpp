@@ -471,7 +471,8 @@ std::vector<FoldLine> folded_layers(const Json& report) {
 
 std::string render_plan(const Json& r, const PlanStyle& style) {
   std::string out = render_headline(r, style.width) + stages(r, style) + layers(r, style);
-  if (r.contains("held") && style.shows_layers()) out += render_local_shards(r["held"], style.full, style.width);
+  if (r.contains("local_shards") && style.shows_layers())
+    out += render_local_shards(r["local_shards"], style.full, style.width);
   out += redistributions(r, style);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "cli/report/curve.h"
+#include "cli/run/launch/validation_results.h"
 #include "engine/base/error.h"
 #include "engine/base/json_field.h"
 
@@ -31,6 +32,7 @@ class MetricsReader {
  public:
   void add(Json line) {
     const std::string kind = field_or(line, "kind", "");
+    add_line(results_, line);
     if (line.contains("start_up")) {
       if (!last_.is_null()) restarts_.push_back(field_or(last_, "run_step", int64_t{0}));
       start_up_ = line["start_up"];
@@ -57,6 +59,7 @@ class MetricsReader {
                  {"loads", curves_json(loads_)},
                  {"step_seconds", distribution_json(seconds_)},
                  {"events", std::move(events_)}};
+    if (!results_.metrics.empty()) data["validated"] = to_json(results_.metrics);
     if (!texts_.empty()) data["texts"] = std::move(texts_);
     if (!last_.is_null()) data["last"] = std::move(last_);
     if (!restarts_.empty()) data["restarted_after"] = std::move(restarts_);
@@ -99,6 +102,7 @@ class MetricsReader {
     return json;
   }
 
+  ValidationResults results_;
   Curves steps_, epochs_, validations_, loads_;
   std::vector<double> seconds_;
   Json events_ = Json::array(), texts_ = Json::array();

@@ -8,6 +8,7 @@ namespace trainctl {
 
 /// {"curves": {"loss": {"steps", "values"}, "learning_rate", "seconds", …},    over run_step, thinned
 ///  "epochs": {"mean_loss": curve, …}, "validations": {"loss": curve, …},
+///  "validated": {"loss": {"last", "best", "best_step"}, …},      with validations only
 ///  "loads": {"max_load": curve, …},
 ///  "step_seconds": distribution of all logged steps, "last": the last line of a step,
 ///  "restarted_after": steps, "events": the lines of data, skipped and stopped, "start_up": …, "workers": of asynchronous servers}

@@ -178,8 +178,10 @@ Json run_data(const RunDirectory& run) {
   for (const char* part : {"machine", "profile"})
     if (Json json = read_object(run.file(std::string(part) + ".json")); !json.is_null()) data[part] = std::move(json);
   data["metrics"] = metrics_data(run.file("metrics.jsonl"));
-  if (const auto found = read_validations(run.file("metrics.jsonl")); !found.metrics.empty())
-    data["validation"] = to_json(found.metrics);
+  if (auto validated = data["metrics"].find("validated"); validated != data["metrics"].end()) {
+    data["validation"] = std::move(*validated);
+    data["metrics"].erase("validated");
+  }
   if (Json evaluation = newest_evaluation(run); !evaluation.is_null()) data["evaluation"] = std::move(evaluation);
   if (Json rows = checkpoints_of(run); !rows.empty()) data["checkpoints"] = std::move(rows);
   return data;

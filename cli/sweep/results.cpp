@@ -49,7 +49,7 @@ TrialResult result_of(const Sweep& sweep, size_t trial) {
   for (const auto& [name, curve] : metrics["validations"].items())
     if (!kNoResults.contains(name) && curve["values"].back().is_number())
       result.values.emplace_back("validation " + name, curve["values"].back());
-  for (const ValidatedMetric& one : read_validations(run.file("metrics.jsonl")).metrics)
+  for (const ValidatedMetric& one : validated_metrics_of(metrics.value("validated", nlohmann::ordered_json())))
     if (std::isfinite(one.best)) result.values.emplace_back("best validation " + one.name, one.best);
   return result;
 }

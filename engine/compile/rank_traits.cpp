@@ -153,6 +153,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
     const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
     RankTraits& traits = all[static_cast<size_t>(rank)];
     traits.stage = of.stage;
+    if (plan.divides_micro_batches()) traits.first_micro_batch = plan.first_micro_batch(of.rank_in_stage);
     if (rings) traits.in_ring = of.rank_in_stage;
     traits.counts_loss = has_loss && counts_loss(graph, of);
     for (const CountedBucket& bucket : counted) {

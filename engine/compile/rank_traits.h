@@ -77,7 +77,8 @@ struct RankTraits {
   std::vector<bool> pushes;   ///< parameter_server: for each bucket that servers hold
   std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
   std::vector<bool> is_root;  ///< and whether the rank is its root
-  int in_ring = -1;           ///< rank in its stage, if ranks of a ring of keys compute with different blocks
+  int first_micro_batch = -1;  ///< if ranks have different micro-batches
+  int in_ring = -1;            ///< rank in its stage, if ranks of a ring of keys compute with different blocks
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

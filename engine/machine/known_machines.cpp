@@ -10,7 +10,7 @@
 //   memory taken   what the driver said of H100s, beyond the plans (tests/bench/NOTEBOOK.md)
 //
 // Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX
-// H100, H200 and A100 system data sheets: 8 GPUs a host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7
+// H100, H200 and A100 system data sheets: 8 GPUs per host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7
 // of 400 Gb/s (A100: ConnectX-6 of 200 Gb/s) for each GPU.
 #include <algorithm>
 #include <array>

@@ -16,6 +16,7 @@
 #include "engine/model/model.h"
 #include "engine/model/parameter_groups.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/spec/adapters.h"
@@ -208,6 +209,11 @@ class Model {
     }
   }
 
+  static LayerSpec without_training_attr(LayerSpec layer, const OpDef* op) {
+    if (op != nullptr && op->training_attr != nullptr) layer.attrs.erase(op->training_attr);
+    return layer;
+  }
+
   /// The layer in the reference model (reference_model.h), which has neither adapters nor dropout. It is the layer
   /// itself as long as no adapter comes before it.
   void add_reference(const LayerSpec& layer) {
@@ -215,7 +221,8 @@ class Model {
     std::vector<TensorId> inputs;
     const OpDef* const op = find_op(layer.type);
     const bool passes_on = op != nullptr && op->in_evaluation == InEvaluation::passes_on;
-    bool differs = passes_on;
+    const LayerSpec evaluated = without_training_attr(layer, op);
+    bool differs = passes_on || evaluated.attrs != layer.attrs;
     for (const std::string& name : layer.inputs) {
       const auto trained = outputs_.find(name), reference = references_.find(name);
       if (trained == outputs_.end() || trained->second < 0) return;  // reported already
@@ -228,7 +235,7 @@ class Model {
     else if (passes_on)
       outputs = inputs;
     else if (outputs_[names.front()] >= 0)
-      outputs = emit(layer, inputs, reference_layer(layer.name), layer.name);
+      outputs = emit(evaluated, inputs, reference_layer(layer.name), layer.name);
     for (size_t i = 0; i < outputs.size(); ++i) references_[names[i]] = outputs[i];
   }
 
@@ -321,6 +328,7 @@ bool balances_rows(const JobSpec& spec, const Graph& graph) {
   bool is_causal = false;
   for (const Node& node : graph.nodes) {
     if (get_op(node.op).in_evaluation == InEvaluation::passes_on) return false;  // dropout masks depend on positions
+    if (node.attrs.has(kScoreBias)) return false;  // a bias has its rows and keys by position
     if (!node.attrs.flag(kExchangesKeys)) {
       if (node.attrs.flag("causal")) return false;  // attention to the rows of another sequence
       continue;

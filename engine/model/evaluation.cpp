@@ -78,6 +78,8 @@ Graph forward_part(const Graph& trained, std::vector<TensorId>& wanted) {
   for (Node& node : graph.nodes)
     if (node.phase == Phase::forward && get_op(node.op).in_evaluation == InEvaluation::runs)
       for (TensorId& input : node.inputs) input = instead[static_cast<size_t>(input)];
+  for (Node& node : graph.nodes)
+    if (const char* attr = get_op(node.op).training_attr; attr != nullptr) node.attrs.erase(attr);
   for (TensorId& tensor : wanted) tensor = instead[static_cast<size_t>(tensor)];
   keep_only(graph, needed_nodes(graph, wanted));
   return graph;

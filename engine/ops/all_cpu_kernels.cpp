@@ -1,8 +1,8 @@
-// The CPU kernels of every family of all_ops.def.
+// The CPU kernels of every family of all_ops.def, and those of plugins.
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/ops/kernel.h"
+#include "engine/ops/plugins/plugin_kernels.h"
 
 namespace trainctl {
 
@@ -24,7 +24,7 @@ const CpuKernelDef* find_cpu_kernel(std::string_view name) {
     return kernels;
   }();
   const auto it = names.find(name);
-  return it == names.end() ? nullptr : it->second;
+  return it == names.end() ? find_plugin_cpu_kernel(name) : it->second;
 }
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
-// The CUDA kernels of every family of all_ops.def.
+// The CUDA kernels of every family of all_ops.def, and those of plugins.
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/plugins/plugin_kernels.h"
 
 namespace trainctl {
 
@@ -26,7 +26,7 @@ const CudaKernelDef* find_cuda_kernel(std::string_view name) {
     return kernels;
   }();
   const auto it = names.find(name);
-  return it == names.end() ? nullptr : it->second;
+  return it == names.end() ? find_plugin_cuda_kernel(name) : it->second;
 }
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
 // The layers, losses, optimizers and metrics of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
-#include "engine/ops/layer_def.h"
+#include "engine/ops/added_ops.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
@@ -69,12 +69,24 @@ std::vector<EntryType> entries_of(std::span<const Def* const> defs) {
   return types;
 }
 
-}  // namespace
-
-std::span<const LayerDef* const> all_layers() {
-  static const std::vector<const LayerDef*> all = collect(&OpFamily::layers);
+std::vector<const LayerDef*>& layers() {
+  static std::vector<const LayerDef*> all = collect(&OpFamily::layers);
   return all;
 }
+
+std::vector<EntryType>& types_of_layers() {
+  static std::vector<EntryType> types = entries_of(all_layers());
+  return types;
+}
+
+}  // namespace
+
+void add_layer(const LayerDef& layer) {
+  types_of_layers().push_back(entry_of(layer));
+  layers().push_back(&layer);
+}
+
+std::span<const LayerDef* const> all_layers() { return layers(); }
 std::span<const LossDef* const> all_losses() {
   static const std::vector<const LossDef*> all = collect(&OpFamily::losses);
   return all;
@@ -98,10 +110,7 @@ const OptimizerDef& get_optimizer(std::string_view name) {
   return *optimizer;
 }
 
-const std::vector<EntryType>& layer_types() {
-  static const std::vector<EntryType> types = entries_of(all_layers());
-  return types;
-}
+const std::vector<EntryType>& layer_types() { return types_of_layers(); }
 const std::vector<EntryType>& loss_types() {
   static const std::vector<EntryType> types = entries_of(all_losses());
   return types;

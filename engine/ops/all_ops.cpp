@@ -1,12 +1,13 @@
 // All families in all_ops.def, and lookup of their definitions by name.
 #include <fmt/format.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/ops/added_ops.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -28,12 +29,16 @@ const OpFamily* const kFamilies[] = {
 template <class T>
 class ByName {
  public:
-  ByName(const std::vector<const T*>& all, const char* what) : entries_(std::bit_ceil(4 * all.size() + 1)) {
-    for (const T* each : all) {
-      Entry& entry = entries_[place_of(each->name)];
-      check(entry.definition == nullptr, fmt::format("two {}s have the same name", what));
-      entry = {each->name, each};
-    }
+  ByName(const std::vector<const T*>& all, const char* what) : what_(what) {
+    for (const T* each : all) add(*each);
+  }
+
+  void add(const T& definition) {
+    if (4 * (count_ + 1) > entries_.size()) grow();
+    Entry& entry = entries_[place_of(definition.name)];
+    check(entry.definition == nullptr, fmt::format("two {}s have the same name", what_));
+    entry = {definition.name, &definition};
+    ++count_;
   }
 
   /// Null: there is none.
@@ -44,6 +49,13 @@ class ByName {
     std::string_view name;
     const T* definition = nullptr;
   };
+
+  void grow() {
+    const std::vector<Entry> old = std::move(entries_);
+    entries_.assign(std::max<size_t>(1024, 2 * old.size()), {});
+    for (const Entry& entry : old)
+      if (entry.definition != nullptr) entries_[place_of(entry.name)] = entry;
+  }
 
   /// Index of the entry with this name, or of a free entry.
   size_t place_of(std::string_view name) const {
@@ -67,7 +79,9 @@ class ByName {
     return static_cast<size_t>(((uint64_t{first} << 32 | last) + name.size()) * kOdd >> 40);
   }
 
-  std::vector<Entry> entries_;  ///< a power of two of them
+  const char* what_;
+  size_t count_ = 0;
+  std::vector<Entry> entries_;  ///< a power of two of them, at most a quarter in use
 };
 
 const std::vector<const OpDef*>& ops() {
@@ -93,9 +107,24 @@ const std::vector<const KernelDef*>& kernels() {
   return all;
 }
 
+ByName<OpDef>& ops_by_name() {
+  static ByName<OpDef> names(ops(), "op");
+  return names;
+}
+
+ByName<KernelDef>& kernels_by_name() {
+  static ByName<KernelDef> names(kernels(), "kernel");
+  return names;
+}
+
 }  // namespace
 
 std::span<const OpFamily* const> all_families() { return kFamilies; }
+
+void add_op(const OpDef& op) {
+  ops_by_name().add(op);
+  kernels_by_name().add(op.kernel);
+}
 
 const OpFamily& family_of(const KernelDef& kernel) {
   static const std::map<const KernelDef*, const OpFamily*> families = [] {
@@ -106,14 +135,15 @@ const OpFamily& family_of(const KernelDef& kernel) {
     }
     return all;
   }();
-  return *families.at(&kernel);
+  static const OpFamily added = {.ops = {}, .profile_part = "plugins"};
+  const auto found = families.find(&kernel);
+  return found == families.end() ? added : *found->second;
 }
 
 std::span<const OpDef* const> all_ops() { return ops(); }
 
 const OpDef* find_op(std::string_view name) {
-  static const ByName<OpDef> names(ops(), "op");
-  return names.find(name);
+  return ops_by_name().find(name);
 }
 
 const OpDef& get_op(std::string_view name) {
@@ -125,8 +155,7 @@ const OpDef& get_op(std::string_view name) {
 std::span<const KernelDef* const> all_kernels() { return kernels(); }
 
 const KernelDef* find_kernel(std::string_view name) {
-  static const ByName<KernelDef> names(kernels(), "kernel");
-  return names.find(name);
+  return kernels_by_name().find(name);
 }
 
 const KernelDef& get_kernel(std::string_view name) {

@@ -89,6 +89,9 @@ struct OpDef {
   /// Set if the rule of the op, or that of its forward op, has inner letters.
   std::optional<InnerSum> inner_sum = {};
   InEvaluation in_evaluation = InEvaluation::runs;
+  /// An attr that only training has: an evaluation runs the node without it (dropout inside of the op). A layer of the
+  /// op's name has it as a field, which a reference model leaves out. Null: none.
+  const char* training_attr = nullptr;
   InGeneration in_generation = InGeneration::runs;
 };
 

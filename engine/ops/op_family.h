@@ -33,7 +33,7 @@ struct OpFamily {
 
 /// In the order of all_ops.def.
 std::span<const OpFamily* const> all_families();
-/// The family that defines it.
+/// The family that defines it; for a kernel of a plugin, a family without definitions.
 const OpFamily& family_of(const KernelDef& kernel);
 
 }  // namespace trainctl

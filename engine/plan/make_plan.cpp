@@ -51,6 +51,7 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
   plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;
   plan.micro_batches = parallel.micro_batches;
+  plan.rank_micro_batches.assign(parallel.rank_micro_batches.begin(), parallel.rank_micro_batches.end());
   plan.schedule = parallel.schedule;
   plan.optimizer_shard_level = plan.servers > 0 ? 0 : parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
@@ -129,6 +130,8 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const CostModel& cost, PlanMemo& memo, Plan& plan) {
   if (plan.hybrid()) {
     say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: each rank runs the network as written");
+  } else if (plan.divides_micro_batches()) {
+    say_whole(graph, plan, Choice::data_parallel, "each rank computes micro-batches of its own");
   } else if (plan.mesh.size() == 1) {
     say_whole(graph, plan, Choice::stand_alone, plan.num_stages == 1 ? "one rank" : "one rank per stage");
   } else if (cuts_the_batch(plan.mode)) {
@@ -337,7 +340,7 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   }
   std::vector<Layout> by_hand;
   if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
-  if (cuts_the_batch(plan.mode)) check_batch_divides(graph, spec, plan, errors);
+  if (cuts_the_batch(plan.mode) && !plan.divides_micro_batches()) check_batch_divides(graph, spec, plan, errors);
   if (!errors.empty()) throw SpecError(std::move(errors));
   require_few_executions(graph, spec);
 

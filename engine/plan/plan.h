@@ -108,6 +108,9 @@ struct Plan {
   /// that it is compiled to, are those of the first group; the ranks of group i follow those of group i - 1.
   int replicas = 1;
   int64_t local_steps = 0;  ///< 0: there are no replicas
+  /// parallel.rank_micro_batches: each rank runs whole micro-batches of its own, in order; empty: ranks of a stage
+  /// share each micro-batch.
+  std::vector<int> rank_micro_batches;
   int num_stages = 1;
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
@@ -143,6 +146,11 @@ struct Plan {
   bool is_asynchronous() const { return own_workers > 0; }
   bool has_replicas() const { return local_steps > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
+  bool divides_micro_batches() const { return !rank_micro_batches.empty(); }
+  /// No tensor of a micro-batch is on several ranks of a stage, so only gradients, the loss and metrics are sums over
+  /// them.
+  bool has_local_tensors() const { return hybrid() || divides_micro_batches(); }
+  int first_micro_batch(int rank_in_stage) const;
   DType compute_type() const { return trainctl::compute_type(numerics.precision); }
   /// Kernels read 16-bit copies of the f32 weights.
   bool copies_weights() const { return is_half(compute_type()); }

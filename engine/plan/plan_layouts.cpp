@@ -1,5 +1,6 @@
 // From a plan's axes per factor to the layout of every operand of a node.
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/error.h"
 #include "engine/graph/contraction.h"
@@ -19,12 +20,16 @@ bool is_parameter_gradient(const Graph& graph, TensorId tensor, TensorId* parame
   return false;
 }
 
-Layout hybrid_output(const Graph& graph, const Plan& plan, TensorId tensor) {
+/// The layout of a tensor that its rank alone has: the loss and metrics are partial over all axes, a parameter's
+/// gradient over those that do not cut the parameter.
+Layout local_output(const Graph& graph, const Plan& plan, TensorId tensor) {
   Layout layout = Layout::replicated(static_cast<int>(graph.tensors[tensor].shape.size()));
   TensorId parameter = -1;
-  if (graph.reported_place(tensor) >= 0) {
+  const bool is_reported = graph.reported_place(tensor) >= 0,
+             is_gradient = is_parameter_gradient(graph, tensor, &parameter);
+  if (is_reported || (is_gradient && plan.divides_micro_batches())) {
     for (Axis a = 0; a < plan.mesh.num_axes(); ++a) layout.partial.push_back(a);
-  } else if (is_parameter_gradient(graph, tensor, &parameter)) {
+  } else if (is_gradient) {
     layout.partial = plan.variable(parameter).layout.replica_axes(plan.mesh);
   }
   return layout;
@@ -90,7 +95,7 @@ bool share_statistics(const Node& first, const Node& second) {
 }
 
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
-  if (plan.hybrid()) return Layout::replicated(static_cast<int>(graph.tensors[node.inputs[i]].shape.size()));
+  if (plan.has_local_tensors()) return Layout::replicated(static_cast<int>(graph.tensors[node.inputs[i]].shape.size()));
   if (const NodePlan* separate = plan.planned_separately(node)) return separate->inputs[i];
   Layout layout =
       rule_layout(node.rule.inputs[i], graph.layers[node.layer].factors, plan.layers[node.layer].factor_axes);
@@ -111,7 +116,7 @@ int64_t shards_of_statistics(const Graph& graph, const Plan& plan, const Node& n
 }
 
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
-  if (plan.hybrid()) return hybrid_output(graph, plan, node.outputs[i]);
+  if (plan.has_local_tensors()) return local_output(graph, plan, node.outputs[i]);
   if (const NodePlan* separate = plan.planned_separately(node)) return separate->outputs[i];
   const std::vector<Axes>& factor_axes = plan.layers[node.layer].factor_axes;
   Layout layout = rule_layout(node.rule.outputs[i], graph.layers[node.layer].factors, factor_axes);
@@ -127,6 +132,11 @@ const NodePlan* Plan::planned_separately(const Node& node) const {
 int Plan::virtual_stage_of(const Node& node) const {
   const NodePlan* node_plan = planned_separately(node);
   return node_plan == nullptr ? layers[node.layer].virtual_stage : node_plan->virtual_stage;
+}
+
+int Plan::first_micro_batch(int rank_in_stage) const {
+  if (rank_micro_batches.empty()) return 0;
+  return std::accumulate(rank_micro_batches.begin(), rank_micro_batches.begin() + rank_in_stage, 0);
 }
 
 std::string Plan::stage_text(int virtual_stage) const {

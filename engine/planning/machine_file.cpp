@@ -125,16 +125,24 @@ std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
   return machine;
 }
 
+std::vector<double> rank_speeds(const JobSpec& spec) {
+  if (spec.launch.machines.size() < 2) return {};
+  const std::vector<double> speeds = machine_speeds(spec);
+  std::vector<double> of_ranks;
+  for (const size_t machine : machines_of_ranks(spec)) of_ranks.push_back(speeds[machine]);
+  return of_ranks;
+}
+
 std::vector<double> stage_speeds(const JobSpec& spec) {
   constexpr double kSame = 0.01;
   const int stages = spec.parallel.stages;
   if (spec.launch.machines.size() < 2 || spec.launch.ranks % stages != 0) return {};
-  const std::vector<double> speeds = machine_speeds(spec);
-  const std::vector<size_t> machines = machines_of_ranks(spec);
-  const size_t of_stage = machines.size() / static_cast<size_t>(stages);
+  if (!spec.parallel.rank_micro_batches.empty()) return {};  // the ranks divide the work otherwise
+  const std::vector<double> of_ranks = rank_speeds(spec);
+  const size_t of_stage = of_ranks.size() / static_cast<size_t>(stages);
   std::vector<double> of_stages;
-  for (size_t rank = 0; rank < machines.size(); ++rank) {
-    const double speed = speeds[machines[rank]];
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const double speed = of_ranks[rank];
     if (rank % of_stage == 0) of_stages.push_back(speed);
     if (std::abs(speed - of_stages.back()) <= kSame) continue;
     throw SpecError(
@@ -143,8 +151,8 @@ std::vector<double> stage_speeds(const JobSpec& spec) {
                     "would wait for it",
                     rank - rank % of_stage, rank, rank / of_stage,
                     std::max(speed, of_stages.back()) / std::min(speed, of_stages.back())),
-        "use parallel.stages so that each stage has machines of one speed, or parallel: {mode: parameter_server, sync: "
-        "false, rebalance: true}, where a faster rank takes more batches");
+        "use parallel: {mode: data_parallel}, where a faster rank runs more micro-batches, or parallel.stages so that "
+        "each stage has machines of one speed");
   }
   return of_stages;
 }

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/memory_limit.h"
 
 #include <fmt/format.h>
@@ -147,7 +148,7 @@ class MemoryAdvice {
   void offer_others() {
     const JobSpec& spec = job_.spec;
     if (job_.cost.machine().kind == DeviceKind::cuda && job_.graph.trains() && spec.servers() == 0) offer_offload();
-    if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
+    if (spec.parallel.rank_micro_batches.empty() && spec.parallel.micro_batches <= kMaxMicroBatches / 2)
       offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
             [](JobSpec& s) { s.parallel.micro_batches *= 2; });
     if (spec.parallel.head_pieces == 0)

@@ -42,6 +42,8 @@ std::string logits_layer(const JobSpec& spec) {
 JobSpec network_of(JobSpec spec, const GenerationSize& size) {
   spec.dataset.batch = size.rows;
   spec.parallel.micro_batches = 1;
+  spec.parallel.rank_micro_batches.clear();
+  spec.launch.machines.clear();
   spec.loss.reset();
   spec.auxiliary_losses.clear();
   spec.metrics.clear();

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/plan_job.h"
 
 #include <fmt/format.h>
@@ -16,8 +17,10 @@
 #include "engine/planning/compile_job.h"
 #include "engine/planning/exchanging_choice.h"
 #include "engine/planning/plan_graph.h"
+#include "engine/planning/plugin_devices.h"
 #include "engine/planning/run_length.h"
 #include "engine/planning/trials.h"
+#include "engine/planning/unequal_ranks.h"
 #include "engine/spec/error_positions.h"
 #include "engine/spec/replicas.h"
 
@@ -166,13 +169,16 @@ bool take_trial(PlannedJob& job) {
 
 /// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
 void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
+  const std::string division = divide_by_speed(job.spec);
   Trials::KnownGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.data.shapes);
   if (!job.tables.empty()) known = {};  // another graph than those that were tried
   if (!known.graph)
     known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
   job.graph = std::move(*known.graph);
+  require_independent_micro_batches(job);
   if (!take_trial(job)) plan_graph(job, known.memo);
+  if (!division.empty()) job.plan.notes.push_back(division);
   if (!job.spec.validation) return;
   check(validation.has_value(), "a job with a validation is planned with the header of its data set");
   try {
@@ -219,6 +225,7 @@ std::string replicas_note(const PlannedJob& job) {
 }  // namespace
 
 PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
+  require_plugin_kernels(spec);
   PlannedJob job;
   job.spec = std::move(spec);
   job.cost = CostModel(std::move(inputs.machine), job.spec.precision);

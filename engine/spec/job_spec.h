@@ -145,6 +145,10 @@ struct DatasetSpec {
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  // noise for diffusion models (engine/train/data/noised_set.h)
+  int64_t noise_steps = 0;                        ///< 0: no noise is added
+  std::string noise_schedule = "linear";          ///< linear | cosine
+  std::vector<double> noise_betas{0.0001, 0.02};  ///< linear: variance of the noise of the first and the last step
   // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
   std::string adapter_field;               ///< field of a document with the name or number of its adapter
   std::vector<std::string> adapter_names;  ///< empty: no field has adapters
@@ -491,6 +495,9 @@ struct ParallelSpec {
   int context = 1;  ///< ranks that share the rows of a sequence
   ContextMethod context_method = ContextMethod::automatic;
   int micro_batches = 1;
+  /// data_parallel: micro-batches of each rank in a step, whose sum is micro_batches; empty: ranks share each
+  /// micro-batch evenly.
+  Ints rank_micro_batches;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
   int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
@@ -548,6 +555,8 @@ struct JobSpec {
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
   std::string working_dir;                 ///< folder of a command; made absolute; the job file's folder if omitted
+  /// Shared libraries with layer types: absolute paths, each with "#sha256=" and the digits of its contents (plugins.h).
+  std::vector<std::string> plugins;
   std::optional<WeightsSpec> weights;
   DatasetSpec dataset;
   std::vector<LayerSpec> network;

@@ -13,6 +13,11 @@ const Section& elastic_section() {
       "How the run continues when a host is lost.",
       {
           field<&ElasticSpec::min_ranks>("min_ranks", "The run ends if fewer ranks remain.").at_least(1),
+          field<&ElasticSpec::straggler>(
+              "straggler",
+              "A host whose ranks persistently take this many times as long for their work as those of the fastest "
+              "host gets less of it, or is left out if the others are faster alone; 0: never.")
+              .at_least(0),
       }};
   return section;
 }
@@ -48,8 +53,8 @@ const Section& launch_section() {
               "machine", FieldKind::metric_names,
               "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine file; chosen by "
               "the "
-              "device if omitted. A list has one per host of launch.hosts, or one per rank: pipeline stages are cut by "
-              "their speeds. See unequal_machines.md.")
+              "device if omitted. A list has one per host of launch.hosts, or one per rank: pipeline stages and "
+              "data-parallel ranks get work by their speeds. See unequal_machines.md.")
               .of(JobKind::network),
           field<&L::log_dir>("log_dir", "Folder for logs, with one folder per run and in it one folder per rank."),
           field<&L::comm>("comm", "How ranks communicate. shm: shared memory within one host.")

@@ -25,6 +25,9 @@ std::string_view to_string(SpotNotices notices);
 /// launch.elastic: the run continues with fewer ranks when a host is lost.
 struct ElasticSpec {
   int min_ranks = 1;  ///< with fewer the run ends
+  /// A host whose ranks need this many times as long for their work as those of the fastest host, for a minute, gets
+  /// less work; 0: never.
+  double straggler = 1.5;
 };
 
 /// launch.slurm: resources that the batch script asks for. An empty string: Slurm's own default.

@@ -74,6 +74,21 @@ const Section& search_section() {
   return section;
 }
 
+Field rank_micro_batches_field() {
+  Field f = field<&ParallelSpec::rank_micro_batches>(
+                "rank_micro_batches",
+                "For data_parallel: the number of micro-batches that each rank runs in a step, for ranks of different "
+                "speeds; micro_batches is their sum. Omitted: ranks share each micro-batch evenly, or in proportion "
+                "to the speeds of a list of machines. See unequal_machines.md.")
+                .at_least(1)
+                .at_most(kMaxMicroBatches);
+  f.get = [](const void* object) -> Value {  // an empty text is no value
+    const Ints& counts = static_cast<const ParallelSpec*>(object)->rank_micro_batches;
+    return counts.empty() ? Value(std::string()) : Value(counts);
+  };
+  return f;
+}
+
 }  // namespace
 
 const Section& parallel_section() {
@@ -114,6 +129,7 @@ const Section& parallel_section() {
                                    "dataset.batch.")
               .at_least(1)
               .at_most(kMaxMicroBatches),
+          rank_micro_batches_field(),
           field<&P::schedule>("schedule",
                               "Order of the forward and backward passes of the micro-batches: see the schedules "
                               "below."),

@@ -7,6 +7,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/url.h"
 #include "engine/spec/overrides.h"
+#include "engine/spec/plugins.h"
 #include "engine/spec/read_job.h"
 #include "engine/spec/trackers.h"
 #include "engine/spec/validate.h"
@@ -17,15 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Makes a path absolute. The job may be saved to another folder (a run's) and ranks may run in another one: only an
-/// absolute path means the same everywhere.
 void resolve(const fs::path& folder, std::string& path) {
-  if (is_url(path)) return;
-  std::error_code error;
-  const fs::path absolute = fs::absolute(folder / (path.empty() ? "." : path), error);
-  if (error) return;
-  path = absolute.lexically_normal().string();
-  if (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!is_url(path)) path = absolute_path(folder.string(), path);
 }
 
 void resolve_paths(JobSpec& job, const fs::path& folder) {
@@ -94,8 +88,9 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
   if (root.is_null() && overrides.empty())
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
-  read_job(root, job, problems);
-  if (job.positions.empty()) problems.throw_if_any();  // nothing was read, because an expression is wrong
+  read_job(root, from.folder, job, problems);
+  // Without its plugins a job has layers of unknown types; and nothing was read if an expression is wrong.
+  if (job.positions.empty() || problems.touch("plugins")) problems.throw_if_any();
   validate(job, problems);
   problems.throw_if_any();
   resolve_paths(job, from.folder);

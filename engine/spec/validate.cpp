@@ -54,6 +54,7 @@ void validate_network_job(RuleContext& r) {
   } else {
     validate_dataset(r);
   }
+  ranks_divide_the_micro_batches(r);
   micro_batches_divide_the_batch(r);
   expert_parallelism_needs_strategies(r);
   collectives_only_in_hybrid(r);
@@ -81,6 +82,7 @@ void validate_job(RuleContext& r) {
   elastic_runs_have_hosts(r);
   saves_are_consistent(r);
   cluster_manager_assigns_the_hosts(r);
+  requests_have_their_form(r);
   volumes_have_a_path(r);
   machines_fit_the_ranks(r);
   spot_notices_have_an_address(r);

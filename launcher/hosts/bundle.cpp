@@ -15,7 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/put_all.h"
-#include "launcher/hosts/digest.h"
+#include "engine/base/sha256.h"
 #include "launcher/own_program.h"
 
 namespace trainctl::hosts {
@@ -47,7 +47,7 @@ class Descriptor {
 };
 
 std::string digest_of(const std::vector<Bundle::File>& files) {
-  Digest digest;
+  Sha256 digest;
   for (const Bundle::File& file : files) {
     digest.add_text(file.name);
     digest.add_file(file.path);

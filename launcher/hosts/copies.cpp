@@ -13,7 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/put_all.h"
-#include "launcher/hosts/digest.h"
+#include "engine/base/sha256.h"
 
 namespace trainctl::hosts {
 namespace {
@@ -61,7 +61,7 @@ Copy copy_of(const std::string& path) {
   else
     copy.files.push_back(file_at(path, ""));
   if (copy.files.empty()) throw EnvError("launch.copy: " + path + " contains no files");
-  Digest digest;
+  Sha256 digest;
   for (const Copy::File& file : copy.files) {
     digest.add_text(file.name);
     digest.add_text(std::to_string(file.bytes) + (file.is_executable ? "x" : ""));

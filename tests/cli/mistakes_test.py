@@ -214,7 +214,7 @@ def check(folder, text):
 
 
 def judge(case, code, error):
-    """What is missing of position, cause and next step."""
+    """Returns which of position, cause and next step the error lacks."""
     title, base, old, new, where, cause, step = case
     text = base.replace(old, new)
     missing = []

@@ -90,6 +90,7 @@ TEST_CASE("lines of metrics.jsonl become curves by their kind, and the rest even
   CHECK(data["start_up"]["seconds"] == 1.5);
   CHECK(data["workers"]["steps"].size() == 2);
   CHECK(data["events"].size() == 2);
+  CHECK(data["validated"]["loss"]["best_step"] == 2);
   CHECK(metrics_data(scratch.path() + "/none")["step_seconds"]["count"] == 0);
   std::ofstream(path) << "{}\n7\n";
   CHECK_THROWS_WITH_AS(metrics_data(path), doctest::Contains("line 2 is not a JSON object"), SpecError);

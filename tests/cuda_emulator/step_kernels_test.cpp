@@ -76,7 +76,7 @@ std::vector<std::byte> random_bytes(size_t n, uint64_t key) {
 
 }  // namespace
 
-TEST_CASE("cuda: floats are made of a slot's bytes by a table a channel, in either layout and type") {
+TEST_CASE("cuda: floats are made of a slot's bytes by one table per channel, in either layout and type") {
   constexpr int64_t kSamples = 3, kPixels = 35, kChannels = 3, kAll = kSamples * kPixels * kChannels;
   constexpr int64_t kStride = 512, kFrom = 64;
   const std::vector<std::byte> staged = random_bytes(2 * kStride, 7);

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/planning/memory_limit.h"
+#include "engine/planning/plugin_devices.h"
 
 namespace trainctl {
 namespace {
@@ -33,6 +34,7 @@ std::string names(const std::vector<CudaDevice>& gpus) {
 Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   if (spec.launch.device != Device::automatic) return spec.launch.device;
   if (spec.servers() > 0) return Device::cpu;  // then no other processes share the servers' cores; cuda requests GPUs
+  if (layer_without_cuda(spec) != nullptr) return Device::cpu;
   const bool enough = static_cast<int>(found.list.size()) >= spec.launch.ranks;
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
@@ -74,6 +76,8 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
   const size_t have = found.list.size();
   if (asked != Device::automatic || have == 0) return "CPUs";
   if (spec.servers() > 0) return "CPUs (parallel.mode is parameter_server)";
+  if (const LayerSpec* layer = layer_without_cuda(spec))
+    return "CPUs (the plugin of " + layer->name + " has no CUDA kernels)";
   if (static_cast<int>(have) >= spec.launch.ranks) return "CPUs (launch.comm is " + spec.launch.comm + ")";
   return fmt::format("CPUs (this host has only {})", count_of(have));
 }

@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/planning/unequal_ranks.h"
 #include "engine/spec/parse.h"
 #include "engine/spec/replicas.h"
 #include "launcher/hosts/link_check.h"
@@ -25,6 +28,11 @@ namespace {
 
 /// Pause before a lost host is probed again. It doubles with each loss of the host, up to the maximum.
 constexpr double kFirstWaitSeconds = 5, kLongestWaitSeconds = 300, kAnswerSeconds = 10;
+
+/// A change must promise steps that are this much shorter, since it costs a restart.
+constexpr double kWorthwhile = 0.9;
+/// Measured speeds that vary must not stop the run again and again.
+constexpr int kMostDivisions = 4;
 
 std::string steps_text(int64_t steps) { return fmt::format("{} {}", steps, steps == 1 ? "step" : "steps"); }
 
@@ -99,32 +107,173 @@ std::string Elastic::take_back() {
   return names.empty() ? "" : (is_one ? "host " : "hosts ") + names + (is_one ? " is back" : " are back");
 }
 
-std::vector<JobSpec> Elastic::jobs(std::string& fault, const std::string& without) const {
+bool Elastic::note_work(const Cluster& cluster, const Ints& of_ranks, const std::vector<double>& work) {
+  const double limit = spec_.launch.elastic->straggler;
+  if (limit == 0 || divisions_ >= kMostDivisions || spec_.parallel.local_steps > 0 || spec_.parallel.stages > 1)
+    return false;
+  struct Measured {
+    double micro_batches = 0, time = 0, ranks = 0;  ///< sums over its ranks
+    double speed() const { return micro_batches / std::max(time, 1e-3); }
+  };
+  std::map<std::string, Measured> of_hosts;
+  for (const RankPlace& place : cluster.places) {
+    const auto rank = static_cast<size_t>(place.rank);
+    Measured& host = of_hosts[place.host];
+    host.micro_batches += of_ranks.empty() ? 1.0 : static_cast<double>(of_ranks.at(rank));
+    host.time += work.at(rank);
+    ++host.ranks;
+  }
+  std::map<std::string, double> speeds;
+  double shortest = std::numeric_limits<double>::infinity(), longest = 0, micro_batches = 0;
+  std::string slow;
+  for (const auto& [name, host] : of_hosts) {
+    speeds[name] = host.speed();
+    micro_batches += host.micro_batches;
+    const double time = host.time / host.ranks;
+    shortest = std::min(shortest, time);
+    if (time <= longest) continue;
+    longest = time;
+    slow = name;
+  }
+  const double ratio = longest / std::max(shortest, 1e-3);
+  if (of_hosts.size() < 2 || ratio < limit) return false;
   std::vector<HostRanks> left;
+  for (const HostRanks& host : hosts_)
+    if (of_hosts.contains(host.host)) left.push_back(host);
+  const std::map<std::string, double> before = std::exchange(speeds_, speeds);
+  if (shortest_step(left, micro_batches) > kWorthwhile * longest) {
+    speeds_ = before;
+    return false;
+  }
+  ++divisions_;
+  straggler_ = fmt::format("host {} takes {:.1f} times as long for its work", slow, ratio);
+  return true;
+}
+
+double Elastic::shortest_step(const std::vector<HostRanks>& left, double micro_batches) const {
+  double shortest = std::numeric_limits<double>::infinity();
+  if (const std::vector<double> speeds = speeds_on(left); !speeds.empty()) {
+    const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+    if (const auto divided = divide_micro_batches(spec_.dataset.batch, most_rows(left), speeds))
+      shortest = micro_batches / all * divided->share;
+  }
+  const std::string slow = host_too_slow(left);
+  if (slow.empty()) return shortest;
+  double ranks = 0, slowest = std::numeric_limits<double>::infinity();
+  for (const HostRanks& host : left) {
+    if (host.host == slow) continue;
+    ranks += host.ranks;
+    slowest = std::min(slowest, speeds_.at(host.host));
+  }
+  return std::min(shortest, micro_batches / ranks / slowest);
+}
+
+int64_t Elastic::most_rows(const std::vector<HostRanks>& left) const {
+  const JobSpec job = job_on(left);
+  return std::max<int64_t>(1, job.dataset.batch / (int64_t{job.launch.ranks} * job.parallel.micro_batches));
+}
+
+std::vector<double> Elastic::speeds_on(const std::vector<HostRanks>& left) const {
+  const ParallelSpec& parallel = spec_.parallel;
+  if (parallel.mode != ParallelMode::data_parallel || parallel.optimizer_shard.level > 1) return {};
+  std::vector<double> speeds;
+  for (const HostRanks& host : left) {
+    const auto known = speeds_.find(host.host);
+    if (known == speeds_.end()) return {};
+    speeds.insert(speeds.end(), static_cast<size_t>(host.ranks), known->second);
+  }
+  return speeds;
+}
+
+std::string Elastic::host_too_slow(const std::vector<HostRanks>& left) const {
+  if (left.size() < 2) return "";
+  std::vector<std::pair<double, const HostRanks*>> by_speed;
   int ranks = 0;
-  for (const HostRanks& host : hosts_) {
-    if (lost_.contains(host.host) || host.host == without) continue;
-    left.push_back(host);
+  for (const HostRanks& host : left) {
+    const auto known = speeds_.find(host.host);
+    if (known == speeds_.end()) return "";
+    by_speed.emplace_back(known->second, &host);
     ranks += host.ranks;
   }
+  std::sort(by_speed.begin(), by_speed.end());
+  const auto [slowest, slow] = by_speed[0];
+  const int others = ranks - slow->ranks;
+  if (others < spec_.launch.elastic->min_ranks) return "";
+  return slowest * ranks < kWorthwhile * by_speed[1].first * others ? slow->host : "";
+}
+
+std::vector<JobSpec> Elastic::jobs(std::string& fault, const std::string& without) const {
+  std::vector<HostRanks> left;
+  for (const HostRanks& host : hosts_)
+    if (!lost_.contains(host.host) && host.host != without) left.push_back(host);
   std::vector<JobSpec> jobs;
+  const std::vector<double> speeds = speeds_on(left);
+  if (!speeds.empty()) {
+    JobSpec job = job_on(left);
+    if (const auto divided = divide_micro_batches(job.dataset.batch, most_rows(left), speeds)) {
+      job.parallel.rank_micro_batches = divided->of_ranks;
+      job.parallel.micro_batches = 1;  // their sum
+      if (job.launch.machines.size() > 1) job.launch.machines.resize(1);
+      try {
+        jobs.push_back(parse_job(to_yaml(job), spec_.file));
+      } catch (const SpecError& error) {
+        fault = error.what();
+      }
+    }
+  }
+  if (const std::string slow = host_too_slow(left); !slow.empty()) {
+    std::vector<HostRanks> others = left;
+    std::erase_if(others, [&](const HostRanks& host) { return host.host == slow; });
+    for (JobSpec& job : jobs_on(std::move(others), fault)) jobs.push_back(std::move(job));
+  }
+  for (JobSpec& job : jobs_on(std::move(left), fault)) jobs.push_back(std::move(job));
+  return jobs;
+}
+
+std::vector<JobSpec> Elastic::jobs_on(std::vector<HostRanks> left, std::string& fault) const {
+  std::vector<JobSpec> jobs;
+  int ranks = 0;
+  for (const HostRanks& host : left) ranks += host.ranks;
   for (; ranks >= spec_.launch.elastic->min_ranks && !left.empty(); --ranks) {
-    JobSpec job = spec_;
-    job.launch.hostfile.clear();
-    job.launch.hosts.clear();
-    for (const HostRanks& host : left) job.launch.hosts.push_back(fmt::format("{}:{}", host.host, host.ranks));
-    job.launch.ranks = ranks;
-    // One replica per host stays one per host.
-    if (job.parallel.local_steps > 0 && num_replicas(spec_) == static_cast<int>(spec_.launch.hosts.size()))
-      job.parallel.replicas = static_cast<int>(left.size());
     try {
-      jobs.push_back(parse_job(to_yaml(job), spec_.file));
+      jobs.push_back(parse_job(to_yaml(job_on(left)), spec_.file));
     } catch (const SpecError& error) {  // fields that need another number of ranks, such as stages that must divide it
       fault = error.what();
     }
     if (--left.back().ranks == 0) left.pop_back();
   }
   return jobs;
+}
+
+JobSpec Elastic::job_on(const std::vector<HostRanks>& left) const {
+  JobSpec job = spec_;
+  job.launch.hostfile.clear();
+  job.launch.hosts.clear();
+  job.launch.machines.clear();
+  job.launch.ranks = 0;
+  const std::vector<std::string>& machines = spec_.launch.machines;
+  size_t first = 0;  // rank of the whole run
+  for (size_t h = 0; h < hosts_.size(); first += static_cast<size_t>(hosts_[h++].ranks)) {
+    const auto host =
+        std::find_if(left.begin(), left.end(), [&](const HostRanks& l) { return l.host == hosts_[h].host; });
+    if (host == left.end()) continue;
+    job.launch.hosts.push_back(fmt::format("{}:{}", host->host, host->ranks));
+    job.launch.ranks += host->ranks;
+    if (machines.size() == hosts_.size()) job.launch.machines.push_back(machines[h]);
+    if (machines.size() != hosts_.size() && machines.size() > 1)
+      for (int rank = 0; rank < host->ranks; ++rank)
+        job.launch.machines.push_back(machines[first + static_cast<size_t>(rank)]);
+  }
+  if (machines.size() < 2) job.launch.machines = machines;
+  if (!spec_.parallel.rank_micro_batches.empty()) {  // the speeds of the other ranks divide the work anew
+    const int64_t rows = job.dataset.batch / spec_.parallel.micro_batches;
+    job.parallel.rank_micro_batches.clear();
+    job.parallel.micro_batches = static_cast<int>(even_micro_batches(job.dataset.batch, rows, job.launch.ranks));
+  }
+  // One replica per host stays one per host.
+  if (job.parallel.local_steps > 0 && num_replicas(spec_) == static_cast<int>(spec_.launch.hosts.size()))
+    job.parallel.replicas = static_cast<int>(left.size());
+  return job;
 }
 
 void Elastic::look() {

@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/spec/hosts.h"
@@ -44,6 +45,13 @@ class Elastic {
   /// Notes the hosts that were lost among those of `cluster`; if the link between two hosts is broken, one of them.
   /// Returns the reason; empty: no host was lost.
   std::string note_lost(const Cluster& cluster, const std::vector<RankReport>& reports);
+  /// Notes how long the ranks of `cluster` take for their work in a step (WorkloadReports::uneven_work), of which each
+  /// has as many micro-batches as `of_ranks`, or equally many if that is empty. Returns true if another division of the
+  /// work, or the run without the slow host, would be clearly faster: then the ranks should be stopped, and
+  /// take_straggler() says why.
+  bool note_work(const Cluster& cluster, const Ints& of_ranks, const std::vector<double>& work);
+  std::string take_straggler() { return std::exchange(straggler_, ""); }
+
   /// Readmits the hosts that respond again. Returns a text that names them; empty: none.
   std::string take_back();
   /// Jobs on the remaining hosts, the one with most ranks first; each must then be planned. `fault`: why the last
@@ -82,13 +90,26 @@ class Elastic {
   void ask(const std::string& host, Lost& lost);
   std::string question(const Lost& lost);
   Lost& note(const std::string& host);
+  std::vector<JobSpec> jobs_on(std::vector<HostRanks> left, std::string& fault) const;
+  /// The job on these hosts, before it is checked.
+  JobSpec job_on(const std::vector<HostRanks>& left) const;
+  /// By rank of these hosts; empty: they are not known, or the job cannot divide its work by them.
+  std::vector<double> speeds_on(const std::vector<HostRanks>& left) const;
+  /// The shortest step that speeds_ promise for the work of a step, by another division or without a slow host.
+  double shortest_step(const std::vector<HostRanks>& left, double micro_batches) const;
+  int64_t most_rows(const std::vector<HostRanks>& left) const;  ///< of a micro-batch of one rank
+  /// A host without which the measured speeds of the others promise clearly faster steps; empty: none.
+  std::string host_too_slow(const std::vector<HostRanks>& left) const;
   std::string host_to_leave(const LostLink& link) const;
 
   const JobSpec spec_;
   const std::shared_ptr<const hosts::Transport> transport_;
   std::vector<HostRanks> hosts_;
   std::map<std::string, Lost> lost_;
-  std::map<std::string, int> losses_;  ///< how often each was lost
+  std::map<std::string, double> speeds_;  ///< measured, of one rank by host; empty: they seem equal
+  std::string straggler_;                 ///< why the ranks are stopped
+  int divisions_ = 0;                     ///< how often the work was divided anew
+  std::map<std::string, int> losses_;     ///< how often each was lost
   std::vector<std::string> back_;
   std::function<std::string(const std::string&)> listener_of_;
   std::optional<hosts::Bundle> bundle_;

@@ -47,7 +47,9 @@ bool ElasticRun::change_hosts(const Outcome& outcome) {
   if (outcome.signal != 0 || is_stopping()) return false;
   const RunResult result = reports().result();
   std::string why = elastic_.note_lost(cluster(), outcome.reports);
-  if (why.empty() && outcome.exit_code == kExitDone && result.step < result.steps) why = elastic_.take_back();
+  const bool has_stopped = outcome.exit_code == kExitDone && result.step < result.steps;
+  if (const std::string straggler = elastic_.take_straggler(); why.empty() && has_stopped) why = straggler;
+  if (why.empty() && has_stopped) why = elastic_.take_back();
   if (why.empty()) return false;
   note_progress();
   write_rescued();
@@ -131,8 +133,11 @@ void ElasticRun::look() {
   elastic_.look();
   plan_ahead();
   note_progress();
-  // Hosts are taken back once the current ones have finished a step.
-  if (takes_back_ || !elastic_.is_any_back() || !has_progressed()) return;
+  // Hosts are taken back, and work is divided anew, once the current hosts have finished a step.
+  if (takes_back_ || !has_progressed()) return;
+  const std::vector<double> work = reports().uneven_work();
+  const bool is_slow = !work.empty() && elastic_.note_work(cluster(), spec().parallel.rank_micro_batches, work);
+  if (!is_slow && !elastic_.is_any_back()) return;
   takes_back_ = true;
   ranks()->stop_after_step();  // this saves the last state
 }

@@ -30,7 +30,7 @@ hosts::HostsOptions HostsRun::options() {
   options.bind = spec().launch.bind;
   options.hold_port = spec().has_command();
   options.first_attempt = first_attempt();
-  if (!copies_) copies_ = hosts::copies_of(spec().launch.copy);
+  if (!copies_) copies_ = hosts::copies_of(copied_to_hosts(spec()));
   options.copies = *copies_;
   if (spec().has_command())
     options.program_folder = hosts::copied_folder(spec().launch.copy, spec().working_dir).value_or("");

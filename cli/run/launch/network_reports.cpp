@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "engine/spec/schedule.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sample_check.h"
+#include "launcher/cluster.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -27,6 +29,12 @@ namespace {
 
 /// A start on CPUs that takes less time is not reported.
 constexpr double kReportAfterSeconds = 1;
+
+// A rank is a straggler if it works for at least kStragglerBusy of the time and kStraggles times as long as another, in
+// two windows in a row.
+constexpr double kWorkWindowSeconds = 10, kStraggles = 1.5, kStragglerBusy = 0.5;
+/// Shorter work is not measured exactly.
+constexpr double kLeastBusy = 0.05;
 
 /// Warns if the schedule ends before the run: a resumed run often has more epochs.
 std::string end_of_rate_warning(const PlannedJob& job) {
@@ -74,6 +82,8 @@ void NetworkReports::begin(std::shared_ptr<const SharedMemory> board, const RunD
   board_ = std::move(board);
   directory_.emplace(directory);
   states_ = RankStates(classes_);
+  uneven_work_.clear();
+  straggler_ = -1;
   start_up_reported_ = false;
 }
 
@@ -154,8 +164,31 @@ double NetworkReports::share_of_peak(double samples_per_second) const {
   return rate > 0 ? flops_ * steps / (rate * classes_.num_ranks()) : 0;
 }
 
+std::string NetworkReports::watch_work() {
+  // Ranks of a pipeline wait for each other by design, and replicas only where they synchronize.
+  if (job_.plan.num_stages > 1 || job_.plan.servers > 0 || job_.plan.has_replicas() || classes_.num_ranks() < 2)
+    return "";
+  states_.sample(*board_, steady_seconds());
+  const char* const seconds = std::getenv("TRAINCTL_STRAGGLER_SECONDS");  // for tests
+  const std::vector<double> busy = states_.take_window(seconds != nullptr ? std::atof(seconds) : kWorkWindowSeconds);
+  if (busy.empty()) return "";
+  const auto [least, most] = std::minmax_element(busy.begin(), busy.end());
+  const double ratio = *most / std::max(*least, kLeastBusy);
+  const int rank = ratio < kStraggles || *most < kStragglerBusy ? -1 : static_cast<int>(most - busy.begin());
+  const bool is_persistent = rank >= 0 && rank == std::exchange(straggler_, rank);
+  uneven_work_ = is_persistent ? busy : std::vector<double>{};
+  if (!is_persistent || rank == named_) return "";
+  named_ = rank;
+  const std::vector<std::string>& hosts = job_.spec.launch.hosts;
+  const std::string host =
+      hosts.empty() ? "" : " on host " + several_hosts(job_.spec).places[static_cast<size_t>(rank)].host;
+  return fmt::format("rank {}{} takes {:.1f} times as long for its work as rank {}, which waits for it", rank, host,
+                     ratio, least - busy.begin());
+}
+
 std::vector<std::string> NetworkReports::news() {
   std::vector<std::string> lines = checkpoints_.news();
+  if (std::string line = watch_work(); !line.empty()) lines.push_back(std::move(line));
   for (std::string& line : std::exchange(at_start_, {})) lines.push_back(std::move(line));
   watch_gpu();
   if (start_up_reported_) return lines;

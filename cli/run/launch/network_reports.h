@@ -35,6 +35,7 @@ class NetworkReports : public WorkloadReports {
 
   bool is_up() const override;
   void describe(LiveStatus& status) override;
+  std::vector<double> uneven_work() const override { return uneven_work_; }
   std::vector<std::string> news() override;
   int64_t first_step() const override { return checkpoints_.first_step(); }
   RunResult result() const override;
@@ -54,6 +55,8 @@ class NetworkReports : public WorkloadReports {
   /// The bytes of tokens that the run has sent to experts and back, beside the planned ones; null if not counted.
   nlohmann::ordered_json token_exchange() const;
   void watch_gpu();
+  /// Returns a line that names a rank that persistently takes much longer for its work than another; else empty.
+  std::string watch_work();
 
   const PlannedJob& job_;
   const RankClasses& classes_;
@@ -70,6 +73,9 @@ class NetworkReports : public WorkloadReports {
   std::optional<RunDirectory> directory_;
   RankStates states_;
   bool start_up_reported_ = false;
+  std::vector<double> uneven_work_;
+  int straggler_ = -1;  ///< the rank with the most work in the last window, if it was a straggler
+  int named_ = -1;      ///< the straggler that a line has named
 };
 
 }  // namespace trainctl

@@ -68,6 +68,41 @@ std::optional<int> RankStates::slowest() const {
   return static_cast<int>(least - waits_.begin());
 }
 
+void RankStates::sample(const RankBoard& memory, double now) {
+  constexpr double kBetweenSamples = 0.01;
+  if (now - window_.last < kBetweenSamples) return;
+  window_.last = now;
+  const uint32_t step = memory.status(0).step;
+  for (int rank = 0; rank < classes_->num_ranks(); ++rank) {
+    const RankStatus& status = memory.status(rank);
+    if (status.state.load() == RankState::training && status.validation_batches.load() == 0 && step > 1) continue;
+    window_ = {.last = now};  // what follows is not compared with what was before
+    return;
+  }
+  if (window_.samples == 0) {
+    window_.since = now;
+    window_.first_step = step;
+    window_.busy.assign(static_cast<size_t>(classes_->num_ranks()), 0);
+  }
+  window_.last_step = step;
+  ++window_.samples;
+  for (int rank = 0; rank < classes_->num_ranks(); ++rank)
+    if (!is_in_call(memory, rank)) ++window_.busy[static_cast<size_t>(rank)];
+}
+
+std::vector<double> RankStates::take_window(double seconds) {
+  constexpr int64_t kLeastSamples = 100;
+  constexpr uint32_t kLeastSteps = 20;
+  if (window_.samples < kLeastSamples || window_.last_step - window_.first_step < kLeastSteps ||
+      window_.last - window_.since < seconds)
+    return {};
+  std::vector<double> busy;
+  for (const int64_t count : window_.busy)
+    busy.push_back(static_cast<double>(count) / static_cast<double>(window_.samples));
+  window_ = {.last = window_.last};
+  return busy;
+}
+
 std::string RankStates::describe_rank(const RankBoard& memory, int rank, double now) {
   const Position at = position_of(memory, rank);
   Seen& seen = seen_[static_cast<size_t>(rank)];

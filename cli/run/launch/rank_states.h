@@ -26,7 +26,20 @@ class RankStates {
   /// which therefore waits for it. Nothing if all wait about equally often.
   std::optional<int> slowest() const;
 
+  /// Samples where ranks that all train are. Call it often.
+  void sample(const RankBoard& memory, double now);
+  /// By rank, the fraction of the samples in which it was not in a collective or recv, over a window of many steps that
+  /// has just ended; each window is returned once. Empty: there is none.
+  std::vector<double> take_window(double seconds);
+
  private:
+  /// Samples since `since`.
+  struct Window {
+    double since = 0, last = 0;
+    uint32_t first_step = 0, last_step = 0;
+    int64_t samples = 0;
+    std::vector<int64_t> busy;  ///< by rank
+  };
   struct Position {
     uint32_t step = 0;
     int32_t instruction = -1;
@@ -45,6 +58,7 @@ class RankStates {
 
   const RankClasses* classes_;
   std::vector<Seen> seen_;
+  Window window_;
   std::vector<double> waits_;  ///< by rank: fraction of recent samples that found it in a collective or recv
 };
 

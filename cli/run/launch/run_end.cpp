@@ -1,3 +1,4 @@
+// See the header.
 #include "cli/run/launch/run_end.h"
 
 #include <fstream>

@@ -7,6 +7,7 @@
 #include "cli/run/launch/metrics_file.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/plugins.h"
 #include "engine/train/files/npy_file.h"
 #include "launcher/failure_report.h"
 #include "launcher/host_facts.h"
@@ -40,12 +41,26 @@ void write_job(const RunDirectory& directory, const Workload& workload) {
   directory.reserve_outcome();
 }
 
+std::vector<std::string> copied_to_hosts(const JobSpec& spec) {
+  std::vector<std::string> paths = spec.launch.copy;
+  for (const std::string& plugin : spec.plugins) paths.push_back(plugin_file(plugin).path);
+  return paths;
+}
+
 JobSpec job_on_hosts(const JobSpec& spec) {
   JobSpec job = resolved_job(spec);
+  const std::vector<std::string> all_copies = copied_to_hosts(spec);
   const auto place = [&](std::vector<std::string>& paths) {
     for (std::string& path : paths)
-      if (const auto copied = hosts::copied_path(job.launch.copy, path)) path = "../../" + *copied;
+      if (const auto copied = hosts::copied_path(all_copies, path)) path = "../../" + *copied;
   };
+  for (std::string& plugin : job.plugins) {
+    PluginFile file = plugin_file(plugin);
+    std::vector<std::string> path = {file.path};
+    place(path);
+    file.path = path.front();
+    plugin = to_string(file);
+  }
   const auto place_set = [&](DatasetSpec& set) {
     place(set.paths);
     for (auto& named : set.source_paths) place(named.second);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/run/launch/run_end.h"
 #include "cli/run/launch/workload.h"
@@ -19,6 +20,8 @@ inline constexpr double kDiskSeconds = 10, kHangingDiskSeconds = 1;
 /// Writes job.yaml, plan.json and machine.json, and reserves space for outcome.json. Throws EnvError.
 void write_job(const RunDirectory& directory, const Workload& workload);
 
+/// launch.copy and the plugins.
+std::vector<std::string> copied_to_hosts(const JobSpec& spec);
 /// The job for other hosts, where job.yaml is two levels below the agent's folder with the copied files.
 JobSpec job_on_hosts(const JobSpec& spec);
 

@@ -50,6 +50,13 @@ Json json_of(double value) { return std::isfinite(value) ? Json(value) : Json(no
 
 }  // namespace
 
+void add_line(ValidationResults& results, const Json& line) {
+  if (field_or(line, "kind", "") == "validation") add(results.metrics, line);
+  if (!line.contains("stopped_at_step")) return;
+  results.stop_reason = field_or(line, "reason", "");
+  results.planned_steps = field_or(line, "steps", int64_t{0});
+}
+
 ValidationResults read_validations(const std::string& path) {
   ValidationResults results;
   std::ifstream file(path);
@@ -57,12 +64,7 @@ ValidationResults read_validations(const std::string& path) {
     const bool is_validation = text.find("\"validation\"") != std::string::npos;
     if (!is_validation && text.find("\"stopped_at_step\"") == std::string::npos) continue;  // most are steps
     const Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) continue;
-    if (field_or(line, "kind", "") == "validation") add(results.metrics, line);
-    if (line.contains("stopped_at_step")) {
-      results.stop_reason = field_or(line, "reason", "");
-      results.planned_steps = field_or(line, "steps", int64_t{0});
-    }
+    if (line.is_object()) add_line(results, line);
   }
   return results;
 }

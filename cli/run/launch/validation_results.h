@@ -25,6 +25,9 @@ struct ValidationResults {
   bool ended_early() const { return !stop_reason.empty(); }
 };
 
+/// Adds a line of metrics.jsonl to the results, if it is about a validation or an early end.
+void add_line(ValidationResults& results, const nlohmann::ordered_json& line);
+
 /// `path`: metrics.jsonl. A missing file counts as an empty one; invalid lines are ignored.
 ValidationResults read_validations(const std::string& path);
 

@@ -35,6 +35,9 @@ class WorkloadReports {
   virtual bool is_up() const = 0;
   /// Fills in the progress and the state of each rank.
   virtual void describe(LiveStatus& status) = 0;
+  /// How long ranks that do equal work at the same time take for it, if one persistently takes much longer: by rank,
+  /// relative to the step. Empty: they take about equally long, or it is not known.
+  virtual std::vector<double> uneven_work() const { return {}; }
   /// Lines about the run to show now, each only once. Called often.
   virtual std::vector<std::string> news() { return {}; }
   /// The step after which the current attempt resumes; 0: it starts from the beginning.

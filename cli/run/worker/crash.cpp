@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "engine/base/plugins.h"
 #include "engine/train/data/mapped_file.h"
 
 namespace trainctl {
@@ -26,7 +27,12 @@ void report(int signal, siginfo_t* info, void*) {
     return;
   }
   const char* name = sigabbrev_np(signal);
-  write_text("bug: this rank received SIG");
+  if (running_plugin() != nullptr) {
+    write_text(running_plugin());
+    write_text(": it crashed with SIG");
+  } else {
+    write_text("bug: this rank received SIG");
+  }
   write_text(name == nullptr ? "?" : name);
   write_text(signal == SIGBUS ? " (the host may be out of memory)\n" : "\n");
   std::array<void*, 16> frames{};

@@ -123,7 +123,7 @@ class TokenExchange {
     const View counts = l_.new_value(BufferKind::scratch, {ranks_}, DType::i32, name_ + ".counts");
     const int64_t experts_per_rank = node_.attrs.integer("experts") / ranks_;
     l_.emit_kernel(name_ + ".place_tokens", place_tokens_kernel,
-                   {{"held", experts_per_rank}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
+                   {{"experts_per_rank", experts_per_rank}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
                    {sent.rows, sent.places, counts}, Purpose::redistribute);
     if (!counted_) return;
     sent.counts = l_.new_value(BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");

@@ -25,7 +25,7 @@ View step_sum(const Lowering& l, TensorId tensor) {
   const int place = l.c.graph.reported_place(tensor);
   View view =
       l.c.flat(l.c.loss, place, 1, place == 0 ? "loss" : l.c.graph.metrics[static_cast<size_t>(place) - 1].name);
-  view.operand.accumulate = l.task.micro_batch > 0;
+  view.operand.accumulate = l.task.micro_batch > l.c.plan.first_micro_batch(l.c.rank_in_stage);
   return view;
 }
 

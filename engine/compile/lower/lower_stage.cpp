@@ -76,6 +76,16 @@ class TaskLowering {
   std::vector<NodeId> gradients_{};  ///< gradients in this task that may begin early
 };
 
+std::vector<Task> tasks_of_rank(const Compiler& c) {
+  Pipeline pipeline = c.plan.pipeline(c.trains());
+  if (!c.plan.divides_micro_batches()) return stage_tasks(pipeline, c.stage);
+  check(pipeline.stages == 1, "ranks of a pipeline have the same micro-batches");
+  pipeline.micro_batches = c.plan.rank_micro_batches.at(static_cast<size_t>(c.rank_in_stage));
+  std::vector<Task> tasks = stage_tasks(pipeline, c.stage);
+  for (Task& task : tasks) task.micro_batch += c.plan.first_micro_batch(c.rank_in_stage);
+  return tasks;
+}
+
 }  // namespace
 
 void lower_stage(Compiler& c) {
@@ -84,7 +94,7 @@ void lower_stage(Compiler& c) {
   if (c.only == EvaluationOf::Only::exchange) return exchange_averages(l);
   if (c.only == EvaluationOf::Only::synchronize) return synchronize_replicas(l);
   start_gradients(l);
-  const std::vector<Task> tasks = stage_tasks(c.plan.pipeline(c.trains()), c.stage);
+  const std::vector<Task> tasks = tasks_of_rank(c);
   std::map<std::pair<TaskKind, int>, size_t> last;  // by kind and chunk
   for (size_t t = 0; t < tasks.size(); ++t) last[{tasks[t].kind, tasks[t].chunk}] = t;
   for (size_t t = 0; t < tasks.size(); ++t) {

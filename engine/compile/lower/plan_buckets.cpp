@@ -112,6 +112,25 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   return c;
 }
 
+/// The bucket of this number, with the settings that all of its parameters share.
+BucketPlan empty_bucket(const Plan& plan, const VariablePlan& variable, const Candidate& first, size_t number) {
+  BucketPlan bucket;
+  bucket.name = "bucket" + std::to_string(number);
+  bucket.stages = variable.stages;
+  bucket.is_table = is_table(plan, variable.tensor);
+  // Each worker has other rows of a table, so those are not summed over workers here.
+  if (!bucket.is_table) bucket.sum_axes = first.parameter.gradient_layout.partial;
+  bucket.level = std::get<2>(first.key);
+  bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
+  bucket.updated = std::get<3>(first.key);
+  bucket.group = std::get<5>(first.key);
+  bucket.type = plan.gradient_type;
+  bucket.kept = bucket.level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
+  bucket.uses_companion = std::get<6>(first.key);
+  bucket.state_type = std::get<StateType>(first.key);
+  return bucket;
+}
+
 /// A bucket of small parameters takes a parameter of any size. A separate reduction would delay the next one by
 /// more than the transfer of its bytes, especially on a GPU, where it waits until a product leaves it a
 /// multiprocessor.
@@ -133,20 +152,20 @@ void lay_out_whole(BucketPlan& bucket, int shards, int64_t line) {
   std::iota(by_size.begin(), by_size.end(), 0);
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&](size_t a, size_t b) { return bucket.parameters[a].elements > bucket.parameters[b].elements; });
-  std::vector<std::vector<size_t>> held(static_cast<size_t>(shards));
+  std::vector<std::vector<size_t>> parameters_of(static_cast<size_t>(shards));
   std::vector<int64_t> used(static_cast<size_t>(shards));
   for (const size_t p : by_size) {
     const auto least = std::min_element(used.begin(), used.end()) - used.begin();
-    held[static_cast<size_t>(least)].push_back(p);
+    parameters_of[static_cast<size_t>(least)].push_back(p);
     used[static_cast<size_t>(least)] += round_up(bucket.parameters[p].elements, alignment_of(bucket));
   }
   const int64_t capacity = round_up(*std::max_element(used.begin(), used.end()), line);
   std::vector<BucketParameter> ordered;
-  for (size_t shard = 0; shard < held.size(); ++shard) {
-    std::stable_partition(held[shard].begin(), held[shard].end(),
+  for (size_t shard = 0; shard < parameters_of.size(); ++shard) {
+    std::stable_partition(parameters_of[shard].begin(), parameters_of[shard].end(),
                           [&](size_t p) { return bucket.parameters[p].elements % line == 0; });
     int64_t at = static_cast<int64_t>(shard) * capacity;
-    for (const size_t p : held[shard]) {
+    for (const size_t p : parameters_of[shard]) {
       ordered.push_back(std::move(bucket.parameters[p]));
       ordered.back().first_element = at;
       at += round_up(ordered.back().elements, alignment_of(bucket));
@@ -194,7 +213,7 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (one_piece) return 1;
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
-  if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
+  if (level > 2 || variable.stages.size() > 1 || plan.has_local_tensors()) return 1;
   // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
   if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1)
@@ -238,11 +257,11 @@ void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
   }
   std::stable_sort(whole.begin(), whole.end(),
                    [](const BucketPlan* a, const BucketPlan* b) { return a->elements > b->elements; });
-  std::vector<int64_t> held(all.size());
+  std::vector<int64_t> elements_of(all.size());
   for (BucketPlan* bucket : whole) {
-    const auto least = std::min_element(held.begin(), held.end());
+    const auto least = std::min_element(elements_of.begin(), elements_of.end());
     *least += bucket->elements;
-    bucket->servers = {static_cast<int>(least - held.begin())};
+    bucket->servers = {static_cast<int>(least - elements_of.begin())};
   }
 }
 
@@ -329,8 +348,10 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     const int group = of_group == groups.end() ? -1 : of_group->second;
     const OptimizerSpec& spec = plan.numerics.optimizer;
     const bool companion = of_group != groups.end() && uses_companion(graph, spec, variable->tensor, group);
-    auto [parameter, key] =
+    Candidate one =
         candidate(graph, plan, *variable, gradients[variable->tensor], group, companion, readers[variable->tensor]);
+    BucketParameter& parameter = one.parameter;
+    const BucketKey& key = one.key;
     const bool keeps_whole = std::get<3>(key) && (spec.clip_parameter_norm > 0 ||
                                                   optimizer_of(spec, group, companion).needs_whole_parameters());
     const bool sums = optimizer_of(spec, group, companion).def.sums != nullptr;
@@ -345,22 +366,9 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
          takes(buckets[found->second], parameter, plan.bucket_bytes * (keeps_whole ? kBucketsWithWholeParameters : 1)));
     if (!fits) {
       open[key] = buckets.size();
-      BucketPlan bucket;
-      bucket.name = "bucket" + std::to_string(buckets.size());
-      bucket.stages = variable->stages;
-      bucket.is_table = is_table(plan, variable->tensor);
-      if (!bucket.is_table) bucket.sum_axes = parameter.gradient_layout.partial;  // each worker has rows of its own
-      bucket.level = level;
-      bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
-      bucket.updated = std::get<3>(key);
-      bucket.group = std::get<5>(key);
-      bucket.type = plan.gradient_type;
-      bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
-      bucket.pieces = pieces;
-      bucket.keeps_parameters_whole = keeps_whole;
-      bucket.uses_companion = companion;
-      bucket.state_type = std::get<StateType>(key);
-      buckets.push_back(std::move(bucket));
+      buckets.push_back(empty_bucket(plan, *variable, one, buckets.size()));
+      buckets.back().pieces = pieces;
+      buckets.back().keeps_parameters_whole = keeps_whole;
     }
     BucketPlan& bucket = buckets[open[key]];
     bucket.elements += parameter.elements;

@@ -135,9 +135,10 @@ View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
 
   const bool outer = l.recomputing;
   l.recomputing = outer || (l.task.kind != TaskKind::forward && l.is_recomputed(tensor));
-  // In hybrid_parallel each rank uses the part that it holds; nothing is redistributed.
-  Located now = l.c.plan.hybrid() ? local_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
-  if (!l.c.plan.hybrid()) {
+  // Tensors that a rank alone has are not redistributed.
+  Located now =
+      l.c.plan.has_local_tensors() ? local_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
+  if (!l.c.plan.has_local_tensors()) {
     for (const RedistributionStep& step : l.way(tensor, now.layout, layout).steps) {
       View next = redistribute(l, tensor, now.view, step);
       now = {l.id(step.after), std::move(next)};

@@ -91,6 +91,10 @@ std::optional<ParallelSizes> parallel_sizes(const Graph& graph, const Plan& plan
     return sizes;
   }
   if (plan.mesh.size() == 1) return sizes;
+  if (plan.divides_micro_batches()) {
+    sizes.data = plan.mesh.size();
+    return sizes;
+  }
   if (plan.hybrid()) return std::nullopt;
   const std::vector<LayerFacts> facts = sharding_facts(graph);
   const std::vector<bool> has_product = layers_with_products(graph);

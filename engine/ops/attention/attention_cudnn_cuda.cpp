@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
 #include <algorithm>

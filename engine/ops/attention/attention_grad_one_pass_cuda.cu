@@ -223,7 +223,7 @@ __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, in
         copy_sums(x.sums + tile * kTileSums, shared.sums[group], turn == 0);
         end_copies();
         copies_read();
-        note(shared.sums_empty[group]);
+        arrive(shared.sums_empty[group]);
         copies_done();
         count_one(counter);
       }
@@ -289,7 +289,7 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
         products_done<0>();
         settle(dk);
         settle(dv);
-        note(shared.left[stage]);
+        arrive(shared.left[stage]);
         continue;
       }
       products_done<1>();
@@ -304,7 +304,7 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       end_products();
       products_done<1>();
       settle(dk);
-      note(shared.left[stage]);
+      arrive(shared.left[stage]);
       products_done<0>();
       settle(dq);
       arrive<kComputing>(kSlopesEmpty + turn);
@@ -313,9 +313,9 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       for (int j = 0; j < 16; ++j)
         sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
       publish_to_copies();
-      note(shared.sums_full[done % kAdders]);
+      arrive(shared.sums_full[done % kAdders]);
     }
-    note(shared.keys_left);
+    arrive(shared.keys_left);
     if (x.parts > 1) {
       write_part(dk, lane, x.part_at(at.group, at.part, 0, key0));
       write_part(dv, lane, x.part_at(at.group, at.part, 1, key0));
@@ -333,12 +333,12 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
   if (threadIdx.x == 0) {
     shared.number = atomicAdd(x.numbers, 1);
     prepare_announcements(shared.keys_here);
-    prepare_notes(shared.keys_left, kComputing);
+    init_barrier(shared.keys_left, kComputing);
     for (int i = 0; i < kStages; ++i) {
       prepare_announcements(shared.here[i]);
-      prepare_notes(shared.left[i], kComputing);
+      init_barrier(shared.left[i], kComputing);
     }
-    for (int i = 0; i < kAdders; ++i) prepare_notes(shared.sums_full[i], kGroupThreads);
+    for (int i = 0; i < kAdders; ++i) init_barrier(shared.sums_full[i], kGroupThreads);
     for (int i = 0; i < kGroups; ++i) prepare_announcements(shared.sums_empty[i]);
     publish_to_copies();
   }

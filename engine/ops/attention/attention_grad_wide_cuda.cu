@@ -112,13 +112,13 @@ struct alignas(1024) KeysShared {
   __device__ void prepare() {
     if (threadIdx.x == 0) {
       prepare_announcements(own_here);
-      prepare_notes(weights_full, kGroupThreads);
-      prepare_notes(weights_empty, kGroupThreads);
+      init_barrier(weights_full, kGroupThreads);
+      init_barrier(weights_empty, kGroupThreads);
       for (int i = 0; i < kStages; ++i) {
         prepare_announcements(queries_here[i]);
         prepare_announcements(dys_here[i]);
-        prepare_notes(queries_left[i], kComputing);
-        prepare_notes(dys_left[i], kComputing);
+        init_barrier(queries_left[i], kComputing);
+        init_barrier(dys_left[i], kComputing);
       }
       publish_to_copies();
     }
@@ -198,16 +198,16 @@ __device__ void compute_values(const Gradient& x, KeysShared<D, E>& shared, cons
     settle(p);
     if constexpr (kStages > 2) {  // dv of the preceding tile is done too
       settle(dv);
-      if (i > 0) note(shared.dys_left[(i - 1) % kStages]);
+      if (i > 0) arrive(shared.dys_left[(i - 1) % kStages]);
     }
     weigh(x.unit, shared.logs[stage], lane, p);
-    note(shared.queries_left[stage]);
+    arrive(shared.queries_left[stage]);
     if (tile < sees_all) mask(x.sight(), lane, tile * kTile, at.key0, p);
     if (i > 0) wait_for_bytes(shared.weights_empty, (i - 1) % 2);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       weights[j * kGroupThreads] = make_float4(p[4 * j], p[4 * j + 1], p[4 * j + 2], p[4 * j + 3]);
-    note(shared.weights_full);
+    arrive(shared.weights_full);
     round_sums(p, pairs);
     wait_for_bytes(shared.dys_here[stage], round);
     begin_products();
@@ -216,7 +216,7 @@ __device__ void compute_values(const Gradient& x, KeysShared<D, E>& shared, cons
     if constexpr (kStages == 2) {  // the next tile needs the place soon
       products_done<0>();
       settle(dv);
-      note(shared.dys_left[stage]);
+      arrive(shared.dys_left[stage]);
     }
     if (++tile == x.tiles.query_tiles) tile = at.first;
   }
@@ -263,9 +263,9 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
       const float4 four = weights[j * kGroupThreads];
       p[4 * j] = four.x, p[4 * j + 1] = four.y, p[4 * j + 2] = four.z, p[4 * j + 3] = four.w;
     }
-    note(shared.weights_empty);
+    arrive(shared.weights_empty);
     slope(shared.means[stage], lane, p, g);
-    note(shared.dys_left[stage]);
+    arrive(shared.dys_left[stage]);
   };
   wait_for_bytes(shared.own_here, 0);
   if (all > 0) {
@@ -294,7 +294,7 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
     find_slopes(stage, i % 2);
     products_done<0>();
     settle(dk);
-    note(shared.queries_left[before]);
+    arrive(shared.queries_left[before]);
     round_sums(g, pairs);
     store_slopes(shared.slopes[i % 2], lane, pairs, x.slopes_at(at.group, head, tile, key_tile));
   }
@@ -341,7 +341,7 @@ struct alignas(1024) QueriesShared {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kPlaces; ++i) {
         prepare_announcements(here[i]);
-        prepare_notes(left[i], kComputing);
+        init_barrier(left[i], kComputing);
       }
       publish_to_copies();
     }
@@ -406,11 +406,11 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const __grid_const
     end_products();
     products_done<0>();
     settle(dq);
-    note(shared.left[place]);
+    arrive(shared.left[place]);
   }
   for (int i = count; i < most; ++i) {  // keys that only the other tile sees
     wait_for_bytes(shared.here[i % kPlaces], i / kPlaces % 2);
-    note(shared.left[i % kPlaces]);
+    arrive(shared.left[i % kPlaces]);
   }
   const int row0 = (at.tile + mine) * kTile;
   write_sums(dq, x.scale, lane, x.dq + offset_of(x.to_q, at.b, at.g, at.head, row0), x.to_q.row, x.t - row0, x.d);

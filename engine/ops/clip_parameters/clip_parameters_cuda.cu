@@ -1,4 +1,4 @@
-// Two launches a parameter: parts of the norm, then the gradients times the factor.
+// Two launches per parameter: parts of the norm, then the gradients times the factor.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/layerwise_cuda.cuh"
 

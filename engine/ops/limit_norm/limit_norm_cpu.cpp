@@ -1,3 +1,4 @@
+// limit_norm on CPUs; see limit_norm.cpp.
 #include <algorithm>
 #include <vector>
 

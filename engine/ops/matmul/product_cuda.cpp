@@ -27,7 +27,7 @@ std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& s
   if (product.is_fp8()) return prepare_cublas(product, scratch);
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
-  if (work < kLarge && p.a_row == 0 && p.residual == nullptr && small_step_kernels()) {
+  if (work < kLarge && p.a_row == 0 && p.residual == nullptr && small_step_products()) {
     if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
     if (std::optional<CudaKernel> tile = prepare_tile(p)) return tile;
   }

@@ -1,3 +1,4 @@
+// Cases of moe: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -259,7 +260,7 @@ std::vector<KernelCase> router_kernels() {
 
 /// ids [.., k] -> rows, places, counts
 Outputs place_tokens(const NaiveCall& call) {
-  const int64_t held = call.attrs.integer("held"), most = call.attrs.integer("rows");
+  const int64_t experts_per_rank = call.attrs.integer("experts_per_rank"), most = call.attrs.integer("rows");
   Outputs out = call.before;
   for (Tensor64* each : {&out[0], &out[1]}) std::fill(each->values.begin(), each->values.end(), -1.0);
   std::fill(out[2].values.begin(), out[2].values.end(), 0.0);
@@ -267,7 +268,8 @@ Outputs place_tokens(const NaiveCall& call) {
   for (int64_t r = 0; r < ranks; ++r)
     for (int64_t t = 0; t < tokens; ++t) {
       bool is_sent = false;
-      for (int64_t j = 0; j < k; ++j) is_sent |= static_cast<int64_t>(call.in[0].values[t * k + j]) / held == r;
+      for (int64_t j = 0; j < k; ++j)
+        is_sent |= static_cast<int64_t>(call.in[0].values[t * k + j]) / experts_per_rank == r;
       if (!is_sent) continue;
       out[1].values[r * tokens + t] = out[2].values[r];
       out[0].values[r * most + static_cast<int64_t>(out[2].values[r]++)] = static_cast<double>(t);
@@ -306,7 +308,7 @@ void add_token_exchanges(std::vector<KernelCase>& calls) {
         {.kernel = "place_tokens",
          .in = {case_ids({tokens, 2}, 6)},
          .out = {unwritten({3, tokens}, DType::i32), unwritten({3, tokens}, DType::i32), unwritten({3}, DType::i32)},
-         .attrs = {{"held", int64_t{2}}, {"ranks", int64_t{3}}, {"rows", tokens}}});
+         .attrs = {{"experts_per_rank", int64_t{2}}, {"ranks", int64_t{3}}, {"rows", tokens}}});
   for (const int64_t width : {int64_t{3}, int64_t{6}, int64_t{16}}) {
     for (const DType dtype : {DType::f32, DType::bf16})
       calls.push_back({.kernel = "pack_tokens",

@@ -12,13 +12,15 @@ extern const OpDef experts_op, experts_grad_op;
 
 namespace {
 
-const int64_t kExchangedTokens = 4096, kExchangedRows = 2048, kExchangingRanks = 8, kIdsOfToken = 2, kHeldExperts = 8,
-              kExchangedFeatures = 1024;
+const int64_t kExchangedTokens = 4096, kExchangedRows = 2048, kExchangingRanks = 8, kIdsOfToken = 2,
+              kExpertsPerRank = 8, kExchangedFeatures = 1024;
 
 std::vector<TensorInfo> placed(Infos in, const Attrs& attrs, DType) {
-  const int64_t ranks = attrs.integer("ranks"), rows = attrs.integer("rows"), held = attrs.integer("held");
-  example::expect(in[0].dtype == DType::i32 && !in[0].shape.empty() && ranks > 0 && rows > 0 && held > 0,
-                  fmt::format("ids {} for {} ranks with {} experts each", to_string(in[0].shape), ranks, held));
+  const int64_t ranks = attrs.integer("ranks"), rows = attrs.integer("rows"),
+                experts_per_rank = attrs.integer("experts_per_rank");
+  example::expect(
+      in[0].dtype == DType::i32 && !in[0].shape.empty() && ranks > 0 && rows > 0 && experts_per_rank > 0,
+      fmt::format("ids {} for {} ranks with {} experts each", to_string(in[0].shape), ranks, experts_per_rank));
   const int64_t tokens = num_elements(in[0].shape) / std::max<int64_t>(1, in[0].shape.back());
   return {{{ranks, rows}, DType::i32}, {{ranks, tokens}, DType::i32}, {{ranks}, DType::i32}};
 }
@@ -50,9 +52,11 @@ extern const KernelDef place_tokens_kernel = {
           return KernelExample{
               .what = "rows of tokens in the blocks for the ranks of their experts; input ids",
               .inputs = {ids({kExchangedTokens, kIdsOfToken})},
-              .attrs = {{"held", kHeldExperts}, {"ranks", kExchangingRanks}, {"rows", kExchangedTokens}},
+              .attrs = {{"experts_per_rank", kExpertsPerRank}, {"ranks", kExchangingRanks}, {"rows", kExchangedTokens}},
               .outputs = placed,
-              .below = [](Infos, const Attrs& attrs) { return attrs.integer("held") * attrs.integer("ranks"); }};
+              .below = [](Infos, const Attrs& attrs) {
+                return attrs.integer("experts_per_rank") * attrs.integer("ranks");
+              }};
         },
 };
 

@@ -17,7 +17,7 @@ constexpr int64_t kLeastPackedNumbers = 65536;  ///< that are worth waking a thr
 
 CpuKernel prepare_place_tokens(const KernelCall& call) {
   const int64_t k = call.in[0].shape.back(), tokens = call.in[0].size() / std::max<int64_t>(1, k);
-  const int64_t held = call.attrs.integer("held"), ranks = call.attrs.integer("ranks"),
+  const int64_t experts_per_rank = call.attrs.integer("experts_per_rank"), ranks = call.attrs.integer("ranks"),
                 most = call.attrs.integer("rows");
   return [=, ids = call.in[0].as<int32_t>(), rows = call.out[0].as<int32_t>(), places = call.out[1].as<int32_t>(),
           counts = call.out[2].as<int32_t>()] {
@@ -27,7 +27,7 @@ CpuKernel prepare_place_tokens(const KernelCall& call) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t j = 0; j < k; ++j) {
         const int32_t id = ids[t * k + j];
-        const int64_t rank = id / held;
+        const int64_t rank = id / experts_per_rank;
         if (id < 0 || rank >= ranks || places[rank * tokens + t] >= 0) continue;
         const int32_t row = counts[rank]++;
         if (row >= most)
@@ -35,7 +35,7 @@ CpuKernel prepare_place_tokens(const KernelCall& call) {
               "moe: the router sends more than {} of this rank's {} tokens to experts {} to {}, but a block "
               "of the exchange has no more rows\n  increase the layer's capacity, or set "
               "parallel.expert_method: gather",
-              most, tokens, rank * held, (rank + 1) * held - 1));
+              most, tokens, rank * experts_per_rank, (rank + 1) * experts_per_rank - 1));
         rows[rank * most + row] = static_cast<int32_t>(t);
         places[rank * tokens + t] = row;
       }

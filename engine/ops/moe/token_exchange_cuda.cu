@@ -10,18 +10,19 @@ constexpr int kPlaceThreads = 256, kPlaceWarps = kPlaceThreads / 32;
 
 /// A block places the tokens of one rank, in their order.
 __global__ void __launch_bounds__(kPlaceThreads)
-    place_tokens_kernel(const int32_t* ids, int64_t tokens, int k, int held, int64_t most, int32_t* rows,
+    place_tokens_kernel(const int32_t* ids, int64_t tokens, int k, int experts_per_rank, int64_t most, int32_t* rows,
                         int32_t* places, int32_t* counts) {
   __shared__ int before[kPlaceWarps];
   wait_for_kernel_before();
   let_next_kernel_start();
   const int rank = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32;
-  const int first = rank * held;
+  const int first = rank * experts_per_rank;
   int next = 0;
   for (int64_t begin = 0; begin < tokens; begin += kPlaceThreads) {
     const int64_t t = begin + threadIdx.x;
     bool here = false;
-    for (int j = 0; j < k && t < tokens; ++j) here |= ids[t * k + j] >= first && ids[t * k + j] < first + held;
+    for (int j = 0; j < k && t < tokens; ++j)
+      here |= ids[t * k + j] >= first && ids[t * k + j] < first + experts_per_rank;
     const unsigned votes = __ballot_sync(0xffffffffu, here);
     if (lane == 0) before[warp] = __popc(votes);
     __syncthreads();
@@ -94,15 +95,16 @@ CudaKernel launch_pack(const CudaKernelCall& call, int64_t bytes, Word padding) 
 }  // namespace
 
 CudaKernel prepare_place_tokens(const CudaKernelCall& call) {
-  const auto k = static_cast<int>(call.in[0].shape.back()), held = static_cast<int>(call.attrs.integer("held"));
+  const auto k = static_cast<int>(call.in[0].shape.back()),
+             experts_per_rank = static_cast<int>(call.attrs.integer("experts_per_rank"));
   const int64_t tokens = call.out[1].shape[1], most = call.attrs.integer("rows");
   const auto* const ids = call.in[0].as<const int32_t>();
   int32_t *const rows = call.out[0].as<int32_t>(), *const places = call.out[1].as<int32_t>(),
                  *const counts = call.out[2].as<int32_t>();
   const unsigned ranks = exchange_grid(call.attrs.integer("ranks"));
   return [=](CudaStream stream) {
-    launch(place_tokens_kernel, ranks, kPlaceThreads, 0, stream, "place_tokens", ids, tokens, k, held, most, rows,
-           places, counts);
+    launch(place_tokens_kernel, ranks, kPlaceThreads, 0, stream, "place_tokens", ids, tokens, k, experts_per_rank, most,
+           rows, places, counts);
   };
 }
 

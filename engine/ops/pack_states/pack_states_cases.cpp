@@ -1,3 +1,5 @@
+// Cases of pack_states: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Packing and unpacking of optimizer states on CPUs; see pack_states.cpp.
 #include <cmath>
 
 #include "engine/graph/bf16.h"

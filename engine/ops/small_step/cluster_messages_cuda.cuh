@@ -1,6 +1,6 @@
-// Messages between the blocks of a cluster, through distributed shared memory, and copies that all threads wait for.
-// Each is counted by an mbarrier: two floats of shared memory, 8-byte aligned, initialized once per launch. A note is
-// an arrival at an mbarrier; a barrier is passed when its phase completes.
+// Messages between the blocks of a cluster, through distributed shared memory, and barriers (mbarriers) that count
+// arrivals of threads and bytes of copies. A barrier takes two floats of shared memory, is 8-byte aligned, and is
+// initialized once per launch. Its current phase is complete when everything that it expects has arrived.
 #pragma once
 
 #include "engine/ops/cuda/launch_cuda.h"
@@ -11,25 +11,25 @@ namespace trainctl::cuda {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// Called by one thread, before others use the barrier: each of its phases takes `threads` notes.
-__device__ inline void prepare_notes(float* barrier, int threads) {
+/// Called by one thread, before others use the barrier: each of its phases expects `threads` arrivals.
+__device__ inline void init_barrier(float* barrier, int threads) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
 #endif
 }
-/// Called by each of those threads: everything it did before is visible to a thread that passes the barrier.
-__device__ inline void note(float* barrier) {
+/// Called by each of those threads: all it did before is visible to a thread that has waited for the barrier.
+__device__ inline void arrive(float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
-/// Called by one thread, before others use the barrier: it is passed after `bytes` bytes and `notes` notes.
-__device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
+/// Called by one thread, before others use the barrier: its phase expects `bytes` bytes and `arrivals` arrivals.
+__device__ inline void expect_bytes(float* barrier, int bytes, int arrivals) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "mbarrier.init.shared::cta.b64 [%0], %2;\n"
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes), "r"(notes + 1)
+      "r"(bytes), "r"(arrivals + 1)
       : "memory");
 #endif
 }
@@ -51,19 +51,19 @@ __device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
       : "memory");
 #endif
 }
-/// The same as a test: does not wait.
-__device__ inline bool have_come(float* barrier, int parity) {
-  unsigned come = 1;
+/// Whether that has happened, without waiting for it.
+__device__ inline bool is_complete(float* barrier, int parity) {
+  unsigned complete = 1;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "{.reg .pred done;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
       "selp.u32 %0, 1, 0, done;}"
-      : "=r"(come)
+      : "=r"(complete)
       : "r"(shared_address(barrier)), "r"(parity)
       : "memory");
 #endif
-  return come != 0;
+  return complete != 0;
 }
 /// Stores to the address of `to` in another block; that block's `barrier` counts the bytes.
 __device__ inline void send(int block, float* to, const float4& v, float* barrier) {

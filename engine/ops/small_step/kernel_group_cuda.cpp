@@ -30,7 +30,7 @@ bool written_apart(std::span<const GroupedKernel> kernels) {
 }  // namespace
 
 std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels) {
-  if (!small_step_kernels() || !written_apart(kernels)) return std::nullopt;
+  if (!small_step_launches() || !written_apart(kernels)) return std::nullopt;
   return cuda::prepare_weight_grads(kernels);
 }
 

@@ -1,11 +1,15 @@
-// The switch of the kernels for small steps (docs/small_step.md). With TRAINCTL_SMALL_STEP=off in a rank's environment
-// none of them is used: cuBLASLt computes every product, and every instruction has its own launch. `trainctl run`
-// passes its environment to the ranks, so all of them choose alike.
+// The switch of the kernels for small steps (docs/small_step.md), TRAINCTL_SMALL_STEP in a rank's environment: `on`,
+// `off`, or one kind alone, `launches` or `products`, for measurements. `trainctl run` passes its environment to the
+// ranks, so all of them choose alike.
 #pragma once
 
 namespace trainctl {
 
-/// Whether the switch is on. Read when a program is loaded.
-bool small_step_kernels();
+/// Whether instructions that compile() marked may share a launch; otherwise each has its own. Read when a program is
+/// loaded.
+bool small_step_launches();
+/// Whether products of few multiplications have kernels of their own; otherwise cuBLASLt computes every product. Read
+/// when a program is loaded.
+bool small_step_products();
 
 }  // namespace trainctl

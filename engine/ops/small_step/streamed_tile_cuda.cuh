@@ -309,7 +309,7 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
         take(stage, round + 1);
       } else {
         const unsigned next = stage + 1;
-        ahead = __ballot_sync(~0u, next < stages && have_come(barrier_of(next), next / T::kStages % 2)) == ~0u;
+        ahead = __ballot_sync(~0u, next < stages && is_complete(barrier_of(next), next / T::kStages % 2)) == ~0u;
         take(ahead ? next : stage, 0);
       }
       add_products(now, across, sums);

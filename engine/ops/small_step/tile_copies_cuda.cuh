@@ -42,7 +42,7 @@ struct TileMap {
 }
 
 /// Called by one thread, before others use the barrier: each of its phases ends when the announced bytes have arrived.
-__device__ inline void prepare_announcements(float* barrier) { prepare_notes(barrier, 1); }
+__device__ inline void prepare_announcements(float* barrier) { init_barrier(barrier, 1); }
 /// Called after it, before the first copy.
 __device__ inline void publish_to_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

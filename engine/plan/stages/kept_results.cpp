@@ -185,7 +185,7 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor) {
 }
 
 void choose_kept_results(const Graph& graph, const CostModel& cost, bool explains, Plan& plan) {
-  const bool moves = plan.mesh.size() > 1 && !plan.hybrid();
+  const bool moves = plan.mesh.size() > 1 && !plan.has_local_tensors();
   const bool recomputes =
       std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) { return layer.recompute; });
   if (moves && recomputes && graph.loss >= 0) KeptResults(graph, cost, plan).choose(explains);

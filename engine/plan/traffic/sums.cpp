@@ -24,7 +24,7 @@ class SumPlacement {
   void place(const Node& node) {
     NodePlan chosen{.virtual_stage = virtual_stage(node)};
     const Layout home = output_layout(graph_, plan_, node, 0);
-    const Layout layout = plan_.mesh.size() == 1 || plan_.hybrid() ? home : cheapest(node, home);
+    const Layout layout = plan_.mesh.size() == 1 || plan_.has_local_tensors() ? home : cheapest(node, home);
     if (layout == home && chosen.virtual_stage == plan_.virtual_stage_of(node)) return;
     chosen.inputs.assign(node.inputs.size(), layout);
     chosen.outputs = {layout};
@@ -36,7 +36,7 @@ class SumPlacement {
       if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
       return;
     }
-    if (plan_.hybrid() || node.phase != Phase::backward) return;
+    if (plan_.has_local_tensors() || node.phase != Phase::backward) return;
     const Layout layout = made(node.outputs[0]);
     int apart = 0;  // terms that cross the ranks each for itself
     for (TensorId term : node.inputs)

@@ -1,4 +1,5 @@
-// See the header. A thread an element: its index in the part gives its index in the whole, and that gives its value.
+// See the header. One thread computes one element: from its index in this rank's part follows its index in the whole
+// tensor, and from that its value.
 #include <cuda_fp16.h>
 
 #include <type_traits>

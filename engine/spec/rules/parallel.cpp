@@ -129,6 +129,41 @@ void micro_batches_divide_the_batch(RuleContext& r) {
           "change dataset.batch, or set parallel.full_batch: true so that each rank uses the whole micro-batch");
 }
 
+/// parallel.rank_micro_batches.
+void ranks_divide_the_micro_batches(RuleContext& r) {
+  const ParallelSpec& parallel = r.job.parallel;
+  const char* const field = "parallel.rank_micro_batches";
+  if (parallel.rank_micro_batches.empty()) return;
+  if (!r.fine({field, "parallel.mode", "parallel.micro_batches", "parallel.stages", "parallel.optimizer_shard",
+               "parallel.local_steps", "launch.ranks"}))
+    return;
+  if (parallel.mode != ParallelMode::data_parallel)
+    return r.wrong(
+        field,
+        "ranks have micro-batches of their own in data_parallel, not in " + std::string(to_string(parallel.mode)),
+        "set parallel.mode: data_parallel, or remove it");
+  if (parallel.stages > 1)
+    return r.wrong(field, "every rank of a pipeline runs all micro-batches", "set parallel.stages: 1, or remove it");
+  if (parallel.local_steps > 0)
+    return r.wrong(field, "replicas that train local steps have equal parts of the batch", "remove it, or local_steps");
+  if (parallel.optimizer_shard.level > 1)
+    return r.wrong(field,
+                   "optimizer_shard level " + number(parallel.optimizer_shard.level) +
+                       " exchanges gradients or weights in every micro-batch, so all ranks must run equally many",
+                   "set parallel.optimizer_shard.level: 1 or 0");
+  const auto given = static_cast<int64_t>(parallel.rank_micro_batches.size());
+  if (given != r.job.launch.ranks)
+    return r.wrong(field, number(given) + " numbers, but the job has " + number(r.job.launch.ranks) + " ranks",
+                   "list one number of micro-batches per rank");
+  int64_t sum = 0;
+  for (const int64_t count : parallel.rank_micro_batches) sum += count;
+  if (sum != parallel.micro_batches)
+    r.wrong(field,
+            "the ranks run " + number(sum) + " micro-batches, but parallel.micro_batches is " +
+                number(parallel.micro_batches),
+            "omit parallel.micro_batches, or set it to " + number(sum));
+}
+
 void expert_parallelism_needs_strategies(RuleContext& r) {
   if (r.fine({"parallel.mode", "parallel.expert", "parallel.expert_method"}) && r.job.parallel.expert == 1 &&
       r.job.parallel.expert_method != ExpertMethod::automatic)

@@ -36,6 +36,7 @@ struct RuleContext {
 void ranks_fit_on_the_hosts(RuleContext& r);
 void elastic_runs_have_hosts(RuleContext& r);
 void cluster_manager_assigns_the_hosts(RuleContext& r);
+void requests_have_their_form(RuleContext& r);
 void volumes_have_a_path(RuleContext& r);
 void machines_fit_the_ranks(RuleContext& r);
 void spot_notices_have_an_address(RuleContext& r);
@@ -48,6 +49,7 @@ void stage_config_names_existing_stages(RuleContext& r);
 void chunks_are_interleaved(RuleContext& r);
 void parallel_sizes_multiply_to_the_ranks(RuleContext& r);
 void micro_batches_divide_the_batch(RuleContext& r);
+void ranks_divide_the_micro_batches(RuleContext& r);
 void expert_parallelism_needs_strategies(RuleContext& r);
 void collectives_only_in_hybrid(RuleContext& r);
 void groups_cover_the_stage(RuleContext& r);

@@ -53,6 +53,7 @@ PrintedTensors::Known PrintedTensors::find(TensorId tensor, const Operand& print
         "a tensor must be printed in the layout in which it "
         "is produced: " +
             printed.tensor);
+  if (job_.plan.divides_micro_batches()) return found;  // each rank prints micro-batches of its own
   const Axes replicas = layout.replica_axes(mesh);
   found.first_holder = std::all_of(replicas.begin(), replicas.end(),
                                    [&](Axis axis) { return mesh.coordinate(program_.rank_in_stage, axis) == 0; });

@@ -22,7 +22,7 @@ mse = torch.nn.functional.mse_loss
 
 
 def plateau():
-    """As ReduceLROnPlateau after each validation; the run that is resumed in the middle has the same rates and weights."""
+    """Learning rates equal those of ReduceLROnPlateau after each validation; the run that is resumed in the middle has the same rates and weights."""
     data, label = data_of(21)
     start, steps = mlp_weights(), 60
     fields = {"type": "plateau", "base": 0.3, "factor": 0.5, "patience": 1, "threshold": 0.15, "cooldown": 1, "min": 0.01}

@@ -1,5 +1,5 @@
-// See digest.h.
-#include "launcher/hosts/digest.h"
+// See sha256.h.
+#include "engine/base/sha256.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -13,31 +13,31 @@
 
 #include "engine/base/error.h"
 
-namespace trainctl::hosts {
+namespace trainctl {
 
-struct Digest::Context {
+struct Sha256::Context {
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> it{EVP_MD_CTX_new(), EVP_MD_CTX_free};
 };
 
-Digest::Digest() : context_(std::make_unique<Context>()) {
+Sha256::Sha256() : context_(std::make_unique<Context>()) {
   check(context_->it && EVP_DigestInit_ex(context_->it.get(), EVP_sha256(), nullptr) == 1, "OpenSSL provides SHA-256");
 }
 
-Digest::~Digest() = default;
+Sha256::~Sha256() = default;
 
-void Digest::add(std::string_view bytes) { EVP_DigestUpdate(context_->it.get(), bytes.data(), bytes.size()); }
+void Sha256::add(std::string_view bytes) { EVP_DigestUpdate(context_->it.get(), bytes.data(), bytes.size()); }
 
-void Digest::add_file(const std::string& path) {
+void Sha256::add_file(const std::string& path) {
   std::vector<char> buffer(1 << 20);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   ssize_t got = -1;
   while (fd >= 0 && (got = read(fd, buffer.data(), buffer.size())) > 0) add({buffer.data(), static_cast<size_t>(got)});
   const std::string fault = got < 0 ? std::strerror(errno) : "";
   if (fd >= 0) close(fd);
-  if (got < 0) throw EnvError("cannot read " + path + ", which other hosts need: " + fault);
+  if (got < 0) throw EnvError("cannot read " + path + ": " + fault);
 }
 
-std::string Digest::hex() {
+std::string Sha256::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
   unsigned int size = 0;
   EVP_DigestFinal_ex(context_->it.get(), bytes.data(), &size);
@@ -50,4 +50,4 @@ std::string Digest::hex() {
   return text;
 }
 
-}  // namespace trainctl::hosts
+}  // namespace trainctl

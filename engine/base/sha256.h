@@ -1,18 +1,18 @@
-// SHA-256 of files that are copied to hosts, which names their contents.
+// SHA-256 of files: it names the contents of those that are copied to hosts, and of plugins.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <string_view>
 
-namespace trainctl::hosts {
+namespace trainctl {
 
-class Digest {
+class Sha256 {
  public:
-  Digest();
-  ~Digest();
-  Digest(const Digest&) = delete;
-  Digest& operator=(const Digest&) = delete;
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
 
   void add(std::string_view bytes);
   /// Adds the text and its end, so that two texts differ from their concatenation.
@@ -27,4 +27,4 @@ class Digest {
   std::unique_ptr<Context> context_;
 };
 
-}  // namespace trainctl::hosts
+}  // namespace trainctl
