@@ -487,7 +487,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
     report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
                                           format_bytes(tokens.expected), format_bytes(tokens.most)));
   }
-  if (spec.fp16 && graph.trains())
+  if (plan.numerics.optimizer.scales_loss && graph.trains())
     report["loss_scale"] = {{"initial", spec.fp16->initial_scale},
                             {"growth_factor", spec.fp16->growth_factor},
                             {"backoff_factor", spec.fp16->backoff_factor},

@@ -149,10 +149,10 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   }
   if (synchronization_ && first_step_ == 0) begin_outer_weights(program, *executor_);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
-  if (!job.spec.fp16 || !job.graph.trains()) {
+  if (!job.plan.numerics.optimizer.scales_loss || !job.graph.trains()) {
     loss_scale_ = {};
   } else {
-    if (loss_scale_.scale == 0) loss_scale_ = first_loss_scale(*job.spec.fp16);
+    if (loss_scale_.scale == 0) loss_scale_ = first_loss_scale(job.spec.fp16.value_or(Fp16Spec{}));
     max_ahead_ = 1;  // the scale of a step depends on the gradients of the step before it
   }
   if (const auto& spike = job.spec.train.on_spike; spike && spike->then == "rollback" && job.graph.trains()) {
@@ -376,9 +376,9 @@ void Trainer::roll_back(const StepReport& report) {
 
 /// All ranks have the same norm of gradients, and the same scale.
 void Trainer::scale_loss(StepReport& report) {
-  const bool overflowed = job_.spec.train.on_spike ? is_counted(report, kOverflowedMetric) : report.is_skipped;
+  report.has_overflowed = job_.spec.train.on_spike ? is_counted(report, kOverflowedMetric) : report.is_skipped;
   report.loss_scale = loss_scale_.scale;
-  loss_scale_ = loss_scale_after(*job_.spec.fp16, loss_scale_, overflowed);
+  loss_scale_ = loss_scale_after(job_.spec.fp16.value_or(Fp16Spec{}), loss_scale_, report.has_overflowed);
   report.next_loss_scale = loss_scale_;
 }
 
@@ -459,9 +459,8 @@ void Trainer::finish_started() {
 
 /// Ends the run after an overflow if the scale cannot fall and train.on_nan is stop: no later step would differ.
 void Trainer::end_at_least_scale(const StepReport& report) {
-  const bool overflowed = report.loss_scale > 0 && report.next_loss_scale.finite_steps == 0 &&
-                          report.next_loss_scale.scale == report.loss_scale && report.is_skipped;
-  if (!overflowed || job_.spec.train.on_nan != OnNan::stop) return;
+  const bool may_fall = report.next_loss_scale.scale < report.loss_scale;
+  if (!report.has_overflowed || may_fall || job_.spec.train.on_nan != OnNan::stop) return;
   finish_started();
   throw LossNotFinite(
       fmt::format("gradients are not finite in step {} although the loss scale is {}, the least; set precision: bf16, "
