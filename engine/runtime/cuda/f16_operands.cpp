@@ -12,7 +12,7 @@
 namespace trainctl::cuda {
 namespace {
 
-struct Widened {
+struct WidenedOperand {
   uint16_t* halves;
   float* floats;
   int64_t count;
@@ -33,7 +33,7 @@ CudaKernel prepare_with_float_copies(const CudaKernelDef& def, const KernelDef& 
   if (only_rounds(kernel, call))
     return [from = call.in[0].as<const float>(), to = call.out[0].as<uint16_t>(),
             count = call.out[0].size()](CudaStream stream) { enqueue_narrow(from, to, count, stream); };
-  std::vector<Widened> widened;
+  std::vector<WidenedOperand> widened;
   const auto widen = [&](TensorArg& arg, bool is_read, bool is_written) {
     if (arg.dtype != DType::f16) return;
     auto* const floats = reinterpret_cast<float*>(copies);
@@ -54,10 +54,10 @@ CudaKernel prepare_with_float_copies(const CudaKernelDef& def, const KernelDef& 
   call.tf32 = true;
   if (kernel.is_product) call.attrs.set("tf32", true);
   return [widened = std::move(widened), run = def.prepare(call)](CudaStream stream) {
-    for (const Widened& w : widened)
+    for (const WidenedOperand& w : widened)
       if (w.is_read) enqueue_widen(w.halves, w.floats, w.count, stream);
     run(stream);
-    for (const Widened& w : widened)
+    for (const WidenedOperand& w : widened)
       if (w.is_written) enqueue_narrow(w.floats, w.halves, w.count, stream);
   };
 }

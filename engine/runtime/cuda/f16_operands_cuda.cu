@@ -12,7 +12,7 @@ namespace {
 constexpr int kConvertThreads = 256;
 constexpr int64_t kMostConvertBlocks = 8192;
 
-__global__ void __launch_bounds__(kConvertThreads) widen_f16(const __half* halves, float* floats, int64_t count) {
+__global__ void widen_f16(const __half* halves, float* floats, int64_t count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t step = gridDim.x * int64_t{kConvertThreads};
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kConvertThreads) widen_f16(const __half* halve
     floats[i] = __half2float(halves[i]);
 }
 
-__global__ void __launch_bounds__(kConvertThreads) narrow_to_f16(const float* floats, __half* halves, int64_t count) {
+__global__ void narrow_to_f16(const float* floats, __half* halves, int64_t count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t step = gridDim.x * int64_t{kConvertThreads};
