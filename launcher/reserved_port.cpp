@@ -1,3 +1,4 @@
+// See the header.
 #include "launcher/reserved_port.h"
 
 #include <netinet/in.h>

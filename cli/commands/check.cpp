@@ -34,8 +34,8 @@ void add_check_command(CLI::App& app, Action& chosen) {
       ->excludes(file);
   command->footer(
       R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
-their checksums, that labels and tokens are in the range of the network, and that the weights to start from have the
-names and shapes of the network. For a job with a command, checks that its program and script exist. Probable mistakes
+their checksums, that samples can be read (all of a small set, otherwise a part that is spread over it), that labels and
+tokens are in the range of the network, and that the weights to start from have the names and shapes of the network. For a job with a command, checks that its program and script exist. Probable mistakes
 are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.
 
 With --plugin: runs each op of a plugin on the shapes of its examples, under every legal cut, and compares it with one
@@ -66,7 +66,7 @@ Examples:
       const PlannedJob planned = plan_job(std::move(spec));
       if (planned.spec.launch.device == Device::cpu) require_precision(planned.spec);
       require_intact_files(planned);
-      require_sound_samples(planned);
+      require_sound_samples(planned, ReadSamples::all);
       require_start_weights(planned);
       RankClasses classes = compile_classes(planned);
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);

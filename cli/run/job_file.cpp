@@ -1,3 +1,4 @@
+// See the header.
 #include "cli/run/job_file.h"
 
 #include "cli/text/sources.h"

@@ -1,3 +1,4 @@
+// See the header.
 #include "cli/text/display_width.h"
 
 namespace trainctl {

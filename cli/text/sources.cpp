@@ -1,3 +1,4 @@
+// See the header.
 #include "cli/text/sources.h"
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// See the header.
 #include "cli/text/table.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/base/measures.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/graph/contraction.h"
 
 #include <algorithm>

@@ -52,6 +52,7 @@ EntryType entry_of(const OptimizerDef& def) {
   type.averages = def.averages_by_rate;
   type.needs_whole_parameters = def.needs_whole_parameters != nullptr;
   type.sums_over_parameters = def.sums != nullptr;
+  type.fits_servers = fits_servers(def);
   return type;
 }
 

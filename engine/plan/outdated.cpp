@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/plan/outdated.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/compile_job.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/device_data.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/plan_job.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/run_length.h"
 
 #include <fmt/format.h>

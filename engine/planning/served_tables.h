@@ -30,7 +30,7 @@ struct ServedTable {
 
 inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row % servers); }
 
-/// The most fields of the samples that tables may read.
+/// The largest number of sample fields that tables may read.
 inline constexpr int kMostTableFields = 28;
 
 /// How long rows of a table live: fields of its layer (engine/ops/embedding/table_layer.h).
@@ -46,7 +46,7 @@ RowLife row_life_of(const JobSpec& spec, const ServedTable& table);
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
 /// The job whose graph has the windows.
 JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);
-/// Its weight in that graph; fills in the group.
+/// The table's weight in that graph. Fills in table.group.
 TensorId find_table(const Graph& graph, ServedTable& table);
 
 /// For the report of a plan.

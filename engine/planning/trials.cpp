@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/planning/trials.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/search/search_report.h"
 
 #include <fmt/format.h>

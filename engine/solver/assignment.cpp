@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/solver/assignment.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/spec/batch_transforms.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/spec/error_positions.h"
 
 #include <utility>

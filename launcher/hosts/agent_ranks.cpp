@@ -1,24 +1,18 @@
 // See agent_ranks.h.
 #include "launcher/hosts/agent_ranks.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "launcher/hosts/broken_link.h"
 #include "launcher/hosts/link_check.h"
 #include "launcher/hosts/placeholders.h"
 #include "launcher/hosts/report_json.h"
-#include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
 #include "launcher/reported_error.h"
@@ -27,7 +21,6 @@ namespace trainctl::hosts {
 namespace {
 
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using RankFrame = Message::Kind;
 
@@ -39,8 +32,6 @@ constexpr double kRankFarewellSeconds = 5;
 constexpr double kOthersSeconds = 5;
 /// Time without progress after which recovery of state from hosts ends.
 constexpr double kRescueSeconds = 2;
-/// Files are sent in pieces of kGivenPiece bytes, while fewer than kMostUnconfirmedFrames bytes are unconfirmed.
-constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
 
 }  // namespace
 
@@ -61,6 +52,8 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherShare
             [this](const std::string& message) {
               if (events_.notice) events_.notice(message);
             }),
+      outputs_(disk_, [this](int rank, std::string_view line,
+                             bool is_error) { launch_.observer.on_line(rank, line, is_error); }),
       children_(loop, SIGCHLD),
       attempt_(static_cast<uint32_t>(options_.first_attempt)),
       kept_bytes_(share_.kept_bytes()) {
@@ -185,7 +178,8 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       host.highest_started = static_cast<uint64_t>(message.number);
       return close_gates();
     case RankFrame::output:
-      if (is_of_rank) write_output(message);
+      if (running_.contains(message.rank) && is_of_rank && !message.text.empty())
+        outputs_.write(message.rank, message.name == "stderr", message.text);
       return;
     case RankFrame::file:
       return write_file(host, message);
@@ -243,7 +237,7 @@ void AgentRanks::ready(Host& host, const std::string& text) {
   host.link_port = json.value("link_port", 0);
   host.ready = true;
   if (json.value("lacks_files", false))
-    for (const auto& [name, path] : share_.given()) host.to_give.push_back({RankFrame::give, name, path});
+    for (const auto& [name, path] : share_.given()) host.to_give.add_file(name, path);
   give_copies(host, json.value("lacks_copies", std::set<std::string>()));
   give(host);
 }
@@ -253,34 +247,12 @@ void AgentRanks::give_copies(Host& host, const std::set<std::string>& names) {
     if (!names.contains(copy.name)) continue;
     if (events_.notice)
       events_.notice("copying " + copy.path + " (" + format_bytes(copy.bytes()) + ") to host " + host.name);
-    for (const Copy::File& file : copy.files)
-      host.to_give.push_back({RankFrame::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path,
-                              file.is_executable ? 1 : 0});
-    host.to_give.push_back({RankFrame::keep, copy.name, ""});
+    host.to_give.add_copy(copy);
   }
 }
 
-/// Sends a file in pieces, as fast as the agent confirms them; the ranks start when all hosts have all files.
 void AgentRanks::give(Host& host) {
-  std::string piece;
-  while (!host.to_give.empty() && host.link->unconfirmed_bytes() < kMostUnconfirmedFrames) {
-    Given& given = host.to_give.front();
-    if (given.kind == RankFrame::keep) {
-      send(host, RankFrame::keep, -1, 0, given.name);
-      host.to_give.pop_front();
-      continue;
-    }
-    piece.resize(kGivenPiece);
-    const int fd = ::open(given.path.c_str(), O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd < 0 ? -1 : pread(fd, piece.data(), piece.size(), given.offset);
-    const std::string fault = std::strerror(errno);
-    if (fd >= 0) ::close(fd);
-    if (got < 0) return host.link->lose("cannot receive " + given.path + ", since reading it failed: " + fault);
-    piece.resize(static_cast<size_t>(got));
-    if (got > 0 || given.offset == 0) send(host, given.kind, given.rank, given.offset, given.name, piece);
-    given.offset += got;
-    if (got == 0) host.to_give.pop_front();
-  }
+  host.to_give.send_some(*host.link, attempt_);
   if (host.ready && host.to_give.empty()) send_starts();
 }
 
@@ -306,10 +278,7 @@ void AgentRanks::send_starts() {
 
 void AgentRanks::start(const RankPlace& place, int) {
   const Host& host = host_of(place.rank);
-  Output output;
-  disk_.open(output.out = ++last_stream_, place.rank, false, static_cast<int>(attempt_));
-  disk_.open(output.err = ++last_stream_, place.rank, true, static_cast<int>(attempt_));
-  outputs_[place.rank] = std::move(output);
+  outputs_.open(place.rank, static_cast<int>(attempt_));
   if (host.link->is_lost() && host.link->has_joined())
     return events_.failed_to_start(place.rank, "host " + host.name + " " + host.link->fault());
   running_.insert(place.rank);
@@ -396,44 +365,16 @@ void AgentRanks::look_at_links() {
   };
   const bool waits = std::any_of(hosts_.begin(), hosts_.end(), is_open);
   if (waits && now() - links_asked_ < kLinkSeconds + kUnheardSeconds) return;
-  const std::optional<LostLink> link = lost_link();
+  std::vector<HostLinks> links;
+  for (const auto& host : hosts_)
+    links.push_back(
+        {host->name, host->link->is_joined() && host->link->silent_seconds() < kUnheardSeconds, host->link_faults});
+  const std::optional<LostLink> link = broken_link(links);
   has_lost_link_ = has_lost_link_ || link;
   for (auto& [rank, report] : std::exchange(complaints_, {})) {
     report.lost_link = link;
     rank_ended(rank, std::move(report));
   }
-}
-
-/// Returns a broken link between two hosts that the launcher still hears, since a host that it does not hear is itself
-/// lost. If several links are broken, it is the first one of the host that has the most of them.
-std::optional<LostLink> AgentRanks::lost_link() const {
-  const auto is_heard_of = [](const Host& host) {
-    return host.link->is_joined() && host.link->silent_seconds() < kUnheardSeconds;
-  };
-  std::map<std::pair<int, int>, std::string> broken;  // host numbers in order, and the fault
-  std::vector<int> count(hosts_.size());
-  for (const auto& from : hosts_) {
-    for (const auto& to : hosts_) {
-      const auto fault = from->link_faults.find(to->name);
-      if (fault == from->link_faults.end() || !is_heard_of(*from) || !is_heard_of(*to)) continue;
-      const auto [it, is_new] =
-          broken.try_emplace(std::minmax(from->index, to->index), from->name + " " + fault->second);
-      if (!is_new) continue;
-      ++count[static_cast<size_t>(from->index)];
-      ++count[static_cast<size_t>(to->index)];
-    }
-  }
-  if (broken.empty()) return std::nullopt;
-  const auto most = std::max_element(count.begin(), count.end());
-  const auto worst = static_cast<int>(most - count.begin());
-  const auto link = std::find_if(broken.begin(), broken.end(), [worst](const auto& one) {
-    return one.first.first == worst || one.first.second == worst;
-  });
-  const auto& [ends, fault] = *link;
-  const int other = ends.first == worst ? ends.second : ends.first;
-  const auto name = [this](int host) { return hosts_[static_cast<size_t>(host)]->name; };
-  const bool is_worse = count[static_cast<size_t>(other)] < *most;
-  return LostLink{name(ends.first), name(ends.second), fault, is_worse ? name(worst) : ""};
 }
 
 std::string AgentRanks::link_listener(const std::string& name) const {
@@ -446,11 +387,7 @@ std::string AgentRanks::link_listener(const std::string& name) const {
 void AgentRanks::rank_ended(int rank, RankReport report) {
   if (running_.erase(rank) == 0) return;
   frozen_.erase(rank);
-  give_lines(rank, false, "", true);
-  give_lines(rank, true, "", true);
-  const Output& output = outputs_.at(rank);
-  disk_.close(output.out);
-  disk_.close(output.err);
+  outputs_.close(rank);
   report.state = ProcessState::ended;
   report.doing = launch_.program.doing(rank);
   launch_.program.ended(rank, report.failed());
@@ -509,29 +446,7 @@ void AgentRanks::send_saves() {
       send(*host, RankFrame::save, message.rank, message.number, message.name, message.text);
 }
 
-// Output of ranks.
-
-void AgentRanks::write_output(const Message& message) {
-  if (!running_.contains(message.rank) || message.text.empty()) return;
-  const bool is_error = message.name == "stderr";
-  const Output& output = outputs_.at(message.rank);
-  disk_.write(is_error ? output.err : output.out, message.text, unix_ns());
-  give_lines(message.rank, is_error, message.text, false);
-}
-
-void AgentRanks::give_lines(int rank, bool is_error, std::string_view bytes, bool ends) {
-  std::string& line = is_error ? outputs_.at(rank).error_line : outputs_.at(rank).line;
-  line += bytes;
-  size_t at = 0;
-  for (size_t end = line.find('\n'); end != std::string::npos; end = line.find('\n', at)) {
-    launch_.observer.on_line(rank, std::string_view(line).substr(at, end - at), is_error);
-    at = end + 1;
-  }
-  line.erase(0, at);
-  if (!ends || line.empty()) return;
-  launch_.observer.on_line(rank, line, is_error);
-  line.clear();
-}
+// Files of ranks.
 
 void AgentRanks::write_file(Host& host, const Message& message) {
   if (message.number < 0 || !owners_.may_write(host.index, host.ranks, message.name)) {

@@ -4,7 +4,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <deque>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,8 +16,10 @@
 #include "launcher/hosts/bundle.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_owners.h"
+#include "launcher/hosts/file_queue.h"
 #include "launcher/hosts/host_link.h"
 #include "launcher/hosts/launcher_share.h"
+#include "launcher/hosts/rank_outputs.h"
 #include "launcher/hosts/received_files.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/log_disk.h"
@@ -71,13 +72,6 @@ class AgentRanks : public RankRunner {
   std::string link_listener(const std::string& host) const;
 
  private:
-  /// A file that is sent in pieces; of Message::Kind::keep only the name is sent.
-  struct Given {
-    Message::Kind kind = Message::Kind::give;
-    std::string name, path;
-    int rank = -1;
-    int64_t offset = 0;
-  };
   struct Host {
     int index = 0;
     std::string name;
@@ -90,14 +84,9 @@ class AgentRanks : public RankRunner {
     std::map<std::string, std::string> link_faults;  ///< current check: name of an unreachable host -> reason
     bool has_checked_links = false;
     std::optional<uint64_t> highest_started;
-    std::deque<Given> to_give;
+    FileQueue to_give;
     bool wrote_elsewhere = false;  ///< it has sent a file that its ranks may not write, and the user was notified
   };
-  struct Output {
-    uint32_t out = 0, err = 0;     ///< streams of disk_
-    std::string line, error_line;  ///< incomplete last lines
-  };
-
   double now() const;
   Host& host_of(int rank) { return *hosts_[static_cast<size_t>(host_of_.at(rank))]; }
   void await_children();
@@ -107,7 +96,6 @@ class AgentRanks : public RankRunner {
   void ask_for_links();
   void note_links(Host& host, const std::string& text);
   void look_at_links();
-  std::optional<LostLink> lost_link() const;
   void send(Host& host, Message::Kind kind, int rank = -1, int64_t number = 0, std::string name = {},
             std::string text = {});
   Message prepare(Host& host);
@@ -116,9 +104,7 @@ class AgentRanks : public RankRunner {
   void carry_out(Host& host, Message& message);
   void ready(Host& host, const std::string& text);
   void rank_ended(int rank, RankReport report);
-  void write_output(const Message& message);
   void write_file(Host& host, const Message& message);
-  void give_lines(int rank, bool is_error, std::string_view bytes, bool ends);
   void look_at_hosts();
   void give(Host& host);
   void give_copies(Host& host, const std::set<std::string>& names);
@@ -138,6 +124,7 @@ class AgentRanks : public RankRunner {
   const Bundle bundle_;
   const std::string token_;
   LogDisk disk_;
+  RankOutputs outputs_;
   boost::asio::signal_set children_;
   /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -151,9 +138,7 @@ class AgentRanks : public RankRunner {
   double links_asked_ = 0;                              ///< when the check began
   bool has_lost_link_ = false;
   double unreached_since_ = 0;  ///< when the first host of this attempt could not be reached; 0: none so far
-  std::map<int, Output> outputs_;
   std::map<std::string, int64_t> kept_bytes_;
-  uint32_t last_stream_ = 0;
   bool stop_asked_ = false, gates_closed_ = false, ending_ = false;
   bool holds_ = false;  ///< the gates are or will be held for a save
 };

@@ -1,3 +1,4 @@
+// How durations and losses are written.
 #include "engine/base/measures.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// Names with `*`: which names a pattern matches.
 #include "engine/base/name_pattern.h"
 
 #include <doctest/doctest.h>

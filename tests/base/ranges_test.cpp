@@ -1,3 +1,4 @@
+// Sorted lists of numbers as ranges, such as 0-3.
 #include "engine/base/ranges.h"
 
 #include <doctest/doctest.h>

@@ -114,7 +114,7 @@ def llmc(a, name):
 
 
 def tokens(count):
-    """Of two bytes each, below 50,176."""
+    """Tokens of two bytes each, below 50,176."""
     noise = bytearray(os.urandom(2 * count))
     noise[1::2] = bytes(high % 196 for high in noise[1::2])
     return noise

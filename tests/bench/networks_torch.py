@@ -133,7 +133,7 @@ def adamw(net):
 
 
 class Task:
-    """What differs between the networks: module, optimizer, loss, shapes of a batch."""
+    """The differences between the networks: module, optimizer, loss, shapes of a batch."""
 
     def __init__(self, network, a):
         self.net = {"lenet": Lenet, "gpt": Gpt, "llama": Llama, "resnet50": Resnet50}[network](a)

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Microseconds a sample, factor, spell in ms, seed.
+# Microseconds per sample, factor by which a worker is slower at times, length of such a time in ms (0: the whole run), seed.
 SPEEDS = {"equal": "400:1:0:0", "spells": "400:3:150:7", "one slow": "400:3:0:2"}
 MODES = {"sync": ["parallel.sync=true"], "async": ["parallel.sync=false", "parallel.staleness=4"],
          "rebalance": ["parallel.sync=false", "parallel.staleness=4", "parallel.rebalance=true"]}

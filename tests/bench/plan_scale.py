@@ -1,4 +1,4 @@
-"""What planning costs: a GPT-shaped network under data and tensor parallelism, over ranks and over layers.
+"""Measures the cost of planning: a GPT-shaped network under data and tensor parallelism, over ranks and over layers.
 
   plan_scale.py TRAINCTL [--rounds N] [--search]
 

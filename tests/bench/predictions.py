@@ -118,7 +118,7 @@ def ranks(sets):
 
 
 def device_bytes(memory):
-    """Of a rank's device: also what the plan says that a rank does without if there is no room, and less for a data set that is there."""
+    """The memory of a rank's device according to the plan, with the parts that a rank leaves out if there is no room, and the data set."""
     return memory["total"] + memory.get("data_set", 0) - memory.get("unsent", 0) + memory.get("copy_engines", 0)
 
 
@@ -136,7 +136,7 @@ def predict(a, job, sets):
 
 
 def used_bytes():
-    """Of all GPUs together, as the driver says; None: there is no nvidia-smi."""
+    """The used memory of all GPUs together according to the driver; None if there is no nvidia-smi."""
     try:
         text = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -270,7 +270,7 @@ def main():
         beyond = statistics.median(row["held"] - row["memory"] for row in known)
         off = {row["case"]: (row["memory"] + beyond) / row["held"] - 1 for row in known}
         worst = max(off, key=lambda case: abs(off[case]))
-        print(f"memory, {count} ranks{' in stages' if with_stages else ''}: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB a rank; mean error "
+        print(f"memory, {count} ranks{' in stages' if with_stages else ''}: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB per rank; mean error "
               f"{100 * statistics.mean(map(abs, off.values())):.2f} %, largest {100 * abs(off[worst]):.2f} % ({worst})")
     if a.json:
         json.dump(rows, open(a.json, "w"), indent=1)

@@ -38,7 +38,7 @@ def plan(a, *more):
 
 
 def programs(a, parallel):
-    """What tells the programs of a plan from others; None: it is not legal."""
+    """A key that distinguishes the programs of a plan from others; None: the plan is not legal."""
     run = sh([a.trainctl, "show", "program", a.job, *a.fields, f"launch.ranks={a.ranks}", f"launch.device={a.device}", f"launch.machine={a.machine}", parallel])
     return hashlib.sha256(run.stdout.encode()).hexdigest() if run.returncode == 0 else None
 

@@ -29,7 +29,7 @@ def steps_of(path):
 
 
 def busy_and_gaps(step):
-    """Of the compute stream: the sum of its instructions, and of the time between them."""
+    """The time of the instructions of the compute stream, and the time between them."""
     spans = sorted((e["ts"], e["ts"] + e["dur"]) for stream, e in step if stream == "compute")
     busy = gaps = 0.0
     end = spans[0][0]

@@ -48,7 +48,7 @@ print(json.dumps({"rate": (steps - steps // 4) * batch / seconds, "memory": reso
 
 
 def private_bytes(pid):
-    """Of a process and all below it."""
+    """The private memory of a process and its descendants."""
     total = 0
     try:
         for line in open(f"/proc/{pid}/smaps_rollup"):

@@ -88,7 +88,7 @@ train: {{{train}}}
             time.sleep(0.02)
 
     def left(self):
-        """What is still there of the run: processes and shared memory."""
+        """The processes and the shared memory that the run has left."""
         of = subprocess.run(["pgrep", "-f", f"trainctl.*{self.path}"], capture_output=True, text=True).stdout.split()
         return of + [name for name in set(os.listdir("/dev/shm")) - self.before if "trainctl" in name]
 

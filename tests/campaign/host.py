@@ -1,4 +1,4 @@
-"""What a run leaves on the host, read from /proc: processes with its mark, their sockets and shared memory."""
+"""The traces of a run on the host, read from /proc: processes with its mark, their sockets and shared memory."""
 
 import ctypes
 import os
@@ -45,7 +45,7 @@ def marked(mark):
 
 
 def children(pid):
-    """Of its main thread."""
+    """The children of the process's main thread."""
     return [int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()]
 
 

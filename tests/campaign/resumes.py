@@ -64,7 +64,7 @@ def write_samples(folder):
 
 
 def samples_of(folder, run, step):
-    """What the first layer was given in that step, as numbers of samples."""
+    """The numbers of the samples that the first layer read in that step."""
     with open(f"{folder}/log_output/{run}/tensors/step.{step}/read.npy", "rb") as file:
         text = file.read()
     values = array.array("f", text[10 + struct.unpack("<H", text[8:10])[0]:])
@@ -134,7 +134,7 @@ class Campaign:
             print("".join(f"    | {line}\n" for line in text.splitlines()[-14:]), flush=True)
 
     def hurt_problems(self, folder, process, text, reference):
-        """Of a run that was injured: it ends, and if it ended well, with the losses of one that was not injured."""
+        """The problems of a run that was injured: it must end, and if it ends well, have the losses of one that was not injured."""
         if text.endswith("DID NOT END"):
             return ["the injured run did not end"]
         if process.returncode == 0 and self.losses(folder, 1) != reference:

@@ -48,7 +48,7 @@ ROW = "{:>3}  {:<24} {:>2}x{} {:>9} {:>5} {:>6.1f}  {}"
 
 
 def processes(launcher):
-    """Of the run: rank to pid."""
+    """The processes of the run, as a map from rank to pid."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():

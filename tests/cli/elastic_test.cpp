@@ -134,3 +134,53 @@ TEST_CASE("elastic: a change costs the time without a step, and the steps that a
   CHECK(report["goodput"].get<double>() == doctest::Approx(9.0 / 15));
   CHECK(elastic.summary().starts_with("goodput 60 %: interrupted 1 times, 10 steps repeated"));
 }
+
+TEST_CASE(
+    "elastic: a host that persistently takes longer gets less of the work, and its share returns with its speed") {
+  const JobSpec job = job_of("{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 1}");
+  Elastic elastic(job);
+  const Cluster cluster = several_hosts(job);
+  CHECK_FALSE(elastic.note_work(cluster, {}, {0.9, 0.9, 0.8, 0.8}));
+  CHECK(elastic.take_straggler().empty());
+  CHECK(elastic.note_work(cluster, {}, {0.5, 0.5, 1, 1}));
+  CHECK(elastic.take_straggler() == "host b takes 2.0 times as long for its work");
+  std::string fault;
+  const std::vector<JobSpec> jobs = elastic.jobs(fault);
+  REQUIRE(jobs.size() > 1);
+  const Ints& of_ranks = jobs[0].parallel.rank_micro_batches;
+  CHECK(of_ranks == Ints{2, 2, 1, 1});
+  CHECK(jobs[0].parallel.micro_batches == 6);
+  CHECK(jobs[1].parallel.rank_micro_batches.empty());  // if the first cannot be planned
+  CHECK_FALSE(elastic.note_work(cluster, of_ranks, {0.9, 0.9, 0.95, 0.95}));
+  CHECK(elastic.note_work(cluster, of_ranks, {1, 1, 0.5, 0.5}));  // b is as fast as a again
+  const Ints even = elastic.jobs(fault)[0].parallel.rank_micro_batches;
+  REQUIRE(even.size() == 4);
+  CHECK(even == Ints(4, even[0]));
+}
+
+TEST_CASE("elastic: a slow host of a plan that cannot divide its work is left out if the others are faster alone") {
+  JobSpec job = job_of("{ranks: 3, hosts: ['a:1', 'b:1', 'c:1'], elastic: 1}");
+  job.parallel.optimizer_shard.level = 3;
+  const Cluster cluster = several_hosts(job);
+  Elastic elastic(job);
+  CHECK_FALSE(elastic.note_work(cluster, {}, {0.8, 1, 0.8}));
+  CHECK(elastic.note_work(cluster, {}, {0.4, 1, 0.4}));
+  std::string fault;
+  CHECK(hosts_of(elastic.jobs(fault).at(0)) == std::vector<std::string>{"a:1", "c:1"});
+  job.launch.elastic->straggler = 0;
+  Elastic patient(job);
+  CHECK_FALSE(patient.note_work(cluster, {}, {0.4, 1, 0.4}));
+}
+
+TEST_CASE("elastic: remaining hosts keep their machines") {
+  const JobSpec job = job_of("{ranks: 4, hosts: ['a:1', 'b:2', 'c:1'], machine: [h100x8, h200x8, cpu], elastic: 1}");
+  const JobSpec by_rank =
+      job_of("{ranks: 4, hosts: ['a:1', 'b:2', 'c:1'], machine: [h100x8, cpu, cpu, h200x8], elastic: 1}");
+  const Cluster cluster = several_hosts(job);
+  std::string fault;
+  Elastic by_host(job), of_ranks(by_rank);
+  by_host.note_lost(cluster, reports_of(cluster, "b", "lost its agent process"));
+  of_ranks.note_lost(cluster, reports_of(cluster, "b", "lost its agent process"));
+  CHECK(by_host.jobs(fault).at(0).launch.machines == std::vector<std::string>{"h100x8", "cpu"});
+  CHECK(of_ranks.jobs(fault).at(0).launch.machines == std::vector<std::string>{"h100x8", "h200x8"});
+}

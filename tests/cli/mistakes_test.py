@@ -125,7 +125,9 @@ CASES = [
     ("gradient_accumulation_steps", CSV, "train:", "gradient_accumulation_steps: 4\ntrain:", "gradient_accumulation_steps", "unknown field", "micro_batches: 4"),
     ("tensor_model_parallel_size", CSV, "launch:", "parallel: {tensor_model_parallel_size: 2}\nlaunch:", "tensor_model_parallel_size", "unknown field", "tensor: 2"),
     ("zero_stage", CSV, "launch:", "parallel: {mode: data_parallel, zero_stage: 2}\nlaunch:", "zero_stage", "unknown field", "optimizer_shard"),
-    ("fp16", CSV, "launch:", "precision: fp16\nlaunch:", "fp16", "fp16", "bf16"),
+    ("float16", CSV, "launch:", "precision: float16\nlaunch:", "float16", "float16", "fp16"),
+    ("fp16_true", CSV, "launch:", "fp16: true\nlaunch:", "fp16: true", "'fp16' is for jobs with precision: fp16", "precision: fp16"),
+    ("loss_scale", CSV, "launch:", "loss_scale: 128\nlaunch:", "loss_scale", "unknown field 'loss_scale'", "fp16"),
     ("amp", CSV, "launch:", "amp: true\nlaunch:", "amp: true", "unknown field 'amp'", "precision: bf16"),
     ("adamw_torch", CSV, "type: sgd", "type: adamw_torch", "adamw_torch", "adamw_torch", "adamw"),
     ("acc", CSV, "train:", "metrics: [acc]\ntrain:", "[acc]", "unknown metric 'acc'", "accuracy"),
@@ -212,7 +214,7 @@ def check(folder, text):
 
 
 def judge(case, code, error):
-    """What is missing of position, cause and next step."""
+    """Returns which of position, cause and next step the error lacks."""
     title, base, old, new, where, cause, step = case
     text = base.replace(old, new)
     missing = []

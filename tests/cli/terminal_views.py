@@ -65,7 +65,7 @@ class Terminal:
         self.tmux("send-keys", "Enter")
 
     def modes(self):
-        """Of the terminal: what programs may leave changed."""
+        """The modes of the terminal that programs may leave changed."""
         flags = self.tmux("display-message", "-p", "#{cursor_flag} #{alternate_on} #{insert_flag} #{keypad_flag} #{mouse_any_flag} #{wrap_flag}").strip()
         device = self.tmux("display-message", "-p", "#{pane_tty}").strip()
         return flags, subprocess.run(["stty", "-F", device, "-a"], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: the job, and how they judge its run."""
+"""Shared by the tests of this folder: the job, and how its run is judged."""
 import json
 import pathlib
 

@@ -1,4 +1,4 @@
-"""What trainctl render writes: manifests that Kubernetes accepts, a batch script that bash reads, a compose file that is whole.
+"""The files that trainctl render writes are valid: manifests for Kubernetes, a batch script for bash, a complete compose file.
 
     python3 tests/clusters/manifests_test.py TRAINCTL
 
@@ -52,7 +52,7 @@ def validate(manifest):
 
 
 def check_pod(pod, pods, uid):
-    """What the ranks need of a pod, whichever kind makes it."""
+    """Checks that a pod has what the ranks need, whichever kind makes it."""
     spec = pod["spec"]
     container, = spec["containers"]
     require(spec["subdomain"] == "mnist-mlp" and spec["restartPolicy"] == "Never", spec)

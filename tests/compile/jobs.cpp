@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/compile/jobs.h"
 
 #include "engine/model/model.h"

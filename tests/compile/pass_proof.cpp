@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/compile/pass_proof.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/compile/sketch.h"
 
 #include <algorithm>

@@ -36,7 +36,7 @@ RANKS = [0, 1, -1, 2, 5, 2 ** 31 - 1, -2 ** 31]
 
 
 def places(chance):
-    """What prepare says, with up to two faults."""
+    """The text of a prepare message, with up to two faults."""
     json_text = {"host": "h", "run": 1, "places": chance.choice([[[0, 0]], [[0, 0], [1, 1]], [[1, 0]]]), "reconnect": 15, "grace": 1, "interface": "lo", "bind": 0,
                  "explain": chance.random() < 0.5, "hold_port": chance.random() < 0.3, "files": {}, "copies": [], "program_folder": "", "workload": None}
     if chance.random() < 0.6:
@@ -162,7 +162,7 @@ class Sequence:
         self.end(pid)
 
     def confirmed(self):
-        """What the agent has received, as its welcome says: the next number follows it."""
+        """The number of the last message that the agent has received, from its welcome: the next number follows it."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             data = b""

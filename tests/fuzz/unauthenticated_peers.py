@@ -1,4 +1,4 @@
-"""Speaks to a real agent, to the store and the ranks of real runs, and to the door of a pod as one that has no right to: noise, broken and oversized frames,
+"""Connects to a real agent, to the store and the ranks of real runs, and to the remote-execution listener of a pod without authorization, and sends noise, broken and oversized frames,
 tokens that are wrong or were heard before, and connections that say nothing.
 
     python3 tests/fuzz/unauthenticated_peers.py TRAINCTL [--seed 1] [--attacks 200]
@@ -132,7 +132,7 @@ class Launcher:
 
 
 def attack_words(chance, replayed):
-    """What a stranger says to the agent's socket."""
+    """The bytes that an unauthenticated peer sends to the agent's socket."""
     good = join(10, 0, bytes(chance.choices(b"0123456789abcdef", k=64)))
     kind = chance.randrange(9)
     if kind == 0:
@@ -205,7 +205,7 @@ def agent(trainctl, folder, chance, attacks):
     launcher.await_kind(b"D")
     grown = memory_of(pid) - before
     require(grown < MOST_GROWTH_BYTES, f"the agent has grown by {grown} bytes")
-    # Of its own launcher it takes no nonsense either: the connection ends, and what it had is kept.
+    # Invalid bytes from its own launcher end the connection too, and the agent keeps its state.
     launcher.send(b"E")
     end = time.monotonic() + ANSWER_SECONDS
     while pathlib.Path(path).exists() and time.monotonic() < end:
@@ -220,7 +220,7 @@ def agent(trainctl, folder, chance, attacks):
 
 
 def as_nobody(run):
-    """What `run` returns in a process of another user."""
+    """Returns the result of `run` in a process of another user."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -403,7 +403,7 @@ def store(trainctl, folder, chance, attacks):
 
 
 def tls_words(chance):
-    """What a stranger says to a socket that expects TLS."""
+    """The bytes that an unauthenticated peer sends to a socket that expects TLS."""
     hello = b"\x16\x03\x01" + struct.pack(">H", 300) + b"\x01\x00\x01\x28\x03\x03" + chance.randbytes(290)
     return chance.choice([chance.randbytes(chance.randrange(1, 4000)), b"GET / HTTP/1.1\r\n\r\n", hello, hello[:chance.randrange(1, 300)],
                           b"\x16\x03\x03\xff\xff" + chance.randbytes(3000), b"run 8\necho pwn\n", chance.randbytes(16)])
@@ -544,7 +544,7 @@ def impostor(trainctl, folder, chance, attacks):
 
 
 def rogue(trainctl, folder, chance, attacks):
-    """Of a host the launcher takes files of its own ranks alone, and no value of a wrong type ends the launcher as a bug."""
+    """The launcher accepts from a host only files of that host's ranks, and no value of a wrong type ends the launcher as a bug."""
     del chance, attacks
     here = pathlib.Path(__file__).resolve().parent
     stub, job = folder / "ssh", folder / "job.yaml"

@@ -1,11 +1,11 @@
-"""The plans of tests/equivalence on 2 to 4 test hosts (network.py): same losses as one rank, and the bytes within and between hosts that
-`trainctl plan` says are those that the ranks count, and those that the hosts' interfaces see.
+"""Runs the plans of tests/equivalence on 2 to 4 test hosts (network.py). The losses must equal those of one rank, and the bytes within and
+between hosts that `trainctl plan` states must equal those that the ranks count and agree with those that the hosts' interfaces count.
 
     python3 tests/hosts/equivalence.py TRAINCTL TEST_EQUIVALENCE [--every 8] [--only WORDS] [--seed 1]
 
 Every `--every`th plan of the table that has at least two ranks, each on hosts drawn by its seed. The interface also sees the preambles of messages, ssh's
 stream of logs and statuses, and what connections say at their start: without the headers of packets it must count at least the planned bytes, and at most
-those, a tenth of them, a preamble a packet, and 256 KB a host. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
+those, a tenth of them, one preamble per packet, and 256 KB per host. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
 """
 import argparse
 import json
@@ -96,7 +96,7 @@ def judge(runs, plan, chance):
     traffic, step = outcome["traffic"], planned["launch"]["traffic"]
     require(traffic["steps"] == 100, f"{traffic}")
     for where in ("within", "between"):
-        require(traffic[where] == 100 * step[where] == traffic[f"planned_{where}"], f"{where} hosts: {traffic}, planned {step[where]} a step")
+        require(traffic[where] == 100 * step[where] == traffic[f"planned_{where}"], f"{where} hosts: {traffic}, planned {step[where]} per step")
     most = 1.1 * traffic["between"] + PREAMBLE_BYTES * packets + NOISE_BYTES * len(hosts)
     require(traffic["between"] <= seen <= most, f"the interfaces have sent {seen}, planned are {traffic['between']}")
     return (f"on {' '.join(hosts)}: losses within {worst:.1e}; a step moves {step['within']:,} bytes within and {step['between']:,} between "

@@ -127,11 +127,11 @@ class Host:
         return found
 
     def set_environment(self, lines=()):
-        """Of whatever logs in from now on."""
+        """Sets the environment of all logins from now on."""
         (self.tree / "root/.ssh/environment").write_text("".join(line + "\n" for line in lines))
 
     def bind(self, source, target):
-        """What is at `target` on this host from now on. Returns how to undo it."""
+        """Mounts `source` at `target` on this host. Returns a function that undoes it."""
         words = ["nsenter", "-m", "-t", str(first_of(self.process.pid))]
         quiet(*words, "mount", "--bind", str(source), str(target))
         return lambda: quiet(*words, "umount", "-l", str(target), check=False)
@@ -155,7 +155,7 @@ class Host:
         return thaw
 
     def left(self):
-        """What a run has left here."""
+        """The processes and folders that a run has left here."""
         runs = self.tree / "root/.cache/trainctl/runs"
         return list(self.processes().values()) + ([str(p) for p in runs.iterdir()] if runs.exists() else [])
 

@@ -6,7 +6,7 @@ steps: 8 ranks on 4 hosts with a warm cache, from the command to the end of the 
 a script with one all_reduce, started by ssh on each host with `--rdzv-backend c10d`, as its documentation says. Both from the same
 launcher's host, in turns.
 ranks: 1,000 ranks of `command: [true]` over 4 hosts, and the memory of launcher and agents beside that of 100 ranks.
-Needs root, as hosts_test.py; exits with 77 and the reason where it cannot. Without a Python that has torch, torchrun is left out and that is said.
+Needs root, as hosts_test.py; exits with 77 and the reason where it cannot. Without a Python that has torch, torchrun is left out, and a line says so.
 """
 import argparse
 import json

@@ -31,7 +31,7 @@ def output(*words, **more):
 
 
 def look_at(tree, zsh):
-    """What a tree has: its parts, licences, and no library that other programs would find. Returns the newest glibc that it needs."""
+    """Checks that a tree has its parts and licenses, and no library that other programs would find. Returns the newest glibc that it needs."""
     for part in [*PARTS, zsh]:
         assert (tree / part).is_file(), f"{tree} lacks {part}"
     plans = [str(p) for p in (tree / "share").rglob("*.plan")]

@@ -140,6 +140,13 @@ std::string fragment_in(const std::string& line) {
   return line.find("//") != std::string::npos && std::regex_search(line, match, pattern) ? match.str() : "";
 }
 
+/// The same for a line of Python: a comment, or the beginning of a docstring.
+std::string fragment_in_python(const std::string& line) {
+  static const std::regex pattern(R"re((?:^|\s)# *(?:Of|What|Those|As)\b.*|""" *(?:Of|What|Those|As)\b.*)re");
+  std::smatch match;
+  return std::regex_search(line, match, pattern) ? match.str() : "";
+}
+
 std::string where(const Include& i) { return i.file.string() + ":" + std::to_string(i.line) + ": " + i.target; }
 
 }  // namespace
@@ -229,7 +236,8 @@ TEST_CASE("each outside library stays in its room") {
       {"sndfile", std::regex("engine/train/data/sound_file\\.cpp")},
       {"hwloc", std::regex("launcher/topology\\.cpp")},
       {"archive", std::regex("launcher/tar_gz\\.cpp")},
-      {"openssl/", std::regex("launcher/.*|engine/base/tls_stream\\.cpp|engine/train/files/store/(credentials|signature)\\.cpp")},
+      {"openssl/",
+       std::regex("launcher/.*|engine/base/tls_stream\\.cpp|engine/train/files/store/(credentials|signature)\\.cpp")},
       {"curl/", std::regex("engine/train/files/store/http\\.cpp")},
       {"utf8proc", std::regex("engine/text/unicode\\.cpp")},
       {"pcre2", std::regex("engine/text/regex\\.cpp")},
@@ -318,11 +326,15 @@ TEST_CASE("the rule for comments finds each of its words at the beginning of a c
     CHECK(fragment_in(slashes + rest) == "");
   }
   CHECK(fragment_in("return \"Of a step\";") == "");
+  const std::string quotes(3, '"');
+  CHECK(fragment_in_python("    " + quotes + "Of all ranks." + quotes) == quotes + "Of all ranks." + quotes);
+  CHECK(fragment_in_python("x = 0  # What a rank does.") == " # What a rank does.");
+  CHECK(fragment_in_python("color = '#As'  # Often it is 0.") == "");
 }
 
 TEST_CASE("no comment begins with a fragment's Of, What, Those or As") {
   const fs::path root = TRAINCTL_SOURCE_DIR;
-  static const std::set<std::string> kSources = {".h", ".cpp", ".cu", ".cuh"};
+  static const std::set<std::string> kSources = {".h", ".cpp", ".cu", ".cuh", ".py"};
   int fragments = 0;
   for (const char* top : {"engine", "cli", "launcher", "tests", "tools"}) {
     int files = 0;
@@ -332,7 +344,8 @@ TEST_CASE("no comment begins with a fragment's Of, What, Those or As") {
       std::ifstream in(entry.path());
       std::string text;
       for (int line = 1; std::getline(in, text); ++line) {
-        const std::string fragment = fragment_in(text);
+        const bool is_python = entry.path().extension() == ".py";
+        const std::string fragment = is_python ? fragment_in_python(text) : fragment_in(text);
         if (fragment.empty()) continue;
         ++fragments;
         MESSAGE(fs::relative(entry.path(), root).string(), ":", line, ": ", fragment);

@@ -53,7 +53,7 @@ def train(folder, name, *words):
 
 
 def generated(folder, name, *words):
-    """What `trainctl generate` makes of the last checkpoint."""
+    """Returns the texts that `trainctl generate` makes from the last checkpoint."""
     lines = run(folder, "generate", "job.yaml", "--checkpoint", name, "--chat", "--prompts", "finetune/prompts.txt", "--max-tokens", "16", "--json",
                 "launch.device=cpu", *words)
     return [json.loads(line)["text"] for line in lines.splitlines() if line.startswith("{")]

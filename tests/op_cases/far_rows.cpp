@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/op_cases/far_rows.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// Softmax and its loss for masked rows and for numbers far from 0.
 #include "tests/op_cases/far_rows.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/op_cases/kernel_case_run.h"
 
 #include <algorithm>

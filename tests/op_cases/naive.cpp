@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/op_cases/naive.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/op_cases/optimizer_cases.h"
 
 namespace trainctl {

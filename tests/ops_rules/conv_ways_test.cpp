@@ -1,3 +1,4 @@
+// The ways to compute a convolution, and how a choice of them is stored.
 #include "engine/ops/conv2d/conv_ways.h"
 
 #include <doctest/doctest.h>

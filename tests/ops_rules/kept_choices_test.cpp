@@ -1,3 +1,4 @@
+// The file in which choices of algorithms are kept.
 #include "engine/ops/cuda/kept_choices.h"
 
 #include <doctest/doctest.h>

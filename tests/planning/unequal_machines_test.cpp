@@ -1,10 +1,11 @@
-// launch.machine as a list: pipeline stages are cut by the speeds of their machines. Shares of work are counted, not
-// timed.
+// launch.machine as a list: stages and data-parallel ranks get work by the speeds of their machines. Shares of work are
+// counted, not timed.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,10 @@
 #include "engine/machine/machine.h"
 #include "engine/plan/stages/stages.h"
 #include "engine/planning/machine_file.h"
+#include "engine/planning/unequal_ranks.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
+#include "tests/jobs/jobs.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
@@ -32,15 +35,15 @@ std::string slower_cpu(const ScratchFolder& folder, double share) {
 }
 
 /// 24 equal layers.
-JobSpec chain(const std::vector<std::string>& machines, const std::string& parallel) {
+JobSpec chain(const std::vector<std::string>& machines, const std::string& parallel, int batch = 16) {
   std::string network;
   for (int l = 0; l < 24; ++l) network += fmt::format("  - {{name: l{}, type: dense, units: 32, bias: false}}\n", l);
   std::string list;
   for (const std::string& machine : machines) list += (list.empty() ? "" : ", ") + machine;
   return parse_job(
-      fmt::format("dataset: {{type: random, shape: [32], label_shape: [32], label_dtype: f32, batch: 16}}\n"
+      fmt::format("dataset: {{type: random, shape: [32], label_shape: [32], label_dtype: f32, batch: {}}}\n"
                   "network:\n{}loss: mse\nparallel: {}\nlaunch: {{ranks: {}, device: cpu, machine: [{}]}}\n",
-                  network, parallel, machines.size(), list),
+                  batch, network, parallel, machines.size(), list),
       "chain.yaml");
 }
 
@@ -87,12 +90,68 @@ TEST_CASE("a machine at half the speed costs a pipeline at most its share plus a
   }
 }
 
-TEST_CASE("ranks of different speeds cannot share a stage evenly") {
+TEST_CASE("data-parallel ranks run micro-batches in proportion to the speeds of their machines") {
+  const ScratchFolder folder;
+  for (const double share : {0.5, 0.25, 0.8}) {
+    CAPTURE(share);
+    const std::string slow = slower_cpu(folder, share);
+    const PlannedJob job = plan_job(chain({"cpu", slow}, "{mode: data_parallel}", 96));
+    const Ints& of_ranks = job.spec.parallel.rank_micro_batches;
+    REQUIRE(of_ranks.size() == 2);
+    CHECK(job.plan.micro_batches == of_ranks[0] + of_ranks[1]);
+    const auto all = static_cast<double>(job.plan.micro_batches), ideal = all / (1 + share);
+    CHECK(std::max(static_cast<double>(of_ranks[0]), static_cast<double>(of_ranks[1]) / share) <= 1.1 * ideal);
+    CHECK(std::any_of(job.plan.notes.begin(), job.plan.notes.end(),
+                      [](const std::string& note) { return note.find("launch.machine: the ranks") == 0; }));
+    // The job that workers read has the division.
+    const PlannedJob again = plan_job(parse_job(to_yaml(job.spec), "resolved.yaml"));
+    CHECK(again.spec.parallel.rank_micro_batches == of_ranks);
+  }
+  CHECK(plan_job(chain({"cpu", "cpu"}, "{mode: data_parallel}")).spec.parallel.rank_micro_batches.empty());
+}
+
+TEST_CASE("a division of micro-batches is the best for the speeds of its ranks") {
+  const std::vector<std::vector<double>> all = {{1, 1}, {1, 0.5}, {1, 0.5, 0.25}, {1, 0.9, 0.1}, {0.3, 0.7, 1, 1}};
+  for (const std::vector<double>& speeds : all)
+    for (const int64_t batch : {12, 24, 60, 64}) {
+      CAPTURE(speeds.size());
+      CAPTURE(batch);
+      const auto divided = divide_micro_batches(batch, batch, speeds);
+      REQUIRE(divided);
+      const int64_t count = std::accumulate(divided->of_ranks.begin(), divided->of_ranks.end(), int64_t{0});
+      CHECK(batch % count == 0);
+      const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+      size_t slowest = 0;
+      const auto time = [&](size_t rank, int64_t more) {
+        return static_cast<double>(divided->of_ranks[rank] + more) / speeds[rank];
+      };
+      for (size_t rank = 0; rank < speeds.size(); ++rank)
+        if (time(rank, 0) > time(slowest, 0)) slowest = rank;
+      for (size_t rank = 0; rank < speeds.size(); ++rank) {
+        CHECK(divided->of_ranks[rank] >= 1);
+        // A micro-batch of the slowest rank would not be done earlier on another.
+        if (divided->of_ranks[slowest] > 1) CHECK(time(rank, 1) >= time(slowest, 0) - 1e-12);
+      }
+      CHECK(divided->share == doctest::Approx(time(slowest, 0) * sum / static_cast<double>(count)));
+    }
+  CHECK_FALSE(divide_micro_batches(1, 1, {1, 0.5}));
+  CHECK_FALSE(divide_micro_batches(7, 3, {1, 0.5, 0.5, 1, 1, 1, 1, 1}));
+  const auto small = divide_micro_batches(64, 2, {1, 0.5});
+  REQUIRE(small);
+  CHECK(small->of_ranks[0] + small->of_ranks[1] >= 32);  // rows that fit
+}
+
+TEST_CASE("jobs whose ranks cannot have micro-batches of their own are errors that name the way out") {
   const ScratchFolder folder;
   const std::string slow = slower_cpu(folder, 0.5);
-  CHECK_THROWS_WITH_AS(plan_job(chain({"cpu", slow}, "{mode: data_parallel}")),
+  CHECK_THROWS_WITH_AS(plan_job(chain({"cpu", slow}, "{mode: semi_auto_parallel}")),
                        doctest::Contains("ranks 0 and 1 share stage 0 evenly"), SpecError);
   CHECK_NOTHROW(plan_job(chain({"cpu", "cpu", slow, slow}, "{mode: semi_auto_parallel, stages: 2}")));
   CHECK_THROWS_WITH_AS(plan_job(chain({"cpu", slow, "cpu", slow}, "{mode: semi_auto_parallel, stages: 2}")),
                        doctest::Contains("ranks 0 and 1 share stage 0 evenly"), SpecError);
+  CHECK_THROWS_WITH_AS(plan_job(chain({"cpu", slow}, "{mode: data_parallel, optimizer_shard: 2}")),
+                       doctest::Contains("optimizer_shard level 2 exchanges"), SpecError);
+  CHECK_THROWS_WITH_AS(plan_job(job_spec("batch_norm", {"launch.ranks=2", "parallel.mode=data_parallel",
+                                                        "parallel.rank_micro_batches=[2, 1]"})),
+                       doctest::Contains("changes with every micro-batch"), SpecError);
 }

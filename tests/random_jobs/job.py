@@ -12,7 +12,7 @@ PLAIN = re.compile(r"^[A-Za-z_][\w.-]*$")
 
 
 def flow(value):
-    """As YAML on one line."""
+    """The value as YAML on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

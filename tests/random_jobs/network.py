@@ -90,7 +90,7 @@ class Network(Layers):
                 if turn and len(parts) < 2:
                     self.put("rotary", self.shape, (["btn"], "", {"n": count}), heads=count, **turn)
                 parts.append(self.at)
-            # Of one kv head, the query heads are cut; of more, the kv heads with theirs.
+            # If there is one kv head, the query heads are cut; otherwise each kv head is cut with its query heads.
             keys, cuts = ("bsm", group) if kv_heads == 1 else ("bsn", kv_heads)
             self.put("attention", out, (["btn", keys, keys], "sm", {"n": cuts}), parts, **fields, **options)
         if rng.random() < 0.7:

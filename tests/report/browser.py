@@ -193,7 +193,7 @@ class Browser:
 
 
 def pixels(png):
-    """Of an 8-bit RGB or RGBA PNG without interlacing, as Chromium writes it."""
+    """The pixels of an 8-bit RGB or RGBA PNG without interlacing, as Chromium writes it."""
     at, packed, width, channels = 8, b"", 0, 0
     while at < len(png):
         size, kind = struct.unpack(">I4s", png[at:at + 8])

@@ -1,4 +1,4 @@
-"""What a page shows, against the files that it is about."""
+"""Compares what a page shows with the files that it is about."""
 import json, math, pathlib, re
 
 
@@ -43,7 +43,7 @@ def finite(values):
 
 
 def value_in(line, name):
-    """As the page names it: a loss that is not finite is "nan", "inf" or "-inf"."""
+    """The value under the page's name for it: a loss that is not finite is "nan", "inf" or "-inf"."""
     return line.get("not_finite", "nan") if line[name] is None else line[name]
 
 

@@ -310,7 +310,7 @@ def eight_ranks(scene):
 
 
 def stopped(scene):
-    """As Ctrl-C does it."""
+    """A run that is stopped as Ctrl-C does it."""
     process, run = scene.start(SMALL, "dataset.samples=100000", "train.epochs=10000", "train.log_every=100", "train.checkpoint=null", "validation=null")
     eventually(lambda: len(figures.lines_of(run)) > 3, "the run has begun")
     process.send_signal(signal.SIGINT)

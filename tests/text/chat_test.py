@@ -90,7 +90,7 @@ def marked(shown):
 
 
 def on_terminal(program, folder, *words):
-    """What the command prints on a terminal."""
+    """Returns the output of the command on a terminal."""
     control, terminal = pty.openpty()
     environment = {**{name: value for name, value in os.environ.items() if name != "NO_COLOR"}, "TERM": "xterm"}
     process = subprocess.Popen([program, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env=environment)

@@ -65,7 +65,7 @@ class Scene:
         return done.stdout + done.stderr
 
     def write_talks(self):
-        """As many conversations as fill whole batches, so that no row of an epoch is left out. Returns them and the number of rows."""
+        """Writes enough conversations to fill whole batches, so that no row of an epoch is left out. Returns them and the number of rows."""
         for count in range(90, 60, -1):
             rows = talks(count)
             (self.folder / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

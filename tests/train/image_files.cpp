@@ -1,3 +1,4 @@
+// See the header.
 #include "tests/train/image_files.h"
 
 // clang-format off

@@ -25,7 +25,7 @@ Picture make_picture(int64_t height, int64_t width, int64_t channels, uint64_t s
 
 struct JpegOptions {
   int quality = 85;
-  int horizontal = 2, vertical = 2;  ///< color's samples are this much larger than pixels
+  int horizontal = 2, vertical = 2;  ///< chroma subsampling: pixels per color sample
   bool is_progressive = false;
   int restart_rows = 0;
   int orientation = 0;  ///< EXIF orientation; 0: no EXIF
@@ -38,7 +38,7 @@ FileBytes write_jpeg(const Picture& picture, const JpegOptions& options = {});
 struct PngOptions {
   int bits = 8;  ///< 16: two bytes per channel, big-endian, in `pixels`; 1, 2, 4: packed rows in `pixels`
   bool is_interlaced = false;
-  std::vector<uint8_t> palette;  ///< red, green, blue of each; pixels of 1 channel are its places
+  std::vector<uint8_t> palette;  ///< red, green, blue of each entry; the pixels, of 1 channel, are indices of entries
   int orientation = 0;
 };
 /// 1 channel: gray. 2: gray and alpha. 3: RGB. 4: RGB and alpha.

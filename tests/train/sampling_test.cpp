@@ -1,3 +1,4 @@
+// How the next token is drawn from the logits.
 #include "engine/train/trainer/sampling.h"
 
 #include <doctest/doctest.h>

@@ -124,17 +124,18 @@ bool Elastic::note_work(const Cluster& cluster, const Ints& of_ranks, const std:
     ++host.ranks;
   }
   std::map<std::string, double> speeds;
-  double fastest = 0, longest = 0, micro_batches = 0;
+  double shortest = std::numeric_limits<double>::infinity(), longest = 0, micro_batches = 0;
   std::string slow;
   for (const auto& [name, host] : of_hosts) {
     speeds[name] = host.speed();
-    fastest = std::max(fastest, host.speed());
     micro_batches += host.micro_batches;
-    if (host.time / host.ranks <= longest) continue;
-    longest = host.time / host.ranks;
+    const double time = host.time / host.ranks;
+    shortest = std::min(shortest, time);
+    if (time <= longest) continue;
+    longest = time;
     slow = name;
   }
-  const double ratio = fastest / speeds[slow];
+  const double ratio = longest / std::max(shortest, 1e-3);
   if (of_hosts.size() < 2 || ratio < limit) return false;
   std::vector<HostRanks> left;
   for (const HostRanks& host : hosts_)

@@ -33,7 +33,7 @@ bool RescuedState::knows(const hosts::SaveMessage& message) {
 
 bool RescuedState::take(const hosts::SaveMessage& message, const std::vector<int>& ranks) {
   if (!has_begun_ || std::find(ranks.begin(), ranks.end(), message.rank) == ranks.end()) return false;
-  came_ += 1 + static_cast<int64_t>(message.text.size());
+  received_bytes_ += 1 + static_cast<int64_t>(message.text.size());
   RankSnapshot& snapshot = snapshots_[message.rank];
   if (message.name == "snapshot") {
     if (message.number < 0 || snapshot.steps.size() >= 2) return false;
@@ -108,7 +108,7 @@ std::vector<hosts::SaveMessage> RescuedState::messages() { return std::exchange(
 
 std::optional<int64_t> RescuedState::waits() const {
   const bool is_over = !has_begun_ || !why_.empty() || is_complete();
-  return is_over ? std::nullopt : std::optional(came_);
+  return is_over ? std::nullopt : std::optional(received_bytes_);
 }
 
 std::vector<std::vector<std::byte>> RescuedState::images(int num_ranks) const {

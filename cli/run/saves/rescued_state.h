@@ -65,7 +65,7 @@ class RescuedState {
   std::set<int> asked_;     ///< all ranks of these hosts
   std::map<int, RankSnapshot> snapshots_;
   std::set<int> to_fetch_;
-  int64_t step_ = -1, came_ = 0;
+  int64_t step_ = -1, received_bytes_ = 0;
   SaveBoard::Position position_;
   std::string why_;
   std::vector<hosts::SaveMessage> messages_;

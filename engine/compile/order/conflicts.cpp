@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/compile/order/conflicts.h"
 
 #include <algorithm>

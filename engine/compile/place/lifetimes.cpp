@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/compile/place/lifetimes.h"
 
 #include <algorithm>

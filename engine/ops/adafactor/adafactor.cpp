@@ -64,7 +64,8 @@ extern const KernelDef adafactor_sums_kernel = {
         },
 };
 
-/// out: states; means, floats in an i32 output, which is only written.
+/// out: states, which are updated; means, which are only written. These are floats in a tensor of i32, because a kernel
+/// with updates_outputs reads its float outputs.
 extern const KernelDef adafactor_states_kernel = {
     .name = "adafactor_states",
     .updates_outputs = true,

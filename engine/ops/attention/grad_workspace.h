@@ -4,7 +4,7 @@
 //
 // The library's heads are the same distance apart. Packed for each kv head, those of grouped queries are not:
 //
-//     q q k v | q q k v | q q k v      2 query heads a kv head, 3 kv heads
+//     q q k v | q q k v | q q k v      2 query heads per kv head, 3 kv heads
 //
 // Then a call takes one kv head of several samples, or several kv heads of one sample in the place of samples,
 // whichever makes fewer calls.
@@ -100,7 +100,8 @@ inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
 #define TRAINCTL_ON_BOTH
 #endif
 
-/// The tiles of 64 queries by 64 keys of a head in which some query sees some key, in the order of the queries.
+/// The tiles of 64 queries by 64 keys of a head in which some query attends to some key, in the order of the queries.
+/// The kernels for wide heads store the slopes (gradients of the scores) of these tiles only.
 struct SlopeTiles {
   int query_tiles = 0, key_tiles = 0;
   int of_first = 0;  ///< key tiles that the first query tile sees; each next one sees one more, if `grows`
@@ -132,13 +133,15 @@ inline bool wide_takes(const AttentionSize& n) {
          n.s <= kLongest && n.b * n.heads() * ((n.t + 7) / 8 + 8) < kMost && n.b * n.g * ((n.s + 63) / 64) < kMost;
 }
 
-/// Two causal heads of 8,192 rows fit twice.
+/// The most memory for slopes: enough for two passes over two causal heads of 8,192 rows.
 inline constexpr int64_t kMostSlopes = int64_t{288} << 20;
 
 /// The memory of the gradient of wide heads: two numbers of each row, and the slopes of a few kv heads at a time.
 struct WideMemory {
   SlopeTiles tiles;
-  int64_t rows, of_group, groups;  ///< bytes of the slopes of a kv head; kv heads at a time, 0: one does not fit
+  int64_t rows;      ///< rows of all heads, padded to tiles
+  int64_t of_group;  ///< bytes of the slopes of one kv head
+  int64_t groups;    ///< kv heads that are computed at a time; 0: the slopes of one do not fit
 
   WideMemory(const AttentionSize& n, bool causal, int64_t first_row)
       : tiles(n, causal, first_row), rows(n.b * n.heads() * tiles.query_tiles * 64) {

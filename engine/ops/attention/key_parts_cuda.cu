@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/attention/key_parts_cuda.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 

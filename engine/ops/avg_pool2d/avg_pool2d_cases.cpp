@@ -1,3 +1,4 @@
+// Cases of avg_pool2d: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <numeric>
 
 #include "tests/op_cases/image_cases.h"

@@ -1,3 +1,4 @@
+// Cases of binary: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <algorithm>
 
 #include "tests/op_cases/op_cases.h"
@@ -8,7 +9,7 @@ namespace {
 using Pair = double (*)(double, double);
 
 template <Pair kF>
-naive::Outputs reference(const naive::Inputs& in, const Attrs&) {
+naive::Outputs reference_of_pairs(const naive::Inputs& in, const Attrs&) {
   return naive::map_pairs(in, kF);
 }
 
@@ -35,12 +36,12 @@ std::vector<OpCase> binary_rows() {
 
 extern const OpCases binary_cases = {
     .rows = binary_rows(),
-    .references = {{"add", reference<[](double a, double b) { return a + b; }>},
-                   {"sub", reference<[](double a, double b) { return a - b; }>},
-                   {"mul", reference<[](double a, double b) { return a * b; }>},
-                   {"div", reference<[](double a, double b) { return a / b; }>},
-                   {"maximum", reference<[](double a, double b) { return std::max(a, b); }>},
-                   {"minimum", reference<[](double a, double b) { return std::min(a, b); }>}},
+    .references = {{"add", reference_of_pairs<[](double a, double b) { return a + b; }>},
+                   {"sub", reference_of_pairs<[](double a, double b) { return a - b; }>},
+                   {"mul", reference_of_pairs<[](double a, double b) { return a * b; }>},
+                   {"div", reference_of_pairs<[](double a, double b) { return a / b; }>},
+                   {"maximum", reference_of_pairs<[](double a, double b) { return std::max(a, b); }>},
+                   {"minimum", reference_of_pairs<[](double a, double b) { return std::min(a, b); }>}},
     .rules = {{{"add", {{{2, 3}}, {{2, 3}}}}, "ab,ab->ab", "", {{2, 3}}},
               {{"add", {{{2, 3}}, {{3}}}}, "ab,b->ab", "", {{2, 3}}},
               {{"add", {{{2, 1}}, {{1, 3}}}}, "a(),()b->ab", "", {{2, 3}}},

@@ -1,3 +1,5 @@
+// Cases of class_targets: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <utility>
 
 #include "tests/op_cases/op_cases.h"

@@ -70,7 +70,7 @@ RuleText conv2d_rule(Infos, const Attrs& attrs) {
   return conv2d_rule;
 }
 
-/// Multiplications and additions: those of one weight for each image and window.
+/// Multiplications and additions: each output is the sum of the products of one filter and its window.
 double flops(const TensorInfo& weight, const TensorInfo& y) {
   return 2.0 * static_cast<double>(num_elements(y.shape)) *
          static_cast<double>(num_elements(weight.shape) / weight.shape[0]);
@@ -82,15 +82,15 @@ Cost cost_with(Infos in, Infos out, double flops) {
   return cost;
 }
 
-/// x [n, k, p, q], weight [k, c, r, s] -> y [n, c, h, w], of which a convolution with the same weight makes x: attr
-/// size [h, w].
+/// x [n, k, p, q], weight [k, c, r, s] -> y [n, c, h, w], where attr size is [h, w]: a convolution of y with the same
+/// weight has the shape of x.
 RuleText conv_transpose2d_rule(Infos, const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
   return {image_letters("k", "pq", last) + ",kcrs->" + image_letters("c", "hw", last), "hwpqrs",
           kWindowsNeedNeighbours};
 }
 
-/// dy must be what the window makes of x.
+/// dy must have the shape that the window makes of x.
 void expect_windows(std::string_view op, const Images& dy, const Images& x, const Window& window) {
   const Images y = window_output(op, x, window, dy.c);
   if (y.n != dy.n || y.size != dy.size) {
@@ -109,7 +109,7 @@ void conv2d_backward(GradBuilder& g) {
   g.set_in_grad(1, "conv2d_weight_grad", {g.in(0), g.out_grad()}, of_weight);
 }
 
-/// Field padding, where `same` keeps height and width; as PyTorch, what is odd is added after.
+/// Field padding, where `same` keeps height and width. As in PyTorch, an odd padding has one more at the end.
 Ints conv_padding(const LayerContext& layer, const Window& window) {
   if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
     return padding_of(layer.attrs);
@@ -132,6 +132,15 @@ void expect_groups(int64_t groups, int64_t inputs, int64_t outputs) {
   throw ShapeError(
       fmt::format("{} groups must divide the {} input channels and the {} output channels", groups, inputs, outputs),
       "groups");
+}
+
+Field groups_field() {
+  return integer("groups",
+                 "Number of channel groups that are convolved separately; equal to the number of channels for a "
+                 "depthwise convolution.")
+      .defaults(int64_t{1})
+      .at_least(1)
+      .at_most(kMaxSize);
 }
 
 TensorId emit_conv2d(LayerContext& layer) {
@@ -227,17 +236,18 @@ TensorId emit_conv1d(LayerContext& layer) {
   if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
   const Attrs& fields = layer.attrs;
   const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
-                channels = fields.integer("channels");
+                channels = fields.integer("channels"), groups = fields.integer("groups");
+  expect_groups(groups, in[1], channels);
   Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
               {"dilation", Ints{1, fields.integer("dilation")}},
               {"padding", Ints{0, 0, padding, padding}},
-              {"groups", int64_t{1}}};
+              {"groups", groups}};
   Window window = Window::of(attrs);
   window.kernel = {1, kernel};
   expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
   LayerBuilder& b = layer.builder;
-  const Init init = linear_init(in[1] * kernel);
-  const TensorId w = layer.weight({channels, in[1], 1, kernel}, init);
+  const Init init = linear_init(in[1] / groups * kernel);
+  const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
   TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
   images = pad_images(b, images, fields.text("padding_mode"), attrs);
   TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
@@ -388,12 +398,7 @@ extern const LayerDef conv2d_layer = {
                    .defaults(Ints{1})
                    .at_least(1)
                    .at_most(kMaxSize),
-               integer("groups",
-                       "Number of channel groups that are convolved separately; equal to the number of channels "
-                       "for a depthwise convolution.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
+               groups_field(),
                flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv2d,
 };
@@ -401,7 +406,7 @@ extern const LayerDef conv2d_layer = {
 /// A convolution of images of height 1.
 extern const LayerDef conv1d_layer = {
     .name = "conv1d",
-    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c, 1, kernel].",
+    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c / groups, 1, kernel].",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
@@ -411,7 +416,7 @@ extern const LayerDef conv1d_layer = {
                    .defaults(int64_t{1})
                    .at_least(1)
                    .at_most(kMaxSize),
-               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv1d,
 };
 

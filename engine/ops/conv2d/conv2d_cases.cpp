@@ -1,3 +1,4 @@
+// Cases of conv2d: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include "tests/op_cases/image_cases.h"
 #include "tests/op_cases/op_cases.h"
 
@@ -243,6 +244,11 @@ extern const OpCases conv2d_cases = {
          {"conv1d",
           ", channels: 6, kernel: 2, stride: 2, padding: 1, dilation: 2, bias: false",
           {8, 6, 2},
+          false,
+          {3, 4}},
+         {"conv1d",
+          ", channels: 6, kernel: 3, padding: 2, padding_mode: circular, groups: 3",
+          {8, 6, 6},
           false,
           {3, 4}},
          {"conv_transpose2d", ", channels: 5, kernel: 3", {8, 5, 6, 5}, false, {3, 4, 3}},

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/conv2d/conv_layout_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/conv2d/conv_library_cuda.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using cuda::CudnnEngines;
 using cuda::CudnnPlanPtr;
 using cuda::CudnnTensor;
 
-/// Most candidates per way: the heuristics suggest the best first.
+/// The number of engines that are measured per way, at most. The library's heuristics list the best ones first.
 constexpr size_t kMostCandidates = 6;
 constexpr double kWorthMeasuring = 0x1p26, kLongRun = 0x1p35;  ///< multiplications
 
@@ -47,10 +48,10 @@ struct ImageOperand {
   std::byte* slice(int64_t i) const { return whole.as<std::byte>() + i * slice_bytes(); }
 };
 
-/// A convolution, given to the library in one of the ways.
-class Given {
+/// The calls of the library that compute a convolution in one of the ways.
+class LibraryCalls {
  public:
-  Given(const ConvProblem& problem, const ConvWay& way)
+  LibraryCalls(const ConvProblem& problem, const ConvWay& way)
       : problem_(problem),
         way_(way),
         call_(call_of(problem.shape, way, channel_unit(problem.tensors.x.dtype, problem.tf32))) {
@@ -219,7 +220,7 @@ struct Candidate {
 
   bool is_there() const { return !choice.engine.empty(); }
   CudaKernel kernel(const ConvProblem& problem, CudaScratch* scratch) const {
-    if (plan != nullptr) return Given(problem, choice.way).kernel(plan, scratch);
+    if (plan != nullptr) return LibraryCalls(problem, choice.way).kernel(plan, scratch);
     if (choice.engine == kTiles) return weight_grad_by_tiles(problem.shape, problem.tensors, scratch);
     return choice.engine == kProduct ? product(problem, scratch) : nullptr;
   }
@@ -242,7 +243,7 @@ Candidate build(const ConvProblem& problem, const Choice& choice) {
   for (Candidate& own : own_candidates(problem))
     if (own.choice.text() == choice.text()) return own;
   if (way.slices < 1 || problem.shape.x.n % way.slices != 0 || (way.fused && !can_fuse(problem))) return {};
-  const Given given(problem, way);
+  const LibraryCalls given(problem, way);
   const auto engines = cudnn_engines(given.signature(), given.most_workspace());
   const auto found = std::find(engines->names().begin(), engines->names().end(), choice.engine);
   if (found == engines->names().end()) return {};
@@ -257,7 +258,7 @@ std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most,
   const size_t there = candidates.size();
   for (const int64_t slices : slice_counts(problem.shape.x.n)) {
     way.slices = slices;
-    const Given given(problem, way);
+    const LibraryCalls given(problem, way);
     if (given.most_workspace() < 0) {
       if (tried.empty()) tried = to_string(way) + ": copies of the images need more than 256 MB";
       continue;
@@ -340,7 +341,7 @@ size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& cand
 }
 
 std::string key_of(const ConvProblem& problem) {
-  std::string key = cuda::key_of(Given(problem, {}).signature());
+  std::string key = cuda::key_of(LibraryCalls(problem, {}).signature());
   if (problem.kind == ConvKind::weight) key += ",own";  // choices before there were own candidates do not count
   key += problem.finish ? (problem.relu ? ",bias,relu" : ",bias") : "";
   const ConvTensors& t = problem.tensors;

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/conv2d/conv_ways.h"
 
 #include <charconv>

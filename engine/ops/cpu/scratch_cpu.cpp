@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/cpu/scratch_cpu.h"
 
 #include <cstdlib>

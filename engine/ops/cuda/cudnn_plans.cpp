@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/cuda/cudnn_plans.h"
 
 namespace trainctl::cuda {

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/cuda/device_choices_cuda.h"
 
 #include <cctype>

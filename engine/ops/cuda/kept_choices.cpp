@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/cuda/kept_choices.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/cuda/print_once.h"
 
 #include <cstdio>

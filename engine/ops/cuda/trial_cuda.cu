@@ -1,3 +1,4 @@
+// See the header.
 #include <algorithm>
 
 #include "engine/ops/cuda/launch_cuda.h"

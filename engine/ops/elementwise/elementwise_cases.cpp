@@ -1,3 +1,5 @@
+// Cases of elementwise: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <fmt/format.h>
 
 #include <cmath>

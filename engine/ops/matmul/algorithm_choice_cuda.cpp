@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
 
 #include <algorithm>

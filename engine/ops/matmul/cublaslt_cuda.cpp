@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/matmul/cublaslt_cuda.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// Cases of matmul: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include "engine/graph/e4m3.h"
 #include "engine/ops/quantise/quantised.h"
 #include "tests/op_cases/op_cases.h"

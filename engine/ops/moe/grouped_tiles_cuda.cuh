@@ -55,7 +55,7 @@ __device__ inline int place_in_pair() {
   return static_cast<int>(place);
 }
 /// Waits until all threads of both blocks have come.
-__device__ inline void meet_pair() {
+__device__ inline void sync_pair() {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -65,7 +65,7 @@ __device__ inline void meet_pair() {
 }
 /// An arrival at the barrier of one of the blocks, after this thread's reads. A release for the cluster would wait for
 /// all of its accesses, which takes as long as a product.
-__device__ inline void note_in_block(float* barrier, int block) {
+__device__ inline void arrive_in_block(float* barrier, int block) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(
       "{.reg .b32 there;\n"
@@ -77,9 +77,9 @@ __device__ inline void note_in_block(float* barrier, int block) {
 }
 
 template <int Threads>
-__device__ void meet_group(int meeting) {
+__device__ void sync_group(int barrier) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("bar.sync %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
 #endif
 }
 template <int Count>
@@ -142,7 +142,7 @@ __device__ inline void copy_pack(unsigned char* to, const uint4* from, bool ther
 #endif
 }
 /// An arrival at the barrier when all copies of packs by this thread have arrived.
-__device__ inline void note_packs(float* barrier) {
+__device__ inline void arrive_after_packs(float* barrier) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
@@ -241,7 +241,7 @@ struct TermsReader {
   /// A warp no longer reads the place, which both blocks fill.
   __device__ void leave(int place) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kPair) note_in_block(shared.left[place], lane);
+    if (lane < kPair) arrive_in_block(shared.left[place], lane);
   }
 };
 
@@ -281,10 +281,10 @@ struct ResultsWriter {
   __device__ void panel(int number, const Put& put, const Write& write) const {
     unsigned char* const slot = slots[number % kSlots];
     if (first) boxes_read<kSlots - 1>();
-    meet_group<kGroupThreads>(1 + group);
+    sync_group<kGroupThreads>(1 + group);
     put(slot);
     publish_to_copies();
-    meet_group<kGroupThreads>(1 + group);
+    sync_group<kGroupThreads>(1 + group);
     write(slot);
     if (first) end_boxes();
   }
@@ -345,5 +345,18 @@ struct ResultsWriter {
 #endif
   }
 };
+
+/// Initializes the barriers of both blocks. `packs`: each loading thread arrives when it has copied its packs.
+__device__ inline void prepare_pair(Shared& shared, bool packs) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(shared.here[i], 1 + (packs ? kGroupThreads : 0));
+      init_barrier(shared.left[i], kPair * kComputingWarps);
+    }
+    publish_barriers();
+    publish_to_copies();
+  }
+  sync_pair();
+}
 
 }  // namespace trainctl::grouped

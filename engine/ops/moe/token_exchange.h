@@ -1,9 +1,8 @@
 // The exchange of tokens between ranks that share experts and tokens (compile/lower/exchange_tokens.cpp): kernels that
 // only compiled programs use. A rank has a block of rows for each of the ranks that share the experts:
 //
-//   rows [ranks, rows]       the token of each row; -1: the row is not used. A token has a row in the blocks of the
-//   ranks
-//                            of its experts, in the order of tokens
+//   rows [ranks, rows]       the token of each row; -1: the row is not used. A token has one row in the block of each
+//                            rank that has some of its experts, in the order of tokens
 //   places [ranks, tokens]   the row of each token; -1: it has none
 //   counts [ranks]           rows that are used
 //   blocks [ranks, rows, c]  numbers of these tokens, 0 (ids: -1) in rows that are not used
@@ -27,11 +26,11 @@ struct ExpertOperands {
   size_t up() const { return first + 3; }
   size_t down() const { return first + 4; }
   size_t kept() const { return first + 5; }  ///< an input of the gradient alone
-  /// The inputs behind these: biases of the products, or, of the gradient, that of the second one; see the number of
-  /// inputs.
+  /// The first of the optional inputs after these: the biases of both products; for the gradient, of the second product
+  /// alone.
   size_t biases() const { return first + (is_grad() ? 6 : 5); }
 };
-/// nullopt: the node is none.
+/// nullopt: the node does not compute experts.
 std::optional<ExpertOperands> expert_operands(const Node& node);
 
 /// Attribute of `experts` and its gradient: the expected number of (token, expert) pairs, where the shape of ids counts

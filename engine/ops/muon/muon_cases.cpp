@@ -1,3 +1,4 @@
+// Cases of muon: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <cmath>
 
 #include "engine/ops/muon/muon_rule.h"

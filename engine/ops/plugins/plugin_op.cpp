@@ -80,6 +80,8 @@ void expect_types(const PluginOp& op, Infos in) {
       shape_error(fmt::format("{}: {} must be {}, but got {} {}", op.name, what,
                               wants_indices ? "indices, i32" : "floating-point numbers", to_string(in[i].shape),
                               to_string(in[i].dtype)));
+    if (in[i].dtype == DType::f16)
+      shape_error(fmt::format("{}: plugins do not support fp16; set precision: bf16, or fp32", op.name));
     if (in[i].dtype == DType::bf16 && !op.supports_bf16())
       shape_error(fmt::format("{}: plugin {} does not support bf16; set precision: fp32", op.name, op.file));
   }

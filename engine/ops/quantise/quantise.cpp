@@ -1,7 +1,8 @@
-// Factors of products in 8 bits (quantised.h): x [.., n], of which all dims but the last are rows, becomes lines of its
-// rows, with attr rows, and lines of its columns, with attr columns. A product that sums over n takes the first, one
-// that sums over the rows the second. Epilogue steps come before the rounding: an activation of x, or an activation's
-// slope at the last input times x; bias_grad adds an output, the sums of that over the rows.
+// Rounds an operand of matrix products to 8 bits, with a scale per block of a line (quantised.h). All dims of x [.., n]
+// but the last are rows. The lines are the rows of x (attr rows), which products that sum over n read; or its columns
+// (attr columns), which products that sum over the rows read; or both. Epilogue steps are applied before the rounding:
+// an activation of x, or x times the slope of an activation at the last input. With the step bias_grad, the sums of the
+// result over the rows are another output.
 #include "engine/ops/quantise/quantise.h"
 
 #include "engine/ops/examples.h"
@@ -35,7 +36,7 @@ std::vector<TensorInfo> quantised(Infos in, const Attrs& attrs, DType) {
 
 extern const KernelDef quantise_kernel = {
     .name = "quantise",
-    .accumulates = 1u << 2 | 1u << 4,  // the sums over rows
+    .accumulates = 1u << 2 | 1u << 4,  // the sums over rows are output 2, or 4 if there are rows and columns
     .takes = bits(EpilogueStep::activation, EpilogueStep::slope, EpilogueStep::bias_grad),
     .most_cuda_scratch = most_scratch,
     .example =

@@ -1,3 +1,4 @@
+// Cases of quantise: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <algorithm>
 #include <cmath>
 

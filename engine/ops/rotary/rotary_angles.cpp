@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/ops/rotary/rotary_angles.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Cases of softmax_cross_entropy: its kernels in double precision, and the shapes, sharding rules, gradients and errors
+// to expect.
 #include <cmath>
 #include <limits>
 

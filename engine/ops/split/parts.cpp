@@ -6,7 +6,8 @@
 namespace trainctl {
 namespace {
 
-/// Operands as [rows, dim, bytes of what follows].
+/// Finds the copies of a rank. All operands are seen as [rows, dim, inner_ bytes]: `rows` counts the elements of the
+/// dims before the dim, inner_ is the size of the dims after it.
 class Strips {
  public:
   Strips(const KernelCall& call, PartsKernel kernel, bool blocks)
@@ -28,7 +29,7 @@ class Strips {
     for (const auto* operands : {&call.in, &call.out})
       for (const TensorArg& operand : *operands)
         check(operand.dtype == first.dtype, "split and concat move elements as they are");
-    // Without blocks the dim is whole; in hybrid_parallel that is this rank's part of it.
+    // Without blocks, no rank needs elements of another: the dim is not cut, or hybrid_parallel cuts it by hand.
     if (blocks_ != nullptr) {
       ways_ = first.global_shape[dim_] / first.shape[dim_];
       rank_ = first.offset[dim_] / first.shape[dim_];
@@ -37,7 +38,7 @@ class Strips {
   }
 
   StripCopies take() {
-    // Blocks are filled in the order of the pieces, by the rank that sends them and by the one that receives them.
+    // The rank that sends a block and the rank that receives it both go through the pieces in the same order.
     std::vector<int64_t> filled(static_cast<size_t>(ways_));
     int64_t written = 0;
     for (const Piece& piece : of_dim_.pieces(ways_)) {

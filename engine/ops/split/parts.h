@@ -1,11 +1,12 @@
-// The parts of a dim, and where the ranks of a cut hold them. A whole of 12 in 3 parts of 4, cut 2 ways:
+// The ops split and concat along a dim that is cut over ranks: which elements each rank has in the whole tensor, and in
+// its parts. A whole of 12 elements in 3 parts of 4, over 2 ranks:
 //
-//   place       0  1  2  3 | 4  5  6  7 | 8  9 10 11
-//   part        0          | 1          | 2
-//   whole is on 0  0  0  0   0  0  1  1   1  1  1  1
-//   part is on  0  0  1  1   0  0  1  1   0  0  1  1
+//   element               0  1  2  3 | 4  5  6  7 | 8  9 10 11
+//   part                  0          | 1          | 2
+//   rank in the whole     0  0  0  0   0  0  1  1   1  1  1  1
+//   rank in the part      0  0  1  1   0  0  1  1   0  0  1  1
 //
-// So rank 0 sends 2 and 3 of the whole, and rank 1 sends 8 and 9: only what the other needs, not all of it.
+// For a split, rank 0 sends elements 2 and 3, and rank 1 sends 8 and 9: only what the other rank needs.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +21,11 @@
 
 namespace trainctl {
 
-/// Elements of one part that one rank holds in the whole, and one in the part.
+/// Consecutive elements of one part that one rank has in the whole, and one (perhaps the same) in the part.
 struct Piece {
   size_t part = 0;
-  int64_t in_whole = 0, in_part = 0, count = 0;  ///< places and elements along the dim
+  int64_t in_whole = 0, in_part = 0;  ///< index of the first element along the dim
+  int64_t count = 0;
   int64_t whole_rank = 0, part_rank = 0;
 };
 
@@ -69,11 +71,11 @@ struct SplitParts {
   }
 };
 
-/// Rows of bytes from one place to another.
+/// A copy of rows of bytes: as many as StripCopies::rows says.
 struct StripCopy {
   const std::byte* from;
   std::byte* to;
-  int64_t from_row, to_row;  ///< from one row to the next
+  int64_t from_row, to_row;  ///< bytes from one row to the next
   int64_t row;               ///< bytes of one row
 };
 

@@ -1,3 +1,5 @@
+// Cases of top_k_correct: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <algorithm>
 
 #include "tests/op_cases/op_cases.h"

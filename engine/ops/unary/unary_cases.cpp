@@ -1,3 +1,4 @@
+// Cases of unary: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include "engine/ops/unary/unary.h"
 #include "tests/op_cases/op_cases.h"
 

@@ -1,3 +1,5 @@
+// Cases of unpack_weight: its kernels in double precision, and the shapes, sharding rules, gradients and errors to
+// expect.
 #include <cmath>
 
 #include "engine/graph/packing.h"
@@ -41,7 +43,8 @@ extern const OpCases unpack_weight_cases = {
     .rules = {{{"unpack_weight", {{{2, 27}, DType::i32}}, packed_as("nf4")}, "a(bw)->a(be)", "we", {{2, 192}}},
               {{"unpack_weight", {{{2, 34}, DType::i32}}, packed_as("int8")}, "a(bw)->a(be)", "we", {{2, 128}}},
               {{"unpack_weight", {{{2, 5}, DType::bf16}}, packed_as("bf16")}, "ab->ab", "", {{2, 5}}}},
-    .shape_errors = {{{"unpack_weight", {{{2, 9}}}, packed_as("nf4")}, "unpack_weight expects i32 of nf4, but got [2, 9]"},
+    .shape_errors = {{{"unpack_weight", {{{2, 9}}}, packed_as("nf4")},
+                      "unpack_weight expects i32 of nf4, but got [2, 9]"},
                      {{"unpack_weight", {{{2, 9}, DType::i32}}, packed_as("int8")},
                       "unpack_weight: rows of int8 consist of blocks of 17 words, but the input is [2, 9] i32"},
                      {{"unpack_weight", {{{2, 9}, DType::i32}}}, "unpack_weight: packing is bf16, int8 or nf4"}},

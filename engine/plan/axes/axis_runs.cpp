@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/plan/axes/axis_runs.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The units that a unit's choice of axes depends on. Layers at the same place of repeated blocks depend on the same, so
-// propagation chooses for one of them and the others take its choice.
+// The units that a unit's choice of axes depends on. In a network of repeated blocks, layers at the same place of each
+// block depend on equal units, so propagation chooses axes for one of these layers, and the others take its choice.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@ namespace trainctl {
 struct Surroundings {
   std::vector<int> group;  ///< the unit, and units that only follow it, directly or through each other
   std::vector<int> units;  ///< all units whose axes its choice depends on, including its group; ascending
-  /// Surroundings with equal numbers: if the axes of their `units` are pairwise equal, the choices for the units of
-  /// their groups are pairwise equal too.
+  /// Two units whose surroundings are of the same kind make the same choice, if the axes chosen so far for `units` are
+  /// the same, one by one.
   int kind = 0;
 };
 

@@ -13,7 +13,7 @@ namespace trainctl::cuda {
 
 class StateCopier {
  public:
-  /// The memory and `to` must outlive it. `to` is pinned if the driver allows it.
+  /// The memory and `to`, where the copies end, must outlive it. `to` is pinned if the driver allows it.
   StateCopier(const RankMemory& memory, std::vector<StateCopy> copies, std::byte* to);
   ~StateCopier();
   StateCopier(const StateCopier&) = delete;
@@ -23,6 +23,7 @@ class StateCopier {
   void begin(cudaStream_t compute);
   bool is_done(bool wait) const;
   int64_t bytes() const { return end_ - begin_; }
+  /// Whether the state is first copied to another place on the device.
   bool is_aside() const { return static_cast<bool>(aside_); }
 
  private:

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/search/choices/plan_choice.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/search/cuts/cut_search.h"
 
 #include <fmt/format.h>

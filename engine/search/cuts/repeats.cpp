@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/search/cuts/repeats.h"
 
 #include <algorithm>

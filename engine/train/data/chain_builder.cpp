@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/chain_builder.h"
 
 #include <fmt/format.h>

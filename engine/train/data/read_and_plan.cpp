@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/read_and_plan.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/sample_transforms.h"
 
 #include <algorithm>

@@ -33,7 +33,7 @@ class TrainObserver {
   /// dataset.on_error: skip has left out samples of the first `step` steps, or of steps that are read ahead. Called for
   /// the first sample, and each time the number of samples has doubled since the last call.
   virtual void on_skipped(int64_t /*step*/, const SkippedSamples&) {}
-  /// train.on_spike: the state after step `step`, from 1, is the one before step `to`, from 0.
+  /// train.on_spike: after step `step`, counted from 1, the state was set back to that before step `to`, counted from 0.
   virtual void on_rollback(int64_t /*step*/, int64_t /*to*/) {}
 };
 

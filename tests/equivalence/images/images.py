@@ -68,7 +68,7 @@ class Rng:
         return self.next() * below >> 32
 
 
-# What each transform should give.
+# The expected result of each transform.
 
 
 def drawn_size(rng, height, width, most, scale, ratio):

@@ -19,6 +19,7 @@ std::vector<PlanCase> network_cases();
 std::vector<PlanCase> masked_attention_cases();
 std::vector<PlanCase> adapter_cases();
 std::vector<PlanCase> hybrid_cases();
+std::vector<PlanCase> uneven_rank_cases();
 std::vector<PlanCase> small_bucket_cases();
 
 }  // namespace trainctl

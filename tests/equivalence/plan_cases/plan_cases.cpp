@@ -11,7 +11,7 @@ const std::vector<PlanCase>& plan_cases() {
     std::vector<PlanCase> all;
     for (const auto& family : {data_parallel_cases, several_outputs_cases, strategy_cases, layer_cases, schedule_cases,
                                language_cases, attention_cases, expert_cases, network_cases, masked_attention_cases,
-                               adapter_cases, hybrid_cases, small_bucket_cases}) {
+                               adapter_cases, hybrid_cases, uneven_rank_cases, small_bucket_cases}) {
       const std::vector<PlanCase> rows = family();
       all.insert(all.end(), rows.begin(), rows.end());
     }

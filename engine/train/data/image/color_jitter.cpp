@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/image/color_jitter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/image/exif.h"
 
 namespace trainctl {

@@ -1,3 +1,4 @@
+// See the header.
 #include "engine/train/data/image/pixel_kernels.h"
 
 #include <cstring>

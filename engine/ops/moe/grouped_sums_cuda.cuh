@@ -1,0 +1,230 @@
+// sums_kernel: for each expert the sum over its rows of the outer products of two operands, by the tensor cores of
+// Hopper (grouped_products_cuda.cu). A unit is two tiles of one expert's result; the terms are its rows. The operand by
+// token has the lines of a tile, so that it is the smaller one to gather; the result may be transposed.
+#pragma once
+
+#include "engine/ops/moe/grouped_tiles_cuda.cuh"
+
+namespace trainctl::grouped {
+
+/// The operands of sums_kernel. The lines of a tile are gathered by token; its columns are those of rows.
+struct SumOverRows {
+  CUtensorMap right;  ///< [rows, columns]
+  CUtensorMap c;      ///< [experts, lines, columns], or [experts, columns, lines] if it is transposed
+  const int *starts, *token_of;
+  int experts, lines, columns;
+  int line_pairs, column_tiles;
+  const uint4* tokens;  ///< [tokens, lines]
+  bf16* to;             ///< the matrix of c, if it is bf16
+  bool adds;
+};
+
+/// A tile of one expert's result, beside that of the other block of the pair.
+struct SumsTile {
+  int expert, line, column;
+
+  SumsTile() = default;
+  __device__ SumsTile(const SumOverRows& x, int unit, int place) {
+    const int of_expert = x.line_pairs * x.column_tiles, of_group = kPairsAtOnce * x.column_tiles;
+    expert = unit / of_expert;
+    const int group = unit % of_expert / of_group, at = unit % of_expert % of_group;
+    const int beside = min(kPairsAtOnce, x.line_pairs - group * kPairsAtOnce);
+    line = (2 * (group * kPairsAtOnce + at % beside) + place) * kLines;
+    column = at / beside * kColumns;
+  }
+  __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
+};
+
+/// The rows of a step of a tile, of which a thread gathers every 16th.
+struct SumsStep {
+  int row = 0, line = 0, column = 0;
+  int tokens[4];  ///< tokens of the thread's rows; -1: none
+};
+
+/// The steps of all tiles of a pair, one after another. They are looked up two steps ahead, and the rows of an expert a
+/// tile ahead, because each takes as long as a step.
+struct SumsSteps {
+  const SumOverRows& x;
+  int units, unit, row = 0, end = 0, next_row = 0, next_end = 0;
+  SumsTile tile, next;
+
+  __device__ SumsSteps(const SumOverRows& of, int all)
+      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / 2), tile{}, next{} {
+    look_ahead();
+  }
+  /// False if there is no further step.
+  __device__ bool find(SumsStep& step) {
+    while (row >= end) {
+      if (unit >= units) return false;
+      tile = next, row = next_row, end = next_end;
+      unit += static_cast<int>(gridDim.x) / 2;
+      look_ahead();
+    }
+    step.row = row, step.line = tile.line, step.column = tile.column;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int mine = row + static_cast<int>(threadIdx.x) / 8 + 16 * i;
+      step.tokens[i] = mine < end ? x.token_of[mine] : -1;
+    }
+    row += kTerms;
+    return true;
+  }
+
+ private:
+  __device__ void look_ahead() {
+    if (unit >= units) return;
+    next = SumsTile(x, unit, place_in_pair());
+    next_row = x.starts[next.expert], next_end = x.starts[next.expert + 1];
+  }
+};
+
+__device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
+  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
+  const int pack = thread % 8, packs = x.lines / 8;
+  TermsPlace at;
+  SumsSteps steps(x, SumsTile::units(x));
+  SumsStep step, next;
+  bool more = steps.find(step), more_behind = more && steps.find(next);
+  for (; more; at.next()) {
+    at.wait(shared);
+    float* const here = shared.here[at.stage];
+    if (thread == 0) {
+      announce_bytes(here, kBBytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int panel = 2 * place + half;
+        copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
+                   true);
+      }
+    }
+    unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
+    const int first = step.line / 8 + pack;
+    const bool in_first = first < packs, in_second = first + 8 < packs;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool there = step.tokens[i] >= 0;
+      const uint4* const from = x.tokens + static_cast<int64_t>(max(step.tokens[i], 0)) * packs;
+      copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), there && in_first);
+      copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), there && in_second);
+    }
+    arrive_after_packs(here);
+    more = more_behind;
+    step = next;
+    more_behind = more && steps.find(next);
+  }
+}
+
+/// Writes the sums of a group of warps, as they are or transposed.
+template <bool Transposed>
+struct SumsResults {
+  const SumOverRows& x;
+  const SumsTile& tile;
+  const ResultsWriter& out;
+  int line;  ///< line of the group's first sums
+
+  __device__ void write_f32(const float (&d)[128]) const {
+#pragma unroll
+    for (int panel = 0; panel < kColumns / 32; ++panel) {
+      const int column = tile.column + 32 * panel;
+      const auto put = [&](unsigned char* slot) {
+        if constexpr (Transposed)
+          out.put_transposed(slot, d + 16 * panel);
+        else
+          out.put(slot, d + 16 * panel);
+      };
+      out.panel(panel, put, [&](const unsigned char* slot) {
+        if (!out.first || column >= x.columns) return;
+        if constexpr (Transposed) {
+          box(line, column, slot);
+          if (line + 32 < x.lines) box(line + 32, column, slot + kSquareBytes / 2);
+        } else {
+          box(column, line, slot);
+        }
+      });
+    }
+  }
+  __device__ void write_bf16(float (&d)[128]) const {
+    if (x.adds) add_memory(d);
+    const float ones[2] = {1, 1};
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int column = tile.column + 64 * panel;
+      const auto put = [&](unsigned char* slot) {
+        if constexpr (Transposed)
+          out.round_transposed(slot, d + 32 * panel);
+        else
+          out.round(slot, d + 32 * panel, ones);
+      };
+      out.panel(panel, put, [&](const unsigned char* slot) {
+        if (!out.first || column >= x.columns) return;
+        box_to_memory<false>(x.c, Transposed ? line : column, Transposed ? column : line, tile.expert, slot);
+      });
+    }
+  }
+
+ private:
+  __device__ void box(int to_column, int to_line, const unsigned char* slot) const {
+    if (x.adds)
+      box_to_memory<true>(x.c, to_column, to_line, tile.expert, slot);
+    else
+      box_to_memory<false>(x.c, to_column, to_line, tile.expert, slot);
+  }
+  /// Numbers of bf16 are added before they are rounded.
+  __device__ void add_memory(float (&d)[128]) const {
+#pragma unroll
+    for (int i = 0; i < 128; ++i) {
+      const int its_line = line + out.line() + 8 * (i / 2 % 2),
+                column = tile.column + 8 * (i / 4) + out.column() + i % 2;
+      if (its_line >= x.lines || column >= x.columns) continue;
+      const int64_t in_expert = Transposed ? static_cast<int64_t>(column) * x.lines + its_line
+                                           : static_cast<int64_t>(its_line) * x.columns + column;
+      d[i] += __bfloat162float(x.to[static_cast<int64_t>(tile.expert) * x.lines * x.columns + in_expert]);
+    }
+  }
+};
+
+template <bool Transposed>
+__device__ void compute_sums(const SumOverRows& x, Shared& shared) {
+  const int place = place_in_pair(), units = SumsTile::units(x);
+  TermsReader<1, 1, true> reader{shared};
+  const ResultsWriter out(shared);
+  float d[128];
+  for (int unit = static_cast<int>(blockIdx.x) / 2; unit < units; unit += static_cast<int>(gridDim.x) / 2) {
+    const SumsTile tile(x, unit, place);
+    const int rows = x.starts[tile.expert + 1] - x.starts[tile.expert];
+    const int line = tile.line + 64 * out.group, steps = (rows + kTerms - 1) / kTerms;
+    if (line >= x.lines) {
+      reader.pass(steps);
+      continue;
+    }
+#pragma unroll
+    for (float& v : d) v = 0;
+    reader.add(d, steps);
+    if (rows == 0 && x.adds) continue;
+    const SumsResults<Transposed> results{x, tile, out, line};
+    if (x.to == nullptr)
+      results.write_f32(d);
+    else
+      results.write_bf16(d);
+  }
+  if (out.first) boxes_done();
+}
+
+template <bool Transposed>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+    sums_kernel(const __grid_constant__ SumOverRows x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  Shared& shared = Shared::get();
+  prepare_pair(shared, true);
+  if (group_of_warp() == 0) {
+    give_registers<56>();
+    load_sums(x, shared);
+  } else {
+    take_registers<224>();
+    compute_sums<Transposed>(x, shared);
+  }
+  sync_pair();
+}
+
+}  // namespace trainctl::grouped
