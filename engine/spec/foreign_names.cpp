@@ -144,8 +144,10 @@ std::span<const ForeignName> all_names() {
        "offloading of weights is not supported; use parallel.offload for optimizer state and activations, or "
        "parallel.optimizer_shard: 3"},
       {field, "sequence_parallel", "", "", "remove it: the plan cuts rows where this saves memory"},
-      {field, "fp16 half amp mixed_precision dtype torch_dtype use_amp autocast param_dtype bf16", "precision",
+      {field, "half amp mixed_precision dtype torch_dtype use_amp autocast param_dtype bf16", "precision",
        "precision: bf16"},
+      {field, "loss_scale loss_scaling grad_scaler gradscaler init_scale initial_scale_power loss_scale_window", "fp16",
+       "precision: fp16 and fp16: {initial_scale: 65536}"},
       {field, "compile torch_compile jit xla", "", "", "remove it: every job is compiled"},
       // Launch.
       {field,
@@ -321,8 +323,7 @@ std::span<const ForeignName> all_names() {
       // Values.
       {value, "gpu nvidia", "cuda", "cuda"},
       {value, "mixed bf16_mixed bfloat16 amp", "bf16", "bf16", "mixed precision is bf16"},
-      {value, "fp16 float16 half mixed_fp16 16 16_mixed", "bf16", "bf16",
-       "fp16 needs loss scaling, which is not supported; bf16 has the range of fp32 and needs none"},
+      {value, "float16 half mixed_fp16 f16 16 16_mixed", "fp16", "fp16"},
       {value, "mxfp8 mxfp4 mxfp6", "fp8", "fp8",
        "microscaling formats need cards with compute capability 10 or higher (B200, GB200, B300, RTX 50), whose "
        "products are not supported; fp8 multiplies E4M3 factors on Hopper (H100, H200)"},
