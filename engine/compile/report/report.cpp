@@ -428,7 +428,9 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   const std::vector<double> flops = layer_flops(graph, plan);
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i, flops[i]));
   const size_t narrow = spec.fp8 ? mark_narrow_layers(graph, classes, layers) : 0;
-  const Pipeline pipeline = plan.pipeline(graph.loss >= 0);
+  Pipeline pipeline = plan.pipeline(graph.loss >= 0);
+  if (plan.divides_micro_batches())  // of the rank with the most
+    pipeline.micro_batches = *std::max_element(plan.rank_micro_batches.begin(), plan.rank_micro_batches.end());
   const TaskTimes times = task_times(pipeline);
   GroupTable table(classes);
   Json redistributions = redistributions_json(classes, table);
@@ -474,6 +476,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
     report.erase("servers_beside_all_reduce");  // the workers do all_reduce
     report["tables_alone"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
   }
+  if (plan.divides_micro_batches()) report["rank_micro_batches"] = plan.rank_micro_batches;
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["local_shards"] = local_shards_report(graph, plan, spec.parallel.full_batch);
