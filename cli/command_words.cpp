@@ -3,8 +3,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include "engine/base/entry_types.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/fields.h"
+#include "engine/spec/foreign_names.h"
 
 namespace trainctl {
 namespace {
@@ -12,6 +15,14 @@ namespace {
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
 bool is_option(const std::string& word) { return word.size() > 1 && word.starts_with('-'); }
+
+/// Whether a job file knows the word, or another tool's job file would.
+bool is_name_of_job(const std::string& word) {
+  for (const std::vector<EntryType>* types :
+       {&layer_types(), &loss_types(), &optimizer_types(), &metric_types(), &transform_types()})
+    if (find_type(*types, word) != nullptr) return true;
+  return !find_foreign(word).empty() || !fields_called(word).empty();
+}
 
 class Splitter {
  public:
@@ -127,7 +138,9 @@ const CLI::App& command_named(const CLI::App& app, const std::vector<std::string
     if (next == nullptr) {
       const std::string near = did_you_mean(word, names);
       throw SpecError({}, asked_by, full_name(*command) + " has no command '" + word + "'",
-                      near.empty() ? "available commands: " + join(names) : near);
+                      is_name_of_job(word) ? "trainctl translate " + word + " shows its fields"
+                      : near.empty()       ? "available commands: " + join(names)
+                                           : near);
     }
     command = next;
   }

@@ -127,26 +127,8 @@ int print_info(const DataArguments& options) {
   return kExitDone;
 }
 
-}  // namespace
-
-void add_data_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<DataArguments>();
-  auto* data = app.add_subcommand("data", "Check, draw and convert samples, and make token files");
-  data->require_subcommand(1);
-  data->footer(R"(Examples:
-  trainctl data check photos
-  trainctl data show job.yaml -n 16 -o samples.png
-  trainctl data tokens book.txt -o book.bin
-  trainctl data info book.bin
-  trainctl data convert data.parquet -o data.jsonl
-  trainctl data train-tokenizer book.txt --vocab 4096 -o tokenizer
-
-To train on them: dataset: {type: tokens, path: book.bin, length: 128}. Plain text needs no token file:
-dataset: {type: text, path: book.txt, length: 128} reads the bytes of a text file as tokens.
-
-trainctl help data tokens describes one of these commands in detail.)");
-
-  auto* tokens = data->add_subcommand("tokens", "Write texts as tokens of a tokenizer, or their bytes as tokens");
+void add_tokens_command(CLI::App& data, const std::shared_ptr<DataArguments>& options, Action& chosen) {
+  auto* tokens = data.add_subcommand("tokens", "Write texts as tokens of a tokenizer, or their bytes as tokens");
   tokens->add_option("FILE", options->files, "Input files, in order; - is stdin")->required();
   tokens->add_option("-o,--output", options->output, "File to write")->required();
   tokens->add_option("--tokenizer", options->tokenize.tokenizer,
@@ -174,9 +156,11 @@ Examples:
   trainctl data tokens web.jsonl.gz --tokenizer Qwen3-8B --end-token '<|endoftext|>' -o web.bin
   zcat book.txt.gz | trainctl data tokens - -o book.bin --format raw)");
   tokens->callback([&chosen, options] { chosen = [options] { return write_tokens(*options); }; });
+}
 
+void add_info_command(CLI::App& data, const std::shared_ptr<DataArguments>& options, Action& chosen) {
   auto* info =
-      data->add_subcommand("info", "Describe token files and tables: type and count of tokens; rows and columns");
+      data.add_subcommand("info", "Describe token files and tables: type and count of tokens; rows and columns");
   info->add_option("FILE", options->files, "Token files, tables, and folders of tables")->required();
   info->add_option("--token-dtype", options->dtype, "uint16 | int32")
       ->check(CLI::IsMember({"uint16", "int32"}))
@@ -187,6 +171,29 @@ Examples:
   trainctl data info data/*.bin
   trainctl data info data/train.parquet)");
   info->callback([&chosen, options] { chosen = [options] { return print_info(*options); }; });
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<DataArguments>();
+  auto* data = app.add_subcommand("data", "Check, draw and convert samples, and make token files");
+  data->require_subcommand(1);
+  data->footer(R"(Examples:
+  trainctl data check photos
+  trainctl data show job.yaml -n 16 -o samples.png
+  trainctl data tokens book.txt -o book.bin
+  trainctl data info book.bin
+  trainctl data convert data.parquet -o data.jsonl
+  trainctl data train-tokenizer book.txt --vocab 4096 -o tokenizer
+
+To train on them: dataset: {type: tokens, path: book.bin, length: 128}. Plain text needs no token file:
+dataset: {type: text, path: book.txt, length: 128} reads the bytes of a text file as tokens.
+
+trainctl help data tokens describes one of these commands in detail.)");
+
+  add_tokens_command(*data, options, chosen);
+  add_info_command(*data, options, chosen);
   add_data_convert_command(*data, chosen);
   add_train_tokenizer_command(*data, chosen);
   add_data_set_commands(*data, chosen);

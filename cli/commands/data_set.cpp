@@ -374,9 +374,7 @@ int write_indexes(const std::vector<std::string>& shards) {
   return kExitDone;
 }
 
-}  // namespace
-
-void add_data_set_commands(CLI::App& data, Action& chosen) {
+void add_check_of_data(CLI::App& data, Action& chosen) {
   auto checked = std::make_shared<JobArguments>();
   auto* check =
       data.add_subcommand("check", "Read every sample of a data set, and report its contents and broken samples");
@@ -391,7 +389,9 @@ Examples:
   trainctl data check data.parquet
   trainctl data check job.yaml)");
   check->callback([&chosen, checked] { chosen = [checked] { return check_sets(*checked); }; });
+}
 
+void add_show_of_data(CLI::App& data, Action& chosen) {
   auto shown = std::make_shared<ShowOptions>();
   auto* show = data.add_subcommand("show", "Draw or print the first samples as the network sees them");
   shown->job.add_to(*show);
@@ -410,7 +410,9 @@ Examples:
   trainctl data show job.yaml -n 16 -o samples.png
   trainctl data show talks.yaml --tokens -n 2)");
   show->callback([&chosen, shown] { chosen = [shown] { return show_samples(*shown); }; });
+}
 
+void add_mix_of_data(CLI::App& data, Action& chosen) {
   auto mixed = std::make_shared<MixOptions>();
   auto* mix = data.add_subcommand("mix", "Print how many samples of each source of a mixture each step draws");
   mixed->job.add_to(*mix);
@@ -430,7 +432,9 @@ Examples:
   trainctl data mix job.yaml
   trainctl data mix job.yaml --from 1000 -n 5 --samples)");
   mix->callback([&chosen, mixed] { chosen = [mixed] { return show_mixture(*mixed); }; });
+}
 
+void add_index_of_data(CLI::App& data, Action& chosen) {
   auto shards = std::make_shared<std::vector<std::string>>();
   auto* index = data.add_subcommand("index", "Write NAME.tar.idx next to tar shards, so that jobs open them quickly");
   index->add_option("SHARD", *shards, "Tar files")->required();
@@ -439,6 +443,15 @@ Examples:
 Examples:
   trainctl data index shards/*.tar)");
   index->callback([&chosen, shards] { chosen = [shards] { return write_indexes(*shards); }; });
+}
+
+}  // namespace
+
+void add_data_set_commands(CLI::App& data, Action& chosen) {
+  add_check_of_data(data, chosen);
+  add_show_of_data(data, chosen);
+  add_mix_of_data(data, chosen);
+  add_index_of_data(data, chosen);
 }
 
 }  // namespace trainctl

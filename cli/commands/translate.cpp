@@ -31,7 +31,34 @@ struct Translation {
   std::string name, kind, ours, write;
 };
 
+/// "units, bias, init", the required ones first.
+std::string names_in_order(const std::vector<Field>& fields) {
+  std::vector<std::string> required, others;
+  for (const Field& field : fields) (field.is_required ? required : others).push_back(field.name);
+  required.insert(required.end(), others.begin(), others.end());
+  return join(required);
+}
+
+/// Types of a job that have this name themselves, with their fields.
+void add_own_types(const std::string& word, std::vector<Translation>& found) {
+  const std::pair<NameKind, const std::vector<EntryType>*> kinds[] = {{NameKind::layer, &layer_types()},
+                                                                      {NameKind::loss, &loss_types()},
+                                                                      {NameKind::optimizer, &optimizer_types()},
+                                                                      {NameKind::metric, &metric_types()},
+                                                                      {NameKind::transform, &transform_types()}};
+  for (const auto& [kind, types] : kinds) {
+    const EntryType* type = find_type(*types, word);
+    if (type == nullptr) continue;
+    const std::string fields = names_in_order(type->fields);
+    found.push_back({word, std::string(to_string(kind)), word,
+                     "the same name" + (fields.empty() ? std::string() : "; fields: " + fields)});
+  }
+}
+
 void add(const std::string& word, std::vector<Translation>& found) {
+  const size_t before = found.size();
+  add_own_types(word, found);
+  if (found.size() > before) return;
   bool is_known = false;
   for (const ForeignName* name : find_foreign(word)) {
     found.push_back({word, std::string(to_string(name->kind)), std::string(name->ours), hint_of(*name)});

@@ -31,8 +31,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     const size_t longer = std::max(word.size(), candidate.size()), shorter = std::min(word.size(), candidate.size());
     if (longer - shorter > static_cast<size_t>(limit)) continue;
     const int distance = edit_distance(word, candidate);
-    // A candidate that shares no letter in place is no guess ("a" for "p").
-    if (distance < best && distance < static_cast<int>(longer)) {
+    // A candidate that shares less than half of the letters is no guess ("a" for "p", "pbs" for "k8s").
+    if (distance < best && 2 * distance <= static_cast<int>(longer)) {
       best = distance;
       result = candidate;
     }

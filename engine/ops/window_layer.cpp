@@ -63,7 +63,9 @@ Ints padding_of(const Attrs& attrs) {
 void expect_images(const LayerContext& layer) {
   const Shape& in = layer.shape();
   if (in.size() != 4)
-    shape_error(fmt::format("{} needs images [n, c, h, w], but got {}", layer.def.name, to_string(in)));
+    shape_error(
+        fmt::format("{} needs images [n, c, h, w], but got {}{}", layer.def.name, to_string(in),
+                    in.size() == 2 ? "; use it before the layers that make rows, such as flatten and dense" : ""));
   for (size_t d = 1; d < 4; ++d) {
     if (!layer.batch().is_sized(d)) continue;
     shape_error(
@@ -74,7 +76,8 @@ void expect_images(const LayerContext& layer) {
 }
 
 void expect_window_fits(const Window& window, const Images& images) {
-  if (!fits(window, images)) throw ShapeError(does_not_fit(window, images), "kernel");
+  if (!fits(window, images))
+    throw ShapeError(does_not_fit(window, images) + "; use a smaller kernel, or padding", "kernel");
 }
 
 Images expect_images(std::string_view op, const TensorInfo& input, const Attrs& attrs) {

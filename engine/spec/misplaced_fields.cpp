@@ -43,7 +43,32 @@ std::string type_in(const YamlNode& node, const Section& section) {
   return is_known ? given->text : "";
 }
 
+/// How to write the one value of a section as its mapping.
+std::string mapping_hint(const YamlNode& node, const Section& section, const std::string& path) {
+  const Field& first = section.fields.front();
+  if (node.is_scalar() && first.kind == FieldKind::choice) {
+    const auto is_choice = [&](std::string_view word) {
+      return std::find(first.choices.begin(), first.choices.end(), word) != first.choices.end();
+    };
+    if (is_choice(node.text)) return "write {" + first.name + ": " + node.text + "}";
+    const ForeignName* foreign = find_foreign(NameKind::value, node.text);
+    if (foreign != nullptr && is_choice(foreign->ours))
+      return "write {" + first.name + ": " + std::string(foreign->ours) + "}" +
+             (foreign->note.empty() ? "" : "; " + std::string(foreign->note));
+  }
+  if (path == "validation" && node.is_scalar())
+    return "for a share of the data set write dataset: {split: {train: 0.8, validation: 0.2}} and validation: {}; for "
+           "other files validation: {dataset: {path: FILES}}";
+  std::vector<std::string> fields = names_of(section.fields);
+  fields.resize(std::min<size_t>(fields.size(), 6));
+  return "write {" + fields.front() + ": …}; fields: " + join(fields);
+}
+
 }  // namespace
+
+void refuse_one_value(const YamlNode& node, const Section& section, const std::string& path, Problems& problems) {
+  problems.add(node.pos, path, "must be a mapping, not " + describe(node), mapping_hint(node, section, path));
+}
 
 void refuse_unknown_fields(const YamlNode& node, const Section& section, JobKind kind, const std::string& what,
                            const std::string& path, Problems& problems) {
@@ -71,7 +96,8 @@ void refuse_field_of_type(const Field& field, const std::string& type, const Sou
                           Problems& problems) {
   const bool holds_out_texts = field.name == "split" && (type == "text" || type == "chat" || type == "tokens");
   problems.add(pos, where, "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type,
-               holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}" : "");
+               holds_out_texts ? "hold out a file of its own: validation: {dataset: {path: held_out.txt}}"
+                               : "remove it, or use another type");
 }
 
 void refuse_field_of_job(const Field& field, const Section& section, JobKind kind, const SourcePos& pos,
@@ -83,9 +109,13 @@ void refuse_field_of_job(const Field& field, const Section& section, JobKind kin
   std::vector<std::string> others;
   for (const Field& one : section.fields)
     if (belongs_to(one, kind)) others.push_back(one.name);
-  problems.add(
-      pos, where, "'" + field.name + "' is not for jobs with a command",
-      "valid fields of " + (section.name.empty() ? "a job" : section.name) + " with a command: " + join(others));
+  const std::string advice = section.name.empty()
+                                 ? "; the program takes its settings itself: command: [python3, train.py, --epochs, 3]"
+                             : field.name == "device" ? "; the program chooses its devices itself"
+                                                      : "";
+  problems.add(pos, where, "'" + field.name + "' is not for jobs with a command",
+               "valid fields of " + (section.name.empty() ? "a job" : section.name) +
+                   " with a command: " + join(others) + advice);
 }
 
 }  // namespace trainctl

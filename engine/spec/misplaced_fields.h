@@ -9,6 +9,9 @@
 
 namespace trainctl {
 
+/// Reports a section that is given as one value or a list.
+void refuse_one_value(const YamlNode& node, const Section& section, const std::string& path, Problems& problems);
+
 /// Reports the keys of `node` that are not fields of `section`, with hints that name only fields that this kind of job
 /// and this type of the section may have. `what`: the section in a sentence, "a job" or "dataset".
 void refuse_unknown_fields(const YamlNode& node, const Section& section, JobKind kind, const std::string& what,

@@ -151,6 +151,14 @@ void read_split(const YamlNode& node, const Field& field, void* object, const st
     return;
   }
   Field one = field;
+  if (const auto share = node.is_scalar() ? parse_number(node.text) : std::nullopt; share && *share > 0 && *share < 1) {
+    const std::string text = to_string(Value(*share)), rest = to_string(Value(1 - *share));
+    const bool is_validation = *share <= 0.5;
+    problems.add(
+        node.pos, path, "must be the name of a split or a mapping with the shares, not '" + node.text + "'",
+        "write {train: " + (is_validation ? rest : text) + ", validation: " + (is_validation ? text : rest) + "}");
+    return;
+  }
   if (!node.is_map()) {
     one.kind = FieldKind::choice;
     if (std::optional<Value> value = read_value(node, one, path, problems)) set_value(field, object, std::move(*value));

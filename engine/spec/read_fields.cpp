@@ -114,6 +114,17 @@ void check_mappings(const YamlNode& node, const std::vector<Field>& fields, cons
 
 }  // namespace
 
+/// Whether the mapping has the field under the name of another tool, which is an error of its own.
+static bool has_foreign_name(const YamlNode& node, const std::vector<Field>& fields, const std::string& field) {
+  const auto is_own = [&](const std::string& key) {
+    return std::any_of(fields.begin(), fields.end(), [&](const Field& one) { return one.name == key; });
+  };
+  return std::any_of(node.entries.begin(), node.entries.end(), [&](const YamlNode::Entry& entry) {
+    const ForeignName* known = find_foreign(NameKind::layer_field, entry.key);
+    return known != nullptr && known->ours == field && !is_own(entry.key);
+  });
+}
+
 Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const std::string& what,
                  const std::string& path, Problems& problems) {
   Attrs attrs;
@@ -126,6 +137,7 @@ Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const s
       if (std::optional<Value> read = read_value(*value, field, at_key(path, field.name), problems))
         attrs.set(field.name, std::move(*read));
     } else if (field.is_required) {
+      if (value == nullptr && has_foreign_name(node, fields, field.name)) continue;
       problems.add(value ? value->pos : node.pos, path, what + " needs '" + field.name + "'",
                    field.name + ": " + kind_text(field));
     } else if (field.fallback) {

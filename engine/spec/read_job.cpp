@@ -30,10 +30,7 @@ class JobReader {
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
-      std::vector<std::string> fields = names_of(section.fields);
-      fields.resize(std::min<size_t>(fields.size(), 6));
-      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
-                    "write {" + fields.front() + ": …}; fields: " + join(fields));
+      refuse_one_value(node, section, path, problems_);
       return;
     }
     const std::string what = section.name.empty() ? "a job" : section.name;
@@ -193,7 +190,8 @@ class JobReader {
     void* inner = field.object(object, true);
     if (inner == nullptr) {
       if (!problems_.touch("precision"))
-        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: fp8", "set precision: fp8");
+        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: " + field.name,
+                      "set precision: " + field.name);
       return;
     }
     for (const Field& one : field.section->fields) {

@@ -255,7 +255,10 @@ std::vector<std::string> names_of_layers(const YamlNode& list) {
 LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems) {
   LayerList layers;
   if (!node.is_list()) {
-    problems.add(node.pos, path, "must be a list of layers, not " + describe(node), "e.g. - {type: dense, units: 10}");
+    problems.add(node.pos, path, "must be a list of layers, not " + describe(node),
+                 node.is_scalar()
+                     ? "e.g. - {type: dense, units: 10}; trainctl init lists complete jobs, such as resnet50"
+                     : "e.g. - {type: dense, units: 10}");
     return layers;
   }
   if (node.items.empty()) problems.add(node.pos, path, "must have at least one layer");

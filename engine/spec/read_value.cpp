@@ -2,6 +2,7 @@
 #include "engine/spec/read_value.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -107,7 +108,19 @@ class ValueReader {
       if (node.text == "true" || node.text == "True" || node.text == "TRUE") return Value(true);
       if (node.text == "false" || node.text == "False" || node.text == "FALSE") return Value(false);
     }
-    return wrong(node, path, "true or false");
+    return wrong(node, path, "true or false", flag_hint(node));
+  }
+
+  /// The words of other YAML versions and of other languages for true and false.
+  static std::string flag_hint(const YamlNode& node) {
+    if (!node.is_scalar()) return "";
+    std::string word = node.text;
+    for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (const char* yes : {"yes", "on", "y", "1", "true"})
+      if (word == yes) return "write true";
+    for (const char* no : {"no", "off", "n", "0", "false"})
+      if (word == no) return "write false";
+    return "";
   }
 
   std::optional<int64_t> integer(const YamlNode& node, const std::string& path) {
@@ -161,8 +174,17 @@ class ValueReader {
     return value;
   }
 
+  /// A list of words as the one text that it should be.
+  static std::string joined_hint(const YamlNode& node) {
+    std::vector<std::string> words;
+    for (const YamlNode& item : node.items)
+      if (item.is_scalar()) words.push_back(item.text);
+    const bool is_short = !words.empty() && words.size() <= 4 && words.size() == node.items.size();
+    return is_short ? "write \"" + join(words) + "\"" : "";
+  }
+
   std::optional<Value> text(const YamlNode& node, const std::string& path) {
-    if (!node.is_scalar()) return wrong(node, path, "text");
+    if (!node.is_scalar()) return wrong(node, path, "text", joined_hint(node));
     if (node.text.empty()) return wrong(node, path, "text that is not empty");
     if (node.text.size() > kMaxTextBytes)
       return wrong(node, path, "text of at most " + std::to_string(kMaxTextBytes) + " bytes");
@@ -179,7 +201,19 @@ class ValueReader {
       const bool is_type = name->kind != NameKind::field && name->kind != NameKind::layer_field;
       if (is_type && (is_choice(name->ours) || (name->ours.empty() && is_choice_of(name->kind)))) return hint_of(*name);
     }
+    if (const std::string called = call_hint(word); !called.empty()) return called;
     return did_you_mean(word, field_.choices);
+  }
+
+  /// "Adam(lr=0.1)" is how other tools make an object of a type.
+  std::string call_hint(const std::string& word) const {
+    const size_t bracket = word.find('(');
+    if (bracket == std::string::npos) return "";
+    std::string type = word.substr(0, bracket);
+    type.erase(0, type.rfind('.') + 1);
+    for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const bool is_choice = std::find(field_.choices.begin(), field_.choices.end(), type) != field_.choices.end();
+    return is_choice ? "a type has its fields in a mapping: {type: " + type + ", FIELD: VALUE}" : "";
   }
 
   /// Whether the field chooses among all things of this kind.
@@ -207,15 +241,30 @@ class ValueReader {
                  node.text == "true" && has_auto ? "write auto" : choice_hint(node.text));
   }
 
+  /// A list for a value that should be one: 8 and 8x8 are [8, 8], and the other numbers are those of the default.
+  template <class T>
+  std::string list_hint(const YamlNode& node) const {
+    if (!node.is_scalar()) return "";
+    std::vector<std::string> items;
+    std::string rest = node.text;
+    for (size_t end; (end = rest.find_first_of("xX*")) != std::string::npos; rest.erase(0, end + 1))
+      items.push_back(rest.substr(0, end));
+    items.push_back(rest);
+    for (const std::string& item : items)
+      if (!parse_number(item)) return "";
+    const auto* usual = field_.fallback ? std::get_if<std::vector<T>>(&*field_.fallback) : nullptr;
+    while (field_.length > 0 && items.size() < static_cast<size_t>(field_.length))
+      items.push_back(usual != nullptr && items.size() < usual->size() ? to_string(Value((*usual)[items.size()]))
+                                                                       : items.front());
+    return "write [" + join(items) + "]";
+  }
+
   template <class T, class F>
   std::optional<std::vector<T>> list(const YamlNode& node, const std::string& path, F&& item) {
     const std::string kind = std::is_same_v<T, int64_t> ? "integers" : "numbers";
     const std::string expected =
         field_.length ? "a list of " + std::to_string(field_.length) + " " + kind : "a list of " + kind;
-    if (!node.is_list()) {
-      const std::vector<std::string> items(static_cast<size_t>(std::max(1, field_.length)), node.text);
-      return wrong(node, path, expected, node.is_scalar() ? "write [" + join(items) + "]" : "");
-    }
+    if (!node.is_list()) return wrong(node, path, expected, list_hint<T>(node));
     if (field_.length && node.items.size() != static_cast<size_t>(field_.length)) {
       problems_.add(node.pos, path, "must be " + expected + ", not of " + std::to_string(node.items.size()));
       return {};
@@ -239,6 +288,12 @@ class ValueReader {
     return wrap(list<double>(node, path, [&](const YamlNode& n, const std::string& p) { return number(n, p); }));
   }
 
+  std::string per_dim_hint(const std::string& word) const {
+    const ForeignName* known = find_foreign(NameKind::value, word);
+    if (known != nullptr && parse_integer(std::string(known->ours))) return hint_of(*known);
+    return did_you_mean(word, field_.choices);
+  }
+
   std::optional<Value> per_dim(const YamlNode& node, const std::string& path) {
     const auto one = [&](const YamlNode& n, const std::string& p) { return integer(n, p); };
     if (node.is_list()) return wrap(list<int64_t>(node, path, one));
@@ -249,7 +304,7 @@ class ValueReader {
     for (const std::string& word : field_.choices)
       if (node.text == word) return Value(word);
     const std::string words = field_.choices.empty() ? "" : ", or " + join(field_.choices, " or ");
-    return wrong(node, path, "an integer or a list of integers" + words, did_you_mean(node.text, field_.choices));
+    return wrong(node, path, "an integer or a list of integers" + words, per_dim_hint(node.text));
   }
 
   std::optional<Value> bytes(const YamlNode& node, const std::string& path) {

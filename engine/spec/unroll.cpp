@@ -138,7 +138,12 @@ class Unroller {
     names.insert(names.end(), fields_.begin(), fields_.end());
     for (const auto& [input, output] : scope.inputs) names.push_back(input);
     for (const auto& [local, output] : scope.outputs) names.push_back(local);
-    return did_you_mean(name, names);
+    const std::string near = did_you_mean(name, names);
+    if (!near.empty()) return near;
+    constexpr size_t kMostNames = 8;
+    const bool is_long = names.size() > kMostNames;
+    if (is_long) names.erase(names.begin(), names.end() - static_cast<std::ptrdiff_t>(kMostNames));
+    return "inputs can be " + std::string(is_long ? "…, " : "") + join(names);
   }
 
   void add_layer(Scope& scope, const LayerEntry& entry, const std::vector<std::string>& inputs) {

@@ -82,6 +82,7 @@ void validate_job(RuleContext& r) {
   elastic_runs_have_hosts(r);
   saves_are_consistent(r);
   cluster_manager_assigns_the_hosts(r);
+  requests_have_their_form(r);
   volumes_have_a_path(r);
   machines_fit_the_ranks(r);
   spot_notices_have_an_address(r);

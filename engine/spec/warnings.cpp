@@ -84,6 +84,22 @@ void probabilities_are_computed_once(Warnings& w) {
             "remove this layer; `trainctl predict` shows probabilities without it");
 }
 
+/// Images are [h, w, c] until hwc2chw, and layers of images read [c, h, w].
+void images_have_channels_first(Warnings& w) {
+  const DatasetSpec& set = w.job.dataset;
+  if (set.type != "image_folder" && set.type != "mnist" && set.type != "cifar10" && set.type != "cifar100") return;
+  const bool is_moved = std::any_of(set.transforms.begin(), set.transforms.end(), [](const TransformSpec& step) {
+    return step.name == "hwc2chw" || step.name == "transpose" || step.name == "reshape";
+  });
+  if (is_moved || w.job.network.empty()) return;
+  const LayerSpec& first = w.job.network.front();
+  const bool reads_images = first.type == "conv2d" || first.type == "max_pool2d" || first.type == "avg_pool2d";
+  if (reads_images && !first.attrs.has("layout"))
+    w.add(first.path,
+          "this layer reads images [channels, height, width], but those of the data set are [height, width, channels]",
+          "add hwc2chw to the end of dataset.transforms");
+}
+
 /// Whether two files or patterns may refer to the same file: each path component of one equals or matches that of the
 /// other, or they are links to one file.
 bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -116,6 +132,7 @@ std::vector<Diagnostic> warnings(const JobSpec& job) {
   training_needs_a_loss(w);
   layers_are_read(w);
   probabilities_are_computed_once(w);
+  images_have_channels_first(w);
   validation_reads_other_samples(w);
   std::stable_sort(w.found.begin(), w.found.end(), [](const Diagnostic& a, const Diagnostic& b) {
     return std::tie(a.pos.line, a.pos.column) < std::tie(b.pos.line, b.pos.column);

@@ -270,7 +270,7 @@ def main():
         beyond = statistics.median(row["held"] - row["memory"] for row in known)
         off = {row["case"]: (row["memory"] + beyond) / row["held"] - 1 for row in known}
         worst = max(off, key=lambda case: abs(off[case]))
-        print(f"memory, {count} ranks{' in stages' if with_stages else ''}: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB a rank; mean error "
+        print(f"memory, {count} ranks{' in stages' if with_stages else ''}: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB per rank; mean error "
               f"{100 * statistics.mean(map(abs, off.values())):.2f} %, largest {100 * abs(off[worst]):.2f} % ({worst})")
     if a.json:
         json.dump(rows, open(a.json, "w"), indent=1)

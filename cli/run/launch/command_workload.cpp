@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 
 #include "cli/run/launch/script_check.h"
 #include "cli/text/launch_report.h"
@@ -42,10 +43,21 @@ bool is_there(const std::string& program, const JobSpec& spec) {
 
 std::string text(int number) { return std::to_string(number); }
 
+bool is_launcher_of_ranks(const std::string& program) {
+  static constexpr std::string_view kLaunchers[] = {"torchrun", "accelerate", "deepspeed", "mpirun",
+                                                    "mpiexec",  "horovodrun", "srun"};
+  return std::find(std::begin(kLaunchers), std::end(kLaunchers), program) != std::end(kLaunchers);
+}
+
 }  // namespace
 
 void require_program(const JobSpec& spec) {
   std::error_code error;
+  if (const std::string starter = fs::path(spec.command.front()).filename();
+      spec.launch.ranks > std::max(1, cluster_of(spec).num_hosts()) && is_launcher_of_ranks(starter))
+    throw SpecError(spec.position("command[0]"), "command[0]",
+                    starter + " starts several processes itself, and trainctl would start it once per rank",
+                    "name the program alone, such as [python3, train.py], and set launch.ranks");
   if (!fs::is_directory(spec.working_dir, error))
     throw SpecError(spec.position("working_dir"), "working_dir", "the folder " + spec.working_dir + " does not exist",
                     "relative paths start at the folder of the job file");
@@ -59,10 +71,11 @@ void require_program(const JobSpec& spec) {
   if (has_path)
     throw SpecError(spec.position("command[0]"), "command[0]",
                     "the program " + path.lexically_normal().string() + " does not exist",
-                    "relative paths start at working_dir");
+                    "relative paths start at working_dir, which is " + spec.working_dir);
   const bool beside = fs::exists(path, error);
   throw SpecError(spec.position("command[0]"), "command[0]", "the program '" + program + "' is not in PATH",
-                  beside ? "write ./" + program + " to start the one in working_dir" : "");
+                  beside ? "write ./" + program + " to start the one in working_dir"
+                         : "install it, write its whole path, or set env: {PATH: …}");
 }
 
 CommandWorkload::CommandWorkload(JobSpec spec)

@@ -198,8 +198,12 @@ bool Run::is_hurried() {
 /// They stop following once outcome.json is written.
 void Run::finish_trackers() {
   if (!trackers_) return;
-  const auto show = [this](const std::string& line) { view().news(line); };
-  for (const std::string& line : trackers_->finish([this] { return is_hurried(); }, show)) show(line);
+  const auto show_now = [this](const std::string& line) {
+    view().news(line);
+    view().tick();
+  };
+  view().tick();  // shows the last lines before the wait
+  for (const std::string& line : trackers_->finish([this] { return is_hurried(); }, show_now)) view().news(line);
 }
 
 void Run::show_end(const Outcome& outcome, const RunResult& result, const std::string& report) {

@@ -18,12 +18,12 @@ namespace fs = std::filesystem;
 using ScriptWords = std::vector<std::string_view>;
 
 struct Interpreter {
-  ScriptWords names;              ///< without a version: "python" is python3.11 too
-  ScriptWords suffixes;           ///< file name suffixes of its scripts
+  ScriptWords names;        ///< without a version: "python" is python3.11 too
+  ScriptWords suffixes;     ///< file name suffixes of its scripts
   std::string_view flags;   ///< one-letter options without a value
   std::string_view valued;  ///< one-letter options with a value, in the same word or in the next
-  ScriptWords long_flags;         ///< long options without a value
-  ScriptWords long_valued;        ///< long options whose value is the next word
+  ScriptWords long_flags;   ///< long options without a value
+  ScriptWords long_valued;  ///< long options whose value is the next word
 };
 
 // An option that is not listed ends the search: it may give the program itself (-c, -m, -e), or take a value.
@@ -116,7 +116,7 @@ void require_script(const JobSpec& spec) {
   if (!fs::exists(path, error)) {
     const std::string near = did_you_mean(path.filename().string(), scripts_in(path.parent_path(), path.extension()));
     throw SpecError(spec.position(field), field, "the script " + path.string() + " does not exist",
-                    near.empty() ? "relative paths start at working_dir" : near);
+                    near.empty() ? "relative paths start at working_dir, which is " + spec.working_dir : near);
   }
   if (access(path.c_str(), R_OK) != 0)
     throw SpecError(spec.position(field), field, path.string() + " cannot be read", "check its permissions");

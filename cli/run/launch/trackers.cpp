@@ -232,7 +232,8 @@ std::vector<std::string> TrackerProcesses::finish(const std::function<bool()>& i
          Clock::now() - begin < std::chrono::duration<double>(kPatienceSeconds)) {
     if (!is_announced && Clock::now() - begin > kMoment) {
       is_announced = true;
-      notice(fmt::format("waiting for {}, at most {:.0f} s", join(names_of_running()), kPatienceSeconds));
+      notice(fmt::format("waiting for {}, at most {:.0f} s; Ctrl-C twice ends the wait", join(names_of_running()),
+                         kPatienceSeconds));
     }
     std::this_thread::sleep_for(kTrackerLook);
     for (std::string& line : news()) lines.push_back(std::move(line));

@@ -49,7 +49,7 @@ MappedWeights start_weights(const PlannedJob& job) {
     throw SpecError(spec.position("weights"), "weights", "is not supported with parallel.tables",
                     "import a checkpoint with `trainctl checkpoint import`, or remove parallel.tables");
   require_path(spec, "weights.from", spec.weights->from);
-  MappedWeights mapped(job, WeightFiles(spec.weights->from), start_map(spec));
+  MappedWeights mapped{job, WeightFiles(spec.weights->from), start_map(spec)};  // a file of another kind is named first
   mapped.require_fit(spec.weights->partial,
                      "weights.partial: true loads the tensors that fit and initialises the others");
   return mapped;

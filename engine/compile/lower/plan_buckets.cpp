@@ -112,6 +112,25 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   return c;
 }
 
+/// The bucket of this number, with the settings that all of its parameters share.
+BucketPlan empty_bucket(const Plan& plan, const VariablePlan& variable, const Candidate& first, size_t number) {
+  BucketPlan bucket;
+  bucket.name = "bucket" + std::to_string(number);
+  bucket.stages = variable.stages;
+  bucket.is_table = is_table(plan, variable.tensor);
+  // Each worker has other rows of a table, so those are not summed over workers here.
+  if (!bucket.is_table) bucket.sum_axes = first.parameter.gradient_layout.partial;
+  bucket.level = std::get<2>(first.key);
+  bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
+  bucket.updated = std::get<3>(first.key);
+  bucket.group = std::get<5>(first.key);
+  bucket.type = plan.gradient_type;
+  bucket.kept = bucket.level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
+  bucket.uses_companion = std::get<6>(first.key);
+  bucket.state_type = std::get<StateType>(first.key);
+  return bucket;
+}
+
 /// A bucket of small parameters takes a parameter of any size. A separate reduction would delay the next one by
 /// more than the transfer of its bytes, especially on a GPU, where it waits until a product leaves it a
 /// multiprocessor.
@@ -329,8 +348,10 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     const int group = of_group == groups.end() ? -1 : of_group->second;
     const OptimizerSpec& spec = plan.numerics.optimizer;
     const bool companion = of_group != groups.end() && uses_companion(graph, spec, variable->tensor, group);
-    auto [parameter, key] =
+    Candidate one =
         candidate(graph, plan, *variable, gradients[variable->tensor], group, companion, readers[variable->tensor]);
+    BucketParameter& parameter = one.parameter;
+    const BucketKey& key = one.key;
     const bool keeps_whole = std::get<3>(key) && (spec.clip_parameter_norm > 0 ||
                                                   optimizer_of(spec, group, companion).needs_whole_parameters());
     const bool sums = optimizer_of(spec, group, companion).def.sums != nullptr;
@@ -345,22 +366,9 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
          takes(buckets[found->second], parameter, plan.bucket_bytes * (keeps_whole ? kBucketsWithWholeParameters : 1)));
     if (!fits) {
       open[key] = buckets.size();
-      BucketPlan bucket;
-      bucket.name = "bucket" + std::to_string(buckets.size());
-      bucket.stages = variable->stages;
-      bucket.is_table = is_table(plan, variable->tensor);
-      if (!bucket.is_table) bucket.sum_axes = parameter.gradient_layout.partial;  // each worker has rows of its own
-      bucket.level = level;
-      bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
-      bucket.updated = std::get<3>(key);
-      bucket.group = std::get<5>(key);
-      bucket.type = plan.gradient_type;
-      bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
-      bucket.pieces = pieces;
-      bucket.keeps_parameters_whole = keeps_whole;
-      bucket.uses_companion = companion;
-      bucket.state_type = std::get<StateType>(key);
-      buckets.push_back(std::move(bucket));
+      buckets.push_back(empty_bucket(plan, *variable, one, buckets.size()));
+      buckets.back().pieces = pieces;
+      buckets.back().keeps_parameters_whole = keeps_whole;
     }
     BucketPlan& bucket = buckets[open[key]];
     bucket.elements += parameter.elements;

@@ -423,6 +423,17 @@ static RankClasses one_of_each(RankClasses classes) {
   return classes;
 }
 
+/// Facts of parameter servers, if there are any.
+static void add_servers(Json& report, const JobSpec& spec, const Plan& plan, const RankClasses& classes) {
+  if (plan.servers > 0) add_served(report, classes);
+  if (serves_tables_alone(plan)) {
+    report.erase("servers_beside_all_reduce");  // the workers do all_reduce
+    report["tables_alone"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
+  }
+  if (plan.is_asynchronous())
+    report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
+}
+
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
   const std::vector<double> flops = layer_flops(graph, plan);
@@ -471,20 +482,20 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
     report["experts_per_rank"].push_back({{"per_rank", share.per_rank}, {"all", share.all}});
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
-  if (plan.servers > 0) add_served(report, classes);
-  if (serves_tables_alone(plan)) {
-    report.erase("servers_beside_all_reduce");  // the workers do all_reduce
-    report["tables_alone"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
-  }
+  add_servers(report, spec, plan, classes);
   if (plan.divides_micro_batches()) report["rank_micro_batches"] = plan.rank_micro_batches;
-  if (plan.is_asynchronous())
-    report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["local_shards"] = local_shards_report(graph, plan, spec.parallel.full_batch);
   if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
     report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
     report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
                                           format_bytes(tokens.expected), format_bytes(tokens.most)));
   }
+  if (plan.numerics.optimizer.scales_loss && graph.trains())
+    report["loss_scale"] = {{"initial", spec.fp16->initial_scale},
+                            {"growth_factor", spec.fp16->growth_factor},
+                            {"backoff_factor", spec.fp16->backoff_factor},
+                            {"growth_interval", spec.fp16->growth_interval},
+                            {"min", spec.fp16->min_scale}};
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

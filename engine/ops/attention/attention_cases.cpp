@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/attention/sinks.h"
 #include "engine/ops/row_order.h"
 #include "tests/op_cases/op_cases.h"
@@ -17,11 +18,11 @@ struct NaiveHeads {
   int64_t t, s, g, r, d, e;  ///< e: features of a head of values
   int64_t window;
   bool packed, side_by_side, documents, has_sinks;
-  size_t count;  ///< inputs without the sinks
+  size_t count;  ///< inputs without the bias of scores and the sinks
 
   NaiveHeads(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
     has_sinks = attrs.flag(kSinks);
-    count = in.size() - (has_sinks ? 1 : 0);
+    count = in.size() - extra_inputs(attrs);
     packed = count <= 2;
     documents = attrs.text("mask") == "documents";
     window = attrs.integer("window", 0);
@@ -62,6 +63,35 @@ struct NaiveHeads {
   }
 };
 
+/// What is added to the score of row i and key j of head h.
+double added_to_score(const NaiveHeads& n, const Attrs& attrs, int64_t b, int64_t h, int64_t i, int64_t j) {
+  double sum = 0;
+  if (attrs.flag(kAlibi)) {
+    // Of 12 heads: 2^-1 to 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5 and 2^-3.5.
+    int64_t power = 1;
+    while (power * 2 <= n.g * n.r) power *= 2;
+    const double step = 8.0 / static_cast<double>(power);
+    const double exponent =
+        h < power ? step * static_cast<double>(h + 1) : step * (static_cast<double>(h - power) + 0.5);
+    sum -= std::exp2(-exponent) * static_cast<double>(std::abs(i - j));
+  }
+  if (!attrs.has(kScoreBias)) return sum;
+  const Tensor64& bias = n.in[n.count];
+  const BiasDims dims = BiasDims::of(bias.shape, attrs.text(kScoreBias));
+  const auto index = [](int64_t at, int64_t size) { return size > 1 ? at : 0; };
+  return sum + bias.values[((index(b, dims.b) * dims.h + index(h, dims.h)) * dims.r + index(i, dims.r)) * dims.k + j];
+}
+
+/// The factor that dropout gives to the weight of key j.
+double factor_of_dropout(const NaiveHeads& n, const Attrs& attrs, int64_t b, int64_t h, int64_t i, int64_t j) {
+  const double p = attrs.number(kScoreDropout, 0);
+  if (p == 0) return 1;
+  const int64_t sample = attrs.has("batch") ? kCaseMicroBatch * n.in[0].shape[0] + b : b;
+  const int64_t row = ((sample * n.t + i) * n.g * n.r + h) * ((n.s + 3) / 4 * 4);
+  const bool kept = keeps(p, attrs.integer(kScoreDropoutKey), kCaseSeed, kCaseStep, static_cast<size_t>(row + j));
+  return kept ? 1 / (1 - p) : 0;
+}
+
 Outputs attention(const Inputs& in, const Attrs& attrs) {
   const NaiveHeads n(in, attrs);
   const int64_t batch = in[0].shape[0], heads = n.g * n.r;
@@ -78,6 +108,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
           p[j] = 0;
           for (int64_t e = 0; e < n.d; ++e) p[j] += scale * n.q(b, i, h, e) * n.k(b, j, h, e);
           if (softcap > 0) p[j] = softcap * std::tanh(p[j] / softcap);
+          p[j] += added_to_score(n, attrs, b, h, i, j);
           if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
         }
         for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
@@ -86,8 +117,9 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
         if (total == 0) continue;
         out[1].values[(b * heads + h) * n.t + i] = top + std::log(total);
         for (int64_t j = 0; j < n.s; ++j) {
+          const double weight = p[j] / total * factor_of_dropout(n, attrs, b, h, i, j);
           for (int64_t e = 0; e < n.e; ++e)
-            out[0].values[((b * n.t + i) * heads + h) * n.e + e] += p[j] / total * n.v(b, j, h, e);
+            out[0].values[((b * n.t + i) * heads + h) * n.e + e] += weight * n.v(b, j, h, e);
         }
       }
     }
@@ -238,6 +270,48 @@ OpCase with_sinks(OpCase row) {
   return row;
 }
 
+OpCase with_attrs(OpCase row, const Attrs& more) {
+  for (const auto& [name, value] : more) row.attrs.set(name, value);
+  return row;
+}
+OpCase with_bias(OpCase row, const Shape& shape, const char* dims) {
+  row.inputs.push_back({shape});
+  row.attrs.set(kScoreBias, std::string(dims));
+  return row;
+}
+OpCase dropping(OpCase row, double p, int64_t key, const Ints& batch = {}) {
+  row.attrs.set(kScoreDropout, p);
+  row.attrs.set(kScoreDropoutKey, key);
+  if (!batch.empty()) row.attrs.set("batch", batch);
+  return row;
+}
+
+/// Each with and without causal: biases of all forms, in the layouts of q, k and v, beside other terms and masks.
+void add_terms_cases(std::vector<OpCase>& rows) {
+  const Attrs alibi{{kAlibi, true}};
+  for (const bool causal : {false, true}) {
+    rows.push_back(with_attrs(packed(2, 9, 3, 2, 1, causal), alibi));
+    rows.push_back(with_attrs(apart(2, 12, 12, 4, 1, 2, causal), alibi));
+    rows.push_back(with_attrs(apart(2, 6, 6, 1, 6, 2, causal), alibi));  // query heads are cut
+    rows.push_back(with_bias(packed(2, 9, 2, 2, 2, causal), {9, 9}, "rk"));
+    rows.push_back(with_bias(apart(2, 12, 7, 2, 2, 3, causal), {4, 12, 7}, "hrk"));
+    rows.push_back(with_bias(with_mask(apart(2, 6, 10, 2, 1, 2, causal)), {2, 6, 10}, "brk"));
+    rows.push_back(with_bias(apart(2, 6, 6, 1, 4, 2, causal), {2, 4, 6, 6}, "bhrk"));
+    rows.push_back(with_bias(apart(2, 4, 9, 2, 1, 2, causal), {2, 1, 1, 9}, "bhrk"));
+    rows.push_back(with_bias(packed(2, 70, 1, 1, 1, causal), {1, 70, 70}, "hrk"));  // more than one block of rows
+    rows.push_back(dropping(packed(2, 9, 2, 2, 1, causal), 0.3, 11));
+    rows.push_back(dropping(apart(2, 12, 7, 2, 2, 3, causal), 0.5, 12, {4, 0, 1}));
+    rows.push_back(dropping(with_bias(apart(2, 6, 6, 2, 1, 2, causal), {2, 6, 6}, "hrk"), 0.4, 13));
+  }
+  rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));  // more than one block of keys
+  // All at once: documents, a window, a softcap, sinks.
+  OpCase all = with_bias(windowed(with_documents(packed(2, 12, 2, 2, 2, true)), 6, 2), {4, 12, 12}, "hrk");
+  rows.push_back(dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15));
+  OpCase grouped = packed(2, 9, 2, 2, 3, true);
+  grouped.attrs = side_by_side(grouped.attrs);
+  rows.push_back(dropping(with_bias(with_attrs(grouped, alibi), {6, 9, 9}, "hrk"), 0.2, 16, {4, 0, 1}));
+}
+
 void add_sinks_cases(std::vector<OpCase>& rows) {
   for (const bool causal : {false, true}) {
     rows.push_back(with_sinks(packed(2, 9, 2, 4, 2, causal)));
@@ -273,6 +347,7 @@ std::vector<OpCase> attention_rows() {
   std::vector<OpCase> attention_rows;
   add_windows(attention_rows);
   add_sinks_cases(attention_rows);
+  add_terms_cases(attention_rows);
   for (const bool causal : {false, true}) {
     attention_rows.push_back(packed(1, 1, 1, 2, 1, causal));
     attention_rows.push_back(packed(4, 17, 3, 4, 1, causal));
@@ -341,6 +416,20 @@ void add_exchanges(std::vector<KernelCase>& calls) {
   }
 }
 
+/// The gradient of a bias, where no row sees a key, added to what is there.
+void add_bias_grads(std::vector<KernelCase>& calls) {
+  const Shape out{2, 20, 6}, logs{2, 2, 1, 20}, x{2, 20, 18};
+  for (const bool adds : {false, true}) {
+    CaseOperand dbias = adds ? CaseOperand{{2, 20, 20}} : unwritten({2, 20, 20});
+    dbias.accumulate = adds;
+    calls.push_back({"attention_score_bias_grad",
+                     {{out}, {x}, filled({2, 20}, 0), {{2, 20, 20}}, filled(out, 0), filled(logs, 0)},
+                     {dbias},
+                     with_bias(packed(2, 20, 2, 3, 1, true), {2, 20, 20}, "hrk").attrs,
+                     1e-6});
+  }
+}
+
 std::vector<KernelCase> attention_kernels() {
   const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
   std::vector<KernelCase> calls;
@@ -358,6 +447,13 @@ std::vector<KernelCase> attention_kernels() {
                    {unwritten(x)},
                    of(3),
                    1e-6});
+  // An additive mask that hides all keys.
+  calls.push_back({"attention",
+                   {{x}, filled({70, 70}, -INFINITY)},
+                   {unwritten(out), unwritten(logs)},
+                   with_bias(packed(2, 70, 2, 3, 1, true), {70, 70}, "rk").attrs,
+                   1e-6});
+  add_bias_grads(calls);
   add_exchanges(calls);
   for (const int64_t ranks : {1, 3}) {
     calls.push_back({"attention_sinks_grad",
@@ -412,7 +508,17 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 36}}, {{12}}}, sinking(side_by_side(of(2, 4)))},
           "btn,h->btm,bgrt",
           "tnmgrh",
-          {{2, 3, 24}, {2, 3, 4, 3}}}},
+          {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention", {{{2, 3, 36}}, {{12, 3, 3}}}, with_bias(packed(2, 3, 3, 2, 4, true), {}, "hrk").attrs},
+          "bt(gn),(gr)pk->bt(gm),bgrt",
+          "tnmrpk",
+          {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention",
+           {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 4}}, {{2, 1, 1, 5}}},
+           with_bias(apart(2, 3, 5, 2, 3, 2, true), {}, "bhrk").attrs},
+          "bt(grd),bs(gd),bs(gd),b()()k->bt(grd),bgrt",
+          "sdrk",
+          {{2, 3, 12}, {2, 2, 3, 3}}}},
     .gradients = {{{"attention", {{{2, 3, 18}}}, of(2)},
                    {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
                    "whole heads of whole samples",
@@ -431,7 +537,15 @@ extern const OpCases attention_cases = {
                    {"attention_sinks_grad bt(gm),bt(gm),bgrt,(gr)->(gr) sums btm",
                     "attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums rm"},
                    "a sink adds up over the rows of its head",
-                   "mrt"}},
+                   "mrt"},
+                  {{"attention",
+                    {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 4}}, {{2, 3, 5}}},
+                    with_bias(apart(2, 3, 5, 2, 1, 2, false), {}, "hrk").attrs},
+                   {"attention_score_bias_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->(gr)pk sums bts",
+                    "attention_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums s "
+                    "sums tr sums tr"},
+                   "a bias adds up over the samples; rows of other ranks are 0",
+                   "sdr"}},
     .shape_errors =
         {{{"attention", {{{2, 3}}}, of(2)}, "attention expects [batch, rows, features], but got [2, 3]"},
          {{"attention", {{{2, 3, 8}}}, of(2)},
@@ -453,11 +567,16 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 6}}}, windowed(packed(2, 3, 1, 2, 1, false), 2).attrs},
           "attention: a window requires causal"},
          {{"attention", {{{2, 3, 6}}}, with_documents(packed(2, 3, 1, 2, 1, true)).attrs},
-          "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"}},
+          "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"},
+         {{"attention", {{{2, 3, 6}}, {{2, 4, 3}}}, with_bias(packed(2, 3, 1, 2, 1, true), {}, "brk").attrs},
+          "attention: the bias of the scores is [2, 4, 3], expected [2, 3, 3], or 1 in place of any but the last"},
+         {{"attention", {{{2, 3, 6}}}, dropping(packed(2, 3, 1, 2, 1, true), 1, 1).attrs},
+          "attention: dropout is 1, expected 0 <= dropout < 1"}},
     .kernels = attention_kernels(),
     .kernel_references = {{"attention", attention_call},
                           {"attention_grad", unseen_grad},
                           {"attention_sinks_grad", sinks_grad},
+                          {"attention_score_bias_grad", unseen_grad},
                           {"attention_merge", merged},
                           {"reorder_rows", reordered}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
@@ -465,6 +584,9 @@ extern const OpCases attention_cases = {
                {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},
                {"attention", ", heads: 1, causal: true, window: 2, softcap: 5", {8, 4, 1}, false, {4, 3}},
                {"attention", ", heads: 2, causal: true, sinks: true", {8, 2, 2}, false, {2, 6}},
+               {"attention", ", heads: 2, alibi: true, dropout: 0.1", {8, 2, 2}, false, {2, 6}},
+               {"attention", ", heads: 1, score_bias: trained, init: {type: normal}", {8, 4, 1}, false, {4, 3}},
+               {"attention", ", heads: 2, score_bias: input, inputs: [shaped, shaped]", {8, 6, 2}, false, {6, 6}},
                {"attention", ", heads: 3, inputs: [shaped, shaped, shaped]", {8, 2, 6}, false, {2, 6}}},
 };
 

@@ -58,7 +58,9 @@ void labels_suit_the_loss(RuleContext& r) {
   if (r.job.dataset.label_dtype != wanted && !has_class_shares)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
-            "set dataset.label_dtype: " + wanted);
+            wanted == "f32" ? "for labels that are numbers set dataset.label_dtype: f32; for classes use loss: "
+                              "softmax_cross_entropy"
+                            : "for labels that are classes set dataset.label_dtype: i32; for numbers use loss: mse");
 }
 
 void object_stores_suit_the_type(RuleContext& r) {

@@ -2,24 +2,54 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/base/text.h"
 #include "engine/spec/hosts.h"
 #include "engine/spec/rules/rules.h"
 
 namespace trainctl::rules {
+
+namespace {
+
+/// How to write what should be a host; "" for a host.
+std::string host_hint(const std::string& text) {
+  if (text.ends_with(".txt") || text.find('/') != std::string::npos)
+    return "to read the hosts from a file write launch: {hostfile: " + text + "}";
+  if (parse_host(text)) return "";
+  std::vector<std::string> parts;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of(", ;", at), text.size());
+    if (end > at) parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  const bool are_hosts = parts.size() > 1 && std::all_of(parts.begin(), parts.end(), parse_host);
+  return are_hosts ? "write [" + join(parts) + "]" : "write a, me@a, or a:4 for four ranks";
+}
+
+bool has_form(const std::string& text, std::string_view pattern) {
+  return std::regex_match(text, std::regex(pattern.begin(), pattern.end()));
+}
+
+}  // namespace
 
 void ranks_fit_on_the_hosts(RuleContext& r) {
   if (!r.fine({"launch.hosts", "launch.hostfile", "launch.ranks"}) || !r.job.launch.has_hosts()) return;
   const LaunchSpec& launch = r.job.launch;
   if (!launch.hosts.empty() && !launch.hostfile.empty())
     return r.wrong("launch.hostfile", "launch.hosts already lists the hosts", "remove one of the two");
-  for (size_t i = 0; i < launch.hosts.size(); ++i)
-    if (!parse_host(launch.hosts[i]))
-      r.wrong("launch.hosts[" + number(static_cast<int64_t>(i)) + "]", "'" + launch.hosts[i] + "' is not a valid host",
-              "write a, me@a, or a:4 for four ranks");
-  if (!launch.hosts.empty()) {
+  bool are_hosts = true;
+  for (size_t i = 0; i < launch.hosts.size(); ++i) {
+    const std::string hint = host_hint(launch.hosts[i]);
+    if (hint.empty()) continue;
+    are_hosts = false;
+    r.wrong("launch.hosts[" + number(static_cast<int64_t>(i)) + "]", "'" + launch.hosts[i] + "' is not a valid host",
+            hint);
+  }
+  if (!launch.hosts.empty() && are_hosts) {
     const Placement placement = place_ranks(parse_hosts(launch.hosts), launch.ranks);
     if (!placement.fault.empty()) r.wrong("launch.hosts", placement.fault, placement.hint);
   }
@@ -107,6 +137,24 @@ void trackers_differ(RuleContext& r) {
     if (std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), is_same))
       r.wrong(all[i].path, all[i].type + " is there twice", "remove one, or give it another 'to'");
   }
+}
+
+void requests_have_their_form(RuleContext& r) {
+  const LaunchSpec& launch = r.job.launch;
+  const auto demand = [&](const char* field, const std::string& value, std::string_view pattern, const char* what,
+                          const char* hint) {
+    if (value.empty() || !r.fine({field}) || has_form(value, pattern)) return;
+    r.wrong(field, "'" + value + "' is not " + what, hint);
+  };
+  demand("launch.slurm.time", launch.slurm.time,
+         "\\d+(:\\d+){0,2}|\\d+-\\d+(:\\d+){0,2}|UNLIMITED|INFINITE|unlimited|infinite", "a time limit of Slurm",
+         "write minutes, H:MM:SS or D-H: 60, 1:00:00 or 2-12");
+  demand("launch.lsf.time", launch.lsf.time, "\\d+(:\\d\\d?)?(/.+)?", "a time limit of LSF",
+         "write minutes or H:MM: 60 or 1:00");
+  demand("launch.kubernetes.memory", launch.kubernetes.memory, "\\d+(\\.\\d+)?([eE]\\d+|[kMGTPE]i?|Ki|m)?",
+         "a size of Kubernetes", "write a number with Mi, Gi or Ti: 8Gi");
+  demand("launch.kubernetes.cpu", launch.kubernetes.cpu, "\\d+(\\.\\d+)?m?", "a number of cores for Kubernetes",
+         "write cores, or thousandths of a core with m: 4 or 500m");
 }
 
 void volumes_have_a_path(RuleContext& r) {

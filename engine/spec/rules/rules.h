@@ -36,6 +36,7 @@ struct RuleContext {
 void ranks_fit_on_the_hosts(RuleContext& r);
 void elastic_runs_have_hosts(RuleContext& r);
 void cluster_manager_assigns_the_hosts(RuleContext& r);
+void requests_have_their_form(RuleContext& r);
 void volumes_have_a_path(RuleContext& r);
 void machines_fit_the_ranks(RuleContext& r);
 void spot_notices_have_an_address(RuleContext& r);

@@ -9,6 +9,7 @@
 #include "engine/train/data/documents.h"
 #include "engine/train/data/inflated_file.h"
 #include "engine/train/data/tables/table_file.h"
+#include "engine/train/data/text_bytes.h"
 
 namespace trainctl {
 namespace {
@@ -17,6 +18,12 @@ std::string read_index_part(const InputFile& file, int64_t at, int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
   file.read(at, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
   return text;
+}
+
+std::vector<uint8_t> start_of(const InputFile& file) {
+  std::vector<uint8_t> start(std::min(static_cast<size_t>(file.bytes()), kTextStartBytes));
+  file.read(0, start);
+  return start;
 }
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == std::string_view::npos; }
@@ -46,7 +53,10 @@ void DocumentIndex::add_file(size_t file) {
   File& one = files_[file];
   one.is_json = is_json_lines(open->path());
   one.is_compressed = is_compressed_name(open->path());
-  if (one.is_compressed) one.text = read_inflated(open_.address(file), open->bytes());
+  if (one.is_compressed)
+    one.text = read_inflated(open_.address(file), open->bytes());
+  else
+    require_text(start_of(*open), open->path());
   if (one.is_json) return add_lines(file);
   const int64_t bytes = one.is_compressed ? static_cast<int64_t>(one.text.size()) : open->bytes();
   if (bytes > 0) places_.push_back({file, 0, bytes, 0});

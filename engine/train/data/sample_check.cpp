@@ -202,6 +202,13 @@ std::optional<Stray> stray_of(const std::vector<IndexUse>& uses, const SampleFie
   return {};
 }
 
+std::string hint_for_unreadable(const std::string& what) {
+  const std::string skip = ", or set dataset.on_error: skip to skip such samples";
+  if (what.find("expected a number") == std::string::npos) return "repair the file" + skip;
+  return "write a number there" + skip +
+         "; a column of words needs a field of its own, whose numbers an embedding reads";
+}
+
 /// Reads samples as a validation does, and loads them as a device does: returns the first fault found.
 std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std::vector<IndexUse>& uses) {
   DatasetSpec spec = checked.spec;
@@ -235,7 +242,7 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
       return Diagnostic{{},
                         checked.section + ".path",
                         std::string("a sample cannot be read: ") + error.what(),
-                        "repair the file, or set dataset.on_error: skip to skip such samples"};
+                        hint_for_unreadable(error.what())};
     }
   }
   return {};
@@ -342,7 +349,7 @@ void require_intact_files(const PlannedJob& job) {
   }
 }
 
-void require_sound_samples(const PlannedJob& job) {
+void require_sound_samples(const PlannedJob& job, ReadSamples read) {
   std::vector<CheckedSet> sets = checked_sets(job.spec.dataset, job.spec.seed, "dataset");
   const size_t training_sets = sets.size();
   if (has_own_samples(job))
@@ -364,7 +371,7 @@ void require_sound_samples(const PlannedJob& job) {
             one->path = set.section + one->path.substr(one->path.rfind('.'));
           faults.push_back(std::move(*one));
         }
-    for (size_t i = training_sets; i < sets.size() && faults.empty(); ++i)
+    for (size_t i = read == ReadSamples::all ? 0 : training_sets; i < sets.size() && faults.empty(); ++i)
       if (is_of_files(sets[i].spec))
         if (std::optional<Diagnostic> one = first_unreadable(sets[i], uses)) faults.push_back(std::move(*one));
     if (!faults.empty()) throw SpecError(std::move(faults));

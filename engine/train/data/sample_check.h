@@ -1,6 +1,7 @@
 // Finds faults in the samples of a job's sets before a run does.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,12 @@ void require_intact_files(const PlannedJob& job);
 /// Throws a SpecError with an entry for each of:
 ///  - a tensor of the training or the validation set with an integer that is out of range where the network uses it as
 ///    an index (a class, a token). Reads the labels of the set, and its samples only where they are indices;
-///  - a sample of the validation set that cannot be read, which a run would meet only after its first epoch. Reads all
-///    samples of small sets, and a part of large ones that is spread over the set. dataset.on_error: skip allows them.
+///  - a sample that cannot be read: of the validation set, which a run would meet only after its first epoch, or of all
+///    sets. Reads all samples of small sets, and a part of large ones that is spread over the set. dataset.on_error:
+///    skip allows them.
 /// Throws as open_dataset.
-void require_sound_samples(const PlannedJob& job);
+enum class ReadSamples : uint8_t { validation, all };
+void require_sound_samples(const PlannedJob& job, ReadSamples read = ReadSamples::validation);
 
 /// Notes on documents and pairs of the training and the validation set that train nothing, each with the place of the
 /// first one. Throws as open_dataset.

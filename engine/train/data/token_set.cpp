@@ -12,6 +12,7 @@
 #include "engine/base/url.h"
 #include "engine/train/data/file_patterns.h"
 #include "engine/train/data/tables/megatron.h"
+#include "engine/train/data/text_bytes.h"
 
 namespace trainctl {
 namespace {
@@ -80,9 +81,12 @@ TokenFormat read_format(const std::string& path, const DatasetSpec& spec) {
   const InputFile file(path);
   if (spec.type == "tokens")
     if (const std::optional<MegatronIndex> index = megatron_index_of(path)) return index->format(file.bytes(), path);
-  if (spec.type == "text") return {TokenType::u8, false, file.bytes()};
   std::vector<uint8_t> start(static_cast<size_t>(std::min(file.bytes(), kTokenHeaderBytes)));
   file.read(0, start);
+  if (spec.type == "text") {
+    require_text(std::span(start).first(std::min(start.size(), kTextStartBytes)), path);
+    return {TokenType::u8, false, file.bytes()};
+  }
   require_written(file, start);
   return parse_token_header(start, file.bytes(), spec.token_dtype == "int32" ? TokenType::i32 : TokenType::u16, path);
 }

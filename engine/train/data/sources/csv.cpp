@@ -177,8 +177,26 @@ class CsvSet : public Source {
     if (parse_number(column, number) && number >= 1 && number <= row_values_) return number - 1;
     throw SpecError({}, "dataset.fields." + field,
                     fmt::format("{} has no column '{}'", files_.path(0), printable(shortened(column))),
-                    names_.empty() ? fmt::format("the columns are 1 to {}", row_values_)
-                                   : names_hint("columns", names_, column));
+                    names_.empty() ? fmt::format("the columns are 1 to {}", row_values_) : columns_hint(column));
+  }
+
+  /// Why the header lacks a column: the file is no text, has another delimiter, or begins with its first sample.
+  std::string columns_hint(const std::string& column) const {
+    const std::string& first = names_.front();
+    if (printable(first) != first && first.find('\t') == std::string::npos)
+      return "the file does not begin with text, as an Excel file does not; save it as a csv file";
+    if (names_.size() == 1)
+      for (const auto& [delimiter, name] : {std::pair{'\t', "tab"}, {';', "';'"}, {'|', "'|'"}, {',', "','"}})
+        if (delimiter != delimiter_ && first.find(delimiter) != std::string::npos)
+          return fmt::format("the header is '{}': set dataset.delimiter: {}", printable(shortened(first)), name);
+    float number = 0;
+    if (std::any_of(names_.begin(), names_.end(),
+                    [&](const std::string& name) { return parse_number(without_blanks(name), number); }))
+      return fmt::format(
+          "the first row is {}: if that is a sample, set dataset.header: false, and select columns by "
+          "their numbers from 1 to {}",
+          printable(shortened(join(names_))), names_.size());
+    return names_hint("columns", names_, column);
   }
 
   void add_words(const std::string& file, int64_t line, const std::vector<std::string_view>& values,
