@@ -1,6 +1,6 @@
 // The layers, losses, optimizers and metrics of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
-#include "engine/ops/added_ops.h"
+#include "engine/ops/registered_ops.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
@@ -81,7 +81,7 @@ std::vector<EntryType>& types_of_layers() {
 
 }  // namespace
 
-void add_layer(const LayerDef& layer) {
+void register_layer(const LayerDef& layer) {
   types_of_layers().push_back(entry_of(layer));
   layers().push_back(&layer);
 }
