@@ -16,6 +16,21 @@ install(DIRECTORY configs docs DESTINATION share/trainctl PATTERN "*.plan" EXCLU
 # The trackers of a job are modules of the Python package (cli/run/launch/trackers.cpp finds it there).
 install(DIRECTORY python/trainctl DESTINATION share/trainctl/python PATTERN "__pycache__" EXCLUDE)
 install(FILES LICENSE DESTINATION share/doc/trainctl)
+# Arrow, if ./bootstrap arrow has built it: trainctl opens it with the first Parquet file.
+set(arrow ${PROJECT_SOURCE_DIR}/build/arrow)
+install(CODE "
+  file(GLOB shim \"${arrow}/libtrainctl_arrow.so\")
+  if(shim)
+    file(GLOB libraries \"${arrow}/pyarrow/libarrow.so.*\" \"${arrow}/pyarrow/libparquet.so.*\")
+    file(GLOB licences \"${arrow}/pyarrow-*.dist-info/LICENSE*\" \"${arrow}/pyarrow-*.dist-info/NOTICE*\"
+         \"${arrow}/pyarrow-*.dist-info/licenses/*.txt\")
+    file(INSTALL \${shim} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/trainctl\")
+    file(INSTALL \${libraries} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/trainctl/pyarrow\")
+    file(INSTALL \${licences} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/share/doc/trainctl/licenses/arrow\")
+  else()
+    message(STATUS \"without Arrow: ./bootstrap arrow builds it, and Parquet files need it\")
+  endif()
+")
 set(CPACK_PACKAGE_CONTACT "trainctl maintainers <maintainers@trainctl.example>")
 install(CODE "
   set(trainctl \"$<TARGET_FILE:trainctl>\")

@@ -62,6 +62,12 @@ std::string first_line(const Json& r) {
   if (const int level = r["optimizer_shard_level"]; level > 0)
     out += fmt::format(", optimizer_shard level {}{}", level, r["optimizer_shard_within_host"] ? " within a host" : "");
   if (const std::string type = word_of(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
+  if (r.contains("loss_scale")) {
+    const Json& scale = r["loss_scale"];
+    out += fmt::format(", fp16 with a loss scale of {} (x {} after {} finite steps, x {} after an overflow)",
+                       scale["initial"].get<double>(), scale["growth_factor"].get<double>(),
+                       with_commas(scale["growth_interval"].get<int64_t>()), scale["backoff_factor"].get<double>());
+  }
   return out + "\n";
 }
 

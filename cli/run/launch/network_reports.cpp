@@ -158,7 +158,7 @@ void NetworkReports::describe(LiveStatus& status) {
 /// Only on GPUs: the peak rate of CPU cores that ranks share is not known.
 double NetworkReports::share_of_peak(double samples_per_second) const {
   if (gpus_.empty() || job_.plan.is_asynchronous()) return 0;
-  const DType type = job_.spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  const DType type = compute_type(job_.spec.precision);
   const double rate = job_.cost.machine().product_rate(type, job_.spec.precision == Precision::tf32).value;
   const double steps = samples_per_second / static_cast<double>(job_.spec.dataset.batch);
   return rate > 0 ? flops_ * steps / (rate * classes_.num_ranks()) : 0;
@@ -236,6 +236,7 @@ RunResult NetworkReports::result() const {
   RunResult result;
   result.step = finished_steps();
   result.steps = total_steps();
+  result.skipped_steps = static_cast<int64_t>(first.skipped_steps.load());
   if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, board_->saves().written_step());
   result.unsaved = unsaved();

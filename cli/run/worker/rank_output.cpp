@@ -92,6 +92,7 @@ void RankOutput::set_status(const StepReport& report) {
       static_cast<uint32_t>((report.run_steps + report.steps_per_epoch - 1) / report.steps_per_epoch);
   status_.total_steps = static_cast<uint64_t>(report.run_steps);
   status_.loss = report.loss;
+  if (report.is_skipped) ++status_.skipped_steps;
   for (size_t i = 0; i < report.metrics.of.size(); ++i)
     status_.metrics[i] = static_cast<float>(report.metrics.values[i]);
   status_.finished_steps = static_cast<uint64_t>(report.run_step);

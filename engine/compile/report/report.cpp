@@ -487,6 +487,12 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
     report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
                                           format_bytes(tokens.expected), format_bytes(tokens.most)));
   }
+  if (plan.numerics.optimizer.scales_loss && graph.trains())
+    report["loss_scale"] = {{"initial", spec.fp16->initial_scale},
+                            {"growth_factor", spec.fp16->growth_factor},
+                            {"backoff_factor", spec.fp16->backoff_factor},
+                            {"growth_interval", spec.fp16->growth_interval},
+                            {"min", spec.fp16->min_scale}};
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

@@ -19,6 +19,8 @@ inline MaskType mask_type(const KernelCall& call, const AttentionCall& a) {
       return MaskType::floats;
     case DType::bf16:
       return MaskType::halves;
+    case DType::f16:
+      break;  // the executor has widened it
   }
   return MaskType::none;
 }

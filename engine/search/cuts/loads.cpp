@@ -163,7 +163,7 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
 
 WeightBytes weight_bytes(const JobSpec& job) {
   WeightBytes bytes;
-  if (job.precision == Precision::bf16) bytes = {.weight = 2, .master = 4};
+  if (is_half(compute_type(job.precision))) bytes = {.weight = 2, .master = 4};
   if (job.gradient_precision == Precision::bf16) bytes.gradient = 2;
   bytes.least_sharded = static_cast<double>(job.parallel.optimizer_shard.min_kb) * 1024;
   const OptimizerDef& optimizer = *find_optimizer(job.optimizer.type);

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/safetensors.h"
@@ -198,7 +198,7 @@ class ReplayedExchange final : public Communicator {
 NamedValues kept_values(const Program& program, Executor& executor) {
   NamedValues values;
   const auto add = [&](const StoredRange& range) {
-    if (range.count == 0 || (range.dtype != DType::f32 && range.dtype != DType::bf16)) return;
+    if (range.count == 0 || !is_float(range.dtype)) return;
     std::vector<float>& all = values[std::string(range.slot) + "/" + range.variable->name];
     const auto before = all.size();
     all.resize(before + static_cast<size_t>(range.count));
@@ -208,7 +208,7 @@ NamedValues kept_values(const Program& program, Executor& executor) {
     }
     std::vector<uint16_t> halves(static_cast<size_t>(range.count));
     executor.read(range.offset, halves.data(), range.bytes());
-    std::transform(halves.begin(), halves.end(), all.begin() + static_cast<ptrdiff_t>(before), from_bf16);
+    halves_to_floats(range.dtype, halves.data(), range.count, all.data() + before);
   };
   for (const StoredRange& range : stored_ranges(program)) add(range);
   for (const StoredRange& range : gradient_ranges(program)) add(range);
