@@ -214,6 +214,8 @@ std::string_view to_string(Precision precision) {
       return "tf32";
     case Precision::bf16:
       return "bf16";
+    case Precision::fp16:
+      return "fp16";
   }
   return "";
 }

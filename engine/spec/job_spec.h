@@ -24,7 +24,7 @@ enum class ParallelMode : uint8_t {
   parameter_server
 };
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
-enum class Precision : uint8_t { fp32, tf32, bf16 };
+enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
@@ -320,8 +320,10 @@ struct OptimizerSpec {
   double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
   std::optional<AverageSpec> average;
   StateType state_type = StateType::fp32;
-  /// train.on_nan is skip, or there is on_spike: a step whose gradients are not all finite changes nothing.
+  /// train.on_nan is skip, or there is on_spike, or precision is fp16: a step whose gradients are not all finite
+  /// changes nothing.
   bool skips_not_finite = false;
+  bool scales_loss = false;           ///< precision: fp16: gradients are those of the loss times a scale
   std::optional<SpikeSpec> on_spike;  ///< train.on_spike
   std::vector<ParameterGroup> groups;
 
@@ -387,6 +389,16 @@ struct TrainSpec {
 struct Fp8Spec {
   std::vector<std::string> layers = {"*"};  ///< names or globs
   int64_t min_weight = 1 << 18;             ///< elements of a weight; products with smaller ones stay in bf16
+};
+
+/// precision: fp16. The loss is multiplied by a scale so that small gradients do not become 0, by the rules of
+/// torch.amp.GradScaler.
+struct Fp16Spec {
+  double initial_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  ///< consecutive steps with finite gradients before the scale grows
+  double min_scale = 1;            ///< the scale does not fall below
 };
 
 /// adapters.lora: low-rank adapters beside dense layers.
@@ -536,7 +548,8 @@ struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
   Precision precision = Precision::fp32;
-  std::optional<Fp8Spec> fp8;  ///< precision: fp8; `precision` is bf16 then
+  std::optional<Fp8Spec> fp8;    ///< precision: fp8; `precision` is bf16 then
+  std::optional<Fp16Spec> fp16;  ///< precision: fp16
   Precision gradient_precision =
       Precision::fp32;                     ///< fp32 | bf16: type in which gradients are kept and summed over ranks
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network

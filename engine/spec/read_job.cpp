@@ -190,7 +190,8 @@ class JobReader {
     void* inner = field.object(object, true);
     if (inner == nullptr) {
       if (!problems_.touch("precision"))
-        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: fp8", "set precision: fp8");
+        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: " + field.name,
+                      "set precision: " + field.name);
       return;
     }
     for (const Field& one : field.section->fields) {
