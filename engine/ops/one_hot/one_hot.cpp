@@ -39,7 +39,7 @@ extern const OpDef one_hot_op = {
                      return KernelExample{.what = "y = 1 at the class, else 0",
                                           .inputs = {ids({kRows})},
                                           .attrs = {{"classes", kCols}},
-                                          .optional = {{"bf16", true}, {"f16", true}},
+                                          .optional = {{"bf16", true}},
                                           .below = classes_of};
                    }},
 };

@@ -27,7 +27,7 @@ std::vector<double> dynamic_map(bool is_signed) {
 }
 
 /// Byte i of the words.
-size_t code_at(const naive::Tensor64& words, size_t i) {
+size_t code_at(const Tensor64& words, size_t i) {
   return static_cast<size_t>(static_cast<int64_t>(words.values[i / 4]) >> 8 * (i % 4) & 255);
 }
 

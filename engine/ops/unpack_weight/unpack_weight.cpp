@@ -49,7 +49,7 @@ extern const OpDef unpack_weight_op = {
                                           .inputs = {{{1024, 1024 / kPackedBlock * words_per_block(Packing::nf4)},
                                                       KernelExample::Fill::indices}},
                                           .attrs = {{"packing", std::string("nf4")}},
-                                          .optional = {{"bf16", true}, {"f16", true}},
+                                          .optional = {{"bf16", true}},
                                           .below = [](Infos, const Attrs&) -> int64_t { return 2147483647; }};
                    }},
     .runs_again = true,
