@@ -209,6 +209,20 @@ void RankOutput::write_token_bytes(int64_t bytes, int64_t steps) const {
   std::ofstream(directory_.rank_file(program_.rank, kTokenBytesFile)) << json.dump() << '\n';
 }
 
+void RankOutput::write_audits(int64_t steps, double overhead) const {
+  const nlohmann::ordered_json json = {{"steps", steps}, {"overhead", overhead}};
+  std::ofstream(directory_.rank_file(program_.rank, kAuditsFile)) << json.dump() << '\n';
+}
+
+std::optional<RankAudits> read_audits(const RunDirectory& directory, int rank) {
+  std::ifstream file(directory.rank_file(rank, kAuditsFile));
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const RankAudits audits{field_or(json, "steps", int64_t{0}), field_or(json, "overhead", -1.0)};
+  if (audits.steps <= 0 || audits.overhead < 0) return std::nullopt;
+  return audits;
+}
+
 std::optional<RankTokenBytes> read_token_bytes(const RunDirectory& directory, int rank) {
   std::ifstream file(directory.rank_file(rank, kTokenBytesFile));
   const auto json = nlohmann::json::parse(file, nullptr, false);

@@ -109,7 +109,7 @@ CudaKernel prepare_attention_score_bias_grad(const CudaKernelCall& call) {
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
   const BiasDims dims = BiasDims::of(out.shape, call.attrs.text(kScoreBias));
-  return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
+  return with_features<WithTerms>(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kBackwardTile<kD>;
     constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(bias_grad_kernel<kB, kD>, kBytes, "attention_score_bias_grad");
