@@ -4,6 +4,7 @@
 #   PREFIX/lib/trainctl/          the libraries that it needs, but for those of libc6: a folder of its own, since a PREFIX/lib
 #                                 such as /usr/local/lib is searched for every program
 #   PREFIX/share/man/man1, bash-completion, zsh, fish
+#   PREFIX/include/               the header of plugins
 #   PREFIX/share/trainctl/        configs, docs, which jobs of the cookbook read, and the Python package
 #   PREFIX/share/doc/trainctl/    our licence, and those of the libraries
 include(GNUInstallDirs)
@@ -12,10 +13,26 @@ target_link_options(trainctl PRIVATE LINKER:--disable-new-dtags)
 set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainctl" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS trainctl RUNTIME DESTINATION bin)
 # Golden plans (tests/update_plans) are for those who change trainctl.
-install(DIRECTORY configs docs DESTINATION share/trainctl PATTERN "*.plan" EXCLUDE)
+install(DIRECTORY configs docs examples DESTINATION share/trainctl PATTERN "*.plan" EXCLUDE PATTERN "*.so" EXCLUDE)
+install(FILES engine/ops/plugins/trainctl_plugin.h DESTINATION include)
 # The trackers of a job are modules of the Python package (cli/run/launch/trackers.cpp finds it there).
 install(DIRECTORY python/trainctl DESTINATION share/trainctl/python PATTERN "__pycache__" EXCLUDE)
 install(FILES LICENSE DESTINATION share/doc/trainctl)
+# Arrow, if ./bootstrap arrow has built it: trainctl opens it with the first Parquet file.
+set(arrow ${PROJECT_SOURCE_DIR}/build/arrow)
+install(CODE "
+  file(GLOB shim \"${arrow}/libtrainctl_arrow.so\")
+  if(shim)
+    file(GLOB libraries \"${arrow}/pyarrow/libarrow.so.*\" \"${arrow}/pyarrow/libparquet.so.*\")
+    file(GLOB licences \"${arrow}/pyarrow-*.dist-info/LICENSE*\" \"${arrow}/pyarrow-*.dist-info/NOTICE*\"
+         \"${arrow}/pyarrow-*.dist-info/licenses/*.txt\")
+    file(INSTALL \${shim} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/trainctl\")
+    file(INSTALL \${libraries} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/trainctl/pyarrow\")
+    file(INSTALL \${licences} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/share/doc/trainctl/licenses/arrow\")
+  else()
+    message(STATUS \"without Arrow: ./bootstrap arrow builds it, and Parquet files need it\")
+  endif()
+")
 set(CPACK_PACKAGE_CONTACT "trainctl maintainers <maintainers@trainctl.example>")
 install(CODE "
   set(trainctl \"$<TARGET_FILE:trainctl>\")

@@ -10,9 +10,11 @@
 #include <memory>
 
 #include "cli/commands/commands.h"
+#include "cli/text/wrap.h"
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/convert_table.h"
 #include "engine/train/data/tables/table_writer.h"
 
@@ -73,7 +75,8 @@ int convert_files(const ConvertArguments& arguments) {
 
 bool is_table_path(const std::string& path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return !table_files_of_folder(path).empty();
+  const bool is_folder = is_url(path) ? fs::path(shown_url(path)).extension().empty() : fs::is_directory(path, ignored);
+  if (is_folder) return !table_files_of_folder(path).empty();
   constexpr const char* kOtherSuffixes[] = {".csv", ".tsv", ".tar", ".npz", ".npy", ".safetensors"};
   return is_table_file(path) || std::any_of(std::begin(kOtherSuffixes), std::end(kOtherSuffixes),
                                             [&](const char* suffix) { return path.ends_with(suffix); });
@@ -145,13 +148,15 @@ void add_data_convert_command(CLI::App& data, Action& chosen) {
       ->check(CLI::PositiveNumber);
   convert->add_flag("--force", arguments->options.replace, "Replace the output file if it exists");
   convert->footer(
-      "Reads *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.csv, *.tsv, *.tar, *.npz, *.npy,\n"
-      "*.safetensors, and folders of MDS, Hugging Face data sets or images. Writes " +
-      table_writer_formats() +
-      ":\nnpz takes numbers of one shape per column, bin the tokens of one column. The file is written atomically.\n\n"
+      "Reads *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.h5, *.csv, *.tsv, *.tar, *.npz, *.npy,\n"
+      "*.safetensors, *.idx, and folders of MDS, LMDB, Hugging Face data sets or images. Writes\n" +
+      fit_lines(table_writer_formats(), 110) +
+      ".\nnpz takes numbers of one shape per column, bin and idx the tokens of one column. FOLDER/index.json is written as\n"
+      "MDS, FOLDER/data.mdb as LMDB, and FOLDER/state.json as a data set of Hugging Face. Files are written atomically.\n\n"
       "Examples:\n"
       "  trainctl data convert 'data/*.parquet' -o data.jsonl.zst --columns text\n"
       "  trainctl data convert photos -o photos.tar\n"
+      "  trainctl data convert photos.tar -o shards/index.json\n"
       "  trainctl data convert tokenized.parquet -o tokens.bin --columns input_ids");
   convert->callback([&chosen, arguments] { chosen = [arguments] { return convert_files(*arguments); }; });
 }

@@ -146,7 +146,7 @@ class Moves {
     return texts.numbers(0);
   }
 
-  /// "12", "48 (6 a stage)", "47 (5,6,6,…)".
+  /// "12", "48 (6 per stage)", "47 (5+6+6+…)".
   static std::string times(size_t all, const std::vector<int64_t>& counts) {
     std::string text = std::to_string(all);
     if (counts.size() < 2 || counts.size() == all) return text;
@@ -157,9 +157,13 @@ class Moves {
     return text + " (" + join(words, "+") + ")";
   }
 
-  /// The groups of all these stages; for sends "0-7 to 8-15", and with several stages also those of the last.
+  /// The groups of all these stages; for sends "0-7 to 8-15", and with several stages also those of the last. In a ring
+  /// each rank sends to another one: "within {0-3}".
   std::string places(const std::string& kind, size_t relative, const std::vector<int64_t>& stages) const {
-    if (kind == "send") {
+    const Groups& first_groups = groups_[relative];
+    const bool is_ring = kind == "send" && std::any_of(first_groups.begin(), first_groups.end(),
+                                                       [](const auto& group) { return group.size() > 2; });
+    if (kind == "send" && !is_ring) {
       const std::string first = pairs_text(groups_in(relative, stages.front()));
       if (stages.size() == 1) return first;
       return first + (stages.size() > 2 ? " … " : ", ") + pairs_text(groups_in(relative, stages.back()));
@@ -167,7 +171,7 @@ class Moves {
     Groups all;
     for (int64_t stage : stages)
       for (auto& group : groups_in(relative, stage)) all.push_back(std::move(group));
-    return groups_text(all);
+    return (is_ring ? "within " : "") + groups_text(all);
   }
 
   Groups groups_in(size_t relative, int64_t stage) const {

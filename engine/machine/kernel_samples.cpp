@@ -103,31 +103,31 @@ double distance(const Point& a, const Point& b) {
   return std::sqrt(square);
 }
 
-/// The interpolated log of measured over modelled. A call that is four powers of two away counts as much as no call,
-/// whose error is none.
-double left_near(const Samples& samples, const std::vector<double>& left, const Point& call, size_t without) {
+/// The interpolated residual, log(measured / modelled). A call at a distance of four powers of two has the same weight
+/// as the assumption that the residual is 0.
+double residual_near(const Samples& samples, const std::vector<double>& residuals, const Point& call, size_t without) {
   constexpr double kFar = 4, kSame = 1e-3;
   double weights = 1 / std::pow(kFar, 4), sum = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s == without) continue;
     const double weight = 1 / std::pow(std::max(distance(call, point_of(samples[s])), kSame), 4);
     weights += weight;
-    sum += weight * left[s];
+    sum += weight * residuals[s];
   }
   return sum / weights;
 }
 
-std::vector<double> left_by(const Row& coefficients, const Samples& samples) {
-  std::vector<double> left;
-  left.reserve(samples.size());
+std::vector<double> residuals_of(const Row& coefficients, const Samples& samples) {
+  std::vector<double> residuals;
+  residuals.reserve(samples.size());
   for (const KernelSample& sample : samples)
-    left.push_back(std::log(sample.priced().value / dot(coefficients, row_of(sample.cost))));
-  return left;
+    residuals.push_back(std::log(sample.priced().value / dot(coefficients, row_of(sample.cost))));
+  return residuals;
 }
 
-double seconds_of(const Row& coefficients, const Samples& samples, const std::vector<double>& left, const Point& call,
-                  const Cost& cost, size_t without) {
-  return dot(coefficients, row_of(cost)) * std::exp(left_near(samples, left, call, without));
+double seconds_of(const Row& coefficients, const Samples& samples, const std::vector<double>& residuals,
+                  const Point& call, const Cost& cost, size_t without) {
+  return dot(coefficients, row_of(cost)) * std::exp(residual_near(samples, residuals, call, without));
 }
 
 double own_error(const Samples& samples) {
@@ -135,8 +135,8 @@ double own_error(const Samples& samples) {
   double squares = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     const Row coefficients = fit(samples, s);
-    const double seconds =
-        seconds_of(coefficients, samples, left_by(coefficients, samples), point_of(samples[s]), samples[s].cost, s);
+    const double seconds = seconds_of(coefficients, samples, residuals_of(coefficients, samples), point_of(samples[s]),
+                                      samples[s].cost, s);
     const double error = std::log(seconds / samples[s].priced().value);
     squares += error * error;
   }
@@ -154,11 +154,11 @@ bool KernelSample::operator==(const KernelSample& other) const {
 
 KernelModel::KernelModel(std::vector<KernelSample> samples)
     : samples_(std::move(samples)), coefficients_(fit(samples_, kNone)), error_(own_error(samples_)) {
-  left_ = left_by(coefficients_, samples_);
+  residuals_ = residuals_of(coefficients_, samples_);
 }
 
 Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs) const {
-  return {seconds_of(coefficients_, samples_, left_, {sizes, cost.flops, attrs}, cost, kNone)};
+  return {seconds_of(coefficients_, samples_, residuals_, {sizes, cost.flops, attrs}, cost, kNone)};
 }
 
 double KernelModel::error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs) const {

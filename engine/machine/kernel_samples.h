@@ -49,7 +49,7 @@ class KernelModel {
 
  private:
   std::vector<KernelSample> samples_;
-  std::vector<double> left_;  ///< by sample: log(measured / modelled)
+  std::vector<double> residuals_;  ///< by sample: log(measured / modelled)
   std::array<double, 3> coefficients_ = {};
   double error_ = 1;
 };

@@ -16,6 +16,7 @@
 #include "engine/model/model.h"
 #include "engine/model/parameter_groups.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/spec/adapters.h"
@@ -33,6 +34,7 @@ class Model {
     ranks_in_stage_ = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
     batch_ = micro_batch_size();
     if (spec.precision == Precision::bf16) compute_type_ = DType::bf16;
+    if (spec.precision == Precision::fp16) compute_type_ = DType::f16;
   }
 
   Graph build() {
@@ -326,6 +328,7 @@ bool balances_rows(const JobSpec& spec, const Graph& graph) {
   bool is_causal = false;
   for (const Node& node : graph.nodes) {
     if (get_op(node.op).in_evaluation == InEvaluation::passes_on) return false;  // dropout masks depend on positions
+    if (node.attrs.has(kScoreBias)) return false;  // a bias has its rows and keys by position
     if (!node.attrs.flag(kExchangesKeys)) {
       if (node.attrs.flag("causal")) return false;  // attention to the rows of another sequence
       continue;

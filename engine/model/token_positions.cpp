@@ -1,5 +1,5 @@
-// See the header. A dim is followed by its factors: a node gives its outputs a dim of positions where their rule has
-// the factors of the input's dim. A dim can also be that of positions and of the batch together, [rows * positions].
+// See the header. The dim of positions is followed through the graph: an output of a node has it where its sharding
+// rule has the factors of the input's dim of positions. It can also be merged with the batch, [rows * positions].
 #include "engine/model/token_positions.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/ops/attention/sinks.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -56,7 +56,7 @@ class TokenPositions {
   int dim(TensorId tensor) const { return dims_[static_cast<size_t>(tensor)]; }
   void set_dim(TensorId tensor, size_t dim) { dims_[static_cast<size_t>(tensor)] = static_cast<int>(dim); }
 
-  /// The factor whose size changes with the number of positions: the last of the dim's.
+  /// Notes the factor whose size changes with the number of positions: the last one of the dim.
   void note_factor(const Node& node, const DimRule& dim) {
     const std::vector<Factor>& factors = graph_.layers[static_cast<size_t>(node.layer)].factors;
     if (dim.empty() || factors[static_cast<size_t>(dim.back())].size % whole_ != 0)
@@ -67,7 +67,10 @@ class TokenPositions {
   void follow_attention(const Node& node) {
     if (!node.attrs.flag("causal"))
       refuse(node, "its rows attend to later ones", "only causal attention can use cached keys and values");
-    const size_t inputs = node.inputs.size() - (node.attrs.flag(kSinks) ? 1 : 0), rows = inputs <= 2 ? 1 : 3;
+    if (node.attrs.has(kScoreBias))
+      refuse(node, "it has a bias of its scores (score_bias), which has the length of the training texts",
+             "alibi: true is a bias of any length");
+    const size_t inputs = node.inputs.size() - extra_inputs(node.attrs), rows = inputs <= 2 ? 1 : 3;
     if (inputs % 2 == 0 && node.attrs.text("mask") != "documents") refuse(node, "it has a mask of keys");
     for (size_t i = 0; i < rows; ++i) {
       if (dim(node.inputs[i]) != 1) refuse(node, "its queries, keys and values are not those of the tokens");
@@ -76,7 +79,7 @@ class TokenPositions {
     for (size_t o = 0; o < node.outputs.size(); ++o) set_dim(node.outputs[o], o == 0 ? 1 : 3);
   }
 
-  /// The factors of a layer that has no nodes here (dropout).
+  /// Notes the factors of a layer without nodes in this graph (dropout).
   void follow_layer(LayerId id) {
     const Layer& layer = graph_.layers[static_cast<size_t>(id)];
     for (size_t i = 0; i < layer.inputs.size(); ++i) {
@@ -103,7 +106,8 @@ class TokenPositions {
     for (size_t o = 0; o < node.outputs.size(); ++o) follow_output(node, o, of_positions);
   }
 
-  /// A factor of positions is neither summed nor needed whole.
+  /// Requires that the node computes each position on its own: the factor of positions may be neither summed over nor
+  /// uncuttable.
   void require_apart(const Node& node, int factor, bool is_view) const {
     const Rule& rule = node.rule;
     const bool is_inner = std::find(rule.inner.begin(), rule.inner.end(), factor) != rule.inner.end();

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/ops/added_ops.h"
+#include "engine/ops/registered_ops.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -121,7 +121,7 @@ ByName<KernelDef>& kernels_by_name() {
 
 std::span<const OpFamily* const> all_families() { return kFamilies; }
 
-void add_op(const OpDef& op) {
+void register_op(const OpDef& op) {
   ops_by_name().add(op);
   kernels_by_name().add(op.kernel);
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/ops/attention/key_exchange.h"
-#include "engine/ops/attention/sinks.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/row_order.h"
 
 namespace trainctl {
@@ -23,8 +23,9 @@ bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node) {
 bool has_balanced_ring(const Node& node) {
   if (!node.attrs.flag("causal")) return true;
   const bool is_grad = node.phase == Phase::backward;
-  const size_t others = is_grad ? 3 : node.attrs.flag(kSinks) ? 1 : 0;  // dy, out and logs
-  const bool masks_keys = node.inputs.size() - others == 4 && node.attrs.text("mask") != "documents";
+  const size_t others = is_grad ? 3 : 0;  // dy, out and logs
+  const bool masks_keys =
+      node.inputs.size() - others - extra_inputs(node.attrs) == 4 && node.attrs.text("mask") != "documents";
   return node.attrs.integer(kRowOrder, 0) > 1 && node.attrs.integer("window", 0) == 0 && !masks_keys;
 }
 

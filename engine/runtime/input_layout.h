@@ -30,7 +30,7 @@ struct InputLayout {
   int64_t bytes = 0;             ///< size of the block, a multiple of kAlignment; 0: nothing is loaded
   std::vector<int64_t> offsets;  ///< by instruction: offset of a load's data in the block; -1 for all others
   std::vector<int64_t> rows;     ///< by instruction: count of sample numbers (int32) that replace data; 0: data
-  std::vector<bool> as_bytes;    ///< by instruction: a byte an element, of which the device makes the load's type
+  std::vector<bool> as_bytes;    ///< by instruction: one byte per element, which the device converts to the load's type
 };
 
 /// Loads of the same part of the same micro-batch (a recomputed layer's) share one place.

@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> table;
   bool is_same = true;
   for (const Pipeline& pipeline : pipelines()) {
-    fmt::print("{}: read {}, decode {}, transform {}, copy {} ms a sample, {} samples a batch, a step computes {} ms\n",
+    fmt::print("{}: read {}, decode {}, transform {}, copy {} ms per sample, {} samples per batch, a step computes for {} ms\n",
                pipeline.name, pipeline.milliseconds.of[0], pipeline.milliseconds.of[1], pipeline.milliseconds.of[2],
                pipeline.milliseconds.of[3], kRows, pipeline.compute);
     fmt::print("  by hand, ms a step{:>12}", "ahead 1");
@@ -156,6 +156,6 @@ int main(int argc, char** argv) {
              steps);
   fmt::print("|---|---|---|---|---|---|---|\n");
   for (const std::string& row : table) fmt::print("{}\n", row);
-  fmt::print("ms a step; the order of samples was {} in all runs\n", is_same ? "the same" : "NOT the same");
+  fmt::print("ms per step; the order of samples was {} in all runs\n", is_same ? "the same" : "NOT the same");
   return is_same ? 0 : 1;
 }

@@ -126,7 +126,7 @@ def train(binary, job, *overrides, **environment):
 
 
 def layers_of_8192(binary, ranks, level, gradients, **environment):
-    """ms a step."""
+    """Milliseconds per step."""
     mode = "data_parallel" if ranks > 1 else "stand_alone"
     return train(binary, "mlp_8192", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}", f"parallel.mode={mode}",
                  f"parallel.optimizer_shard={level}", f"gradient_precision={gradients}", "train.epochs=60", **environment) / 1e3
@@ -153,7 +153,7 @@ def scale(a, rounds, flops):
                 ours = [layers_of_8192(a.trainctl, ranks, level, gradients) for _ in rounds]
                 ms = statistics.median(ours)
                 one = one or ms
-                print(f"  {ranks} GPUs, optimizer_shard {level}: {spread(ours, 'ms', 2)}, {flops / ms / 1e9:.0f} TFLOP/s a GPU, "
+                print(f"  {ranks} GPUs, optimizer_shard {level}: {spread(ours, 'ms', 2)}, {flops / ms / 1e9:.0f} TFLOP/s per GPU, "
                       f"{one / ms * 100:.1f}% of weak scaling, {max(alone[:ranks]) / ms * 100:.1f}% of the slowest card alone, "
                       f"{statistics.median(peer) / ms:.2f}x PyTorch", flush=True)
 

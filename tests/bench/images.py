@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """images.py TRAINCTL BENCH_IMAGES [--python PYTHON] [--rounds 5] [--seconds 2] [--parts]
 
-Images a second of `trainctl bench data` on made-up photographs of 500 x 375 pixels (JPEG, quality 85), to normalized random crops of
-224 x 224, on all cores; beside it, in turn in each round, libjpeg-turbo's own tjbench on the same files, a process a core (it decodes,
-no more), and PyTorch's DataLoader with torchvision, which PYTHON has, at each number of workers. Prints medians and the ratios.
+Images per second of `trainctl bench data` on made-up photographs of 500 x 375 pixels (JPEG, quality 85), to normalized random crops of
+224 x 224, on all cores; beside it, in turn in each round, libjpeg-turbo's own tjbench on the same files, one process per core (it only
+decodes), and PyTorch's DataLoader with torchvision, which PYTHON has, at each number of workers. Prints medians and the ratios.
 --parts: also what one core makes of each part of the work (BENCH_IMAGES)."""
 
 import argparse
@@ -51,14 +51,14 @@ def make_photos(bench, folder):
 
 
 def ours(trainctl, folder, seconds, *fields):
-    """By number of workers: images a second."""
+    """Images per second, by number of workers."""
     out = subprocess.run([trainctl, "bench", "data", folder / "job.yaml", *fields, "--seconds", str(seconds), "--json"],
                          capture_output=True, text=True, check=True).stdout
     return {row["workers"]: row["samples_per_second"] for row in json.loads(out)["rows"]}
 
 
 def tjbench_one(file, seconds):
-    """Seconds an image. tjbench prints megapixels a second of one file, and writes what it decoded beside its input."""
+    """Seconds per image. tjbench prints megapixels per second for one file, and writes the decoded image beside its input."""
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copy(file, folder)
         out = subprocess.run(["tjbench", copy, "-nowrite", "-quiet", "-rgb", "-benchtime", str(seconds), "-warmup", "0.05"],
@@ -68,7 +68,7 @@ def tjbench_one(file, seconds):
 
 
 def tjbench(files, seconds):
-    """Images a second of all cores."""
+    """Images per second of all cores."""
     chosen = files[:4 * CORES]
     with ThreadPoolExecutor(CORES) as pool:
         each = list(pool.map(lambda file: tjbench_one(file, seconds / 4), chosen))

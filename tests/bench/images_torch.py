@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""images_torch.py FOLDER WORKERS SECONDS [pillow|tensor]: images a second of PyTorch's DataLoader with torchvision's transforms:
+"""images_torch.py FOLDER WORKERS SECONDS [pillow|tensor]: images per second of PyTorch's DataLoader with torchvision's transforms:
 random_resized_crop 224, flip, normalize, of the JPEGs in the folders of FOLDER. pillow is what ImageFolder does by itself; tensor
 decodes with torchvision.io. images.py runs it."""
 

@@ -22,7 +22,7 @@ Sources:
                       hosts; FSDP over the ranks that hold the same part of each product
   selective           Korthikanti and others, "Reducing Activation Recomputation in Large Transformer Models", 2022, table 5 with the sizes of
                       table 3: GPTs of 2,048 tokens on 8 to 512 A100, iteration times with each block recomputed, and with their
-                      sequence parallelism and the core of attention recomputed; 175B and 530B in 3 chunks a stage. The table's
+                      sequence parallelism and the core of attention recomputed; 175B and 530B in 3 chunks per stage. The table's
                       model FLOPs utilization follows from these times and sizes by their equation 9, within 0.4 %.
   BLOOM               github.com/bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md: the plans of 02-25 for one
                       job, 72 blocks of 14,336, 64 heads, a vocabulary of 250k, samples of 2,048 tokens on 384 A100, each block recomputed,
@@ -35,7 +35,7 @@ Sources:
                       template/base_config.py: 24 layers of 2,048, 32 heads, hidden 4,096, norms by rows of the sequence, optimizer_shard 1, 1f1b.
                       The vocabulary has 7 words more here, so that 8 divides it, and the head is a weight of its own
   Llama 3             Llama team, "The Llama 3 Herd of Models", 2024 (arXiv 2407.21783), table 4 with the sizes of table 3: 405B on 8,192 and 16,384 H100.
-                      Seconds by TFLOP/s a GPU, counted as Chowdhery and others count ("PaLM"), whom the paper cites for it: a token takes 6 a
+                      Seconds by TFLOP/s per GPU, counted as Chowdhery and others count ("PaLM"), whom the paper cites for it: a token takes 6 a
                       parameter and 12 * layers * width * length; with causal attention counted the steps would be 4 % shorter. Runs of one
                       block follow from section 3.3.2 (the first run has only the embedding, the last only the head), as does that weights are gathered
                       once a step, and that gradients of micro-batches are added in fp32 before they are summed over ranks, which is

@@ -3,6 +3,7 @@
 
     fuzz.py --trainctl build/release/bin/trainctl [--sanitizer address|thread] [--seconds 60] [--only NAME ...]
 
+fuzz_tables runs once per format; --only fuzz_tables/t.h5 runs one of them. A file NAME.dict beside a fuzzer has words to insert.
 address is preset fuzz (with undefined behaviour); thread is preset fuzz-tsan, for the fuzzers that start threads. A fuzzer starts from
 seeds.py and from what its earlier runs have found (build/PRESET/corpus). Prints a row per fuzzer. Exits with 1 if one has found
 something: the input and the report are in build/PRESET/found. Without clang exits with 77, which is Skipped.
@@ -35,20 +36,22 @@ def build(preset, names):
     return ROOT / "build" / preset / "bin"
 
 
-def fuzz(program, folder, seconds):
+def fuzz(name, folder, seconds):
     """(name, wall seconds, CPU seconds, executions, edges, what it has found)"""
-    name = program.name
-    corpus, seeds, found = folder / "corpus" / name, folder / "seeds" / name, folder / "found"
+    program, form = folder / "bin" / name.partition("/")[0], name.partition("/")[2]
+    seeds, name = folder / "seeds" / program.name, name.replace("/", ".")
+    corpus, found = folder / "corpus" / name, folder / "found"
+    environment = dict(ENVIRONMENT, **({"TRAINCTL_FUZZ_FORMAT": form} if form else {}))
     for each in [corpus, seeds, found]:
         each.mkdir(parents=True, exist_ok=True)
     output = found / f"{name}.txt"
     before = set(found.glob(f"{name}-*"))
     # Without randomised addresses, which some kernels place where ThreadSanitizer keeps its own memory.
-    words = ["setarch", "-R", program, corpus, seeds, f"-max_total_time={seconds}", "-rss_limit_mb=2048", f"-timeout={MOST_SECONDS}",
+    words = ["setarch", "-R", program, *(f"-dict={dictionary}" for dictionary in HERE.glob(f"{program.name}.dict")), corpus, seeds, f"-max_total_time={seconds}", "-rss_limit_mb=2048", f"-timeout={MOST_SECONDS}",
              "-print_final_stats=1", "-verbosity=1", f"-artifact_prefix={found}/{name}-"]
     begin = time.monotonic()
     with open(output, "w") as file:
-        child = subprocess.Popen([str(word) for word in words], cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        child = subprocess.Popen([str(word) for word in words], cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     text = output.read_text(errors="replace")
@@ -60,6 +63,12 @@ def fuzz(program, folder, seconds):
     return name, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, executions, last(r"cov: (\d+)"), said
 
 
+def table_formats():
+    """The formats of fuzz_tables.cpp: "t.h5", "index.json+shard.00000.mds"."""
+    listed = re.search(r"kFormats\[\] = \{(.*?)\};", (HERE / "fuzz_tables.cpp").read_text(), re.S)[1]
+    return ["+".join(re.findall(r'"([^"]+)"', entry)) for entry in re.findall(r"\{(.*?)\}", listed)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainctl", type=pathlib.Path, required=True)
@@ -69,7 +78,10 @@ def main():
     parser.add_argument("--at-once", type=int, default=2)
     options = parser.parse_args()
     known = sorted(path.stem for path in HERE.glob("fuzz_*.cpp")) if options.sanitizer == "address" else THREADED
-    names = options.only or known
+    by_format = [f"fuzz_tables/{name}" for name in table_formats()]
+    known = [*known, *by_format] if options.sanitizer == "address" else known
+    names = options.only or [name for name in known if name != "fuzz_tables"]
+    names = [each for name in names for each in (by_format if name == "fuzz_tables" else [name])]
     if unknown := set(names) - set(known):
         parser.error(f"no fuzzer {', '.join(unknown)}; there are {', '.join(known)}")
     for program in ["clang++", "cmake", "ninja"]:
@@ -77,16 +89,16 @@ def main():
             print(f"Skipped: {program} is not installed")
             return SKIPPED
     trainctl = options.trainctl.resolve()
-    bin_folder = build(PRESETS[options.sanitizer], names)
+    bin_folder = build(PRESETS[options.sanitizer], sorted({name.partition("/")[0] for name in names}))
     folder = bin_folder.parent
     subprocess.run([sys.executable, HERE / "seeds.py", folder / "seeds", "--build", bin_folder, "--trainctl", trainctl], check=True,
                    stdout=subprocess.DEVNULL)
     failed = total = 0
     with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-        for name, wall, cpu, executions, edges, said in pool.map(lambda name: fuzz(bin_folder / name, folder, options.seconds), names):
+        for name, wall, cpu, executions, edges, said in pool.map(lambda name: fuzz(name, folder, options.seconds), names):
             failed += said != "nothing"
             total += wall
-            print(f"{name:20} {options.sanitizer:7} {wall:7.0f} s  {cpu:7.0f} s of CPU  {executions:10,} runs  {edges:6,} edges  {said}", flush=True)
+            print(f"{name:42} {options.sanitizer:7} {wall:7.0f} s  {cpu:7.0f} s of CPU  {executions:10,} runs  {edges:6,} edges  {said}", flush=True)
     print(f"{len(names)} fuzzers, {total / 60:.0f} minutes in total, {failed} found something")
     return 1 if failed else 0
 

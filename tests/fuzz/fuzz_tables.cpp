@@ -1,5 +1,6 @@
 // Any bytes are a table with rows that can be read, or an EnvError: files of each format, and an index of MDS or
-// Megatron with the file that it refers to. The first byte is the format, the next two the size of the first file.
+// Megatron with the file that it refers to. The first byte is the format, the next two the size of the first file. The
+// variable TRAINCTL_FUZZ_FORMAT can set the format, by the name of its file.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -26,8 +27,21 @@ constexpr FuzzedFormat kFormats[] = {
     {"t.jsonl.zst", nullptr},   {"index.json", "shard.00000.mds"},
     {"t.idx", "t.bin"},         {"index.json", "shard.00000.mds.zstd"},
     {"t.tfrecord.gz", nullptr}, {"t.parquet", nullptr},
-    {"t.arrow", nullptr},
+    {"t.arrow", nullptr},       {"t.h5", nullptr},
+    {"t.feather", nullptr},     {"index.json", "shard.00000.mds.gz"},
+    {"state.json", "t.arrow"},
 };
+
+/// The place of TRAINCTL_FUZZ_FORMAT, "t.h5" or "index.json+shard.00000.mds", in the list; -1: it is not set.
+int wanted_format() {
+  const char* name = std::getenv("TRAINCTL_FUZZ_FORMAT");
+  if (name == nullptr) return -1;
+  for (size_t f = 0; f < std::size(kFormats); ++f) {
+    const std::string second = kFormats[f].second == nullptr ? "" : std::string("+") + kFormats[f].second;
+    if (kFormats[f].first + second == name) return static_cast<int>(f);
+  }
+  abort();
+}
 
 const fs::path& folder() {
   static const fs::path path = [] {
@@ -82,14 +96,18 @@ void read_all(const std::string& path) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 3) return 0;
-  const FuzzedFormat& format = kFormats[data[0] % std::size(kFormats)];
+  static const int wanted = wanted_format();
+  const FuzzedFormat& format = kFormats[wanted >= 0 ? static_cast<size_t>(wanted) : data[0] % std::size(kFormats)];
   const size_t rest = size - 3,
                first = format.second == nullptr ? rest : std::min<size_t>(rest, data[1] | data[2] << 8);
   const std::string path = (folder() / format.first).string();
   write_file(path, data + 3, first);
   if (format.second != nullptr) write_file(folder() / format.second, data + 3 + first, rest - first);
   try {
-    read_all(path);
+    const bool is_folder = std::string(format.first) == "state.json";
+    for (const std::string& file :
+         is_folder ? table_files_of_folder(folder().string()) : std::vector<std::string>{path})
+      read_all(file);
   } catch (const EnvError&) {
   }
   std::error_code ignored;

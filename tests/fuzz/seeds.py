@@ -9,6 +9,8 @@ import pathlib
 import struct
 import subprocess
 import tarfile
+import tempfile
+import wave
 import zipfile
 
 
@@ -145,6 +147,39 @@ def tables(folder, _):
     leaf = struct.pack("<QHHHH", 2, 0, 2, 20, 64) + struct.pack("<HH", 64, 128)
     leaf = leaf + bytes(64 - len(leaf)) + nodes[0] + bytes(64 - len(nodes[0])) + nodes[1]
     seed("lmdb", 2, meta(0, 1) + meta(1, 2) + leaf + bytes(page - len(leaf)))
+    seed("mds_gz", 13, index.replace(b"00000.mds", b"00000.mds.gz").replace(b'"zip_data": null', b'"zip_data": {"basename": "shard.00000.mds.gz", "bytes": 1, "hashes": {}}')
+         .replace(b'"compression": null', b'"compression": "gz"').replace(b'"raw_data": {"basename": "shard.00000.mds.gz"', b'"raw_data": {"basename": "shard.00000.raw"'),
+         gzip.compress(shard_head + sample * 2))
+    for number, path in enumerate(sorted((pathlib.Path(__file__).parent / "corpus").glob("*.h5"))):
+        seed(f"hdf5_{number}", 11, path.read_bytes())
+    # Other formats are written by trainctl. Without Arrow's library those of Arrow have no seeds.
+    with tempfile.TemporaryDirectory() as scratch:
+        lines = pathlib.Path(scratch) / "t.jsonl"
+        lines.write_text("".join(f'{{"a": {i}, "b": [{i}.5, 2], "c": "x{i % 3}"}}\n' for i in range(20)))
+        written = {}
+        for name, form in {"t.h5": 11, "t.parquet": 9, "t.arrow": 10, "t.feather": 12, "state.json": 14}.items():
+            to = pathlib.Path(scratch) / name.replace("feather", "arrow")
+            done = subprocess.run([options.trainctl, "data", "convert", lines, "-o", to, "--force"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if done.returncode == 0:
+                written[name] = form, to.read_bytes()
+        for name, (form, content) in written.items():
+            if name == "state.json":
+                shard = (pathlib.Path(scratch) / "data-00000-of-00001.arrow").read_bytes()
+                seed(name, form, content.replace(b"data-00000-of-00001.arrow", b"t.arrow"), shard)
+                seed("stream", 10, shard)
+            else:
+                seed(name, form, content)
+
+
+def sound(folder, _):
+    for number, (width, channels, rate) in enumerate([(2, 1, 8000), (1, 2, 16000), (3, 1, 44100)]):
+        with wave.open(str(folder / f"{number}.wav"), "wb") as out:
+            out.setnchannels(channels)
+            out.setsampwidth(width)
+            out.setframerate(rate)
+            out.writeframes(bytes(range(240)))
+    for path in (pathlib.Path(__file__).parent / "corpus").glob("*.flac"):
+        (folder / path.name).write_bytes(path.read_bytes())
 
 
 def main():
@@ -153,7 +188,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--trainctl", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    for make in [tar, npy, csv, idx, tokens, image, safetensors, tokenizer, template, tables]:
+    for make in [tar, npy, csv, idx, tokens, image, safetensors, tokenizer, template, tables, sound]:
         folder = options.folder / f"fuzz_{make.__name__}"
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, options)

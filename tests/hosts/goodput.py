@@ -39,7 +39,7 @@ def fail(host, how):
 
 
 def trained(scene, names, every, how, seconds, chance):
-    """(steps a second, goodput, changes, most steps lost at a failure) of a run with a failure every so many seconds; None: without."""
+    """(steps per second, goodput, changes, most steps lost at a failure) of a run with a failure every so many seconds; None: without."""
     scene.runs += 1
     scene.logs = scene.network.own / f"logs.{scene.runs}"
     scene.output = pathlib.Path(scene.network.folder) / f"output.{scene.runs}"

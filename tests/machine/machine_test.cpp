@@ -21,7 +21,7 @@ KernelSample sample(double flops, double bytes, double seconds) {
   return {{std::log2(flops), std::log2(bytes)}, {.flops = flops, .bytes = bytes}, {seconds}};
 }
 
-/// start 2 us, 1e9 operations and 1e8 bytes a second.
+/// start 2 us, 1e9 operations and 1e8 bytes per second.
 double affine(double flops, double bytes) { return 2e-6 + flops / 1e9 + bytes / 1e8; }
 
 }  // namespace

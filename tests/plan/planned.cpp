@@ -95,7 +95,7 @@ std::string broken_rule(const Planned& planned) {
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     const Layer& layer = graph.layers[l];
     const LayerPlan& chosen = plan.layers[l];
-    if (chosen.factor_axes.size() != layer.factors.size()) return layer.name + ": not one entry a factor";
+    if (chosen.factor_axes.size() != layer.factors.size()) return layer.name + ": not one entry per factor";
     if (chosen.reason.empty()) return layer.name + ": no reason";
     std::set<Axis> used;
     for (size_t f = 0; f < layer.factors.size(); ++f) {

@@ -10,9 +10,11 @@
 #include <parquet/arrow/writer.h>
 #include <parquet/file_reader.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/train/data/tables/arrow_interface.h"
@@ -51,6 +53,67 @@ int guarded(TrainctlArrowError error, F&& run) {
   return 1;
 }
 
+/// A file whose bytes a function of trainctl reads.
+class CalledFile final : public arrow::io::RandomAccessFile {
+ public:
+  CalledFile(const TrainctlArrowBytes& bytes, arrow::MemoryPool* pool) : bytes_(bytes), pool_(pool) {}
+
+  arrow::Status Close() override {
+    is_closed_ = true;
+    return arrow::Status::OK();
+  }
+  bool closed() const override { return is_closed_; }
+  arrow::Result<int64_t> Tell() const override { return at_; }
+  arrow::Result<int64_t> GetSize() override { return bytes_.size; }
+  arrow::Status Seek(int64_t position) override {
+    if (position < 0) return arrow::Status::Invalid("negative position");
+    at_ = position;
+    return arrow::Status::OK();
+  }
+  arrow::Result<int64_t> Read(int64_t count, void* out) override {
+    ARROW_ASSIGN_OR_RAISE(const int64_t got, ReadAt(at_, count, out));
+    at_ += got;
+    return got;
+  }
+  arrow::Result<std::shared_ptr<arrow::Buffer>> Read(int64_t count) override {
+    ARROW_ASSIGN_OR_RAISE(auto buffer, ReadAt(at_, count));
+    at_ += buffer->size();
+    return buffer;
+  }
+  arrow::Result<int64_t> ReadAt(int64_t position, int64_t count, void* out) override {
+    if (position < 0 || count < 0 || position > bytes_.size) return arrow::Status::Invalid("reads outside of the file");
+    count = std::min(count, bytes_.size - position);
+    char text[1024] = "";
+    if (bytes_.read(bytes_.state, position, count, static_cast<uint8_t*>(out), {text, sizeof text}) != 0)
+      return arrow::Status::IOError(text);
+    return count;
+  }
+  arrow::Result<std::shared_ptr<arrow::Buffer>> ReadAt(int64_t position, int64_t count) override {
+    const int64_t most = std::max<int64_t>(bytes_.size - position, 0);
+    ARROW_ASSIGN_OR_RAISE(auto buffer, arrow::AllocateResizableBuffer(std::min(count, most), pool_));
+    ARROW_ASSIGN_OR_RAISE(const int64_t got, ReadAt(position, buffer->size(), buffer->mutable_data()));
+    ARROW_RETURN_NOT_OK(buffer->Resize(got));
+    return std::shared_ptr<arrow::Buffer>(std::move(buffer));
+  }
+
+ private:
+  TrainctlArrowBytes bytes_;
+  arrow::MemoryPool* pool_;
+  int64_t at_ = 0;
+  bool is_closed_ = false;
+};
+
+/// What opens the bytes of a file, each time for one reader.
+struct ShimBytes {
+  TrainctlArrowBytes bytes;
+  arrow::MemoryPool* pool;
+
+  std::shared_ptr<arrow::io::RandomAccessFile> open() const {
+    if (bytes.data == nullptr) return std::make_shared<CalledFile>(bytes, pool);
+    return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(bytes.data, bytes.size));
+  }
+};
+
 class ShimFile {
  public:
   virtual ~ShimFile() = default;
@@ -58,6 +121,7 @@ class ShimFile {
   virtual int64_t groups() const = 0;
   virtual int64_t rows(int64_t group) const = 0;
   virtual std::shared_ptr<arrow::RecordBatch> read(int64_t group, const std::vector<int>& columns) const = 0;
+  virtual void expect(int64_t, const std::vector<int>&) const {}
 };
 
 /// The leaf columns of a top-level field, which readers of row groups count.
@@ -68,7 +132,7 @@ void add_leaves(const parquet::arrow::SchemaField& field, std::vector<int>& leav
 
 class ParquetFile final : public ShimFile {
  public:
-  ParquetFile(std::shared_ptr<arrow::Buffer> data, arrow::MemoryPool* pool) : data_(std::move(data)), pool_(pool) {
+  explicit ParquetFile(ShimBytes bytes) : bytes_(bytes), pool_(bytes.pool) {
     auto reader = open();
     metadata_ = reader->parquet_reader()->metadata();
     require(reader->GetSchema(&schema_));
@@ -95,19 +159,34 @@ class ParquetFile final : public ShimFile {
     return arrow::RecordBatch::Make(arrow::schema(std::move(fields)), batch->num_rows(), std::move(arrays));
   }
 
+  void expect(int64_t group, const std::vector<int>& columns) const override {
+    if (bytes_.bytes.expect == nullptr) return;
+    const auto row_group = metadata_->RowGroup(static_cast<int>(group));
+    for (const int column : columns) {
+      for (const int leaf : leaves_.at(column)) {
+        const auto chunk = row_group->ColumnChunk(leaf);
+        int64_t at = chunk->data_page_offset();
+        if (chunk->has_dictionary_page() && chunk->dictionary_page_offset() > 0)
+          at = std::min(at, chunk->dictionary_page_offset());
+        const int64_t size = std::min(chunk->total_compressed_size(), bytes_.bytes.size - at);
+        if (at >= 0 && size > 0) bytes_.bytes.expect(bytes_.bytes.state, at, size);
+      }
+    }
+  }
+
  private:
   /// Each read has a reader of its own, since readers are not thread-safe. The metadata are parsed once.
   std::unique_ptr<parquet::arrow::FileReader> open() const {
     parquet::arrow::FileReaderBuilder builder;
     parquet::ReaderProperties properties(pool_);
-    require(builder.Open(std::make_shared<arrow::io::BufferReader>(data_), properties, metadata_));
+    require(builder.Open(bytes_.open(), properties, metadata_));
     builder.memory_pool(pool_);
     parquet::ArrowReaderProperties arrow_properties(false);
     builder.properties(arrow_properties);
     return require(builder.Build());
   }
 
-  std::shared_ptr<arrow::Buffer> data_;
+  ShimBytes bytes_;
   arrow::MemoryPool* pool_;
   std::shared_ptr<parquet::FileMetaData> metadata_;
   std::shared_ptr<arrow::Schema> schema_;
@@ -129,7 +208,7 @@ arrow::ipc::IpcReadOptions ipc_options(arrow::MemoryPool* pool) {
 /// Arrow's file format, also Feather 2.
 class IpcFile final : public ShimFile {
  public:
-  IpcFile(std::shared_ptr<arrow::Buffer> data, arrow::MemoryPool* pool) : data_(std::move(data)), pool_(pool) {
+  explicit IpcFile(ShimBytes bytes) : bytes_(bytes) {
     const auto reader = open({});
     schema_ = reader->schema();
     auto counter = schema_->num_fields() > 0 ? open({0}) : nullptr;  // decodes as little as possible
@@ -153,13 +232,12 @@ class IpcFile final : public ShimFile {
 
  private:
   std::shared_ptr<arrow::ipc::RecordBatchFileReader> open(std::vector<int> columns) const {
-    auto options = ipc_options(pool_);
+    auto options = ipc_options(bytes_.pool);
     options.included_fields = std::move(columns);
-    return require(arrow::ipc::RecordBatchFileReader::Open(std::make_shared<arrow::io::BufferReader>(data_), options));
+    return require(arrow::ipc::RecordBatchFileReader::Open(bytes_.open(), options));
   }
 
-  std::shared_ptr<arrow::Buffer> data_;
-  arrow::MemoryPool* pool_;
+  ShimBytes bytes_;
   std::shared_ptr<arrow::Schema> schema_;
   std::vector<int64_t> rows_;
 };
@@ -167,9 +245,8 @@ class IpcFile final : public ShimFile {
 /// Arrow's stream format, as Hugging Face datasets write it. The batches refer to the file's bytes.
 class IpcStream final : public ShimFile {
  public:
-  IpcStream(const std::shared_ptr<arrow::Buffer>& data, arrow::MemoryPool* pool) {
-    auto reader = require(
-        arrow::ipc::RecordBatchStreamReader::Open(std::make_shared<arrow::io::BufferReader>(data), ipc_options(pool)));
+  explicit IpcStream(ShimBytes bytes) {
+    auto reader = require(arrow::ipc::RecordBatchStreamReader::Open(bytes.open(), ipc_options(bytes.pool)));
     schema_ = reader->schema();
     for (;;) {
       std::shared_ptr<arrow::RecordBatch> batch;
@@ -196,24 +273,22 @@ struct OpenFile {
   std::unique_ptr<ShimFile> file;
 };
 
-bool begins_with(const uint8_t* data, int64_t size, const char* magic) {
-  const size_t count = std::strlen(magic);
-  return size >= static_cast<int64_t>(count) && std::memcmp(data, magic, count) == 0;
-}
-
-void* open_file(const uint8_t* data, int64_t size, int64_t most_bytes, TrainctlArrowError error) {
+void* open_file(const TrainctlArrowBytes* from, int64_t most_bytes, TrainctlArrowError error) {
   auto open = std::make_unique<OpenFile>();
   const int failed = guarded(error, [&] {
     open->pool = std::make_unique<arrow::CappedMemoryPool>(arrow::default_memory_pool(), most_bytes);
-    auto bytes = std::make_shared<arrow::Buffer>(data, size);
-    if (begins_with(data, size, "PAR1") || begins_with(data, size, "PARE"))
-      open->file = std::make_unique<ParquetFile>(std::move(bytes), open->pool.get());
-    else if (begins_with(data, size, "ARROW1"))
-      open->file = std::make_unique<IpcFile>(std::move(bytes), open->pool.get());
-    else if (begins_with(data, size, "FEA1"))
+    const ShimBytes bytes{*from, open->pool.get()};
+    char magic[8] = "";
+    (void)require(bytes.open()->ReadAt(0, 6, magic));
+    const std::string_view begin(magic);
+    if (begin.starts_with("PAR1") || begin.starts_with("PARE"))
+      open->file = std::make_unique<ParquetFile>(bytes);
+    else if (begin.starts_with("ARROW1"))
+      open->file = std::make_unique<IpcFile>(bytes);
+    else if (begin.starts_with("FEA1"))
       throw std::runtime_error("is Feather 1, which Arrow no longer reads; write it as Feather 2");
     else
-      open->file = std::make_unique<IpcStream>(bytes, open->pool.get());
+      open->file = std::make_unique<IpcStream>(bytes);
   });
   return failed != 0 ? nullptr : open.release();
 }
@@ -222,6 +297,11 @@ ShimFile& file_of(void* file) { return *static_cast<OpenFile*>(file)->file; }
 
 int read_schema(void* file, ArrowSchema* out, TrainctlArrowError error) {
   return guarded(error, [&] { require(arrow::ExportSchema(*file_of(file).schema(), out)); });
+}
+
+/// A failure shows when the group is read.
+void expect_group(void* file, int64_t group, const int32_t* columns, int32_t count) {
+  (void)guarded({nullptr, 0}, [&] { file_of(file).expect(group, std::vector<int>(columns, columns + count)); });
 }
 
 int read_group(void* file, int64_t group, const int32_t* columns, int32_t count, ArrowArray* out,
@@ -243,13 +323,14 @@ struct Writer {
   std::shared_ptr<arrow::ipc::RecordBatchWriter> ipc;
 };
 
-void* create_file(const char* path, int is_arrow, ArrowSchema* schema, TrainctlArrowError error) {
+void* create_file(const char* path, TrainctlArrowForm form, ArrowSchema* schema, TrainctlArrowError error) {
   auto writer = std::make_unique<Writer>();
   const int failed = guarded(error, [&] {
     writer->schema = require(arrow::ImportSchema(schema));
     writer->out = require(arrow::io::FileOutputStream::Open(path));
-    if (is_arrow != 0) {
-      writer->ipc = require(arrow::ipc::MakeFileWriter(writer->out, writer->schema));
+    if (form != kArrowParquet) {
+      writer->ipc = require(form == kArrowIpcFile ? arrow::ipc::MakeFileWriter(writer->out, writer->schema)
+                                                  : arrow::ipc::MakeStreamWriter(writer->out, writer->schema));
       return;
     }
     parquet::WriterProperties::Builder properties;
@@ -291,6 +372,7 @@ extern "C" __attribute__((visibility("default"))) const TrainctlArrow* trainctl_
       [](void* file, int64_t group) { return file_of(file).rows(group); },
       read_schema,
       read_group,
+      expect_group,
       create_file,
       write_batch,
       finish_file,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "engine/graph/f16.h"
 #include "tools/cuda_emulator/decoder.h"
 #include "tools/cuda_emulator/lanes.h"
 
@@ -22,6 +23,12 @@ struct FromBf16 {
 };
 struct ToBf16 {
   uint16_t operator()(float v) const { return bf16_of(v); }
+};
+struct FromF16 {
+  float operator()(uint16_t v) const { return from_f16(v); }
+};
+struct ToF16 {
+  uint16_t operator()(float v) const { return to_f16(v); }
 };
 struct ToBf16Pair {
   uint32_t operator()(float high, float low) const { return static_cast<uint32_t>(bf16_of(high)) << 16 | bf16_of(low); }
@@ -213,6 +220,13 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     in.run = widens    ? unary<float, uint16_t, FromBf16>
              : narrows ? unary<uint16_t, float, ToBf16>
                        : unary<float, float, Saturate>;
+    return true;
+  }
+  if (s.opcode == "cvt.f32.f16" || s.opcode == "cvt.rn.f16.f32") {
+    const bool widens = from == "f16";
+    in.to[0] = d.target(s.arguments.at(0), widens ? 4 : 2);
+    in.from[0] = d.source(s.arguments.at(1), widens ? 2 : 4);
+    in.run = widens ? unary<float, uint16_t, FromF16> : unary<uint16_t, float, ToF16>;
     return true;
   }
   if (s.opcode == "cvt.rn.bf16x2.f32") {

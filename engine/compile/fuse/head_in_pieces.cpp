@@ -22,8 +22,8 @@ namespace {
 
 /// Which dim holds the rows, and how many there are.
 struct Rows {
-  Shape leading;     ///< up to and with that dim
-  int64_t unit = 1;  ///< pieces begin at multiples of it: what begins at a multiple of 64 bytes in all tensors
+  Shape leading;     ///< the dims up to and including that one
+  int64_t unit = 1;  ///< pieces begin at multiples of it, so that they begin at multiples of 64 bytes in all tensors
   int64_t pieces(int64_t most) const { return std::min(most, units()); }
   /// No piece is larger than the first, so that each fits in the memory of the one before.
   int64_t first_of(int64_t piece, int64_t pieces) const {
@@ -44,7 +44,7 @@ struct Rows {
   }
 };
 
-/// The instructions from the product on that touch what exists only in pieces, and those tensors.
+/// The tensors that exist only in pieces, and the instructions from the product on that read or write them.
 struct Head {
   Rows rows;
   std::vector<size_t> members;  ///< ascending, the product first
@@ -67,7 +67,7 @@ class HeadSearch {
     head_.inner = {c.code[product].outputs[0]};
   }
 
-  /// Empty if something reads the prediction or its gradient whole.
+  /// Empty if some instruction needs the whole prediction or its whole gradient at once.
   std::optional<Head> find() {
     const size_t product = head_.members[0];
     if (!is_row_by_row(c_.code[product]) || c_.code[product].code.outputs[0].accumulate) return std::nullopt;

@@ -12,6 +12,8 @@
 //
 //   ulysses  each rank has all rows of some heads, so nothing is exchanged here
 //
+// The gradient of a bias of the scores gathers k and v for every method.
+//
 // Kernels know rows by position. If rows are stored in the order of ranks (ops/row_order.h), whole sequences are
 // reordered, and a rank's own rows are pieces, of which each has a call of its own:
 //
@@ -32,7 +34,8 @@ class KeyGather : public KeyExchange {
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       const bool is_logs = is_grad() && i == logs_at();  // kept by position
       const bool are_sinks = has_sinks() && i + 1 == node_.inputs.size();
-      inputs.push_back(is_logs || are_sinks ? own(i) : reordered(own(i)));
+      const bool is_bias = has_bias() && i == bias_at();  // by position, as a network with one stores its rows
+      inputs.push_back(is_logs || are_sinks || is_bias ? own(i) : reordered(own(i)));
     }
     std::vector<View> results, outputs;
     for (size_t o = 0; o < node_.outputs.size(); ++o) {
@@ -51,6 +54,7 @@ class KeyGather : public KeyExchange {
     const KeyBlock keys{gathered(k_at()), gathered(v_at())};
     const std::vector<View> whole_mask = mask();
     const Queries all = queries();
+    if (is_bias_grad()) return gather_bias_grad(all, keys, whole_mask);
     is_grad() ? gather_grad(all, keys, whole_mask) : gather_forward(all, keys, whole_mask);
   }
 
@@ -81,6 +85,13 @@ class KeyGather : public KeyExchange {
     scatter(2, reordered(sums.v, true));
   }
 
+  /// Rows are by position. Each rank has the terms of its rows, and 0 for others.
+  void gather_bias_grad(const Queries& all, const KeyBlock& keys, const std::vector<View>& whole_mask) {
+    const View dbias = new_output(0);
+    call("", attrs_, all, 0, keys, whole_mask, {dbias});
+    keep(0, dbias);
+  }
+
   /// The layout of this rank's terms of the gradients of all keys.
   LayoutId of_all_rows(size_t output) {
     Layout layout = l_.layout(with_whole_rows(l_.node_outputs[id_][output]));
@@ -102,7 +113,9 @@ class KeyGather : public KeyExchange {
 void exchange_keys(Lowering& l, NodeId node) {
   const bool whole_sequences = exchange_axes(l.c.graph, l.c.plan, l.c.graph.nodes[static_cast<size_t>(node)]).empty();
   if (whole_sequences) return KeyGather(l, node).whole_sequences();
-  l.c.plan.context_method == ContextMethod::ring ? pass_keys_around(l, node) : KeyGather(l, node).gather();
+  const bool is_ring = l.c.plan.context_method == ContextMethod::ring &&
+                       !computes_score_bias_grad(l.c.graph.nodes[static_cast<size_t>(node)]);
+  is_ring ? pass_keys_around(l, node) : KeyGather(l, node).gather();
 }
 
 }  // namespace trainctl

@@ -9,6 +9,7 @@
 #include "engine/compile/lower/lowering.h"
 #include "engine/compile/rank_classes.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/attention/sinks.h"
 #include "engine/ops/named_ops.h"
 #include "engine/ops/op_def.h"
@@ -25,6 +26,9 @@ struct KeyBlock {
   View k, v;
 };
 
+/// The node computes the gradient of a bias of attention's scores.
+inline bool computes_score_bias_grad(const Node& node) { return &get_op(node.op) == &attention_score_bias_grad_op; }
+
 class KeyExchange {
  public:
   KeyExchange(Lowering& l, NodeId id)
@@ -35,15 +39,18 @@ class KeyExchange {
     rows_ = l.c.graph.tensors[node_.inputs[q_at()]].shape[kRowDim];
     order_ = RowOrder::of(attrs_, rows_);
     for (const char* name : {kRowOrder, kRowGroups}) attrs_.erase(name);
-    const size_t others = is_grad() ? 3 : has_sinks() ? 1 : 0;  // dy, out and logs
-    has_mask_ = node_.inputs.size() - others == 4;
+    const size_t others = is_grad() ? 3 : 0;  // dy, out and logs
+    has_mask_ = node_.inputs.size() - others - extra_inputs(node_.attrs) == 4;
   }
 
  protected:
   // ---- operands
 
   bool is_grad() const { return node_.phase == Phase::backward; }
+  bool is_bias_grad() const { return computes_score_bias_grad(node_); }
   bool has_sinks() const { return node_.attrs.flag(kSinks); }
+  bool has_bias() const { return node_.attrs.has(kScoreBias); }
+  size_t bias_at() const { return v_at() + (has_mask_ ? 2 : 1); }
   bool is_ordered() const { return order_.piece > 0; }
   size_t q_at() const { return is_grad() ? 1 : 0; }
   size_t k_at() const { return q_at() + 1; }
@@ -166,6 +173,7 @@ class KeyExchange {
     if (is_grad()) inputs.push_back(queries.dy[piece]);
     inputs.insert(inputs.end(), {queries.q[piece], keys.k, keys.v});
     inputs.insert(inputs.end(), mask.begin(), mask.end());
+    if (has_bias()) inputs.push_back(own(bias_at()));  // it has all rows and keys, by position
     if (attrs.flag(kSinks)) inputs.push_back(own(node_.inputs.size() - 1));
     if (is_grad()) inputs.insert(inputs.end(), {queries.out[piece], queries.logs[piece]});
     l_.emit_kernel(node_.name + suffix, kernel_, attrs, std::move(inputs), std::move(outputs));

@@ -153,7 +153,7 @@ class KeyRing : public KeyExchange {
     Attrs attrs = attrs_of(sees);
     if (!sum.parts.empty()) attrs.erase(kSinks);  // the first part has them
     // If only positions decide, each row sees a key of each of its pairs, except those at the edge of a window.
-    const bool may_see_none = has_mask_ || (sees == Sight::some && attrs_.integer("window", 0) > 0);
+    const bool may_see_none = has_mask_ || has_bias() || (sees == Sight::some && attrs_.integer("window", 0) > 0);
     const bool is_only = is_last && sum.parts.empty();
     if (may_see_none && !is_only) attrs.set(kPartOfKeys, true);
     std::vector<View> made = {out, logs};

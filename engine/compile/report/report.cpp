@@ -439,7 +439,9 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   const std::vector<double> flops = layer_flops(graph, plan);
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i, flops[i]));
   const size_t narrow = spec.fp8 ? mark_narrow_layers(graph, classes, layers) : 0;
-  const Pipeline pipeline = plan.pipeline(graph.loss >= 0);
+  Pipeline pipeline = plan.pipeline(graph.loss >= 0);
+  if (plan.divides_micro_batches())  // of the rank with the most
+    pipeline.micro_batches = *std::max_element(plan.rank_micro_batches.begin(), plan.rank_micro_batches.end());
   const TaskTimes times = task_times(pipeline);
   GroupTable table(classes);
   Json redistributions = redistributions_json(classes, table);
@@ -481,12 +483,19 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   add_servers(report, spec, plan, classes);
+  if (plan.divides_micro_batches()) report["rank_micro_batches"] = plan.rank_micro_batches;
   if (plan.hybrid()) report["local_shards"] = local_shards_report(graph, plan, spec.parallel.full_batch);
   if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
     report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
     report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
                                           format_bytes(tokens.expected), format_bytes(tokens.most)));
   }
+  if (plan.numerics.optimizer.scales_loss && graph.trains())
+    report["loss_scale"] = {{"initial", spec.fp16->initial_scale},
+                            {"growth_factor", spec.fp16->growth_factor},
+                            {"backoff_factor", spec.fp16->backoff_factor},
+                            {"growth_interval", spec.fp16->growth_interval},
+                            {"min", spec.fp16->min_scale}};
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

@@ -7,7 +7,8 @@
 // sees keys 0 .. i, with attr window: N only i - N + 1 .. i. With attr softcap a score x becomes softcap * tanh(x /
 // softcap). Outputs: out [b, t, (g, r, e)], and for the backward pass the log of each row's sum of exponentials, [b, g,
 // r, t]. A row that sees no key is 0, and so is its log. With attr exchanges_keys the ranks that share the rows
-// exchange keys and values (key_exchange.h). With attr sinks another last input adds a term to each sum (sinks.h).
+// exchange keys and values (key_exchange.h). With attr sinks another last input adds a term to each sum (sinks.h), and
+// with attr score_bias an input before it is added to the scores; alibi and dropout: score_terms.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/attention/sinks.h"
 #include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
@@ -33,13 +35,15 @@ extern const OpDef attention_sinks_grad_op;  // attention_sinks.cpp
 namespace {
 
 constexpr int64_t kMostHeadDim = 256;
+/// The cost of a score with terms, in exponentials: a bias or a random number takes about as long as one.
+constexpr double kCostWithTerms = 2;
 
 bool is_packed(Infos in) { return in.size() <= 2; }
 bool has_mask(Infos in) { return in.size() % 2 == 0; }
 bool reads_documents(const Attrs& attrs) { return attrs.text("mask") == "documents"; }
 bool side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads") == "qkv"; }
 
-/// Checks the inputs without the sinks, and returns the sizes.
+/// Checks the inputs without those behind the mask, and returns the sizes.
 AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   expect_inputs(op, in, 1, 4);
   const bool packed = is_packed(in);
@@ -114,7 +118,7 @@ RuleText rule_with_exchange(Infos in, const Attrs& attrs) {
   return with_heads(std::move(rule), size.g, false);
 }
 
-RuleText rule_without_sinks(Infos in, const Attrs& attrs) {
+RuleText rule_without_extras(Infos in, const Attrs& attrs) {
   if (attrs.flag(kExchangesKeys)) return rule_with_exchange(in, attrs);
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
@@ -137,26 +141,34 @@ RuleText rule_without_sinks(Infos in, const Attrs& attrs) {
 }
 
 RuleText attention_rule(Infos in, const Attrs& attrs) {
-  RuleText rule = rule_without_sinks(without_sinks(in, attrs), attrs);
+  RuleText rule = rule_without_extras(without_extras(in, attrs), attrs);
+  if (attrs.has(kScoreBias)) add_score_bias(rule, without_sinks(in, attrs).back(), attrs, side_by_side(attrs));
   if (attrs.flag(kSinks)) add_sinks(rule, side_by_side(attrs));
   return rule;
 }
 
-/// (dy, inputs, out, logs) -> the gradient of each input but the mask
+/// (dy, inputs, out, logs) -> the gradient of each input but the mask; those of the bias and of sinks have nodes of
+/// their own.
 void attention_backward(GradBuilder& g) {
   Attrs attrs = g.attrs();
   const bool has_sinks = attrs.flag(kSinks);
-  const int count = g.num_inputs() - (has_sinks ? 1 : 0);
+  const int count = g.num_inputs() - (has_sinks ? 1 : 0);  // with the bias
+  const bool has_bias = attrs.has(kScoreBias);
   attrs.erase(kSinks);
   std::vector<TensorId> inputs = {g.out_grad()};
   for (int i = 0; i < count; ++i) inputs.push_back(g.in(i));
   inputs.push_back(g.out(0));
   inputs.push_back(g.out(1));
-  const std::vector<int> which = count <= 2 ? std::vector<int>{0} : std::vector<int>{0, 1, 2};
+  const std::vector<int> which = count - (has_bias ? 1 : 0) <= 2 ? std::vector<int>{0} : std::vector<int>{0, 1, 2};
   if (has_sinks) {
     Attrs of_sinks;
     if (attrs.has(kRowOrder)) of_sinks.set(kRowOrder, attrs.integer(kRowOrder));
     g.set_in_grad(count, attention_sinks_grad_op.name, {g.out_grad(), g.out(0), g.out(1), g.in(count)}, of_sinks);
+  }
+  if (has_bias) {
+    Attrs of_bias = attrs;
+    if (!g.is_parameter(g.in(count - 1))) of_bias.set(kBiasIsActivation, true);
+    g.set_in_grad(count - 1, attention_score_bias_grad_op.name, inputs, std::move(of_bias));
   }
   g.set_in_grads(which, "attention_grad", std::move(inputs), std::move(attrs));
 }
@@ -181,7 +193,7 @@ struct Products {
 };
 
 Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, const Products& products) {
-  const AttentionSize size = size_of("attention", without_sinks(in, attrs), attrs);
+  const AttentionSize size = size_of("attention", without_extras(in, attrs), attrs);
   Cost cost = traffic_cost(operands_in, out, 0);
   const double scores = static_cast<double>(size.b * size.g * size.r) * static_cast<double>(size.t * size.s);
   const double seen = scores * seen_part(size, attrs);
@@ -189,6 +201,7 @@ Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, const P
       seen *
       (2.0 * (products.of_keys * static_cast<double>(size.d) + products.of_values * static_cast<double>(size.e)) + 8.0);
   cost.exponentials = seen * products.matrices;
+  if (has_score_terms(attrs)) cost.exponentials *= kCostWithTerms;
   return cost;
 }
 
@@ -197,7 +210,7 @@ Infos forward_inputs(Infos in) { return in.subspan(1, in.size() - 3); }
 
 void expect_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 4 && in.size() <= 7,
+  expect(in.size() >= 4 && in.size() <= 8,
          "it expects dy, the inputs of attention, its output and the logs of the "
          "rows");
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
@@ -225,13 +238,12 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
 }
 
 Attrs optional_attrs() {
-  return {{"packing", std::string("heads")},
-          {"window", int64_t{256}},
-          {"softcap", 50.0},
-          {kExchangesKeys, true},
-          {kPartOfKeys, true},
-          {kRowOrder, int64_t{4}},
-          {kRowGroups, int64_t{2}}};
+  return {{kAlibi, true},           {kScoreBias, std::string("hrk")},
+          {kScoreDropout, 0.1},     {kScoreDropoutKey, int64_t{1}},
+          {"batch", Ints{4, 0, 1}}, {"packing", std::string("heads")},
+          {"window", int64_t{256}}, {"softcap", 50.0},
+          {kExchangesKeys, true},   {kPartOfKeys, true},
+          {kRowOrder, int64_t{4}},  {kRowGroups, int64_t{2}}};
 }
 Attrs optional_forward_attrs() {
   Attrs attrs = optional_attrs();
@@ -240,46 +252,6 @@ Attrs optional_forward_attrs() {
 }
 Attrs example_attention() {
   return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}};
-}
-
-/// q, k and v of the layer's packed input, as three tensors.
-std::vector<TensorId> unpacked(LayerContext& layer, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-  const Shape x = layer.shape();
-  const int64_t group = heads / kv_heads;
-  TensorId packed = layer.inputs[0];
-  Ints sizes = {heads * head_dim, kv_heads * head_dim, kv_heads * head_dim};
-  const bool by_heads = !side_by_side(layer.attrs) && kv_heads > 1;
-  const auto reshaped = [&](TensorId tensor, Shape shape, const char* suffix) {
-    return layer.builder.emit("reshape", {tensor}, {{"shape", std::move(shape)}}, suffix)[0];
-  };
-  if (by_heads) {
-    packed = reshaped(packed, {x[0], x[1], kv_heads, (group + 2) * head_dim}, "heads");
-    sizes = {group * head_dim, head_dim, head_dim};
-  }
-  const int64_t dim = by_heads ? 3 : 2;
-  std::vector<TensorId> parts =
-      layer.builder.emit("split", {packed}, {{"dim", dim}, {"sizes", sizes}, {"whole", true}}, "parts");
-  for (size_t i = 0; i < parts.size() && by_heads; ++i) {
-    static constexpr const char* kNames[] = {"q", "k", "v"};
-    parts[i] = reshaped(parts[i], {x[0], x[1], kv_heads * sizes[i]}, kNames[i]);
-  }
-  return parts;
-}
-
-/// The inputs if ranks may share the rows: q, k, v(, mask).
-std::vector<TensorId> exchanging_inputs(LayerContext& layer, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-  if (layer.inputs.size() > 2) return layer.inputs;
-  std::vector<TensorId> inputs = unpacked(layer, heads, kv_heads, head_dim);
-  inputs.insert(inputs.end(), layer.inputs.begin() + 1, layer.inputs.end());
-  return inputs;
-}
-
-/// Adds the sinks of the layer, if it has them.
-std::vector<TensorId> with_sinks(LayerContext& layer, std::vector<TensorId> inputs, int64_t heads, Attrs& attrs) {
-  if (!layer.attrs.flag("sinks")) return inputs;
-  attrs.set(kSinks, true);
-  inputs.push_back(layer.builder.parameter("sinks", {heads}, constant_init(0)));
-  return inputs;
 }
 
 }  // namespace
@@ -318,8 +290,11 @@ extern const OpDef attention_op = {
     .name = "attention",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       const Infos all = in;
-      in = without_sinks(in, attrs);
+      in = without_extras(in, attrs);
       const AttentionSize a = size_of("attention", in, attrs);
+      const double p = attrs.number(kScoreDropout, 0);
+      if (!(p >= 0 && p < 1)) shape_error(fmt::format("attention: dropout is {}, expected 0 <= dropout < 1", p));
+      if (attrs.has(kScoreBias)) expect_score_bias(without_sinks(all, attrs).back(), attrs, {a.b, a.heads(), a.t, a.s});
       if (attrs.flag(kSinks)) expect_shape("attention", "the input of sinks", all.back(), {a.heads()});
       if (reads_documents(attrs) && (!has_mask(in) || in.back().dtype != DType::i32 || a.t != a.s))
         shape_error(fmt::format(
@@ -336,20 +311,21 @@ extern const OpDef attention_op = {
                .example =
                    [] {
                      return KernelExample{
-                         .what = "out, log of sums; packed q, k and v, or three inputs(, mask)(, sinks)",
+                         .what = "out, log of sums; packed q, k and v, or three inputs(, mask)(, bias)(, sinks)",
                          .inputs = {{{4, 1024, 2304}}},
                          .attrs = example_attention(),
                          .optional = optional_forward_attrs()};
                    }},
+    .training_attr = kScoreDropout,
     .in_generation = InGeneration::reads_caches,
 };
 
 /// (dy, inputs, out, logs) -> dx, or dq, dk, dv
 extern const OpDef attention_grad_op = {
     .name = "attention_grad",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("attention_grad", in, 4, 7);
-      if (is_packed(forward_inputs(in))) return {in[1]};
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("attention_grad", in, 4, 8);
+      if (is_packed(without_extras(forward_inputs(in), attrs))) return {in[1]};
       return {in[1], in[2], in[3]};
     },
     .kernel = {.name = "attention_grad",
@@ -370,104 +346,12 @@ extern const OpDef attention_grad_op = {
                    }},
 };
 
-extern const LayerDef attention_layer = {
-    .name = "attention",
-    .doc =
-        "Softmax attention of q, k and v, packed in one input or given as three; an additional last input is a mask. "
-        "Of "
-        "three inputs, the heads of v may have another size than those of q and k; the output's heads have the size of "
-        "v's.",
-    .fields =
-        {integer("heads", "Number of query heads.").required().at_least(1).at_most(kMaxSize),
-         integer("kv_heads",
-                 "Number of key and value heads (grouped-query attention); must divide heads; default: "
-                 "heads.")
-             .at_least(1)
-             .at_most(kMaxSize),
-         flag("causal", false, "Row i attends only to rows 0 to i."),
-         integer("window",
-                 "Sliding window: row i attends only to rows i - window + 1 to i; requires causal; 0: to all rows.")
-             .defaults(int64_t{0})
-             .at_least(0)
-             .at_most(kMaxSize),
-         number("softcap", "A score x becomes softcap * tanh(x / softcap), before the mask (Gemma 2); 0: no softcap.")
-             .defaults(0.0)
-             .at_least(0),
-         text(
-             "mask",
-             "Meaning of an additional last input. keys: keys where it is 0 are left out; documents: i32, the index of "
-             "the first row of each row's document, and rows attend only to rows of their document.")
-             .one_of({"keys", "documents"})
-             .defaults(std::string("keys")),
-         number("scale", "Factor of the scores; default: 1 / sqrt(features per head).").above(0),
-         flag("sinks", false,
-              "Each query head has a trained number s, the weight NAME.sinks [heads], and e^s is added to the sum of "
-              "exponentials by which its weights are divided (gpt-oss). Its initial value is 0."),
-         text("packing",
-              "Layout of a packed input. heads: for each kv head its query heads, k and v; can be cut by heads. qkv: "
-              "all heads of q, then k, then v, as in GPT-2.")
-             .one_of({"heads", "qkv"})
-             .defaults(std::string("heads"))},
-    .min_inputs = 1,
-    .max_inputs = 4,
-    .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {
-      const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
-      if (kv_heads >= 1 && heads % kv_heads != 0)
-        return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", heads, kv_heads), ""}};
-      if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
-        return {{"window", "a window requires causal: true", "add causal: true, or remove window"}};
-      return {};
-    },
-    .emit =
-        [](LayerContext& layer) {
-          const int64_t heads = layer.attrs.integer("heads"), kv_heads = layer.attrs.integer("kv_heads", heads);
-          const bool packed = layer.inputs.size() <= 2;
-          const int64_t features = layer.shape().back(), parts = packed ? heads + 2 * kv_heads : heads;
-          if (features % parts != 0)
-            throw ShapeError(fmt::format("attention: the {} features of {} cannot be divided into {} heads of the "
-                                         "same size",
-                                         features, to_string(layer.shape()), parts),
-                             "heads");
-          const int64_t head_dim = features / parts;
-          if (!packed && layer.shape(1).back() != kv_heads * head_dim)
-            throw ShapeError(fmt::format("attention: the keys are {}, expected {} kv heads of {} features",
-                                         to_string(layer.shape(1)), kv_heads, head_dim),
-                             "heads");
-          if (!packed && layer.shape(2).back() % kv_heads != 0)
-            throw ShapeError(fmt::format("attention: the values are {}, whose features cannot be divided into {} kv "
-                                         "heads",
-                                         to_string(layer.shape(2)), kv_heads),
-                             "heads");
-          Attrs attrs{{"head_dim", head_dim},
-                      {"causal", layer.attrs.flag("causal")},
-                      {"scale", layer.attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(head_dim)))}};
-          // A window of all rows, and fields that have no effect, leave the op as it is without them.
-          const int64_t window = layer.attrs.integer("window");
-          if (window > 0 && layer.shape().size() == 3 && window < layer.shape()[1]) attrs.set("window", window);
-          if (layer.attrs.number("softcap") > 0) attrs.set("softcap", layer.attrs.number("softcap"));
-          if (reads_documents(layer.attrs)) attrs.set("mask", std::string("documents"));
-          const bool own_rows = layer.shape().size() == 3 &&
-                                (packed || (layer.shape(1).size() == 3 && layer.shape(1)[1] == layer.shape()[1]));
-          if (layer.context > 1 && own_rows && head_dim > 1) {
-            attrs.set(kExchangesKeys, true);
-            if (packed) attrs.set("packing", layer.attrs.text("packing"));
-            if (layer.row_order > 1) attrs.set(kRowOrder, int64_t{layer.row_order});
-            std::vector<TensorId> inputs =
-                with_sinks(layer, exchanging_inputs(layer, heads, kv_heads, head_dim), heads, attrs);
-            return layer.builder.emit("attention", std::move(inputs), std::move(attrs))[0];
-          }
-          if (packed) {
-            attrs.set("group", heads / kv_heads);
-            attrs.set("packing", layer.attrs.text("packing"));
-          }
-          std::vector<TensorId> inputs = with_sinks(layer, layer.inputs, heads, attrs);
-          return layer.builder.emit("attention", std::move(inputs), std::move(attrs))[0];
-        },
-};
+extern const LayerDef attention_layer;  // attention_layer.cpp
 
-extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op, &attention_sinks_grad_op},
-                                          .kernels = {&attention_merge_kernel, &reorder_rows_kernel},
-                                          .layers = {&attention_layer},
-                                          .profile_part = "attention"};
+extern const OpFamily attention_family = {
+    .ops = {&attention_op, &attention_grad_op, &attention_sinks_grad_op, &attention_score_bias_grad_op},
+    .kernels = {&attention_merge_kernel, &reorder_rows_kernel},
+    .layers = {&attention_layer},
+    .profile_part = "attention"};
 
 }  // namespace trainctl

@@ -1,159 +1,12 @@
 // Cases of attention: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include <cmath>
 
-#include "engine/ops/attention/key_exchange.h"
-#include "engine/ops/attention/sinks.h"
-#include "engine/ops/row_order.h"
-#include "tests/op_cases/op_cases.h"
+#include "tests/op_cases/naive_attention.h"
 
 namespace trainctl {
 namespace {
 
-using namespace naive;
-
-/// The features of each head by index, wherever the inputs have them.
-struct NaiveHeads {
-  const Inputs& in;
-  int64_t t, s, g, r, d, e;  ///< e: features of a head of values
-  int64_t window;
-  bool packed, side_by_side, documents, has_sinks;
-  size_t count;  ///< inputs without the sinks
-
-  NaiveHeads(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
-    has_sinks = attrs.flag(kSinks);
-    count = in.size() - (has_sinks ? 1 : 0);
-    packed = count <= 2;
-    documents = attrs.text("mask") == "documents";
-    window = attrs.integer("window", 0);
-    side_by_side = attrs.text("packing", "heads") == "qkv";
-    t = in[0].shape[1];
-    s = packed ? t : in[1].shape[1];
-    r = packed ? attrs.integer("group", 1) : in[0].shape[2] / in[1].shape[2];
-    g = packed ? in[0].shape[2] / d / (r + 2) : in[1].shape[2] / d;
-    e = packed ? d : in[2].shape[2] / g;
-  }
-
-  double q(int64_t b, int64_t i, int64_t head, int64_t feature) const {
-    const int64_t block = packed && !side_by_side ? head / r * (r + 2) + head % r : head;
-    return of(0, b, i, block * d + feature);
-  }
-  double k(int64_t b, int64_t j, int64_t head, int64_t feature) const { return key(1, b, j, head / r, feature); }
-  double v(int64_t b, int64_t j, int64_t head, int64_t feature) const { return key(2, b, j, head / r, feature); }
-  bool sees(int64_t b, int64_t i, int64_t j, bool causal) const {
-    if (causal && j > i) return false;
-    if (window > 0 && i - j >= window) return false;
-    if (documents) {
-      const double own = in[count - 1].values[b * s + i];
-      return in[count - 1].values[b * s + j] == own && static_cast<double>(j) >= own;
-    }
-    return count % 2 == 1 || in[count - 1].values[b * s + j] != 0;
-  }
-
- private:
-  double of(size_t input, int64_t b, int64_t row, int64_t feature) const {
-    const Shape& shape = in[input].shape;
-    return in[input].values[(b * shape[1] + row) * shape[2] + feature];
-  }
-  /// which: 1 of the keys, 2 of the values
-  double key(int64_t which, int64_t b, int64_t j, int64_t head, int64_t feature) const {
-    if (!packed) return of(static_cast<size_t>(which), b, j, head * (which == 1 ? d : e) + feature);
-    const int64_t block = side_by_side ? g * r + (which - 1) * g + head : head * (r + 2) + r + which - 1;
-    return of(0, b, j, block * d + feature);
-  }
-};
-
-Outputs attention(const Inputs& in, const Attrs& attrs) {
-  const NaiveHeads n(in, attrs);
-  const int64_t batch = in[0].shape[0], heads = n.g * n.r;
-  const bool causal = attrs.flag("causal");
-  const double scale = attrs.number("scale", 1.0), softcap = attrs.number("softcap", 0);
-  Outputs out{zeros({batch, n.t, heads * n.e}), zeros({batch, n.g, n.r, n.t})};
-  std::vector<double> p(n.s);
-  for (int64_t b = 0; b < batch; ++b) {
-    for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t i = 0; i < n.t; ++i) {
-        const double sink = n.has_sinks ? in.back().values[h] : -INFINITY;
-        double top = sink, total = 0;
-        for (int64_t j = 0; j < n.s; ++j) {
-          p[j] = 0;
-          for (int64_t e = 0; e < n.d; ++e) p[j] += scale * n.q(b, i, h, e) * n.k(b, j, h, e);
-          if (softcap > 0) p[j] = softcap * std::tanh(p[j] / softcap);
-          if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
-        }
-        for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
-        if (n.has_sinks) total += std::exp(sink - top);
-        if (total == 0 && attrs.flag(kPartOfKeys)) out[1].values[(b * heads + h) * n.t + i] = kNoKeys;
-        if (total == 0) continue;
-        out[1].values[(b * heads + h) * n.t + i] = top + std::log(total);
-        for (int64_t j = 0; j < n.s; ++j) {
-          for (int64_t e = 0; e < n.e; ++e)
-            out[0].values[((b * n.t + i) * heads + h) * n.e + e] += p[j] / total * n.v(b, j, h, e);
-        }
-      }
-    }
-  }
-  return out;
-}
-
-/// dy, out, logs, sinks; dy and out are in the order of ranks.
-Outputs sinks_grad(const NaiveCall& call) {
-  const Shape& shape = call.in[0].shape;
-  const int64_t heads = call.in[3].shape[0], t = shape[1], e = shape[2] / heads;
-  const RowOrder order = RowOrder::of(call.attrs, t);
-  Outputs out{zeros({heads})};
-  for (int64_t row = 0; row < shape[0] * t; ++row)
-    for (int64_t h = 0; h < heads; ++h) {
-      double dot = 0;
-      for (int64_t i = (row * heads + h) * e; i < (row * heads + h + 1) * e; ++i)
-        dot += call.in[0].values[i] * call.in[1].values[i];
-      const double log = call.in[2].values[(row / t * heads + h) * t + order.position(row % t)];
-      out[0].values[h] -= std::exp(call.in[3].values[h] - log) * dot;
-    }
-  return out;
-}
-
-Outputs attention_call(const NaiveCall& call) { return attention(call.in, call.attrs); }
-
-/// out, logs of two blocks of keys.
-Outputs merged(const NaiveCall& call) {
-  const Shape& logs = call.in[1].shape;
-  const int64_t heads = logs[1] * logs[2], t = logs[3], e = call.in[0].shape[2] / heads;
-  Outputs out{zeros(call.in[0].shape), zeros(logs)};
-  for (int64_t row = 0; row < logs[0] * heads * t; ++row) {
-    const double a = call.in[1].values[row], b = call.in[3].values[row], top = std::max(a, b);
-    if (top <= double{kNoKeys}) {
-      out[1].values[row] = call.attrs.flag("last") ? 0.0 : double{kNoKeys};
-      continue;
-    }
-    const double of_a = std::exp(a - top), of_b = std::exp(b - top);
-    out[1].values[row] = top + std::log(of_a + of_b);
-    const int64_t head = row / t, at = ((head / heads * t + row % t) * heads + head % heads) * e;
-    for (int64_t i = at; i < at + e; ++i)
-      out[0].values[i] = (of_a * call.in[0].values[i] + of_b * call.in[2].values[i]) / (of_a + of_b);
-  }
-  return out;
-}
-
-Outputs reordered(const NaiveCall& call) {
-  const Tensor64& x = call.in[0];
-  const int64_t rows = x.shape[1], features = x.shape[2];
-  const RowOrder order = RowOrder::of(call.attrs, rows);
-  Outputs out{zeros(x.shape)};
-  for (int64_t i = 0; i < num_elements(x.shape); ++i) {
-    const int64_t row = i / features,
-                  place = (row / rows * rows + order.position(row % rows)) * features + i % features;
-    const bool to_order = call.attrs.flag("to_order");
-    out[0].values[to_order ? i : place] = x.values[to_order ? place : i];
-  }
-  return out;
-}
-
-/// The gradients of calls in which no row sees a key.
-Outputs unseen_grad(const NaiveCall& call) {
-  Outputs out;
-  for (const Tensor64& before : call.before) out.push_back(zeros(before.shape));
-  return out;
-}
+using namespace naive_attention;
 
 Attrs of(int64_t head_dim, int64_t group = 1, bool causal = false, double scale = 0.5) {
   return {{"head_dim", head_dim}, {"group", group}, {"causal", causal}, {"scale", scale}};
@@ -238,6 +91,48 @@ OpCase with_sinks(OpCase row) {
   return row;
 }
 
+OpCase with_attrs(OpCase row, const Attrs& more) {
+  for (const auto& [name, value] : more) row.attrs.set(name, value);
+  return row;
+}
+OpCase with_bias(OpCase row, const Shape& shape, const char* dims) {
+  row.inputs.push_back({shape});
+  row.attrs.set(kScoreBias, std::string(dims));
+  return row;
+}
+OpCase dropping(OpCase row, double p, int64_t key, const Ints& batch = {}) {
+  row.attrs.set(kScoreDropout, p);
+  row.attrs.set(kScoreDropoutKey, key);
+  if (!batch.empty()) row.attrs.set("batch", batch);
+  return row;
+}
+
+/// Each with and without causal: biases of all forms, in the layouts of q, k and v, beside other terms and masks.
+void add_terms_cases(std::vector<OpCase>& rows) {
+  const Attrs alibi{{kAlibi, true}};
+  for (const bool causal : {false, true}) {
+    rows.push_back(with_attrs(packed(2, 9, 3, 2, 1, causal), alibi));
+    rows.push_back(with_attrs(apart(2, 12, 12, 4, 1, 2, causal), alibi));
+    rows.push_back(with_attrs(apart(2, 6, 6, 1, 6, 2, causal), alibi));  // query heads are cut
+    rows.push_back(with_bias(packed(2, 9, 2, 2, 2, causal), {9, 9}, "rk"));
+    rows.push_back(with_bias(apart(2, 12, 7, 2, 2, 3, causal), {4, 12, 7}, "hrk"));
+    rows.push_back(with_bias(with_mask(apart(2, 6, 10, 2, 1, 2, causal)), {2, 6, 10}, "brk"));
+    rows.push_back(with_bias(apart(2, 6, 6, 1, 4, 2, causal), {2, 4, 6, 6}, "bhrk"));
+    rows.push_back(with_bias(apart(2, 4, 9, 2, 1, 2, causal), {2, 1, 1, 9}, "bhrk"));
+    rows.push_back(with_bias(packed(2, 70, 1, 1, 1, causal), {1, 70, 70}, "hrk"));  // more than one block of rows
+    rows.push_back(dropping(packed(2, 9, 2, 2, 1, causal), 0.3, 11));
+    rows.push_back(dropping(apart(2, 12, 7, 2, 2, 3, causal), 0.5, 12, {4, 0, 1}));
+    rows.push_back(dropping(with_bias(apart(2, 6, 6, 2, 1, 2, causal), {2, 6, 6}, "hrk"), 0.4, 13));
+  }
+  rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));  // more than one block of keys
+  // All at once: documents, a window, a softcap, sinks.
+  OpCase all = with_bias(windowed(with_documents(packed(2, 12, 2, 2, 2, true)), 6, 2), {4, 12, 12}, "hrk");
+  rows.push_back(dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15));
+  OpCase grouped = packed(2, 9, 2, 2, 3, true);
+  grouped.attrs = side_by_side(grouped.attrs);
+  rows.push_back(dropping(with_bias(with_attrs(grouped, alibi), {6, 9, 9}, "hrk"), 0.2, 16, {4, 0, 1}));
+}
+
 void add_sinks_cases(std::vector<OpCase>& rows) {
   for (const bool causal : {false, true}) {
     rows.push_back(with_sinks(packed(2, 9, 2, 4, 2, causal)));
@@ -273,6 +168,7 @@ std::vector<OpCase> attention_rows() {
   std::vector<OpCase> attention_rows;
   add_windows(attention_rows);
   add_sinks_cases(attention_rows);
+  add_terms_cases(attention_rows);
   for (const bool causal : {false, true}) {
     attention_rows.push_back(packed(1, 1, 1, 2, 1, causal));
     attention_rows.push_back(packed(4, 17, 3, 4, 1, causal));
@@ -341,6 +237,20 @@ void add_exchanges(std::vector<KernelCase>& calls) {
   }
 }
 
+/// The gradient of a bias, where no row sees a key, added to what is there.
+void add_bias_grads(std::vector<KernelCase>& calls) {
+  const Shape out{2, 20, 6}, logs{2, 2, 1, 20}, x{2, 20, 18};
+  for (const bool adds : {false, true}) {
+    CaseOperand dbias = adds ? CaseOperand{{2, 20, 20}} : unwritten({2, 20, 20});
+    dbias.accumulate = adds;
+    calls.push_back({"attention_score_bias_grad",
+                     {{out}, {x}, filled({2, 20}, 0), {{2, 20, 20}}, filled(out, 0), filled(logs, 0)},
+                     {dbias},
+                     with_bias(packed(2, 20, 2, 3, 1, true), {2, 20, 20}, "hrk").attrs,
+                     1e-6});
+  }
+}
+
 std::vector<KernelCase> attention_kernels() {
   const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
   std::vector<KernelCase> calls;
@@ -358,6 +268,13 @@ std::vector<KernelCase> attention_kernels() {
                    {unwritten(x)},
                    of(3),
                    1e-6});
+  // An additive mask that hides all keys.
+  calls.push_back({"attention",
+                   {{x}, filled({70, 70}, -INFINITY)},
+                   {unwritten(out), unwritten(logs)},
+                   with_bias(packed(2, 70, 2, 3, 1, true), {70, 70}, "rk").attrs,
+                   1e-6});
+  add_bias_grads(calls);
   add_exchanges(calls);
   for (const int64_t ranks : {1, 3}) {
     calls.push_back({"attention_sinks_grad",
@@ -412,7 +329,17 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 36}}, {{12}}}, sinking(side_by_side(of(2, 4)))},
           "btn,h->btm,bgrt",
           "tnmgrh",
-          {{2, 3, 24}, {2, 3, 4, 3}}}},
+          {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention", {{{2, 3, 36}}, {{12, 3, 3}}}, with_bias(packed(2, 3, 3, 2, 4, true), {}, "hrk").attrs},
+          "bt(gn),(gr)pk->bt(gm),bgrt",
+          "tnmrpk",
+          {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention",
+           {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 4}}, {{2, 1, 1, 5}}},
+           with_bias(apart(2, 3, 5, 2, 3, 2, true), {}, "bhrk").attrs},
+          "bt(grd),bs(gd),bs(gd),b()()k->bt(grd),bgrt",
+          "sdrk",
+          {{2, 3, 12}, {2, 2, 3, 3}}}},
     .gradients = {{{"attention", {{{2, 3, 18}}}, of(2)},
                    {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
                    "whole heads of whole samples",
@@ -431,7 +358,15 @@ extern const OpCases attention_cases = {
                    {"attention_sinks_grad bt(gm),bt(gm),bgrt,(gr)->(gr) sums btm",
                     "attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums rm"},
                    "a sink adds up over the rows of its head",
-                   "mrt"}},
+                   "mrt"},
+                  {{"attention",
+                    {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 4}}, {{2, 3, 5}}},
+                    with_bias(apart(2, 3, 5, 2, 1, 2, false), {}, "hrk").attrs},
+                   {"attention_score_bias_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->(gr)pk sums bts",
+                    "attention_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums s "
+                    "sums tr sums tr"},
+                   "a bias adds up over the samples; rows of other ranks are 0",
+                   "sdr"}},
     .shape_errors =
         {{{"attention", {{{2, 3}}}, of(2)}, "attention expects [batch, rows, features], but got [2, 3]"},
          {{"attention", {{{2, 3, 8}}}, of(2)},
@@ -453,11 +388,16 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 6}}}, windowed(packed(2, 3, 1, 2, 1, false), 2).attrs},
           "attention: a window requires causal"},
          {{"attention", {{{2, 3, 6}}}, with_documents(packed(2, 3, 1, 2, 1, true)).attrs},
-          "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"}},
+          "attention: mask: documents needs as many queries as keys, and a last input i32 [2, 3]"},
+         {{"attention", {{{2, 3, 6}}, {{2, 4, 3}}}, with_bias(packed(2, 3, 1, 2, 1, true), {}, "brk").attrs},
+          "attention: the bias of the scores is [2, 4, 3], expected [2, 3, 3], or 1 in place of any but the last"},
+         {{"attention", {{{2, 3, 6}}}, dropping(packed(2, 3, 1, 2, 1, true), 1, 1).attrs},
+          "attention: dropout is 1, expected 0 <= dropout < 1"}},
     .kernels = attention_kernels(),
     .kernel_references = {{"attention", attention_call},
                           {"attention_grad", unseen_grad},
                           {"attention_sinks_grad", sinks_grad},
+                          {"attention_score_bias_grad", unseen_grad},
                           {"attention_merge", merged},
                           {"reorder_rows", reordered}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
@@ -465,6 +405,9 @@ extern const OpCases attention_cases = {
                {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},
                {"attention", ", heads: 1, causal: true, window: 2, softcap: 5", {8, 4, 1}, false, {4, 3}},
                {"attention", ", heads: 2, causal: true, sinks: true", {8, 2, 2}, false, {2, 6}},
+               {"attention", ", heads: 2, alibi: true, dropout: 0.1", {8, 2, 2}, false, {2, 6}},
+               {"attention", ", heads: 1, score_bias: trained, init: {type: normal}", {8, 4, 1}, false, {4, 3}},
+               {"attention", ", heads: 2, score_bias: input, inputs: [shaped, shaped]", {8, 6, 2}, false, {6, 6}},
                {"attention", ", heads: 3, inputs: [shaped, shaped, shaped]", {8, 2, 6}, false, {2, 6}}},
 };
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/attention/sinks.h"
 #include "engine/ops/kernel.h"
 
@@ -47,6 +48,7 @@ struct AttentionCall {
   bool part = false;      ///< a row that sees no key has the log kNoKeys
   float scale = 1;
   float softcap = 0;  ///< a score x becomes softcap * tanh(x / softcap); 0: it does not
+  ScoreTerms terms;
 
   /// The keys begin with the first of the whole, or the call is one of that kind (relative positions).
   bool starts_at_first_key() const { return first_key == 0 && !part; }
@@ -62,6 +64,48 @@ struct AttentionCall {
   }
 };
 
+/// The terms of scores, given everything else of the call. `bias_at`: the input that has the bias, if there is one.
+inline ScoreTerms terms_of(const KernelCall& call, const AttentionCall& a, size_t bias_at) {
+  ScoreTerms terms;
+  terms.any = has_score_terms(call.attrs);
+  if (!terms.any) return terms;
+  const AttentionSize& n = a.size;
+  const TensorArg &q = call.in[a.q_at], &k = call.in[a.k_at];
+  const bool by_groups = a.packed && call.attrs.text("packing", "heads") == "heads";
+  // Features of the unit that a cut of q divides, and its query heads. Heads of packing: qkv are never cut.
+  const int64_t unit = by_groups ? (n.r + 2) * n.d : a.packed ? q.shape[2] : n.d;
+  const int64_t heads = by_groups ? n.r : a.packed ? n.heads() : 1;
+  const bool has_place = q.offset.size() == 3 && k.offset.size() == 3;
+  terms.heads = has_place ? q.global_shape[2] / unit * heads : n.heads();
+  if (has_place) {
+    terms.first_head = q.offset[2] / unit * heads;
+    terms.first_row = q.offset[1], terms.first_key = k.offset[1];
+  }
+  terms.alibi = call.attrs.flag(kAlibi);
+  terms.has_bias = call.attrs.has(kScoreBias);
+  if (terms.has_bias) {
+    terms.bias_at = bias_at;
+    const BiasDims dims = BiasDims::of(call.in[bias_at].shape, call.attrs.text(kScoreBias));
+    terms.row = dims.r > 1 ? dims.k : 0;
+    terms.head = dims.h > 1 ? dims.r * dims.k : 0;
+    terms.batch = dims.b > 1 ? dims.h * dims.r * dims.k : 0;
+  }
+  const double p = call.attrs.number(kScoreDropout, 0);
+  if (p > 0) {
+    const Shape samples = has_place ? Shape{q.global_shape[0], q.global_shape[1]} : Shape{n.b, n.t};
+    ScoreDropout& drop = terms.dropout;
+    drop.p = static_cast<float>(p);
+    drop.key = stream_key(call.seed, static_cast<uint64_t>(call.attrs.integer(kScoreDropoutKey)));
+    drop.threshold = static_cast<uint32_t>(std::ceil(drop.p * 0x1p24f)) << 8;
+    drop.scale = static_cast<float>(1.0 / (1.0 - p));
+    drop.rows = BatchIndex(BatchPlace::of(call.attrs), samples, call.micro_batch);
+    drop.first_sample = has_place ? q.offset[0] : 0;
+    drop.samples_rows = samples[1];
+    drop.blocks = ((has_place ? k.global_shape[1] : n.s) + 3) / 4;
+  }
+  return terms;
+}
+
 /// `first`: the input that holds q; `count`: how many inputs of the forward op there are.
 inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t count) {
   AttentionCall a;
@@ -69,6 +113,7 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   AttentionSize& n = a.size;
   a.has_sinks = call.attrs.flag(kSinks);
   if (a.has_sinks) a.sinks_at = first + --count;
+  const size_t bias_at = call.attrs.has(kScoreBias) ? first + --count : 0;
   a.packed = count <= 2;
   n.b = x.shape[0], n.t = n.s = x.shape[1], n.d = n.e = call.attrs.integer("head_dim");
   const int64_t width = x.shape[2];
@@ -119,6 +164,7 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   }
   a.scale = static_cast<float>(call.attrs.number("scale", 1.0));
   a.softcap = static_cast<float>(call.attrs.number("softcap", 0.0));
+  a.terms = terms_of(call, a, bias_at);
   return a;
 }
 

@@ -5,6 +5,8 @@
 //             (dq) over its keys; both compute the scores again from q, k and the rows' logs
 #pragma once
 
+#include <cfloat>
+
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 
@@ -84,6 +86,33 @@ struct Operands {
     return causal && last < n.s ? last : n.s;
   }
 };
+
+/// The terms of scores and dropout (score_terms.h). Most calls have none: their kernels do without.
+struct NoTerms {
+  static constexpr bool kAny = false;
+};
+struct WithTerms {
+  static constexpr bool kAny = true;
+  ScoreTerms terms;
+  Ref<Mixed> bias;
+  const StepScalars* scalars;
+
+  /// `slope` is terms.slope_of(head).
+  __device__ float added(int64_t b, int64_t head, int64_t row, int64_t key, float slope) const {
+    const int64_t distance = terms.first_row + row - terms.first_key - key;
+    const float by_bias = terms.has_bias ? value(bias, terms.bias_of(b, head, row) + key) : 0.0f;
+    return by_bias - slope * static_cast<float>(distance < 0 ? -distance : distance);
+  }
+  /// The factor of a weight.
+  __device__ float factor(int64_t b, int64_t head, int64_t row, int64_t key) const {
+    if (!terms.dropout.is_on()) return 1.0f;
+    const uint64_t at = static_cast<uint64_t>(terms.first_key + key);
+    const Philox4 bits = philox(terms.dropout.key, terms.block_of(b, head, row) + at / 4, scalars->step);
+    return terms.dropout.factor(bits.v[at % 4]);
+  }
+};
+/// A score that is not above it hides the key.
+inline constexpr float kHidden = -FLT_MAX;
 
 /// A tile of rows with D features: B of them, apart by kPitch floats, which no two threads' rows share a bank with.
 template <int D>
@@ -205,8 +234,9 @@ inline constexpr int kForwardFloats = 2 * B* kPitch<D> + B*(B + 1);
 template <int B, int D>
 inline constexpr int kBackwardFloats = 4 * B* kPitch<D> + B*(B + 1);
 
-template <int B, int D>
-__global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed> out, float* logs, int64_t tiles) {
+template <int B, int D, class Terms>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(Operands a, Terms terms, Ref<Mixed> out, float* logs, int64_t tiles) {
   constexpr int kR = B / kSide;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -220,7 +250,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
   float sums[kR][D / kSide] = {}, top[kR], total[kR] = {};
 #pragma unroll
   for (int i = 0; i < kR; ++i) top[i] = -INFINITY;
-  const int64_t end = a.keys_of(at.first + B);
+  const int64_t end = a.keys_of(at.first + B), head = at.g * a.n.r + at.r;
+  float alibi = 0;
+  if constexpr (Terms::kAny) alibi = terms.terms.slope_of(head);
   for (int64_t first = a.first_key_of(at.b, at.first, at.first + B); first < end; first += B) {
     __syncthreads();
     load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, first)), a.k.row, a.n.s - first, a.n.d);
@@ -232,8 +264,13 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
       float highest = top[i];
 #pragma unroll
       for (int j = 0; j < kR; ++j) {
-        const bool seen = a.sees(at.b, at.first + row_of(i), first + column_of(j));
+        const int64_t row = at.first + row_of(i), key = first + column_of(j);
+        const bool seen = a.sees(at.b, row, key);
         score[i][j] = seen ? a.score(score[i][j]) : -INFINITY;
+        if constexpr (Terms::kAny) {
+          if (seen) score[i][j] += terms.added(at.b, head, row, key, alibi);
+          if (score[i][j] <= kHidden) score[i][j] = -INFINITY;
+        }
         highest = fmaxf(highest, score[i][j]);
       }
       highest = row_max(highest);
@@ -246,6 +283,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
       top[i] = highest;
 #pragma unroll
       for (int c = 0; c < D / kSide; ++c) sums[i][c] *= factor;
+      if constexpr (Terms::kAny) {
+#pragma unroll
+        for (int j = 0; j < kR; ++j)
+          score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
+      }
     }
     store_square<B>(square, score);
     __syncthreads();
@@ -287,13 +329,17 @@ struct GradOperands {
   const float *logs, *means;
 };
 
-/// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g, of one thread's elements.
-template <int B, int D>
-__device__ void slopes(const Operands& a, const GradOperands& grad, const Place& at, int64_t row0, int64_t key0,
-                       const float* queries, const float* keys, const float* dys, const float* values,
+/// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g, of one thread's elements. With kOfScores g is
+/// the slope of the score as a sum of its terms, otherwise that of q . k.
+template <int B, int D, bool kOfScores = false, class Terms>
+__device__ void slopes(const Operands& a, const Terms& terms, const GradOperands& grad, const Place& at, int64_t row0,
+                       int64_t key0, const float* queries, const float* keys, const float* dys, const float* values,
                        float (&p)[B / kSide][B / kSide], float (&g)[B / kSide][B / kSide]) {
   dots<B, D>(queries, keys, p);
   dots<B, D>(dys, values, g);
+  const int64_t head = at.g * a.n.r + at.r;
+  float alibi = 0;
+  if constexpr (Terms::kAny) alibi = terms.terms.slope_of(head);
 #pragma unroll
   for (int i = 0; i < B / kSide; ++i) {
     const int64_t row = row0 + row_of(i);
@@ -301,16 +347,28 @@ __device__ void slopes(const Operands& a, const GradOperands& grad, const Place&
     const float log = grad.logs[at_log], mean = grad.means[at_log];
 #pragma unroll
     for (int j = 0; j < B / kSide; ++j) {
-      const float score = a.score(p[i][j]);
-      p[i][j] = a.sees(at.b, row, key0 + column_of(j)) ? expf(score - log) : 0.0f;
-      g[i][j] = a.scale * p[i][j] * (g[i][j] - mean) * a.slope_at(score);
+      const int64_t key = key0 + column_of(j);
+      const float product = a.score(p[i][j]);
+      float score = product, kept = 1.0f;
+      bool seen = a.sees(at.b, row, key);
+      if constexpr (Terms::kAny) {
+        if (seen) {
+          score += terms.added(at.b, head, row, key, alibi);
+          kept = terms.factor(at.b, head, row, key);
+          seen = !(score <= kHidden);
+        }
+      }
+      const float weight = seen ? expf(score - log) : 0.0f;
+      p[i][j] = weight * kept;
+      g[i][j] = kOfScores ? weight * (g[i][j] * kept - mean)
+                          : a.scale * weight * (g[i][j] * kept - mean) * a.slope_at(product);
     }
   }
 }
 
-template <int B, int D>
+template <int B, int D, class Terms>
 __global__ void __launch_bounds__(kThreads)
-    keys_grad_kernel(Operands a, GradOperands grad, Ref<Mixed> dk, Ref<Mixed> dv, int64_t tiles) {
+    keys_grad_kernel(Operands a, Terms terms, GradOperands grad, Ref<Mixed> dk, Ref<Mixed> dv, int64_t tiles) {
   constexpr int kR = B / kSide;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -336,7 +394,7 @@ __global__ void __launch_bounds__(kThreads)
       load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.e);
       __syncthreads();
       float p[kR][kR], g[kR][kR];
-      slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
+      slopes<B, D>(a, terms, grad, at, row0, key0, queries, keys, dys, values, p, g);
       store_square<B>(square, p);
       __syncthreads();
       add_product<B, D, true>(square, dys, to_v);
@@ -350,9 +408,9 @@ __global__ void __launch_bounds__(kThreads)
   write_tile<B, D>(from(dv, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e, to_v);
 }
 
-template <int B, int D>
+template <int B, int D, class Terms>
 __global__ void __launch_bounds__(kThreads)
-    queries_grad_kernel(Operands a, GradOperands grad, Ref<Mixed> dq, int64_t tiles) {
+    queries_grad_kernel(Operands a, Terms terms, GradOperands grad, Ref<Mixed> dq, int64_t tiles) {
   constexpr int kR = B / kSide;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -374,7 +432,7 @@ __global__ void __launch_bounds__(kThreads)
     load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e);
     __syncthreads();
     float p[kR][kR], g[kR][kR];
-    slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
+    slopes<B, D>(a, terms, grad, at, row0, key0, queries, keys, dys, values, p, g);
     store_square<B>(square, g);
     __syncthreads();
     add_product<B, D, false>(square, keys, to_q);

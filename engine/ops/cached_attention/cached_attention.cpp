@@ -4,7 +4,8 @@
 // after the caches [b, positions, (g, d)] and [b, positions, (g, e)] and starts [b], i32. Row i of a sample has
 // position p = starts[b] + i. Its key and value are written to row p of the caches, and it attends to rows 0 to p of
 // them, or with attr window: N to the last N of these. Rows beyond the caches write nothing, and their output is 0.
-// Attrs are those of attention; with attr sinks the last input has the sinks (attention/sinks.h). out [b, t, (g, r, e)]
+// Attrs are those of attention, without a bias of the scores and dropout; with attr sinks the last input has the sinks
+// (attention/sinks.h). out [b, t, (g, r, e)]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -129,6 +130,7 @@ extern const OpDef cached_attention_op = {
                                       {"causal", true},
                                       {"window", int64_t{256}},
                                       {"softcap", 50.0},
+                                      {kAlibi, true},
                                       {kSinks, true}},
                          .below = [](Infos in, const Attrs&) { return in[0].shape[1]; }};
                    }},

@@ -2,7 +2,7 @@
 // expect.
 #include <cmath>
 
-#include "engine/ops/attention/sinks.h"
+#include "engine/ops/attention/score_terms.h"
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -64,6 +64,7 @@ Outputs cached_attention(const Inputs& in, const Attrs& attrs) {
           double score = 0;
           for (int64_t f = 0; f < n.d; ++f) score += scale * n.q(b, i, h, f) * n.key(0, b, j, h / n.r, f);
           if (softcap > 0) score = softcap * std::tanh(score / softcap);
+          if (attrs.flag(kAlibi)) score -= double{alibi_slope(h, heads)} * static_cast<double>(position - j);
           p.push_back(score);
           top = std::max(top, score);
         }
@@ -131,6 +132,7 @@ extern const OpCases cached_attention_cases = {
              packed_rows(2, 2, 11, 2, 2, 6, {{"packing", std::string("qkv")}}),
              packed_rows(2, 1, 11, 2, 1, 34, {{"softcap", 1.5}}), apart_rows(2, 1, 13, 2, 2, 4, 4),
              apart_rows(3, 4, 10, 1, 4, 8, 8), apart_rows(2, 2, 530, 2, 1, 12, 6, {{"window", int64_t{300}}}),
+             packed_rows(2, 3, 9, 3, 2, 4, {{kAlibi, true}}), apart_rows(2, 1, 300, 1, 4, 8, 8, {{kAlibi, true}}),
              with_cached_sinks(packed_rows(4, 3, 9, 2, 2, 4)), with_cached_sinks(packed_rows(1, 1, 300, 1, 4, 8)),
              with_cached_sinks(packed_rows(2, 2, 11, 2, 2, 6, {{"packing", std::string("qkv")}})),
              with_cached_sinks(apart_rows(2, 2, 530, 2, 1, 12, 6, {{"window", int64_t{300}}}))},

@@ -71,12 +71,13 @@ class CachedAttention {
     if (position >= a_.positions) return;
     const int64_t first = a_.heads.window > 0 ? std::max<int64_t>(0, position - a_.heads.window + 1) : 0;
     const float* const q = q_ + offset_of(a_.heads.q, b, g, r, i);
-    const float cap = a_.heads.softcap;
+    const float cap = a_.heads.softcap, slope = a_.heads.terms.slope_of(g * n_.r + r);
     const float sink = sinks_ == nullptr ? -INFINITY : sinks_[g * n_.r + r];
     float top = sink, total = 0;
     for (int64_t j = first; j <= position; ++j) {
       float score = a_.heads.scale * dot(q, k_cache_ + offset_of(a_.k_cache, b, g, 0, j), n_.d);
       if (cap > 0) score = cap * std::tanh(score / cap);
+      score -= slope * static_cast<float>(position - j);
       scores[j] = score;
       top = std::max(top, score);
     }

@@ -23,6 +23,7 @@ struct CachedOperands {
   const int32_t* starts = nullptr;
   T *k_cache = nullptr, *v_cache = nullptr, *out = nullptr;
   const T* sinks = nullptr;  ///< [query heads], or null
+  ScoreTerms terms{};        ///< alibi
   float *sums = nullptr, *tops = nullptr,
         *totals = nullptr;  ///< [rows of heads, parts, e] and [rows of heads, parts]; with several parts
 };
@@ -53,7 +54,7 @@ struct KeySums {
 
 template <class T, int U, int R>
 __device__ void meet_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at, int64_t begin, int64_t end,
-                          const float (&q)[R][U], KeySums<U, R>& sums) {
+                          int64_t position, const float (&slopes)[R], const float (&q)[R][U], KeySums<U, R>& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int64_t j = begin + warp; j < end; j += kCachedWarps) {
     float key[U], value[U];
@@ -67,6 +68,7 @@ __device__ void meet_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at
       for (int u = 0; u < U; ++u) score += q[r][u] * key[u];
       for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
       if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
+      score -= slopes[r] * static_cast<float>(position - j);
       const float top = fmaxf(sums.top[r], score);
       const float before = expf(sums.top[r] - top), weight = expf(score - top);
       sums.top[r] = top;
@@ -124,9 +126,10 @@ __global__ void __launch_bounds__(kCachedThreads) attend_kernel(CachedOperands<T
   const int64_t b = row / p.n.t, t = row % p.n.t, first_head = chunk * R, position = p.starts[b] + t;
   const int64_t count = p.n.r - first_head < R ? p.n.r - first_head : R;
   const int lane = threadIdx.x % 32;
-  float q[R][U];
+  float q[R][U], slopes[R];
   KeySums<U, R> sums;
   for (int r = 0; r < R; ++r) {
+    slopes[r] = p.terms.slope_of(g * p.n.r + first_head + r);
     sums.top[r] = -INFINITY, sums.total[r] = 0;
     const int64_t at = offset_of(p.q_heads, b, g, first_head + (r < count ? r : 0), t);
     for (int u = 0; u < U; ++u) {
@@ -139,8 +142,8 @@ __global__ void __launch_bounds__(kCachedThreads) attend_kernel(CachedOperands<T
   int64_t begin = blockIdx.y * p.keys_of_part, end = begin + p.keys_of_part;
   if (p.window > 0 && begin < seen - p.window) begin = seen - p.window;
   if (end > seen) end = seen;
-  meet_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end, q,
-                     sums);
+  meet_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end,
+                     position, slopes, q, sums);
   write_part<T, U, R>(p, sums, (row * p.n.g + g) * p.n.r + first_head, offset_of(p.out_heads, b, g, 0, t), first_head,
                       count);
 }
@@ -194,6 +197,7 @@ CachedOperands<T> operands_of_cached(const CudaKernelCall& call) {
   p.q = call.in[a.q_at].as<T>(), p.k = call.in[a.k_at].as<T>(), p.v = call.in[a.v_at].as<T>();
   p.k_cache = call.in[0].as<T>(), p.v_cache = call.in[1].as<T>(), p.starts = call.in[2].as<int32_t>();
   p.out = call.out[0].as<T>();
+  p.terms = a.terms;
   if (a.has_sinks) p.sinks = call.in[a.sinks_at].as<T>();
   return p;
 }

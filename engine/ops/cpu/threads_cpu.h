@@ -19,7 +19,7 @@ void run_parts(int parts, const F& body) {
       parts, [](const void* context, int part) { (*static_cast<const F*>(context))(part); }, &body);
 }
 
-/// Calls body(begin, end) for consecutive ranges that cover [0, n), one a thread: at most `threads`, and each of at
+/// Calls body(begin, end) for consecutive ranges that cover [0, n), one per thread: at most `threads`, and each of at
 /// least `least`, the work that is worth waking a thread for.
 template <class F>
 void over_range(int threads, int64_t n, int64_t least, const F& body) {

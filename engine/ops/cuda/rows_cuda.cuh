@@ -5,7 +5,7 @@
 //   rows    bounded by                            therefore
 //   short   bytes in flight: nothing is loaded    a row of up to 4 KB (bf16: 2) is one warp's, without barriers, and
 //           while a row is summed and written     registers hold only the row, so that many rows run at once
-//   bf16    instructions: some 30 an element in   few instructions; operands that all rows share come from L1
+//   bf16    instructions: some 30 per element in  few instructions; operands that all rows share come from L1
 //           the time of a copy
 //   long    a second read, which misses L2        shared memory; if it holds one row or two, the next row's packs
 //                                                 replace those that were written

@@ -115,7 +115,7 @@ extern const OpDef dora_scale_op = {
 extern const LayerDef dora_layer = {
     .name = "dora",
     .doc =
-        "Gives the rows of an adapted weight trained norms (DoRA). Input: the sum of a dense layer's output and its "
+        "Trains the norms of the rows of an adapted weight (DoRA). Input: the sum of a dense layer's output and its "
         "adapter's.",
     .fields = {text("layer", "The dense layer.").required(), text("a", "The adapter's first dense layer.").required(),
                text("b", "The adapter's second dense layer.").required(),

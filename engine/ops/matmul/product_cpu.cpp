@@ -53,7 +53,7 @@ Product columns_of(Product p, int64_t first, int64_t count) {
   return p;
 }
 
-/// One part a thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread takes as
+/// One part per thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread takes as
 /// long as a few hundred thousand multiplications.
 std::vector<Product> shares(const Product& p) {
   constexpr int64_t kWorthAThread = 1 << 20;
@@ -99,7 +99,7 @@ CpuKernel prepare_product(const Product& product) {
 
   const Product p = normal_form(product);
   std::vector<Product> parts = shares(p);
-  int64_t floats = 0;  // of scratch a part
+  int64_t floats = 0;  // of scratch per part
   for (const Product& part : parts) floats = std::max(floats, (tiles->scratch_floats(part) + 15) / 16 * 16);
   const std::shared_ptr<Scratch> scratch = scratch_of_this_thread();
   scratch->reserve(floats * static_cast<int64_t>(parts.size()));

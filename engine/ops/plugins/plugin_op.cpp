@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/added_ops.h"
+#include "engine/ops/registered_ops.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/plugins/plugin_call.h"
@@ -23,7 +23,10 @@ constexpr const char* kInputGrads = "gradient.of_inputs";
 constexpr const char* kGradShapes = "gradient.shapes";
 constexpr const char* kGradIsBf16 = "gradient.is_bf16";
 
+constexpr size_t kKeyDigits = 16;  // of the digest
+
 struct PluginOps {
+  std::vector<const PluginOp*> in_order;
   std::map<std::string, std::unique_ptr<PluginOp>, std::less<>> by_key;
   std::map<std::string, const PluginOp*, std::less<>> by_kernel;
 };
@@ -77,6 +80,8 @@ void expect_types(const PluginOp& op, Infos in) {
       shape_error(fmt::format("{}: {} must be {}, but got {} {}", op.name, what,
                               wants_indices ? "indices, i32" : "floating-point numbers", to_string(in[i].shape),
                               to_string(in[i].dtype)));
+    if (in[i].dtype == DType::f16)
+      shape_error(fmt::format("{}: plugins do not support fp16; set precision: bf16, or fp32", op.name));
     if (in[i].dtype == DType::bf16 && !op.supports_bf16())
       shape_error(fmt::format("{}: plugin {} does not support bf16; set precision: fp32", op.name, op.file));
   }
@@ -265,7 +270,7 @@ PluginOp::PluginOp(const std::string& of_file, const std::string& digest, const 
     : file(of_file),
       name(table.name),
       gradient_name(name + "_grad"),
-      key(fmt::format("{}@{}", name, digest.substr(0, 16))),
+      key(fmt::format("{}@{}", name, digest.substr(0, kKeyDigits))),
       c(table),
       op{.name = name.c_str(),
          .infer = infer_forward,
@@ -313,13 +318,21 @@ void add_plugin_op(const std::string& file, const std::string& digest, const tra
   auto added = std::make_unique<PluginOp>(file, digest, table);
   const PluginOp& op = *added;
   plugin_ops().by_key.emplace(op.key, std::move(added));
+  plugin_ops().in_order.push_back(&op);
   plugin_ops().by_kernel.emplace(op.name, &op);
-  add_op(op.op);
+  register_op(op.op);
   if (op.has_gradient()) {
     plugin_ops().by_kernel.emplace(op.gradient_name, &op);
-    add_op(op.gradient);
+    register_op(op.gradient);
   }
-  add_layer(op.layer);
+  register_layer(op.layer);
+}
+
+std::vector<const PluginOp*> ops_of_plugin(const std::string& digest) {
+  std::vector<const PluginOp*> found;
+  for (const PluginOp* op : plugin_ops().in_order)
+    if (op->key.ends_with("@" + digest.substr(0, kKeyDigits))) found.push_back(op);
+  return found;
 }
 
 BackwardOperands backward_operands(const Attrs& attrs) { return {attrs.ints(kOutputGrads), attrs.ints(kInputGrads)}; }

@@ -135,7 +135,8 @@ typedef struct trainctl_cost {
 typedef struct trainctl_example {
   const trainctl_shape* inputs;     /* one per input, without parameters; dtype is ignored */
   const trainctl_value* attributes; /* one per attribute; NULL: the defaults */
-  int64_t indices_below;            /* values of inputs with indices are from 0 to below this */
+  double least, most;               /* range of the values of the inputs; both 0: -1 to 1 */
+  int64_t indices_below;            /* inputs with indices have values from 0 to below this */
 } trainctl_example;
 
 /* Bits of trainctl_op.flags. */

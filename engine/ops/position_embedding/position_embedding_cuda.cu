@@ -79,7 +79,7 @@ CudaKernel prepare_placed_positions(const CudaKernelCall& call) {
   });
 }
 
-/// A block sums some columns of one row of the table. It looks for the rows of dy at that position, a row per thread,
+/// A block sums some columns of one row of the table. It looks for the rows of dy at that position, one row per thread,
 /// and adds those it finds in their order.
 template <class T, class To>
 __global__ void placed_positions_grad_kernel(PlacedRows p, const T* dy, To* table, bool adds) {

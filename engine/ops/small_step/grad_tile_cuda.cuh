@@ -1,5 +1,5 @@
 // A tile of a weight's gradient by one block: dW = A^T B in true f32 on tensor cores (three_tf32_cuda.cuh). Both
-// operands are read as stored, [k,m] and [k,n]. The copy engine loads slabs of 32 columns, a stage of 32 k at a time.
+// operands are read as stored, [k,m] and [k,n]. The copy engine loads slabs of 32 columns, one stage of 32 k at a time.
 // All stages that fit into shared memory are requested at once, so threads only multiply, and synchronize only if k
 // is longer than that. Two groups of warps split k; their sums are added in a fixed order.
 //

@@ -1,10 +1,10 @@
 // split: the outputs are consecutive parts of x along attr dim, of attr sizes. concat: the inputs joined along dim.
-// Each is the other's backward pass, and there parts may be missing: with attr offsets a part begins there, a split
-// leaves the rest of x out, and a concat, with attr size the size of the whole, writes zeros between its parts. A split
-// with attr whole has a dim that is never cut.
+// Each is the backward pass of the other, in which parts may be missing. Then attr offsets says where each part begins:
+// a split omits the rest of x, and a concat to a dim of attr size writes zeros between its parts. With attr whole, the
+// dim of a split is never cut.
 //
-// The dim may be cut as many ways as all of its sizes can: each rank has a block of the whole and of each part. Ranks
-// then exchange what of one is in another rank's block of the other (parts.h).
+// The dim may be cut into a number of blocks that divides all sizes: each rank has one block of the whole and one of
+// each part. Elements that are in the block of another rank are exchanged (parts.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -84,8 +84,8 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
   return {whole};
 }
 
-/// The whole and its parts have one letter in common, for as many ranks as may cut all of them, and one of their own
-/// for the rest of each size.
+/// Letters of the sharding rule. The dims of the whole and of its parts share a letter, whose size is the greatest
+/// common divisor of their sizes; each size has another letter for the rest, which cannot be cut.
 struct PartLetters {
   std::string dims, common, rest;  ///< all dims; what may be cut; what may not
   int64_t divisor;

@@ -30,6 +30,7 @@
 #include <thread>
 
 #include "engine/base/best_value.h"
+#include "engine/base/loss_scale_state.h"
 #include "engine/base/plateau_state.h"
 #include "engine/graph/graph.h"
 
@@ -48,15 +49,16 @@ class SaveBoard {
     std::array<double, kMostMetrics + 1> validation{};
     std::array<BestValue, kMostMetrics + 1> best{};  ///< best values so far of the same numbers
     PlateauState plateau;                            ///< after that validation
+    LossScaleState loss_scale;
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }
   /// Returns how often a save was asked for.
   uint64_t asked() const { return asked_.load(std::memory_order_relaxed); }
 
-  /// The same answer to each rank. Ranks ask in the order of steps, and are less than kAhead steps apart. `due(last)`
-  /// is asked only where the answer is open: whether to save, if the last save was before step `last`; -1: there was
-  /// none.
+  /// Whether the state before `step` is saved: the same answer for each rank. Ranks ask in the order of steps, and are
+  /// less than kAhead steps apart. The first rank that asks decides: `due(last)` says whether to save if the last save
+  /// was before step `last` (-1: there was none).
   template <class Due>
   bool saves_before(int64_t step, const Due& due) {
     if (is_decided_elsewhere()) return answer_for(step, due);
@@ -84,15 +86,15 @@ class SaveBoard {
 
   // Several hosts: a host's board.
 
-  /// From now on decided() answers. Then `due` is asked of each rank, and must be the same on all hosts. `counts`: the
-  /// step after a save counts when that is finished.
-  void decide_elsewhere(bool counts) { elsewhere_.store(counts ? 2 : 1, std::memory_order_relaxed); }
+  /// From now on the launcher answers, by decided(). Each rank calls `due`, which must be the same on all hosts.
+  /// `steps_await`: a step after a save counts as done only when that save is finished (steps_await_saves).
+  void decide_elsewhere(bool steps_await) { elsewhere_.store(steps_await ? 2 : 1, std::memory_order_relaxed); }
   bool is_decided_elsewhere() const { return elsewhere_.load(std::memory_order_relaxed) != 0; }
   bool steps_await_saves() const { return elsewhere_.load(std::memory_order_relaxed) == 2; }
-  /// The newest step of which a rank asks; -1: none has.
+  /// The newest step for which a rank awaits the launcher's answer; -1: none.
   int64_t wanted() const { return step_of(wanted_.load(std::memory_order_acquire)); }
-  /// The answer. Where it is no, the next save by steps is due as if there had been one: all hosts ask again at the
-  /// same step.
+  /// The launcher's answer. If it is no, the next save by steps is due as if there had been a save, so that all hosts
+  /// ask again at the same step.
   void decided(int64_t step, bool saves) {
     if (saves) saving_.store(word(step), std::memory_order_relaxed);
     last_.store(word(step), std::memory_order_relaxed);

@@ -24,6 +24,7 @@
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/cuda/require_kernels.h"
 #include "engine/runtime/cuda/state_copier.h"
 #include "engine/runtime/cuda/step_graphs.h"
 #include "engine/runtime/cuda/step_program.h"
@@ -536,6 +537,7 @@ std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicato
     peers = std::make_unique<cuda::CudaCommunicator>(program, ranks, cuda.device, options.start_up);
   }
   cuda_check(cudaSetDevice(cuda.device), "cudaSetDevice");
+  cuda::require_kernels_for_device();
   phase_ended(options.start_up, "CUDA");
   return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda, std::move(peers));
 }

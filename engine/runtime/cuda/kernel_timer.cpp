@@ -9,6 +9,7 @@
 #include "engine/base/text.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/cuda/capture.h"
+#include "engine/runtime/cuda/require_kernels.h"
 #include "engine/runtime/measure/sampling.h"
 
 namespace trainctl {
@@ -125,6 +126,7 @@ std::unique_ptr<KernelTimer> make_cuda_kernel_timer() {
   int devices = 0;
   cuda_check(cudaGetDeviceCount(&devices), "no GPU to time kernels on: cudaGetDeviceCount");
   if (devices == 0) throw EnvError("no GPU to time kernels on: CUDA finds none; use --device cpu");
+  cuda::require_kernels_for_device();
   return std::make_unique<cuda::CudaKernelTimer>();
 }
 

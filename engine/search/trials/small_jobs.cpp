@@ -1,4 +1,5 @@
-// Time and memory are linear in the blocks of each run, and in the micro-batches: two sizes tell the slope.
+// Time and memory are linear in the number of blocks of each run of equal blocks, and in the number of micro-batches,
+// so they are extrapolated from jobs of two sizes.
 #include "engine/search/trials/small_jobs.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ SmallJobs::SmallJobs(const JobSpec& job, Networks& networks, const CostModel& co
 
 bool SmallJobs::is_large(int micro_batches) const { return layers_of(whole_) * micro_batches > kLittleWork; }
 
-/// In one stage the blocks of each run are left out: few blocks of all runs, then more of one run each.
+/// For one stage: a job with few blocks in all runs, then for each run a job with more blocks in that run.
 std::vector<SmallJobs::Folding> SmallJobs::folded_runs() const {
   const Repeats& repeats = networks_.repeats();
   std::vector<int> few = repeats.blocks;

@@ -91,7 +91,7 @@ std::unique_ptr<TableFile> open_other(const std::string& path) {
   if (path.ends_with(".safetensors")) return table_of_source(open_safetensors({{path}, {}}));
   if (path.ends_with(".npy")) return table_of_source(open_npy({{{"data", {path}}}}));
   throw SpecError({}, "FILE", "'" + path + "' has no format that is read as a table",
-                  "*.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.csv, *.tsv, *.tar, *.npz, *.npy, "
+                  "*.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.h5, *.csv, *.tsv, *.tar, *.npz, *.npy, "
                   "*.safetensors, and folders of MDS, Hugging Face data sets or images");
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/url.h"
 #include "engine/train/data/inflated_file.h"
 #include "engine/train/data/tables/table_file.h"
 
@@ -106,7 +107,8 @@ std::vector<RawDocument> DocumentReader::read(size_t bytes) {
   return documents;
 }
 
-bool is_json_lines(const std::string& file) {
+bool is_json_lines(const std::string& path) {
+  const std::string file = shown_url(path);  // a signed address has a query behind the name
   return file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") || file.ends_with(".jsonl.zst") ||
          file.ends_with(".ndjson");
 }

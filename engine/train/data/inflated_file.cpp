@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -99,6 +100,15 @@ int open_object(const std::string& url) {
   return fd;
 }
 
+/// Memory for data that inflate to `bytes`. EnvError if they cannot be so many.
+std::vector<uint8_t> room_for(std::span<const uint8_t> packed, int64_t bytes, const std::string& name) {
+  constexpr int64_t kMostBytes = std::numeric_limits<uint32_t>::max();  // zlib counts with 32 bits
+  const auto packed_bytes = static_cast<int64_t>(packed.size());
+  if (bytes < 0 || bytes > kMostBytes || packed_bytes > kMostBytes || !may_inflate(packed_bytes, bytes))
+    throw EnvError(name + ": would inflate to more than 100 times its size; if it is correct, decompress it");
+  return std::vector<uint8_t>(static_cast<size_t>(bytes));
+}
+
 int open_packed(const std::string& path) {
   if (path == "-") return dup(0);
   return is_url(path) ? open_object(path) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -107,12 +117,10 @@ int open_packed(const std::string& path) {
 }  // namespace
 
 InflatedFile::InflatedFile(const std::string& path)
-    : name_(path == "-"    ? "stdin"
-            : is_url(path) ? shown_url(path)
-                           : path) {
+    : name_(path == "-" ? "stdin" : shown_url(path)) {
   const int fd = open_packed(path);
   if (fd < 0) throw EnvError(name_ + ": cannot be read: " + std::strerror(errno));
-  if (path.ends_with(".zst"))
+  if (name_.ends_with(".zst"))
     zstd_ = std::make_unique<Zstd>(fd);
   else
     gzip_ = std::make_unique<Gzip>(fd, name_);
@@ -122,7 +130,10 @@ InflatedFile::~InflatedFile() = default;
 
 size_t InflatedFile::read(std::span<char> to) { return zstd_ ? zstd_->read(to, name_) : gzip_->read(to, name_); }
 
-bool is_compressed_name(const std::string& path) { return path.ends_with(".gz") || path.ends_with(".zst"); }
+bool is_compressed_name(const std::string& path) {
+  const std::string name = shown_url(path);
+  return name.ends_with(".gz") || name.ends_with(".zst");
+}
 
 std::string read_inflated(const std::string& path, int64_t packed_bytes) {
   InflatedFile file(path);
@@ -131,15 +142,29 @@ std::string read_inflated(const std::string& path, int64_t packed_bytes) {
   while (const size_t count = file.read(buffer)) {
     text.append(buffer.data(), count);
     if (!may_inflate(packed_bytes, static_cast<int64_t>(text.size())))
-      throw EnvError(path + ": inflates to more than 100 times its size; if it is correct, decompress it");
+      throw EnvError(file.name() + ": inflates to more than 100 times its size; if it is correct, decompress it");
   }
   return text;
 }
 
+std::vector<uint8_t> inflated_gzip(std::span<const uint8_t> packed, int64_t bytes, const std::string& name) {
+  std::vector<uint8_t> out = room_for(packed, bytes, name);
+  z_stream stream{};
+  constexpr int kGzipOrZlib = 32 + MAX_WBITS;
+  check(inflateInit2(&stream, kGzipOrZlib) == Z_OK, "inflateInit2 needs only memory");
+  stream.next_in = const_cast<uint8_t*>(packed.data());
+  stream.avail_in = static_cast<unsigned>(packed.size());
+  stream.next_out = out.data();
+  stream.avail_out = static_cast<unsigned>(out.size());
+  const int code = inflate(&stream, Z_FINISH);
+  const bool is_whole = code == Z_STREAM_END && stream.avail_out == 0;
+  inflateEnd(&stream);
+  if (!is_whole) throw EnvError(name + ": the gzip data are damaged, or have another size; get the file again");
+  return out;
+}
+
 std::vector<uint8_t> inflated_zstd(std::span<const uint8_t> packed, int64_t bytes, const std::string& name) {
-  if (bytes < 0 || !may_inflate(static_cast<int64_t>(packed.size()), bytes))
-    throw EnvError(name + ": would inflate to more than 100 times its size; if it is correct, decompress it");
-  std::vector<uint8_t> out(static_cast<size_t>(bytes));
+  std::vector<uint8_t> out = room_for(packed, bytes, name);
   const size_t got = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
   if (ZSTD_isError(got) != 0 || got != out.size())
     throw EnvError(name + ": the zstd data are damaged: " +

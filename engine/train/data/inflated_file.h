@@ -33,7 +33,8 @@ bool is_compressed_name(const std::string& path);
 /// The whole content. EnvError, beyond that of InflatedFile, if it inflates to more than may_inflate() permits.
 std::string read_inflated(const std::string& path, int64_t packed_bytes);
 
-/// Inflates zstd data that become exactly `bytes` bytes. EnvError, which begins with `name`, if they do not.
+/// Inflates data that become exactly `bytes` bytes. EnvError, which begins with `name`, if they do not.
+std::vector<uint8_t> inflated_gzip(std::span<const uint8_t> packed, int64_t bytes, const std::string& name);
 std::vector<uint8_t> inflated_zstd(std::span<const uint8_t> packed, int64_t bytes, const std::string& name);
 
 }  // namespace trainctl

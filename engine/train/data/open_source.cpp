@@ -290,7 +290,7 @@ TableOptions table_options(const DatasetSpec& spec, const std::vector<std::strin
     if (!is_table_file(file))
       throw SpecError(
           {}, "dataset.path", fmt::format("'{}' is not a table that trainctl reads", file),
-          "tables are *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, and folders of MDS and Hugging "
+          "tables are *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.h5, and folders of MDS and Hugging "
           "Face; *.csv cannot be mixed with them");
   for (const SampleFieldSpec& field : spec.fields) {
     const bool is_label = field.name == "label";

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/base/file_wait.h"
 #include "engine/base/text.h"
 #include "engine/base/url.h"
+#include "engine/train/files/store/objects.h"
 #include "engine/train/files/store/remote_file.h"
 
 namespace trainctl {
@@ -78,6 +80,12 @@ void InputFile::expect(int64_t at, int64_t bytes) const {
   if (remote_) return remote_->expect(at, std::min(bytes, bytes_ - at));
   const FileWait wait(path_);
   posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED);
+}
+
+bool path_exists(const std::string& path) {
+  if (is_url(path)) return object_store::object_exists(path);
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
 }
 
 std::string read_whole_file(const std::string& path) {

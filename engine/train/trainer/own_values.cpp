@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 
 namespace trainctl {
 namespace {
@@ -22,12 +22,12 @@ void for_each_own_block(const StoredRange& range, Executor& executor,
   for (int64_t at = 0; at < range.own_count; at += kOwnBlock) {
     const int64_t elements = std::min(kOwnBlock, range.own_count - at), offset = range.own_offset() + at * size;
     values.resize(static_cast<size_t>(elements));
-    if (range.dtype == DType::bf16) {
+    if (is_half(range.dtype)) {
       halves.resize(values.size());
       executor.read(offset, halves.data(), elements * size);
-      std::transform(halves.begin(), halves.end(), values.begin(), from_bf16);
+      halves_to_floats(range.dtype, halves.data(), elements, values.data());
     } else {
-      check(range.dtype == DType::f32, "weights, states and gradients are f32 or bf16");
+      check(range.dtype == DType::f32, "weights, states and gradients are floats");
       executor.read(offset, values.data(), elements * size);
     }
     use(range.own_first + at, values);

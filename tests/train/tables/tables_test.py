@@ -195,6 +195,139 @@ def arrow(trainctl):
     assert done.returncode == 3 and "./bootstrap arrow" in done.stderr, done.stderr
 
 
+def arrow_versions(trainctl):
+    """Every version of the formats, compression and encoding that pyarrow writes."""
+    pa, parquet, feather = need("pyarrow", "pyarrow.parquet", "pyarrow.feather")
+    folder = trainctl.folder
+    table = pa.table({"id": pa.array(range(ROWS), pa.int64()), "small": pa.array([i % 7 for i in range(ROWS)], pa.int32()),
+                      "x": pa.array([i / 8 for i in range(ROWS)], pa.float32()), "text": pa.array([f"täxt {i % 30}" for i in range(ROWS)]),
+                      "list": pa.array([list(range(i % 3)) for i in range(ROWS)], pa.list_(pa.int32()))})
+    expected = table.to_pylist()
+    ways = [{"version": version, "data_page_version": page, "compression": compression}
+            for version in ["1.0", "2.4", "2.6"] for page in ["1.0", "2.0"] for compression in ["none", "snappy"]]
+    ways += [{"compression": name} for name in ["gzip", "brotli", "lz4", "zstd"]]
+    ways += [{"use_dictionary": False, "data_page_version": page, "column_encoding": encoding} for page in ["1.0", "2.0"] for encoding in [
+        {"id": "DELTA_BINARY_PACKED", "x": "BYTE_STREAM_SPLIT", "text": "DELTA_BYTE_ARRAY"}, {"text": "DELTA_LENGTH_BYTE_ARRAY", "small": "PLAIN"}]]
+    ways += [{"use_dictionary": ["text"], "store_schema": False, "write_statistics": False, "write_page_index": True, "data_page_size": 200},
+             {"use_compliant_nested_type": False, "row_group_size": 1}, {"use_content_defined_chunking": True}]
+    for number, way in enumerate(ways):
+        try:
+            parquet.write_table(table, folder / f"{number}.parquet", **way)
+        except TypeError:  # an older pyarrow
+            continue
+        same(trainctl.rows(folder / f"{number}.parquet"), expected, str(way))
+    for compression in ["uncompressed", "lz4", "zstd"]:
+        feather.write_feather(table, folder / f"{compression}.feather", compression=compression, chunksize=50)
+        same(trainctl.rows(folder / f"{compression}.feather"), expected, compression)
+    for version in [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5]:
+        for make, name in [(pa.ipc.new_file, "file"), (pa.ipc.new_stream, "stream")]:
+            with make(folder / f"{name}.arrow", table.schema, options=pa.ipc.IpcWriteOptions(metadata_version=version)) as writer:
+                writer.write_table(table)
+            same(trainctl.rows(folder / f"{name}.arrow"), expected, f"{name} {version}")
+
+
+def hdf5_values(h5py, numpy, file):
+    """Datasets of all kinds with ROWS rows."""
+    rng = numpy.random.default_rng(3)
+    for kind in ["i1", "u1", "<i2", ">i2", "<u2", "<i4", ">u4", "<i8", ">i8", "<u8", "<f2", "<f4", ">f4", "<f8", ">f8"]:
+        numbers = rng.integers(0, 100, ROWS) if kind[-2] != "f" else rng.random(ROWS)
+        file.create_dataset(f"kinds/{kind[-2:]}{'big' if kind[0] == '>' else ''}", data=numbers.astype(kind))
+    file["yes"] = numpy.arange(ROWS) % 3 == 0
+    file["fixed"] = numpy.array([f"t{i}" * (i % 3) for i in range(ROWS)], "S8")
+    file.create_dataset("text", data=[f"täxt {i}" * (i % 4) for i in range(ROWS)], dtype=h5py.string_dtype())
+    lists = file.create_dataset("lists", (ROWS,), dtype=h5py.vlen_dtype("<i4"))
+    for i in range(ROWS):
+        lists[i] = list(range(i % 5))
+    matrix = rng.random((ROWS, 3, 5)).astype("f4")
+    file["matrix"] = matrix
+    for name, options in {"gzip": {"chunks": (16, 2, 5), "compression": "gzip"}, "shuffled": {"chunks": (7, 3, 2), "compression": "gzip", "shuffle": True},
+                          "checked": {"chunks": (50, 3, 5), "fletcher32": True}, "lzf": {"chunks": (9, 3, 5), "compression": "lzf", "shuffle": True},
+                          "all": {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True}, "plain_chunks": {"chunks": (11, 1, 4)}}.items():
+        file.create_dataset(f"chunked/{name}", data=matrix, **options)
+    part = file.create_dataset("part", (ROWS, 4), "i4", chunks=(10, 4), fillvalue=7)
+    part[20:35] = numpy.arange(60).reshape(15, 4)
+    file.create_dataset("empty", (ROWS,), "f4", fillvalue=2.5)
+    file.create_dataset("compound", data=numpy.array([(i, i / 4, f"c{i}", [i, 2]) for i in range(ROWS)],
+                                                     [("a", "<i4"), ("b", "<f8"), ("c", "S4"), ("d", "<i2", (2,))]))
+    colors = h5py.enum_dtype({"red": 0, "green": 1}, basetype="i1")
+    file.create_dataset("color", data=numpy.arange(ROWS) % 2, dtype=colors)
+    file["committed"] = numpy.dtype("f4")
+    file.create_dataset("of_committed", data=numpy.arange(ROWS, dtype="f4"), dtype=file["committed"])
+    file["scalar"] = 5
+    file["link"] = h5py.SoftLink("/matrix")
+
+
+def hdf5_expected(h5py, numpy, path):
+    columns = {}
+
+    def plain(value):
+        if isinstance(value, bytes):
+            return value.decode()
+        return value.tolist() if hasattr(value, "tolist") else value
+
+    def add(name, item):
+        if not isinstance(item, h5py.Dataset) or item.ndim == 0:
+            return
+        values = item[()]
+        if values.dtype.names:
+            for member in values.dtype.names:
+                columns[f"{name}.{member}"] = [plain(value) for value in values[member]]
+        else:
+            columns[name] = [plain(value) for value in values]
+    with h5py.File(path) as file:
+        file.visititems(add)
+    return [{name: values[i] for name, values in columns.items()} for i in range(ROWS)]
+
+
+def hdf5(trainctl):
+    h5py, numpy = need("h5py", "numpy")
+    folder = trainctl.folder
+    for name, options in {"old": {}, "v108": {"libver": ("v108", "v108")}, "new": {"libver": "latest"}, "block": {"userblock_size": 1024}}.items():
+        path = folder / f"{name}.h5"
+        with h5py.File(path, "w", **options) as file:
+            if name in ("v108", "new"):  # groups with more than 8 links are stored in a heap
+                matrix = numpy.random.default_rng(4).random((ROWS, 4)).astype("f4")
+                file["a"] = matrix
+                file.create_dataset("fixed_array", data=matrix, chunks=(9, 3), compression="gzip")
+                file.create_dataset("paged", data=numpy.arange(ROWS * 40, dtype="i4").reshape(ROWS, 40), chunks=(1, 4))
+                file.create_dataset("single", data=matrix, chunks=(ROWS, 4), compression="gzip", shuffle=True)
+                file.create_dataset("group/text", data=[f"t{i}" for i in range(ROWS)], dtype=h5py.string_dtype())
+            else:
+                hdf5_values(h5py, numpy, file)
+        expected = hdf5_expected(h5py, numpy, path)
+        rows = trainctl.rows(path)
+        same([{key: row[key] for key in expected[0]} for row in rows], expected, name)
+        assert set(rows[0]) == set(expected[0]), set(rows[0]) ^ set(expected[0])
+    info = trainctl.run("data", "info", folder / "old.h5")
+    for line in [f"{ROWS} rows", "matrix: f32 [3, 5]", "color: i8; 2 classes: red, green", "yes: bool", "text: text", "lists: i32 [?]", "compound.d: i16 [2]"]:
+        assert line in info, (line, info)
+    assert f"{ROWS} rows, 0 broken" in trainctl.run("data", "check", folder / "old.h5")
+    with h5py.File(folder / "bad.h5", "w", libver="latest") as file:
+        file["a"] = numpy.arange(4.0)
+        file["b"] = numpy.arange(3.0)
+        layout = h5py.VirtualLayout((4,), "f8")
+        layout[:] = h5py.VirtualSource(str(folder / "old.h5"), "matrix", (4,))
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("grows", data=numpy.arange(4.0), maxshape=(None,), chunks=(2,))
+        file.create_dataset("complex", data=numpy.zeros(4, "c8"))
+        file.create_dataset("offsets", data=numpy.arange(4), chunks=(4,), scaleoffset=0)
+    for column, text in {"virtual": "virtual dataset", "grows": "h5repack", "complex": "class 11" if h5py.version.hdf5_version >= "2" else "", "offsets": "filter 6",
+                         "a,b": "'b' has 3 rows"}.items():
+        if text:
+            found = trainctl.convert(folder / "bad.h5", to=folder / "x.jsonl", columns=column.split(","), code=3)
+            assert text in found, (column, found)
+    with h5py.File(folder / "dense.h5", "w", libver="latest") as file:
+        for i in range(20):
+            file[f"d{i}"] = numpy.arange(3)
+    assert "default libver" in trainctl.run("data", "info", folder / "dense.h5", code=3)
+    whole = (folder / "old.h5").read_bytes()
+    (folder / "old.h5").write_bytes(whole[:-100])
+    assert "truncated" in trainctl.run("data", "info", folder / "old.h5", code=3)
+    (folder / "old.h5").write_bytes(whole)
+    for name in ["old.h5", "new.h5"]:
+        damaged(trainctl, folder / name, name)
+
+
 def hugging_face(trainctl):
     datasets, _, numpy = need("datasets", "PIL.Image", "numpy")
     from PIL import Image
@@ -232,7 +365,7 @@ def mds(trainctl):
     rows = [{"id": i - 5, "small": numpy.uint8(i), "half": numpy.float16(i / 4), "name": f"näm{i}", "raw": b"ab%d" % i, "meta": {"a": [i, None]},
              "grid": numpy.full((2, 2), i, numpy.float32), "any": numpy.arange(i + 1, dtype=numpy.int16), "count": i * 10**9, "score": i / 7}
             for i in range(100)]
-    for name, compression in [("raw", None), ("zstd", "zstd:3")]:
+    for name, compression in [("raw", None), ("zstd", "zstd:3"), ("gz", "gz"), ("br", "br")]:
         with streaming.MDSWriter(out=str(folder / name), columns=columns, compression=compression, size_limit=4096) as writer:
             for row in rows:
                 writer.write(row)
@@ -240,7 +373,8 @@ def mds(trainctl):
     def plain(row):
         return {key: value.tolist() if hasattr(value, "tolist") else value.decode() if isinstance(value, bytes) else value for key, value in row.items()}
     expected = [plain(own[i]) for i in range(len(own))]
-    for name in ["raw", "zstd"]:
+    assert "write them with zstd or gz" in trainctl.run("data", "info", folder / "br", code=3)
+    for name in ["raw", "zstd", "gz"]:
         order = list(expected[0])
         same([{key: row[key] for key in order} for row in trainctl.rows(folder / name)], expected, name)
     index = folder / "raw/index.json"
@@ -339,6 +473,87 @@ def megatron(trainctl):
     damaged(trainctl, folder / "d4.idx", "megatron")
     (folder / "d4.bin").write_bytes((folder / "d4.bin").read_bytes()[:-4])
     assert "get both files again" in trainctl.run("data", "info", folder / "d4.idx", code=3)
+
+
+def read_with_package(name, path, columns):
+    """The rows of a written file, as its own package reads them."""
+    if name == "t.parquet" or name == "t.arrow":
+        (pa,) = need("pyarrow.parquet" if name == "t.parquet" else "pyarrow.feather")
+        return pa.read_table(path).to_pylist()
+    if name == "hf/state.json":
+        (datasets,) = need("datasets")
+        return datasets.load_from_disk(str(path.parent)).to_list()
+    if name == "t.h5":
+        (h5py,) = need("h5py")
+        with h5py.File(path) as file:
+            sets = {key: file[key][()] for key in columns}
+        plain = lambda value: value.decode() if isinstance(value, bytes) else value.tolist() if hasattr(value, "tolist") else value
+        return [{key: plain(values[i]) for key, values in sets.items()} for i in range(ROWS)]
+    if name == "mds/index.json":
+        (streaming,) = need("streaming")
+        plain = lambda value: value.tolist() if hasattr(value, "tolist") else value
+        return [{key: plain(value) for key, value in row.items()} for row in streaming.LocalDataset(str(path.parent))]
+    if name == "t.tfrecord":
+        (loader,) = need("tfrecord.reader")
+        plain = lambda value: bytes(value).decode() if value.dtype.kind in "SU" or value.dtype == "u1" else value.tolist() if len(value) > 1 else value[0].item()
+        return [{key: plain(value) for key, value in row.items()} for row in loader.tfrecord_loader(str(path), None)]
+    if name == "lmdb/data.mdb":
+        lmdb, numpy = need("lmdb", "numpy")
+        import io
+        with lmdb.open(str(path.parent), readonly=True) as env, env.begin() as transaction:
+            assert transaction.stat()["entries"] == ROWS * len(columns) + 1 and int(transaction.get(b"num-samples")) == ROWS
+            assert len(list(transaction.cursor())) == ROWS * len(columns) + 1
+            entry = lambda key, i: transaction.get(f"{key}-{i + 1:09}".encode())
+            rows = [{key: entry(key, i) for key in columns} for i in range(ROWS)]
+        for row in rows:
+            row.update(id=int(row["id"]), x=float(row["x"]), text=row["text"].decode(), grid=numpy.load(io.BytesIO(row["grid"])).tolist())
+        return rows
+    raise AssertionError(name)
+
+
+def writers(trainctl):
+    """Rows are the same after they were written in each format, for the format's own package and for trainctl."""
+    (numpy,) = need("numpy")
+    folder = trainctl.folder
+    rows = [{"id": i - 3, "x": i / 8, "text": f"täxt \"{i}\",\n" * (1 + i % 3 * (400 if i == 7 else 1)), "grid": [[i, 1], [2, i / 4]]} for i in range(ROWS)]
+    numpy.savez(folder / "n.npz", id=numpy.array([row["id"] for row in rows]), x=numpy.array([row["x"] for row in rows], "f4"), grid=numpy.array([row["grid"] for row in rows], "f4"))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    skipped = []
+    for name in ["t.h5", "mds/index.json", "t.tfrecord", "lmdb/data.mdb", "t.parquet", "t.arrow", "hf/state.json"]:
+        path = folder / name
+        try:
+            trainctl.convert(folder / "rows.jsonl", to=path)
+            expected = [dict(row, grid=sum(row["grid"], [])) for row in rows] if name == "t.tfrecord" else rows
+            found = read_with_package(name, path, list(rows[0]))
+            same([{key: row[key] for key in rows[0]} for row in found], expected, name)
+            if name != "lmdb/data.mdb":
+                own = trainctl.rows(path.parent if "/" in name else path)
+                same([{key: row[key] for key in rows[0]} for row in own], expected, f"{name} by trainctl")
+            assert f"{ROWS} rows, 0 broken" in trainctl.run("data", "check", path.parent if "/" in name else path), name
+            typed = folder / name.replace("t.", "typed.").replace("/", "_typed/")
+            trainctl.convert(folder / "n.npz", to=typed)
+            assert f"{ROWS} rows, 0 broken" in trainctl.run("data", "check", typed.parent if "/" in name else typed), name
+        except Missing as error:
+            skipped.append(str(error))
+        except AssertionError as error:
+            if "TRAINCTL_ARROW" not in str(error):
+                raise
+            skipped.append("libtrainctl_arrow.so")
+    trainctl.convert(folder / "rows.jsonl", to=folder / "a.jsonl.gz")
+    assert [json.loads(line) for line in gzip.decompress((folder / "a.jsonl.gz").read_bytes()).splitlines()] == rows
+    trainctl.convert(folder / "rows.jsonl", to=folder / "a.csv", columns=["id", "x", "text"])
+    import csv
+    with open(folder / "a.csv", newline="") as file:
+        same([{"id": int(row["id"]), "x": float(row["x"]), "text": row["text"]} for row in csv.DictReader(file)],
+             [{key: row[key] for key in ("id", "x", "text")} for row in rows], "csv")
+    (folder / "tokens.jsonl").write_text("".join(json.dumps({"tokens": list(range(i % 6))}) + "\n" for i in range(40)))
+    trainctl.convert(folder / "tokens.jsonl", to=folder / "m.idx")
+    same(trainctl.rows(folder / "m.idx"), [{"tokens": list(range(i % 6))} for i in range(40)], "megatron")
+    (folder / "keys.jsonl").write_text("".join(json.dumps({"key": f"k{i:05}", "value": "v" * (i % 40 * 100)}) + "\n" for i in reversed(range(2000))))
+    trainctl.convert(folder / "keys.jsonl", to=folder / "keys/data.mdb")
+    same(trainctl.rows(folder / "keys"), [{"key": f"k{i:05}", "value": "v" * (i % 40 * 100)} for i in range(2000)], "2,000 keys")
+    if skipped:
+        raise Missing("; ".join(skipped))
 
 
 def text_tables(trainctl):
@@ -483,7 +698,7 @@ def audio(trainctl):
         assert done.returncode in ALLOWED, (cut, done)
 
 
-CASES = {"json_lines": json_lines, "zstandard": zstandard_package, "arrow": arrow, "hugging_face": hugging_face, "mds": mds, "tfrecord": tfrecord,
+CASES = {"json_lines": json_lines, "zstandard": zstandard_package, "arrow": arrow, "arrow_versions": arrow_versions, "hdf5": hdf5, "writers": writers, "hugging_face": hugging_face, "mds": mds, "tfrecord": tfrecord,
          "lmdb": lmdb_package, "megatron": megatron, "jobs": jobs, "documents": documents, "audio": audio, "csv": text_tables}
 
 

@@ -13,8 +13,8 @@ namespace trainctl {
 
 /// Samples of one field that are evenly spaced, in a file or in memory.
 struct ArrayPiece {
-  size_t file = 0;                                    ///< in OpenFiles; where they come from, if they are in memory
-  std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: they are here
+  size_t file = 0;                                    ///< in OpenFiles: the file that has, or had, the samples
+  std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: the samples are in memory
   int64_t at = 0;                                     ///< place of the first sample
   int64_t stride = 0;                                 ///< distance from one sample to the next
   int64_t samples = 0;

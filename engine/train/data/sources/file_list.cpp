@@ -28,8 +28,8 @@ constexpr ForeignFormat kForeign[] = {
     {".arrow", "Arrow", kTable},
     {".feather", "Arrow", kTable},
     {".orc", "ORC", kTable},
-    {".h5", "HDF5", "write its arrays as npy or safetensors"},
-    {".hdf5", "HDF5", "write its arrays as npy or safetensors"},
+    {".h5", "HDF5", kTable},
+    {".hdf5", "HDF5", kTable},
     {".pkl", "a pickle", "write its arrays as npy or safetensors"},
     {".tfrecord", "TFRecord", kTable},
     {".tfrecords", "TFRecord", kTable},
@@ -64,18 +64,13 @@ constexpr ForeignFormat kForeign[] = {
 /// The files of one pattern; with `tables`, also those of a folder of tables.
 std::vector<std::string> files_of_pattern(const std::string& pattern, const std::string& field, bool tables) {
   std::vector<std::string> found;
+  std::error_code ignored;
   try {
     found = files_matching(pattern);
-  } catch (const EnvError& error) {  // a store
-    throw SpecError({}, field, error.what());
-  }
-  std::error_code ignored;
-  if (found.empty() && tables && fs::is_directory(pattern, ignored)) {
-    try {
+    if (found.empty() && tables && (is_url(pattern) ? !is_glob(pattern) : fs::is_directory(pattern, ignored)))
       found = table_files_of_folder(pattern);
-    } catch (const EnvError& error) {
-      throw SpecError({}, field, error.what());
-    }
+  } catch (const EnvError& error) {  // a store, or a damaged folder
+    throw SpecError({}, field, error.what());
   }
   if (found.empty()) no_file(pattern, field);
   if (!tables)
@@ -93,9 +88,6 @@ std::vector<std::string> list_all(const std::vector<std::string>& patterns, cons
   for (size_t i = 0; i < patterns.size(); ++i) {
     const std::string place = patterns.size() > 1 ? fmt::format("{}[{}]", field, i) : field;
     for (const std::string& file : files_of_pattern(patterns[i], place, tables)) {
-      if (is_url(file) && is_table_file(file) && file.find(".jsonl") == std::string::npos)
-        throw SpecError({}, place, fmt::format("'{}' cannot be read from an object store", shown_url(file)),
-                        "download the file, or write JSON Lines, tar shards, csv or tokens, which can");
       if (known.insert(file).second) files.push_back(file);
     }
   }

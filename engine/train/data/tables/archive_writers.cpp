@@ -41,7 +41,8 @@ const char* numpy_type(StoredElement element) {
   }
 }
 
-/// Everything of a .npy before its data. `first`: a dim before those of `shape`; -1: none.
+}  // namespace
+
 std::string numpy_head(StoredElement element, const Shape& shape, int64_t first) {
   std::string dims;
   if (first >= 0) dims += std::to_string(first) + ",";
@@ -56,13 +57,14 @@ std::string numpy_head(StoredElement element, const Shape& shape, int64_t first)
   return whole + head;
 }
 
-/// Numbers as NumPy has them: bf16 becomes f32.
 std::vector<uint8_t> numpy_elements(StoredElement element, std::vector<uint8_t> bytes) {
   if (element != StoredElement::bf16) return bytes;
   std::vector<uint8_t> wide;
   for (size_t at = 0; at + 1 < bytes.size(); at += 2) wide.insert(wide.end(), {0, 0, bytes[at], bytes[at + 1]});
   return wide;
 }
+
+namespace {
 
 class NpzWriter final : public TableWriter {
  public:
@@ -188,10 +190,7 @@ class TarWriter final : public TableWriter {
  public:
   explicit TarWriter(const TableWriterOptions& options)
       : columns_(options.columns), file_(options.path, options.replace) {
-    for (const TableColumn& column : columns_)
-      if (column.kind == ColumnKind::nested)
-        throw EnvError("the column '" + printable(column.name) +
-                       "' is nested, which is only written to JSON Lines; leave it out with --columns");
+    for (const TableColumn& column : columns_) refuse_nested(column);
   }
 
   void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) override {

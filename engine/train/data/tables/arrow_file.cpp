@@ -5,31 +5,63 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/base/url.h"
 #include "engine/planning/device_data.h"
 #include "engine/train/data/mapped_file.h"
 #include "engine/train/data/tables/arrow_values.h"
 #include "engine/train/data/tables/block_cache.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {
 
-/// A file that is open in the library, and its bytes. Blocks refer to it, because their memory is the library's.
+/// A file that is open in the library, and its bytes. Blocks refer to it, because their memory is the library's. Parts
+/// of a Parquet object of a store are requested as they are needed; other objects are kept in memory.
 struct ArrowHandle {
-  explicit ArrowHandle(const std::string& path) : bytes(path) {}
+  explicit ArrowHandle(const std::string& path) {
+    if (is_url(path) && shown_url(path).ends_with(".parquet"))
+      object = std::make_unique<InputFile>(path);
+    else
+      bytes = MappedFile(path);
+  }
   ~ArrowHandle() {
     if (file != nullptr) arrow_library().close(file);
   }
   ArrowHandle(const ArrowHandle&) = delete;
   ArrowHandle& operator=(const ArrowHandle&) = delete;
 
+  TrainctlArrowBytes source() {
+    const auto size = static_cast<int64_t>(bytes.bytes().size());
+    if (object == nullptr) return {bytes.bytes().data(), size, nullptr, nullptr, nullptr};
+    return {nullptr, object->bytes(), object.get(), read_object_part, expect_object_part};
+  }
+
+  std::unique_ptr<InputFile> object;  ///< null: `bytes` has the file
   MappedFile bytes;
   void* file = nullptr;
+
+ private:
+  static int read_object_part(void* state, int64_t at, int64_t count, uint8_t* to, TrainctlArrowError error) {
+    try {
+      static_cast<InputFile*>(state)->read(at, {to, static_cast<size_t>(count)});
+      return 0;
+    } catch (const std::exception& caught) {
+      const std::string_view text(caught.what());
+      error.text[text.copy(error.text, static_cast<size_t>(error.bytes - 1))] = 0;
+      return 1;
+    }
+  }
+  static void expect_object_part(void* state, int64_t at, int64_t count) {
+    static_cast<InputFile*>(state)->expect(at, count);
+  }
 };
 
 /// The chosen columns of one group.
@@ -74,13 +106,12 @@ void add_class_names(const ArrowSchema& schema, std::vector<TableColumn>& column
 
 class ArrowTable final : public TableFile {
  public:
-  explicit ArrowTable(const std::string& path) : path_(path), handle_(std::make_shared<ArrowHandle>(path)) {
+  explicit ArrowTable(const std::string& path) : path_(shown_url(path)), handle_(std::make_shared<ArrowHandle>(path)) {
     const TrainctlArrow& arrow = arrow_library();
-    const std::span<const uint8_t> bytes = handle_->bytes.bytes();
-    if (bytes.empty()) throw EnvError(path + ": is empty");
+    const TrainctlArrowBytes bytes = handle_->source();
+    if (bytes.size == 0) throw EnvError(path_ + ": is empty");
     ArrowErrorText error;
-    handle_->file =
-        arrow.open(bytes.data(), static_cast<int64_t>(bytes.size()), most_decoded_bytes(), error.receiver());
+    handle_->file = arrow.open(&bytes, most_decoded_bytes(), error.receiver());
     if (handle_->file == nullptr) fail(error);
     if (arrow.schema(handle_->file, &schema_, error.receiver()) != 0) fail(error);
     for (int64_t c = 0; c < schema_.n_children; ++c) columns_.push_back(arrow_column(*schema_.children[c]));
@@ -89,9 +120,10 @@ class ArrowTable final : public TableFile {
       first_rows_.push_back(size_);
       const int64_t rows = arrow.group_rows(handle_->file, group);
       if (rows < 0 || rows > (int64_t{1} << 40))
-        throw EnvError(fmt::format("{}: is damaged: group {} has {} rows", path, group, rows));
+        throw EnvError(fmt::format("{}: is damaged: group {} has {} rows", path_, group, rows));
       size_ += rows;
     }
+    expected_ = std::vector<std::atomic<bool>>(first_rows_.size());
     std::vector<size_t> all(columns_.size());
     std::iota(all.begin(), all.end(), size_t{0});
     choose(all);
@@ -109,6 +141,13 @@ class ArrowTable final : public TableFile {
     chosen_.assign(columns.begin(), columns.end());
     std::sort(chosen_.begin(), chosen_.end());
     chosen_.erase(std::unique(chosen_.begin(), chosen_.end()), chosen_.end());
+  }
+
+  void expect(int64_t row) const override {
+    if (handle_->object == nullptr || chosen_.empty()) return;
+    const int64_t group = group_of(row);
+    if (expected_[static_cast<size_t>(group)].exchange(true)) return;
+    arrow_library().expect(handle_->file, group, chosen_.data(), static_cast<int32_t>(chosen_.size()));
   }
 
   void read(int64_t row, std::span<const size_t> columns, std::span<TableValue> out) const override {
@@ -161,9 +200,12 @@ class ArrowTable final : public TableFile {
     return *group.array.children[found - chosen_.begin()];
   }
 
+  int64_t group_of(int64_t row) const {
+    return std::upper_bound(first_rows_.begin(), first_rows_.end(), row) - first_rows_.begin() - 1;
+  }
+
   std::pair<std::shared_ptr<const ArrowGroup>, int64_t> place_of(int64_t row) const {
-    const auto next = std::upper_bound(first_rows_.begin(), first_rows_.end(), row);
-    const int64_t group = next - first_rows_.begin() - 1;
+    const int64_t group = group_of(row);
     auto block = blocks_.get(group, [&] { return load(group); });
     return {std::static_pointer_cast<const ArrowGroup>(std::move(block)),
             row - first_rows_[static_cast<size_t>(group)]};
@@ -176,6 +218,7 @@ class ArrowTable final : public TableFile {
     if (arrow_library().read(handle_->file, group, chosen_.data(), static_cast<int32_t>(chosen_.size()), &block->array,
                              &bytes, error.receiver()) != 0)
       throw EnvError(fmt::format("{}: group {} cannot be read: {}", path_, group, error.text()));
+    expected_[static_cast<size_t>(group)] = false;
     return {std::move(block), bytes};
   }
 
@@ -186,6 +229,7 @@ class ArrowTable final : public TableFile {
   std::vector<int64_t> first_rows_;  ///< the first row of each group
   int64_t size_ = 0;
   std::vector<int32_t> chosen_;  ///< ascending
+  mutable std::vector<std::atomic<bool>> expected_;  ///< groups that have been requested and not read
   BlockCache blocks_;
 };
 

@@ -43,14 +43,27 @@ struct TrainctlArrowError {
   int64_t bytes;
 };
 
+/// The bytes of a file: `data`, or, where it is null, a function that reads them. Both must outlive the file.
+struct TrainctlArrowBytes {
+  const uint8_t* data;
+  int64_t size;
+  void* state;  ///< for the functions
+  /// Any number of threads may call it. Returns 0 on success.
+  int (*read)(void* state, int64_t at, int64_t bytes, uint8_t* to, struct TrainctlArrowError error);
+  /// Starts reading in the background.
+  void (*expect)(void* state, int64_t at, int64_t bytes);
+};
+
+enum TrainctlArrowForm { kArrowParquet = 0, kArrowIpcFile = 1, kArrowIpcStream = 2 };
+
 /// Functions that return a pointer return null on failure, functions that return int return 0 on success.
 struct TrainctlArrow {
   int32_t version;
   /// The version of Arrow: "26.0.1".
   const char* arrow_version;
-  /// Opens Parquet, Arrow's file format (Feather) or its stream format from memory, which must outlive the file.
-  /// `most_bytes`: no more memory is allocated for decoded data.
-  void* (*open)(const uint8_t* data, int64_t size, int64_t most_bytes, struct TrainctlArrowError error);
+  /// Opens Parquet, Arrow's file format (Feather) or its stream format. `most_bytes`: no more memory is allocated for
+  /// decoded data.
+  void* (*open)(const struct TrainctlArrowBytes* bytes, int64_t most_bytes, struct TrainctlArrowError error);
   void (*close)(void* file);
   /// Groups are row groups, or record batches.
   int64_t (*groups)(void* file);
@@ -59,8 +72,11 @@ struct TrainctlArrow {
   /// Reads some columns of a group. Any number of threads may call it. `decoded_bytes`: memory that the result holds.
   int (*read)(void* file, int64_t group, const int32_t* columns, int32_t count, struct ArrowArray* out,
               int64_t* decoded_bytes, struct TrainctlArrowError error);
-  /// Creates a Parquet file (zstd) or, if `is_arrow`, a file in Arrow's file format. Takes over the schema.
-  void* (*create)(const char* path, int is_arrow, struct ArrowSchema* schema, struct TrainctlArrowError error);
+  /// Starts reading the bytes of some columns of a group, if they come from a function. Any number of threads may call
+  /// it.
+  void (*expect)(void* file, int64_t group, const int32_t* columns, int32_t count);
+  /// Creates a Parquet file (zstd), or one in Arrow's file or stream format. Takes over the schema.
+  void* (*create)(const char* path, enum TrainctlArrowForm form, struct ArrowSchema* schema, struct TrainctlArrowError error);
   /// Appends a batch, which becomes a row group, and takes it over.
   int (*write)(void* writer, struct ArrowArray* batch, struct TrainctlArrowError error);
   /// Completes the file and frees the writer, also on failure.
@@ -70,7 +86,7 @@ struct TrainctlArrow {
 }  // extern "C"
 
 namespace trainctl {
-inline constexpr int32_t kArrowShimVersion = 1;
+inline constexpr int32_t kArrowShimVersion = 2;
 inline constexpr const char* kArrowShimSymbol = "trainctl_arrow";
 inline constexpr const char* kArrowShimName = "libtrainctl_arrow.so";
 }  // namespace trainctl

@@ -46,8 +46,8 @@ const TrainctlArrow* open_arrow_library() {
     return functions();
   }
   throw EnvError(fmt::format(
-      "Parquet and Arrow files need the library {}, which is not in {}; ./bootstrap arrow builds it, and the variable "
-      "TRAINCTL_ARROW can name its path",
+      "Parquet and Arrow files need the library {}, which is not {}; run ./bootstrap arrow in a clone of trainctl, and "
+      "set TRAINCTL_ARROW to its folder build/arrow, or install trainctl again after it, which copies the library",
       kArrowShimName, join(tried, " or ")));
 }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -113,9 +115,7 @@ void append_offset(std::vector<uint8_t>& offsets, int64_t value) {
 class ColumnBuilder {
  public:
   explicit ColumnBuilder(TableColumn column) : column_(std::move(column)), dims_(column_.shape.size()) {
-    if (column_.kind == ColumnKind::nested)
-      throw EnvError("the column '" + printable(column_.name) +
-                     "' is nested, which is only written to JSON Lines; leave it out with --columns");
+    refuse_nested(column_);
     clear();
   }
 
@@ -227,14 +227,13 @@ class ColumnBuilder {
 
 class ArrowFileWriter final : public TableWriter {
  public:
-  explicit ArrowFileWriter(const TableWriterOptions& options)
+  ArrowFileWriter(const TableWriterOptions& options, TrainctlArrowForm form)
       : library_(arrow_library()), file_(options.path, options.replace), group_rows_(options.group_rows) {
     std::vector<ArrowSchema> fields;
     for (const TableColumn& column : options.columns) builders_.emplace_back(column);
     for (const ColumnBuilder& builder : builders_) fields.push_back(builder.schema());
     ArrowSchema schema = OwnedSchema::make("+s", "", std::move(fields));
-    writer_ =
-        library_.create(file_.part_path().c_str(), options.path.ends_with(".parquet") ? 0 : 1, &schema, receiver());
+    writer_ = library_.create(file_.part_path().c_str(), form, &schema, receiver());
     if (writer_ == nullptr) fail();
   }
   ~ArrowFileWriter() override {
@@ -278,10 +277,53 @@ class ArrowFileWriter final : public TableWriter {
   std::array<char, 2048> error_{};
 };
 
+/// state.json, dataset_info.json and one Arrow file, as datasets.load_from_disk reads them.
+class HuggingFaceWriter final : public TableWriter {
+ public:
+  explicit HuggingFaceWriter(const TableWriterOptions& options) {
+    make_folder_of(options.path);
+    TableWriterOptions rows = options;
+    rows.path = (std::filesystem::path(options.path).parent_path() / kFileName).string();
+    rows_ = std::make_unique<ArrowFileWriter>(rows, kArrowIpcStream);
+    info_ = std::make_unique<PartFile>(
+        (std::filesystem::path(options.path).parent_path() / "dataset_info.json").string(), options.replace);
+    state_ = std::make_unique<PartFile>(options.path, options.replace);
+  }
+
+  void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) override {
+    rows_->write(from, row, columns);
+  }
+
+  void finish() override {
+    nlohmann::ordered_json file = {{"filename", kFileName}};
+    const nlohmann::ordered_json state = {{"_data_files", nlohmann::ordered_json::array({std::move(file)})},
+                                          {"_fingerprint", "trainctl"},
+                                          {"_format_columns", nullptr},
+                                          {"_format_kwargs", nlohmann::ordered_json::object()},
+                                          {"_format_type", nullptr},
+                                          {"_output_all_columns", false},
+                                          {"_split", nullptr}};
+    rows_->finish();
+    info_->write("{}");
+    info_->finish();
+    state_->write(state.dump(2));
+    state_->finish();
+  }
+
+ private:
+  static constexpr const char* kFileName = "data-00000-of-00001.arrow";
+  std::unique_ptr<ArrowFileWriter> rows_;
+  std::unique_ptr<PartFile> info_, state_;
+};
+
 }  // namespace
 
 std::unique_ptr<TableWriter> write_arrow_file(const TableWriterOptions& options) {
-  return std::make_unique<ArrowFileWriter>(options);
+  return std::make_unique<ArrowFileWriter>(options,
+                                           options.path.ends_with(".parquet") ? kArrowParquet : kArrowIpcFile);
+}
+std::unique_ptr<TableWriter> write_hugging_face(const TableWriterOptions& options) {
+  return std::make_unique<HuggingFaceWriter>(options);
 }
 
 }  // namespace trainctl

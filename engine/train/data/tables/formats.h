@@ -15,6 +15,9 @@ std::unique_ptr<TableFile> open_json_lines(const std::string& path);
 std::unique_ptr<TableFile> open_tfrecord(const std::string& path);
 /// The file of an LMDB environment, read without its library (lmdb.cpp has the format).
 std::unique_ptr<TableFile> open_lmdb(const std::string& path);
+/// HDF5 files (hdf5.cpp has the columns), read without their library. Datasets may have different numbers of rows until
+/// some are chosen: size() is the largest, and values beyond the end are null.
+std::unique_ptr<TableFile> open_hdf5(const std::string& path);
 
 /// Text tables with a header: *.csv, and *.tsv with tabs. For conversions; data sets read them through open_csv().
 std::unique_ptr<TableFile> open_csv_table(const std::string& path);

@@ -9,6 +9,8 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
+#include "engine/train/data/file_patterns.h"
 #include "engine/train/data/tables/plain_name.h"
 #include "engine/train/files/input_file.h"
 
@@ -32,15 +34,13 @@ nlohmann::json read_folder_json(const fs::path& path) {
 }  // namespace
 
 bool is_hugging_face_folder(const std::string& folder) {
-  std::error_code ignored;
-  return fs::exists(fs::path(folder) / "state.json", ignored) ||
-         fs::exists(fs::path(folder) / "dataset_dict.json", ignored);
+  return path_exists((fs::path(folder) / "state.json").string()) ||
+         path_exists((fs::path(folder) / "dataset_dict.json").string());
 }
 
 std::vector<std::string> hugging_face_files(const std::string& folder) {
   const fs::path at(folder), state_path = at / "state.json";
-  std::error_code ignored;
-  if (!fs::exists(state_path, ignored)) {
+  if (!path_exists(state_path.string())) {
     const auto dict = read_folder_json(at / "dataset_dict.json");
     std::vector<std::string> splits;
     if (const auto found = dict.find("splits"); found != dict.end() && found->is_array())
@@ -68,18 +68,24 @@ std::vector<std::string> hugging_face_files(const std::string& folder) {
 
 std::vector<std::string> parquet_files_of(const std::string& folder) {
   std::vector<std::string> files;
-  std::set<std::string> splits;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.ends_with(".parquet") || name.starts_with(".")) continue;
-    files.push_back(entry.path().string());
+  if (is_url(folder) && !folder.starts_with("http"))  // a web server has no list of files
+    files = files_matching((fs::path(folder) / "*.parquet").string());
+  else
+    for (const auto& entry : fs::directory_iterator(folder, error)) files.push_back(entry.path().string());
+  std::erase_if(files, [](const std::string& file) {
+    const std::string name = fs::path(file).filename().string();
+    return !name.ends_with(".parquet") || name.starts_with(".");
+  });
+  std::set<std::string> splits;
+  for (const std::string& file : files) {
+    const std::string name = fs::path(file).filename().string();
     splits.insert(name.substr(0, name.find('-')));
   }
+  std::sort(files.begin(), files.end());
   const bool are_splits = splits.contains("test") || splits.contains("validation");
   if (splits.size() > 1 && are_splits)
     fail_splits(folder, {splits.begin(), splits.end()}, folder + "/" + *splits.rbegin() + "-*.parquet");
-  std::sort(files.begin(), files.end());
   return files;
 }
 

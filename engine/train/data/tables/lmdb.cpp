@@ -15,6 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/base/url.h"
 #include "engine/train/data/mapped_file.h"
 #include "engine/train/data/tables/formats.h"
 #include "engine/train/data/tables/lmdb_pages.h"
@@ -35,8 +36,8 @@ bool split_key(std::string_view key, std::string_view& name, int64_t& number) {
 
 class LmdbTable final : public TableFile {
  public:
-  explicit LmdbTable(const std::string& path) : path_(path), file_(path) {
-    entries_ = read_lmdb(file_.bytes(), path);
+  explicit LmdbTable(const std::string& path) : path_(shown_url(path)), file_(path) {
+    entries_ = read_lmdb(file_.bytes(), path_);
     if (!group_by_number()) one_entry_per_row();
   }
 

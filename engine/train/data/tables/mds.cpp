@@ -12,6 +12,8 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
+#include "engine/train/data/file_patterns.h"
 #include "engine/train/data/inflated_file.h"
 #include "engine/train/data/sources/open_files.h"
 #include "engine/train/data/tables/block_cache.h"
@@ -25,7 +27,7 @@ namespace fs = std::filesystem;
 
 struct MdsShard {
   std::string path;                ///< the file that is read
-  bool is_compressed = false;      ///< by zstd
+  bool is_compressed = false, is_gzip = false;  ///< by zstd, or by gzip
   int64_t samples = 0, bytes = 0;  ///< bytes: without compression
 };
 
@@ -49,6 +51,8 @@ class MdsIndexParser {
     if (integer(json, "version") != 2) fail("expected version 2");
     const auto shards = json.find("shards");
     if (shards == json.end() || !shards->is_array()) fail("expected the list shards");
+    if (!path_.starts_with("http") && is_url(path_) && !shards->empty())
+      (void)files_matching((folder_ / "*").string());  // one request tells the sizes of all shards
     for (const auto& shard : *shards) add_shard(shard);
     return std::move(result_);
   }
@@ -93,20 +97,21 @@ class MdsIndexParser {
     if (shard.bytes > kMostShardBytes || shard.samples > shard.bytes / 4)
       fail(fmt::format("a shard of {} bytes cannot have {} samples", with_commas(shard.bytes),
                        with_commas(shard.samples)));
-    std::error_code ignored;
     const auto zip = json.find("zip_data");
-    if (zip != json.end() && zip->is_object() && !fs::exists(shard.path, ignored)) use_compressed(json, *zip, shard);
+    const bool has_zip = zip != json.end() && zip->is_object();
+    if (has_zip && (is_url(path_) || !path_exists(shard.path))) use_compressed(json, *zip, shard);
     result_.shards.push_back(std::move(shard));
   }
 
   void use_compressed(const IndexJson& json, const IndexJson& zip, MdsShard& shard) const {
     const auto name = json.find("compression");
     const std::string compression = name != json.end() && name->is_string() ? name->get<std::string>() : "";
-    if (!compression.starts_with("zstd"))
+    if (!compression.starts_with("zstd") && !compression.starts_with("gz"))
       fail("the compression '" + printable(shortened(compression)) +
-           "' is not supported; decompress the shards, or write them with zstd");
+           "' is not supported; decompress the shards, or write them with zstd or gz");
     shard.path = file(zip);
     shard.is_compressed = true;
+    shard.is_gzip = compression.starts_with("gz");
   }
 
   std::string file(const IndexJson& json) const {
@@ -140,13 +145,9 @@ class MdsTable final : public TableFile {
   explicit MdsTable(const std::string& index) : index_(MdsIndexParser(index).parse()), files_(paths_of(index_)) {
     for (const MdsColumn& column : index_.columns) columns_.push_back(column.column);
     for (size_t s = 0; s < index_.shards.size(); ++s) {
-      const MdsShard& shard = index_.shards[s];
       first_rows_.push_back(size_);
-      size_ += shard.samples;
-      const auto file = files_.get(s);
-      if (!shard.is_compressed && file->bytes() != shard.bytes)
-        throw EnvError(fmt::format("{}: has {} bytes, but {} gives {}; get the file again", file->path(),
-                                   with_commas(file->bytes()), index, with_commas(shard.bytes)));
+      size_ += index_.shards[s].samples;
+      if (!is_url(index)) (void)open_shard(s);  // a store is asked for a shard when it is read
     }
   }
 
@@ -158,6 +159,17 @@ class MdsTable final : public TableFile {
   }
   int64_t memory_bytes() const override {
     return files_.memory_bytes() + static_cast<int64_t>(index_.shards.size() * sizeof(MdsShard));
+  }
+
+  void expect(int64_t row) const override {
+    const size_t shard = shard_of(row);
+    const MdsShard& of = index_.shards[shard];
+    const auto file = open_shard(shard);
+    if (of.is_compressed) return file->expect(0, file->bytes());
+    // The offsets have not been read, so the place of the sample is estimated.
+    const int64_t offsets = 4 * (of.samples + 2), each = (of.bytes - std::min(of.bytes, offsets)) / of.samples;
+    file->expect(0, offsets);
+    file->expect(offsets + each * (row - first_rows_[shard]), each);
   }
 
   void read(int64_t row, std::span<const size_t> columns, std::span<TableValue> out) const override {
@@ -180,6 +192,15 @@ class MdsTable final : public TableFile {
   }
 
  private:
+  std::shared_ptr<const InputFile> open_shard(size_t shard) const {
+    const MdsShard& of = index_.shards[shard];
+    auto file = files_.get(shard);
+    if (!of.is_compressed && file->bytes() != of.bytes)
+      throw EnvError(fmt::format("{}: has {} bytes, but its index gives {}; get the file again", file->path(),
+                                 with_commas(file->bytes()), with_commas(of.bytes)));
+    return file;
+  }
+
   static std::vector<std::string> paths_of(const MdsIndexFile& index) {
     std::vector<std::string> paths;
     for (const MdsShard& shard : index.shards) paths.push_back(shard.path);
@@ -200,7 +221,7 @@ class MdsTable final : public TableFile {
       block = blocks_.get(static_cast<int64_t>(shard), [&] { return inflate(shard); });
       whole = static_cast<const MdsBlock&>(*block).bytes;
     }
-    const auto file = of.is_compressed ? nullptr : files_.get(shard);
+    const auto file = of.is_compressed ? nullptr : open_shard(shard);
     const auto read = [&](int64_t at, std::span<uint8_t> to) {
       if (file) return file->read(at, to);
       std::memcpy(to.data(), whole.data() + at, to.size());
@@ -219,7 +240,9 @@ class MdsTable final : public TableFile {
     std::vector<uint8_t> packed(static_cast<size_t>(file->bytes()));
     file->read(0, packed);
     auto block = std::make_shared<MdsBlock>();
-    block->bytes = inflated_zstd(packed, index_.shards[shard].bytes, file->path());
+    const MdsShard& of = index_.shards[shard];
+    block->bytes =
+        of.is_gzip ? inflated_gzip(packed, of.bytes, file->path()) : inflated_zstd(packed, of.bytes, file->path());
     return {block, static_cast<int64_t>(block->bytes.size())};
   }
 

@@ -1,4 +1,4 @@
-// MDS, the format of MosaicML Streaming. A folder has index.json and shards, which may be compressed:
+// MDS, the format of MosaicML Streaming. A folder has index.json and shards, which may be compressed by zstd or gzip:
 //
 //   shard   := u32 samples  u32 offset{samples + 1}  config (JSON)  sample*
 //   sample  := u32 size{columns without a fixed size}  value{columns}

@@ -135,8 +135,7 @@ MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::st
 
 std::optional<MegatronIndex> megatron_index_of(const std::string& bin) {
   const std::string path = with_suffix(bin, ".idx");
-  std::error_code ignored;
-  if (!bin.ends_with(".bin") || !std::filesystem::exists(path, ignored)) return {};
+  if (!bin.ends_with(".bin") || !path_exists(path)) return {};
   const InputFile file(path);
   std::vector<uint8_t> start(static_cast<size_t>(std::min<int64_t>(file.bytes(), 9)));
   if (!start.empty()) file.read(0, start);

@@ -11,12 +11,14 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/tables/arrow_file.h"
 #include "engine/train/data/tables/formats.h"
 #include "engine/train/data/tables/hugging_face.h"
 #include "engine/train/data/tables/mds.h"
 #include "engine/train/data/tables/megatron.h"
 #include "engine/train/data/tables/plain_text.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {
@@ -32,10 +34,11 @@ constexpr TableFormat kTableFormats[] = {
     {".ndjson", open_json_lines},    {".parquet", open_arrow_file},    {".arrow", open_arrow_file},
     {".feather", open_arrow_file},   {".tfrecord", open_tfrecord},     {".tfrecords", open_tfrecord},
     {".tfrecord.gz", open_tfrecord}, {".tfrecords.gz", open_tfrecord}, {".mdb", open_lmdb},
-    {".idx", open_megatron},
+    {".idx", open_megatron},         {".h5", open_hdf5},               {".hdf5", open_hdf5},
 };
 
-const TableFormat* format_of_name(const std::string& path) {
+const TableFormat* format_of_name(const std::string& address) {
+  const std::string path = shown_url(address);  // a signed address has a query behind the name
   if (path.ends_with(".tar.idx")) return nullptr;  // an index of a tar shard
   const auto* found = std::find_if(std::begin(kTableFormats), std::end(kTableFormats),
                                    [&](const TableFormat& format) { return path.ends_with(format.suffix); });
@@ -167,10 +170,9 @@ std::vector<std::string> table_file_parts(const std::string& path) {
 
 std::vector<std::string> table_files_of_folder(const std::string& folder) {
   const fs::path at(folder);
-  std::error_code ignored;
   if (is_hugging_face_folder(folder)) return hugging_face_files(folder);
   for (const char* name : {kMdsIndexName, "data.mdb"})
-    if (fs::exists(at / name, ignored)) return {(at / name).string()};
+    if (path_exists((at / name).string())) return {(at / name).string()};
   return parquet_files_of(folder);
 }
 

@@ -7,6 +7,7 @@
 //   index.json                        MDS, the shards of MosaicML Streaming (mds.cpp)
 //   *.idx                             documents of tokens of Megatron (megatron.cpp)
 //   *.mdb                             LMDB (lmdb.cpp)
+//   *.h5 *.hdf5                       HDF5 (hdf5.cpp)
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/inflated_file.h"
 #include "engine/train/data/tables/crc32c.h"
 #include "engine/train/data/tables/formats.h"
@@ -30,9 +31,9 @@ constexpr int64_t kRecordHeaderBytes = 12, kRecordFooterBytes = 4;
 
 class TfRecords final : public TableFile {
  public:
-  explicit TfRecords(const std::string& path) : path_(path) {
+  explicit TfRecords(const std::string& path) : path_(shown_url(path)) {
     file_ = std::make_unique<InputFile>(path);
-    if (path.ends_with(".gz")) {
+    if (path_.ends_with(".gz")) {
       text_ = read_inflated(path, file_->bytes());
       file_.reset();
     }

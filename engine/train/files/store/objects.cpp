@@ -162,9 +162,19 @@ class KnownObjects {
     const std::lock_guard lock(mutex_);
     objects_.insert_or_assign(url, std::move(info));
   }
+  /// All objects whose addresses begin so are known.
+  void add_listed(std::string beginning) {
+    const std::lock_guard lock(mutex_);
+    listed_.push_back(std::move(beginning));
+  }
+  bool is_listed(const std::string& url) {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(listed_.begin(), listed_.end(), [&](const std::string& one) { return url.starts_with(one); });
+  }
 
  private:
   std::mutex mutex_;
+  std::vector<std::string> listed_;
   std::map<std::string, ObjectInfo> objects_;
 };
 
@@ -195,6 +205,7 @@ std::vector<std::string> list_keys(const Address& address, const std::string& pr
     token = first_element(page.body, "NextContinuationToken");
     if (token.empty()) throw EnvError(shown_url(root + prefix) + ": the store ends its list without a next page");
   }
+  known_objects().add_listed(root + prefix);
   return keys;
 }
 
@@ -269,7 +280,10 @@ ObjectInfo object_info(const std::string& url) {
   return *info;
 }
 
-bool object_exists(const std::string& url) { return known_objects().find(url) || ask_info(url); }
+bool object_exists(const std::string& url) {
+  if (known_objects().find(url)) return true;
+  return !known_objects().is_listed(url) && ask_info(url);
+}
 
 void read_object(const std::string& url, const ObjectInfo& info, int64_t at, std::span<uint8_t> to) {
   if (to.empty()) return;
