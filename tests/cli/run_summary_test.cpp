@@ -19,7 +19,8 @@ TEST_CASE("ps -a and logs have the last step, loss and duration of runs that hav
   REQUIRE(at != std::string::npos);
   const std::string loss = run.out.substr(at + 17, run.out.find('\n', at) - at - 17);
 
-  const nlohmann::json listed = nlohmann::json::parse(trainctl_command(scratch.path(), {"ps", "-a", "--json"}).out, nullptr, false);
+  const nlohmann::json listed =
+      nlohmann::json::parse(trainctl_command(scratch.path(), {"ps", "-a", "--json"}).out, nullptr, false);
   REQUIRE(listed.size() == 1);
   CHECK(listed[0]["state"] == "done");
   CHECK(listed[0]["step"] == 12);
