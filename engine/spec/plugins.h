@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "engine/spec/job_text.h"
 #include "engine/spec/problems.h"
 #include "engine/spec/yaml_tree.h"
 
@@ -26,6 +27,6 @@ std::string absolute_path(const std::string& folder, const std::string& path);
 
 /// Loads the plugins of a job, and replaces their entries in the tree by absolute paths with digests. Returns false
 /// after an error.
-bool load_plugins(YamlNode& root, const std::string& folder, Problems& problems);
+bool load_plugins(YamlNode& root, const JobText& from, Problems& problems);
 
 }  // namespace trainctl

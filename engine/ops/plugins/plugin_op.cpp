@@ -210,12 +210,18 @@ Field field_of(const trainctl_attribute& attribute) {
     default:
       field = text(attribute.name, attribute.doc);
       value = std::string(fallback.text == nullptr ? "" : fallback.text);
-      if (attribute.choices != nullptr) field = std::move(field).one_of(words_between_bars(attribute.choices));
+      if (attribute.choices == nullptr) break;
+      field.kind = FieldKind::choice;
+      field.choices = words_between_bars(attribute.choices);
   }
-  if (attribute.has_range != 0) field = std::move(field).at_least(attribute.least).at_most(attribute.most);
-  if (attribute.required == 0) return std::move(field).defaults(std::move(value));
+  if (attribute.has_range != 0) {
+    field.min = attribute.least;
+    field.max = attribute.most;
+  }
+  field.is_required = attribute.required != 0;
   field.fallback.reset();
-  return std::move(field).required();
+  if (!field.is_required) field.fallback = std::move(value);
+  return field;
 }
 
 Init init_of(const trainctl_parameter& parameter) {

@@ -154,9 +154,12 @@ typedef struct trainctl_op {
   const char* name; /* the `type` of a layer: lower-case letters, digits and _ */
   const char* doc;  /* one sentence */
   const trainctl_attribute* attributes;
-  const trainctl_input* inputs; /* at least one */
+  int32_t num_attributes;
+  const trainctl_input* inputs;
+  int32_t num_inputs; /* at least 1 */
   const trainctl_parameter* parameters;
-  int32_t num_attributes, num_inputs, num_parameters, num_outputs;
+  int32_t num_parameters;
+  int32_t num_outputs; /* at least 1 */
   uint32_t flags;
 
   /* The sharding rule: letters for the dims of inputs, parameters -> outputs. "mk,kn->mn" is a matrix product.
