@@ -20,11 +20,12 @@ std::string plural(int64_t count, const char* what) {
 
 void print_report(const PluginOp& op, const PluginOpReport& report) {
   if (report.faults.empty()) {
-    std::cout << fmt::format("{}: {} ({} compared with one rank{}; {} compared with differences; {})\n", op.name, "sound",
-                             plural(report.cuts, "cut"),
+    std::cout << fmt::format("{}: {} ({} compared with one rank{}; {} compared with differences; {})\n", op.name,
+                             "sound", plural(report.cuts, "cut"),
                              report.cut_letters.empty() ? "" : ": " + join(report.cut_letters, "; "),
                              plural(report.slopes, "gradient"), plural(report.calls, "call"));
-    if (!op.has_gradient()) std::cout << "note: " << op.name << ": no gradient flows through it, because it has no backward\n";
+    if (!op.has_gradient())
+      std::cout << "note: " << op.name << ": no gradient flows through it, because it has no backward\n";
   }
   for (const std::string& note : report.notes) std::cout << "note: " << op.name << ": " << note << "\n";
   for (const std::string& fault : report.faults) std::cout << op.name << ": " << fault << "\n";
@@ -49,7 +50,8 @@ int check_plugin(const std::string& file) {
     if (!report.faults.empty()) ++wrong;
   }
   if (wrong == 0)
-    std::cout << fmt::format("{}: valid ({}, SHA-256 {})\n", file, plural(static_cast<int64_t>(ops.size()), "op"), digest);
+    std::cout << fmt::format("{}: valid ({}, SHA-256 {})\n", file, plural(static_cast<int64_t>(ops.size()), "op"),
+                             digest);
   else
     std::cout << fmt::format("{}: {} of {} wrong\n", file, wrong, plural(static_cast<int64_t>(ops.size()), "op"));
   return wrong == 0 ? kExitDone : kExitSpec;

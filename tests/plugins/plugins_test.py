@@ -109,7 +109,7 @@ WRONG = {
         ([("outputs[0].dims[1] = 1;", "outputs[0].dims[1] = 2;"), ('"rn,rn->r()"', '"rn,rn->rt"')], ["row_dot", "forward", "the output", "not written"]),
     "an output shape that is too small":
         ([("outputs[0].dims[1] = 1;", "outputs[0].dims[0] = 1; outputs[0].dims[1] = 1;"), ('"rn,rn->r()"', '"rn,rn->()()"')],
-         ["row_dot", "it writes after its end of the output"]),
+         ["row_dot", "it writes after the end of the output"]),
     "an adds that is ignored":
         ([("(call->input_grads[0].adds ? dx[i] : 0) + ", "")], ["snake", "with adds = 1", "the gradient of input x"]),
     "a rule with a wrong number of operands":
@@ -124,7 +124,9 @@ MEMORY = {
     "an element that is not written":
         ([("for (int64_t r = 0; r < rows; ++r)", "for (int64_t r = 1; r < rows; ++r)")], 2, ["row_dot", "1 elements of the output, the first at [0, 0]"]),
     "a write behind the output":
-        ([("y[r] = (float)sum;", "y[r] = y[r + 1] = (float)sum;")], 2, ["row_dot", "forward: it writes after its end of the output"]),
+        ([("y[r] = (float)sum;", "y[r] = y[r + 1] = (float)sum;")], 2, ["row_dot", "forward: it writes after the end of the output"]),
+    "a read behind an input":
+        ([("double sum = 0;", "double sum = x[(r + 1) * columns];")], 2, ["row_dot", "beside its operands"]),
     "a write into an input":
         ([("y[r] = (float)sum;", "y[r] = (float)sum;\n    ((float*)x)[r] = 0;")], 2, ["row_dot", "it changes input x"]),
     "an error of a kernel":
