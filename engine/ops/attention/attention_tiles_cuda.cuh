@@ -287,8 +287,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int j = 0; j < kR; ++j)
           if (score[i][j] != 0.0f) score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
-        j < kR; ++j)
-          score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
       }
     }
     store_square<B>(square, score);
