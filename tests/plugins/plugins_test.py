@@ -185,6 +185,7 @@ def refused(folder):
             require(part in said, f"{words}: no '{part}' in\n{said}")
 
     refuse(["plugins=[./other.so]"], ["plugins", "other.so", "No such file"])
+    refuse(["plugins=[/dev/zero]"], ["/dev/zero is not a regular file"])
     (folder / "text.so").write_text("no library")
     refuse(["plugins=[./text.so]"], ["text.so cannot be loaded", "cc -shared"])
     compiled(folder, "int nothing;\n", name="empty")
