@@ -113,8 +113,8 @@ CudaKernel prepare_attention_score_bias_grad(const CudaKernelCall& call) {
     constexpr int kD = features, kB = kBackwardTile<kD>;
     constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(bias_grad_kernel<kB, kD>, kBytes, "attention_score_bias_grad");
-    BiasGrad bias{dims, ref<Mixed>(out), out.accumulate, ceil_div(a.size.t, kB), ceil_div(a.size.s, kB)};
-    bias.sums_rows = dims.r == 1;
+    const BiasGrad bias{dims,       ref<Mixed>(out), out.accumulate, ceil_div(a.size.t, kB), ceil_div(a.size.s, kB),
+                        dims.r == 1};
     // Ranks that share the rows have places for all of them.
     const bool has_others = !bias.sums_rows && a.size.t < dims.r;
     const int64_t zeroed = !out.accumulate && (has_others || a.size.s < dims.k) ? out.size() : 0;

@@ -100,13 +100,13 @@ void skipped_steps_suit_the_mode(RuleContext& r) {
             spikes   ? "remove it"
             : scales ? "set precision: fp32, or parallel.mode: data_parallel"
                      : "set train.on_nan: stop or warn");
-  const size_t own = spikes && scales ? 2 : 1;
-  if (r.job.metrics.size() + own > kMaxMetrics)
+  const size_t own = spikes && scales ? 2 : 1, others = r.job.metrics.size() + r.job.auxiliary_losses.size();
+  if (others + own > kMaxMetrics)
     r.wrong(field,
-            own == 1 ? "skipped steps count in a metric of their own, and there are " + number(kMaxMetrics) + " already"
-                     : "skipped steps and overflows count in metrics of their own, and there are " +
-                           std::to_string(r.job.metrics.size()) + " of at most " + number(kMaxMetrics) + " already",
-            "remove a metric");
+            std::string(own == 1 ? "skipped steps count in a metric of their own"
+                                 : "skipped steps and overflows count in metrics of their own") +
+                ", and there are " + std::to_string(others) + " of at most " + number(kMaxMetrics) + " already",
+            "remove a metric" + std::string(r.job.auxiliary_losses.empty() ? "" : " or an auxiliary loss"));
 }
 
 /// Errors that only a layer or optimizer type itself can detect: an invalid permutation, a field that needs another.
