@@ -4,6 +4,7 @@
 #   PREFIX/lib/trainctl/          the libraries that it needs, but for those of libc6: a folder of its own, since a PREFIX/lib
 #                                 such as /usr/local/lib is searched for every program
 #   PREFIX/share/man/man1, bash-completion, zsh, fish
+#   PREFIX/include/               the header of plugins
 #   PREFIX/share/trainctl/        configs, docs, which jobs of the cookbook read, and the Python package
 #   PREFIX/share/doc/trainctl/    our licence, and those of the libraries
 include(GNUInstallDirs)
@@ -12,7 +13,8 @@ target_link_options(trainctl PRIVATE LINKER:--disable-new-dtags)
 set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainctl" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS trainctl RUNTIME DESTINATION bin)
 # Golden plans (tests/update_plans) are for those who change trainctl.
-install(DIRECTORY configs docs DESTINATION share/trainctl PATTERN "*.plan" EXCLUDE)
+install(DIRECTORY configs docs examples DESTINATION share/trainctl PATTERN "*.plan" EXCLUDE PATTERN "*.so" EXCLUDE)
+install(FILES engine/ops/plugins/trainctl_plugin.h DESTINATION include)
 # The trackers of a job are modules of the Python package (cli/run/launch/trackers.cpp finds it there).
 install(DIRECTORY python/trainctl DESTINATION share/trainctl/python PATTERN "__pycache__" EXCLUDE)
 install(FILES LICENSE DESTINATION share/doc/trainctl)

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/check_plugin.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
@@ -26,17 +27,29 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto job = std::make_shared<JobArguments>();
   auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
   job->add_to(*command);
+  auto* const file = command->get_option("JOB.yaml")->required(false);
+  auto plugin = std::make_shared<std::string>();
+  command->add_option("--plugin", *plugin, "Tests the layer types of this shared library instead of a job")
+      ->type_name("FILE")
+      ->excludes(file);
   command->footer(
       R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
 their checksums, that samples can be read (all of a small set, otherwise a part that is spread over it), that labels and
 tokens are in the range of the network, and that the weights to start from have the names and shapes of the network. For a job with a command, checks that its program and script exist. Probable mistakes
 are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.
 
+With --plugin: runs each op of a plugin on the shapes of its examples, under every legal cut, and compares it with one
+rank; compares gradients with differences of the forward kernel; and finds kernels that write outside of their results,
+or depend on what was in their memory. This runs the code of the plugin.
+
 Examples:
   trainctl check job.yaml
-  trainctl check job.yaml launch.ranks=12     is it valid with 12 ranks?)");
-  command->callback([&chosen, job] {
-    chosen = [job] {
+  trainctl check job.yaml launch.ranks=12     is it valid with 12 ranks?
+  trainctl check --plugin ./my_op.so)");
+  command->callback([&chosen, job, plugin] {
+    if (plugin->empty() && job->file.empty()) throw CLI::RequiredError("JOB.yaml");
+    chosen = [job, plugin] {
+      if (!plugin->empty()) return check_plugin(*plugin);
       JobSpec spec = job->load();
       if (spec.has_command()) {
         require_program(spec);

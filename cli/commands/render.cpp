@@ -34,10 +34,13 @@ void warn_of_working_dir(const JobSpec& spec) {
   if (!has_image || !spec.has_command()) return;
   for (const VolumeSpec& volume : spec.launch.kubernetes.volumes)
     if (spec.working_dir == volume.path || spec.working_dir.starts_with(volume.path + "/")) return;
-  std::cerr
-      << "warning: working_dir is " << spec.working_dir << ", which the image " << spec.launch.kubernetes.image
-      << " must contain; set working_dir to a folder of the image, or mount this one: launch.kubernetes.volumes=\""
-      << spec.working_dir << ":" << spec.working_dir << "\"\n";
+  const std::string& folder = spec.working_dir;
+  const std::string image = spec.launch.kubernetes.image;
+  print_warnings(
+      {{spec.position(spec.positions.contains("working_dir") ? "working_dir" : "command"), "working_dir",
+        "the program starts in " + folder + ", a folder of this host that the image " + image + " may not contain",
+        "set working_dir to a folder of the image, or mount this one: launch.kubernetes.volumes=\"" + folder + ":" +
+            folder + "\""}});
 }
 
 int render(const RenderArguments& options) {

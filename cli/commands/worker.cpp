@@ -467,6 +467,7 @@ class Worker {
         train(*job_, *program_, audit ? audit->communicator() : rendezvous.communicator(), observers, options);
     if (tables) tables->leave();
     if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
+    if (audit) output.write_audits(audit->audited_steps(), audit->overhead());
     if (const auto bytes = rendezvous.token_bytes()) output.write_token_bytes(*bytes, result.steps);
     output.ended(result);
   }

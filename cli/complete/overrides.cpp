@@ -33,7 +33,7 @@ Draft read_draft(const std::string& file, const OverrideWords& others) {
     draft.tree = read_yaml(text.text, text.name);
     Problems ignored;
     for (const std::string& other : others) apply_override(*draft.tree, other, ignored);
-    draft.job = parse_job(text, others);
+    if (draft.tree->find("plugins") == nullptr) draft.job = parse_job(text, others);  // completion runs no plugin
   } catch (const SpecError&) {
     // Fields that were read before the error are offered.
   }

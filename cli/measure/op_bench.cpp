@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/named_ops.h"
 #include "engine/ops/random.h"
 #include "engine/train/profile/work.h"
@@ -33,8 +33,8 @@ std::vector<std::byte> random_data(const TensorInfo& info, KernelExample::Fill f
       const float value = fill == KernelExample::Fill::statistics ? 0.5f + u : 3.4f * u - 1.7f;
       if (info.dtype == DType::i32) {
         put(j, static_cast<int32_t>(std::min(static_cast<int64_t>(u * static_cast<float>(below)), below - 1)));
-      } else if (info.dtype == DType::bf16) {
-        put(j, to_bf16(value));
+      } else if (is_half(info.dtype)) {
+        put(j, info.dtype == DType::bf16 ? to_bf16(value) : to_f16(value));
       } else {
         put(j, value);
       }

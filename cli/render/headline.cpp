@@ -46,6 +46,18 @@ std::string total_text(const Json& r, const char* field, std::string_view units)
   return line;
 }
 
+/// "8, 4 of them", or "4 to 8 of them" for many ranks.
+std::string counts_text(const std::vector<int64_t>& of_ranks) {
+  constexpr size_t kMostListed = 8;
+  if (of_ranks.size() <= kMostListed) {
+    std::vector<std::string> texts;
+    for (const int64_t count : of_ranks) texts.push_back(std::to_string(count));
+    return join(texts) + " of them";
+  }
+  const auto [least, most] = std::minmax_element(of_ranks.begin(), of_ranks.end());
+  return fmt::format("{} to {} of them", *least, *most);
+}
+
 /// "gpt: semi_auto_parallel, 8 ranks = 2 stages x 4 (mesh 2x2), batch 64 = 4 micro-batches of 16, 1f1b".
 std::string first_line(const Json& r) {
   std::vector<std::string> mesh;
@@ -58,10 +70,18 @@ std::string first_line(const Json& r) {
   if (all / stages > 1 && !mesh.empty()) out += fmt::format(" (mesh {})", join(mesh, "x"));
   out += fmt::format(", batch {}{}", batch, r.contains("asynchronous") ? " per worker" : "");
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, word_of(r["schedule"]));
+  if (const auto of_ranks = r.find("rank_micro_batches"); of_ranks != r.end())
+    out += ", ranks run " + counts_text(of_ranks->get<std::vector<int64_t>>());
   if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks per stage", chunks);
   if (const int level = r["optimizer_shard_level"]; level > 0)
     out += fmt::format(", optimizer_shard level {}{}", level, r["optimizer_shard_within_host"] ? " within a host" : "");
   if (const std::string type = word_of(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
+  if (r.contains("loss_scale")) {
+    const Json& scale = r["loss_scale"];
+    out += fmt::format(", fp16 with a loss scale of {} (x {} after {} finite steps, x {} after an overflow)",
+                       scale["initial"].get<double>(), scale["growth_factor"].get<double>(),
+                       with_commas(scale["growth_interval"].get<int64_t>()), scale["backoff_factor"].get<double>());
+  }
   return out + "\n";
 }
 

@@ -78,6 +78,7 @@ void add_end(const RunDirectory& run, Json& data) {
   if (end->result.step > 0) {
     data["step"] = end->result.step;
     data["steps"] = end->result.steps;
+    if (end->result.skipped_steps > 0) data["skipped_steps"] = end->result.skipped_steps;
   }
   const Json outcome = read_object(run.file("outcome.json"));
   if (outcome.contains("restarts")) data["restarts"] = outcome["restarts"];

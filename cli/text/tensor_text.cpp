@@ -2,11 +2,12 @@
 #include "cli/text/tensor_text.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <vector>
+
+#include "engine/graph/half.h"
 
 namespace trainctl {
 namespace {
@@ -20,7 +21,9 @@ double element(const void* data, int64_t index, DType dtype) {
     case DType::f32:
       return static_cast<const float*>(data)[index];
     case DType::bf16:
-      return std::bit_cast<float>(static_cast<uint32_t>(static_cast<const uint16_t*>(data)[index]) << 16);
+      return from_bf16(static_cast<const uint16_t*>(data)[index]);
+    case DType::f16:
+      return from_f16(static_cast<const uint16_t*>(data)[index]);
     case DType::i32:
       return static_cast<const int32_t*>(data)[index];
   }

@@ -52,6 +52,7 @@ struct EntryType {
   bool needs_whole_parameters = false;           ///< the update of a parameter depends on all of its elements
   bool sums_over_parameters =
       false;  ///< the same, but ranks that share a parameter add up the contributions of their shards
+  bool fits_servers = true;  ///< parameter servers, which have parts of parameters and no averages, can run it
   // Losses.
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
   bool has_label = true;            ///< false: it compares the outputs of layers with each other

@@ -19,7 +19,7 @@ using BufferId = int;
 enum class BufferKind : uint8_t {
   weights,  ///< weights in the form that kernels read
   state,
-  master,  ///< bf16: the f32 weights
+  master,  ///< bf16 and fp16: the f32 weights
   gradients,
   optimizer,
   scalars,     ///< live as long as the program
@@ -72,11 +72,12 @@ inline bool pushes(const VirtualInstruction& v) {
 /// A bucket on this rank: its plan, and its persistent buffers.
 struct RankBucket {
   const BucketPlan* plan = nullptr;
-  int level = 0;                    ///< Bucket::level
-  BufferId weights = -1;            ///< f32; -1: bf16 and never updated
-  BufferId compute = -1;            ///< bf16: the copy that kernels read
-  bool rounded_by_gathers = false;  ///< level 3 in bf16: each gather rounds the f32 shard, so no copy is kept
-  BufferId gradients = -1;          ///< the range that the update reads
+  int level = 0;                     ///< Bucket::level
+  BufferId weights = -1;             ///< f32; -1: bf16 and never updated
+  BufferId compute = -1;             ///< bf16, or f16: the copy that kernels read
+  DType compute_type = DType::bf16;  ///< type of `compute`
+  bool rounded_by_gathers = false;   ///< level 3 in bf16: each gather rounds the f32 shard, so no copy is kept
+  BufferId gradients = -1;           ///< the range that the update reads
   BufferId sums = -1;  ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
   std::vector<BufferId> scales;  ///< optimizer.state_type: int8: one per entry of `optimizer`, which has codes
@@ -88,8 +89,8 @@ struct RankBucket {
 
   bool computes_average() const { return std::find(optimizer.begin(), optimizer.end(), average) != optimizer.end(); }
   BufferId read() const { return compute >= 0 ? compute : weights; }
-  DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }
-  DType gathered_type() const { return rounded_by_gathers ? DType::bf16 : read_type(); }
+  DType read_type() const { return compute >= 0 ? compute_type : DType::f32; }
+  DType gathered_type() const { return rounded_by_gathers ? compute_type : read_type(); }
   /// Same as Bucket::weights_are_cut, which needs buffer offsets.
   bool weights_are_cut() const { return level == 3 || (level > 0 && compute >= 0); }
 };
@@ -146,6 +147,11 @@ struct Compiler {
   }
   /// True if the step reports whether its update was skipped, after the metrics.
   bool reports_skips() const { return graph.trains() && plan.numerics.optimizer.skips_not_finite; }
+  /// True if the step also reports whether its gradients were not finite, because a spike is skipped like them.
+  bool reports_overflows() const {
+    const OptimizerSpec& optimizer = plan.numerics.optimizer;
+    return graph.trains() && optimizer.scales_loss && optimizer.on_spike;
+  }
   /// The loss and the metrics, which are adjacent.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }

@@ -175,8 +175,10 @@ struct Bucket {
   bool table = false;
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;
-  /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
+  /// bf16, or f16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the
+  /// weights
   int64_t compute_offset = -1;
+  DType compute_type = DType::bf16;
   int64_t gradients_offset = -1;  ///< whole range, or from level 2 on only this rank's shard; -1: forward only
   /// Other buffers use the memory of the gradients, and of their sums, before the first contribution and after the
   /// update. If false, the gradients keep their memory and can be read after the step.
@@ -254,8 +256,11 @@ struct Memory {
   int64_t total() const { return arena() + workspace + validation; }
 };
 
-/// The metric that counts steps whose update was skipped (train.on_nan: skip).
+/// The metric that counts steps whose update was skipped (train.on_nan: skip, train.on_spike, precision: fp16).
 inline constexpr const char* kSkippedMetric = "skipped";
+
+/// The metric that counts steps whose gradients were not finite (precision: fp16 with train.on_spike).
+inline constexpr const char* kOverflowedMetric = "overflowed";
 
 /// A number that each step reports in addition to the loss.
 struct ReportedMetric {
@@ -271,11 +276,11 @@ struct Program {
   int stage = 0;
   int rank_in_stage = 0;
   int replica = 0, replicas = 1;  ///< parallel.local_steps: ranks with weights of their own
-  int chunks = 1;  ///< number of chunks of layers that the stage holds
+  int chunks = 1;                 ///< number of chunks of layers that the stage holds
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
-  /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only. With
-  /// train.on_nan: skip the last metric is "skipped", 1 if the step changed nothing.
+  /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only. If
+  /// updates may be skipped, the last metric is "skipped", 1 if the step changed nothing.
   int64_t loss_offset = -1;
   std::vector<ReportedMetric> metrics;
   Memory memory;

@@ -115,7 +115,7 @@ class Simulator {
     for (size_t c = 0; c < classes.programs.size(); ++c) add(c);
     for (const MatchedGroup& group : matched_groups(classes))
       for (int a : group.members)
-        for (int b : group.members) meets_[{class_of(a), group.id}].insert(class_of(b));
+        for (int b : group.members) group_classes_[{class_of(a), group.id}].insert(class_of(b));
     for (const MatchedChannel& met : matched_channels(classes)) {
       note(class_of(met.from), met.sends);
       note(class_of(met.to), met.recvs);
@@ -190,12 +190,12 @@ class Simulator {
   }
 
   /// Notes that the class has come to this call; true if all others have too.
-  bool meet(At at, Begin& begin) {
+  bool match_call(At at, Begin& begin) {
     const int id = group_id(at);
     const size_t number = of(places_, at).number;
     std::vector<Event>& mine = arrivals_[{at.of_class, id}];
     if (mine.size() <= number) mine.push_back(begin.event);
-    for (size_t member : meets_.at({at.of_class, id})) {
+    for (size_t member : group_classes_.at({at.of_class, id})) {
       const std::vector<Event>& theirs = arrivals_[{member, id}];
       if (theirs.size() <= number) return false;
       begin.not_before(theirs[number]);
@@ -219,7 +219,7 @@ class Simulator {
     }
     begin.is_ready = true;
     begin.ready = begin.event.time;
-    if (now.opcode == Opcode::collective && !meet(at, begin)) return begin;
+    if (now.opcode == Opcode::collective && !match_call(at, begin)) return begin;
     if (now.opcode == Opcode::recv && !await(begin, of(places_, at), &Channel::sent)) return begin;
     begin.known = true;
     return begin;
@@ -425,7 +425,7 @@ class Simulator {
   std::map<std::tuple<size_t, int, PeerPlace>, GroupSpread> spreads_of_messages_;  ///< by class, and peer of its first
   std::vector<Channel> channels_;
   // By class and group.
-  std::map<std::pair<size_t, int>, std::set<size_t>> meets_;
+  std::map<std::pair<size_t, int>, std::set<size_t>> group_classes_;
   std::map<std::pair<size_t, int>, std::vector<Event>> arrivals_;
   Event end_;  // the last of the step so far
 };

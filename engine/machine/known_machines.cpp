@@ -42,10 +42,10 @@ struct Chip {
   double exponentials;
   ProductRates data_sheet;  ///< products, without sparsity
 };
-constexpr Chip kA100 = {{{17 * kTera}, {134 * kTera}, {268 * kTera}}, 108, 1.2 * kTera,
-                        {{19.5 * kTera}, {156 * kTera}, {312 * kTera}}};
-constexpr Chip kH100 = {{{53 * kTera}, {396 * kTera}, {792 * kTera}}, 132, 2.4 * kTera,
-                        {{67 * kTera}, {494.7 * kTera}, {989.4 * kTera}}};
+constexpr Chip kA100 = {
+    {{17 * kTera}, {134 * kTera}, {268 * kTera}}, 108, 1.2 * kTera, {{19.5 * kTera}, {156 * kTera}, {312 * kTera}}};
+constexpr Chip kH100 = {
+    {{53 * kTera}, {396 * kTera}, {792 * kTera}}, 132, 2.4 * kTera, {{67 * kTera}, {494.7 * kTera}, {989.4 * kTera}}};
 
 Machine gpus(const char* name, const Chip& chip, double memory_gib, double memory_rate, double nvlink, double network) {
   Machine m;
@@ -86,7 +86,7 @@ std::span<const Machine> known_machines() { return machines(); }
 FlopsPerSecond data_sheet_rate(const Machine& machine, DType dtype, bool tf32) {
   for (const Chip& chip : {kA100, kH100})
     if (machine.kind == DeviceKind::cuda && machine.multiprocessors == chip.multiprocessors)
-      return dtype == DType::bf16 ? chip.data_sheet.bf16 : tf32 ? chip.data_sheet.tf32 : chip.data_sheet.fp32;
+      return is_half(dtype) ? chip.data_sheet.bf16 : tf32 ? chip.data_sheet.tf32 : chip.data_sheet.fp32;
   return {};
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 int rounds(int members) { return std::bit_width(static_cast<unsigned>(members - 1)); }
 
-bool multiplies_in_bf16(Infos inputs) {
-  return std::any_of(inputs.begin(), inputs.end(), [](const TensorInfo& info) { return info.dtype == DType::bf16; });
+bool multiplies_halves(Infos inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const TensorInfo& info) { return is_half(info.dtype); });
 }
 
 /// "8x2": without trailing ones.
@@ -43,13 +43,13 @@ void sort_once(std::vector<int>& numbers) {
 /// Rate at which the factors are multiplied. 8-bit factors are multiplied twice as fast as bf16.
 FlopsPerSecond rate_of_products(const Machine& machine, Infos inputs, const Attrs& attrs) {
   if (attrs.flag("fp8")) return machine.products.bf16 * 2;
-  return machine.product_rate(multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
+  return machine.product_rate(multiplies_halves(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
 }
 
 }  // namespace
 
 FlopsPerSecond Machine::product_rate(DType dtype, bool tf32) const {
-  return dtype == DType::bf16 ? products.bf16 : tf32 ? products.tf32 : products.fp32;
+  return is_half(dtype) ? products.bf16 : tf32 ? products.tf32 : products.fp32;
 }
 
 int GroupSpread::size() const { return std::accumulate(units.begin(), units.end(), 1, std::multiplies<>()); }

@@ -40,8 +40,9 @@ Seconds StepCost::of_kernel(Seconds alone, bool is_product, bool starts) const {
   return starts ? std::max(stretched + gap, kLeast * stretched) : stretched;
 }
 
-// Unknowns: both stretches - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or
-// take 10 %, a microsecond and 50 microseconds. A host time below 0 is left out and the rest fitted again.
+// The unknowns are both stretches minus 1, gap and host. Least squares with a prior: a sample is assumed to be exact to
+// 1 %, and the unknowns to be 0 with standard deviations of 10 %, 1 us and 50 us. If the host time comes out negative,
+// it is set to 0 and the others are fitted again.
 StepCost step_cost(const std::vector<StepSample>& samples) {
   constexpr double kExact = 0.01;
   constexpr StepCostRow kPrior = {0.1, 0.1, 1e-6, 50e-6};
@@ -57,10 +58,10 @@ StepCost step_cost(const std::vector<StepSample>& samples) {
                          static_cast<double>(sample.kernels), 1};
       for (size_t i = 0; i < kUnknowns; ++i)
         row[i] = i < used ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
-      const double left = (sample.measured - sample.alone).value / (kExact * sample.measured.value);
+      const double residual = (sample.measured - sample.alone).value / (kExact * sample.measured.value);
       for (size_t i = 0; i < kUnknowns; ++i) {
         for (size_t j = 0; j < kUnknowns; ++j) matrix[i][j] += row[i] * row[j];
-        right[i] += row[i] * left;
+        right[i] += row[i] * residual;
       }
     }
     x = solve(matrix, right);
@@ -76,8 +77,8 @@ StepCost step_cost(const std::vector<StepSample>& samples) {
     const double error = std::log(cost.seconds(sample) / sample.measured);
     squares += error * error;
   }
-  // One sample explains itself: as if there were one more, with the error of a step that was not measured. And steps of
-  // other kernels and waits run at other clocks, as do other cards of the kind, which no number of samples changes.
+  // The fit explains a single sample completely, so one more with an error of kUnseen is assumed. kClocks is the error
+  // that more samples do not reduce: other steps, and other cards of the same model, run at other clock rates.
   constexpr double kUnseen = 0.03, kClocks = 0.02;
   if (!samples.empty())
     cost.error = std::hypot(std::sqrt((squares + kUnseen * kUnseen) / static_cast<double>(samples.size())), kClocks);

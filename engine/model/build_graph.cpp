@@ -34,6 +34,7 @@ class Model {
     ranks_in_stage_ = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
     batch_ = micro_batch_size();
     if (spec.precision == Precision::bf16) compute_type_ = DType::bf16;
+    if (spec.precision == Precision::fp16) compute_type_ = DType::f16;
   }
 
   Graph build() {

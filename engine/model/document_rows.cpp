@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/ops/attention/score_terms.h"
 #include "engine/ops/row_order.h"
 
 namespace trainctl {
@@ -20,10 +21,11 @@ TensorId documents_of(const Graph& graph) {
   return -1;
 }
 
-/// True if all ops that know positions read documents, and no other op does: then the order of documents changes
-/// nothing.
+/// True if all ops that know positions read documents, and no other op does, nor dropout, which depends on the position
+/// in the row: then the order of documents changes nothing.
 bool knows_only_documents(const Graph& graph, TensorId documents) {
   return std::all_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    if (node.attrs.number(kScoreDropout, 0) > 0) return false;
     const bool reads = std::find(node.inputs.begin(), node.inputs.end(), documents) != node.inputs.end();
     const bool knows_positions = node.attrs.integer(kRowOrder, 0) > 1;
     return reads == knows_positions || (knows_positions && node.phase == Phase::backward);

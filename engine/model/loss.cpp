@@ -39,7 +39,8 @@ bool has_class_shares(const LossContext& c, const LossSpec& loss, const LossDef&
   if (!type.labels_are_classes) return false;
   if (loss.label == "label" && has_soft_labels(c.spec.dataset)) return true;
   const DataField* field = field_called(c.data, loss.label);
-  return type.soft_op != nullptr && field != nullptr && !field->is_integer && prediction.size() > 1 &&
+  const bool takes_shares = type.soft_op != nullptr || type.label_use == LabelUse::composed;
+  return takes_shares && field != nullptr && !field->is_integer && prediction.size() > 1 &&
          num_elements(field->shape) * prediction[0] == num_elements(prediction);
 }
 
@@ -95,12 +96,16 @@ TensorId label_sequence(const LossContext& c, const LossSpec& loss) {
   return add_input(c, loss.label, {c.batch, field->shape[0]}, true);
 }
 
-/// The sample fields that the loss reads after the label.
-void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>& inputs) {
+/// The sample fields that the loss reads after the label; -1 for optional ones that the samples lack.
+std::vector<TensorId> add_fields(const LossContext& c, const LossDef& type) {
+  std::vector<TensorId> inputs;
   for (const LossField& wanted : type.reads) {
     const auto field = std::find_if(c.data.fields.begin(), c.data.fields.end(),
                                     [&](const DataField& f) { return f.name == wanted.name; });
-    if (field == c.data.fields.end() && wanted.is_optional) return;
+    if (field == c.data.fields.end() && wanted.is_optional) {
+      inputs.push_back(-1);
+      continue;
+    }
     if (field == c.data.fields.end())
       shape_error(fmt::format("{} needs a sample field '{}'; name it in dataset.fields", type.name, wanted.name));
     if (field->is_integer != wanted.is_integer)
@@ -112,6 +117,7 @@ void add_fields(const LossContext& c, const LossDef& type, std::vector<TensorId>
     shape.insert(shape.begin(), c.batch);
     inputs.push_back(add_input(c, wanted.name, std::move(shape), wanted.is_integer));
   }
+  return inputs;
 }
 
 /// Whole numbers of rows until the step's end, so that every plan adds up to the same number.
@@ -188,31 +194,41 @@ struct OpenLoss {
   TensorId prediction, label;
   int64_t terms;
   bool soft;
+  /// What metrics compare: for a loss that layers before it compute, their inputs.
+  TensorId scored, scored_label;
+  bool is_composed() const { return scored != prediction; }
 };
 
 OpenLoss open_loss(const LossContext& c, const LossSpec& spec, const std::vector<TensorId>& outputs) {
   const LossDef& type = loss_def(spec.type);
-  TensorId prediction = outputs.at(0);
+  TensorId prediction = outputs.at(0), scored_label = -1;
   if (type.margins != nullptr) prediction = margins_of(c, type, prediction);
   if (type.compose != nullptr) {
     LossInputs inputs{outputs};
+    inputs.sums = spec.reduction == "sum";
+    const Shape output = c.graph.tensors[prediction].shape;
+    if (type.labels_are_classes && output.size() < 2)
+      shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(output)));
     if (type.label_use == LabelUse::composed)
-      inputs.label = label_for(c, spec, type, c.graph.tensors[prediction].shape, false);
+      inputs.label = label_for(c, spec, type, output, has_class_shares(c, spec, type, output));
     if (type.label_use == LabelUse::sequence) inputs.label = label_sequence(c, spec);
-    add_fields(c, type, inputs.fields);
+    scored_label = inputs.label;
+    inputs.fields = add_fields(c, type);
     LayersBefore layers(c, spec);
     prediction = type.compose(layers, inputs, with_defaults(spec.attrs, type.fields));
   }
   const Shape shape = c.graph.tensors[prediction].shape;
-  const bool soft = has_class_shares(c, spec, type, shape);
+  const bool soft = type.compose == nullptr && has_class_shares(c, spec, type, shape);
   if (soft && type.soft_op == nullptr)
     shape_error(fmt::format("{} needs class labels, but one_hot turns them into class probabilities", type.name));
-  if (type.labels_are_classes && shape.size() < 2) {
+  if (type.compose == nullptr && type.labels_are_classes && shape.size() < 2) {
     shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));
   }
   const TensorId label = type.label_use == LabelUse::op ? label_for(c, spec, type, shape, soft) : prediction;
   const int64_t terms = num_elements(c.graph.tensors[label].shape) / (soft ? std::max<int64_t>(shape.back(), 1) : 1);
-  return {spec, type, prediction, label, terms, soft};
+  const bool reads_label = scored_label < 0;
+  return {spec,  type, prediction, label, terms, soft, reads_label ? prediction : outputs[0],
+          reads_label ? label : scored_label};
 }
 
 /// In the last layer; returns [1].
@@ -227,7 +243,9 @@ TensorId emit_loss(const LossContext& c, LayerBuilder& builder, const OpenLoss& 
   const TensorId targets =
       weighted ? weighted_targets(builder, {loss.prediction, loss.label}, loss.soft, suffix, attrs) : loss.label;
   std::vector<TensorId> inputs = {loss.prediction, targets};
-  if (type.compose == nullptr) add_fields(c, type, inputs);
+  if (type.compose == nullptr)
+    for (const TensorId field : add_fields(c, type))
+      if (field >= 0) inputs.push_back(field);
   return builder.emit((loss.soft || weighted ? type.soft_op : type.op)->name, inputs, attrs, suffix)[0];
 }
 
@@ -237,18 +255,18 @@ class SharedRows {
  public:
   SharedRows(Graph& graph, LayerBuilder& builder) : graph_(graph), builder_(builder) {}
 
-  /// Before the nodes of a loss.
-  void begin(const OpenLoss& loss) {
-    const Tensor& prediction = graph_.tensors[loss.prediction];
+  /// Before the nodes that read these.
+  void begin(TensorId prediction, TensorId label) {
+    const Tensor& tensor = graph_.tensors[prediction];
     if (first_ < 0) {
-      first_ = loss.prediction;
-      shared_ = prediction.batch.dim == 0;
+      first_ = prediction;
+      shared_ = tensor.batch.dim == 0;
     } else {
       const Tensor& first = graph_.tensors[first_];
-      shared_ = shared_ && prediction.batch.dim == 0 && prediction.shape[0] == first.shape[0];
-      if (shared_ && !read_.contains(loss.prediction)) builder_.share_factors(loss.prediction, 0, first_, 0);
+      shared_ = shared_ && tensor.batch.dim == 0 && tensor.shape[0] == first.shape[0];
+      if (shared_ && !read_.contains(prediction)) builder_.share_factors(prediction, 0, first_, 0);
     }
-    read_.insert({loss.prediction, loss.label});
+    read_.insert({prediction, label});
   }
 
   void finish(Layer& layer) const {
@@ -256,7 +274,9 @@ class SharedRows {
     for (size_t f = 0; f < layer.factors.size(); ++f) {
       if (std::find(rows.begin(), rows.end(), static_cast<int>(f)) != rows.end()) continue;
       layer.factors[f].cuttable = false;
-      layer.factors[f].why_not = "a loss with auxiliary losses is cut by rows of the batch alone";
+      layer.factors[f].why_not =
+          "a loss with auxiliary losses, or one with metrics of a prediction that it does not read itself, is cut by "
+          "rows of the batch alone";
     }
   }
 
@@ -271,7 +291,7 @@ class SharedRows {
 /// Each is a number of the step of its own, without its weight.
 void add_auxiliary(const LossContext& c, LayerBuilder& builder, const std::vector<OpenLoss>& losses, SharedRows& rows) {
   for (const OpenLoss& loss : losses) {
-    rows.begin(loss);
+    rows.begin(loss.prediction, loss.label);
     const TensorId sum = emit_loss(c, builder, loss, loss.spec.name);
     c.graph.metrics.push_back({"loss." + loss.spec.name, sum, 1.0 / loss.spec.weight, true});
   }
@@ -304,12 +324,16 @@ TensorId build_loss(LossContext c, const std::vector<LossOutputs>& losses) {
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
   SharedRows rows(c.graph, builder);
-  if (!c.spec.metrics.empty()) rows.begin(*main);
-  add_metrics(c, builder, main->prediction, main->label, main->terms);
+  const bool has_metrics = !c.spec.metrics.empty();
+  if (has_metrics) {
+    rows.begin(main->scored, main->scored_label);
+    const int64_t labels = num_elements(c.graph.tensors[main->scored_label].shape);
+    add_metrics(c, builder, main->scored, main->scored_label, main->is_composed() ? labels : main->terms);
+  }
   add_auxiliary(c, builder, auxiliary, rows);
-  rows.begin(*main);
+  rows.begin(main->prediction, main->label);
   const TensorId loss = emit_loss(c, builder, *main, "");
-  if (!auxiliary.empty()) rows.finish(c.graph.layers.back());
+  if (!auxiliary.empty() || (has_metrics && main->is_composed())) rows.finish(c.graph.layers.back());
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.
   const auto is_by_row = [&](const OpenLoss& one) {

@@ -134,6 +134,7 @@ void add_attention(const Decoder& d, Lines& lines) {
   if (d.score_scale > 0) attention.with("scale", d.score_scale);
   if (d.score_softcap > 0) attention.with("softcap", d.score_softcap);
   if (d.has_sinks) attention.with("sinks", true);
+  if (d.dropout > 0) attention.with("dropout", d.dropout);
   if (has_windows(d) && all_alike(d))
     attention.with("window", d.windows.front());
   else if (has_windows(d))
@@ -269,6 +270,7 @@ void add_vars(const Decoder& d, ModelJob& job) {
 
 ModelJob decoder_job(Decoder d, const Finetune& tuning) {
   d.reads_documents = tuning.trains_adapters();
+  if (tuning.task == FinetuneTask::dpo) d.dropout = 0;  // as Finetune::attention_dropout
   ModelJob job{.title = d.title, .map = d.map, .is_decoder = true};
   job.products = products_of(d);
   add_vars(d, job);

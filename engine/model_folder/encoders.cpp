@@ -19,9 +19,12 @@ std::string layer_norm(const char* name, double eps) { return LayerLine(name, "l
 
 std::string sum(const char* name, const char* inputs) { return LayerLine(name, "add").with("inputs", inputs).text(); }
 
-/// `inputs`: "[q, k, v]", possibly with a mask.
-std::string attention(const char* inputs) {
-  return LayerLine("attn", "attention").with("inputs", inputs).with("heads", "${heads}").text();
+/// `inputs`: "[q, k, v]", possibly with a mask. `dropout`: of the weights of keys.
+std::string attention(const char* inputs, double dropout) {
+  LayerLine line("attn", "attention");
+  line.with("inputs", inputs).with("heads", "${heads}");
+  if (dropout > 0) line.with("dropout", dropout);
+  return line.text();
 }
 
 bool has_architecture(const ModelConfig& config, const char* name) {
@@ -93,11 +96,11 @@ void add_classifier(ModelJob& job, bool has_pooler) {
 }
 
 /// Norms follow the sums.
-std::vector<std::string> bert_block(const std::string& activation, double eps, bool is_masked) {
+std::vector<std::string> bert_block(const std::string& activation, double eps, bool is_masked, double dropout) {
   return {dense("q", "${d}").text(),
           dense("k", "${d}").with("inputs", "input").text(),
           dense("v", "${d}").with("inputs", "input").text(),
-          attention(is_masked ? "[q, k, v, mask]" : "[q, k, v]"),
+          attention(is_masked ? "[q, k, v, mask]" : "[q, k, v]", dropout),
           dense("proj", "${d}").text(),
           sum("sum1", "[proj, input]"),
           layer_norm("norm1", eps),
@@ -137,7 +140,7 @@ ModelJob bert_job(const ModelConfig& config, const Finetune& tuning) {
   job.vars.emplace_back("max_length", std::to_string(positions));
   job.vars.emplace_back("token_types", std::to_string(config.integer("type_vocab_size", 2)));
   job.vars.emplace_back("length", std::to_string(std::min<int64_t>(positions, 128)));
-  job.modules = {{"block", bert_block(activation, eps, tuning.is_classifier())}};
+  job.modules = {{"block", bert_block(activation, eps, tuning.is_classifier(), tuning.attention_dropout(config))}};
   job.network = bert_embeddings(eps);
   if (has_architecture(config, "BertForMaskedLM") && !tuning.is_classifier()) {
     job.network.push_back(dense("transform", "${d}").text());
@@ -169,10 +172,10 @@ ModelJob vit_job(const ModelConfig& config, const Finetune& tuning) {
   job.vars.emplace_back("channels", std::to_string(config.integer("num_channels", 3)));
   set_classes(config, tuning, "ViTForImageClassification", job);
   job.modules = {{"block",
-                  {layer_norm("norm1", eps), product("q"), product("k"), product("v"), attention("[q, k, v]"),
-                   dense("proj", "${d}").text(), sum("sum1", "[proj, input]"), layer_norm("norm2", eps),
-                   dense("up", "${hidden}").text(), LayerLine("act", activation).text(), dense("down", "${d}").text(),
-                   sum("sum2", "[down, sum1]")}}};
+                  {layer_norm("norm1", eps), product("q"), product("k"), product("v"),
+                   attention("[q, k, v]", tuning.attention_dropout(config)), dense("proj", "${d}").text(),
+                   sum("sum1", "[proj, input]"), layer_norm("norm2", eps), dense("up", "${hidden}").text(),
+                   LayerLine("act", activation).text(), dense("down", "${d}").text(), sum("sum2", "[down, sum1]")}}};
   job.network = vit_rows();
   job.network.push_back(layer_norm("norm", eps));
   add_classifier(job, false);

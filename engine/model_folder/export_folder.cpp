@@ -96,6 +96,29 @@ Json encoder_fields(const Layers& layers) {
   return fields;
 }
 
+/// No family has these terms of scores, so that a config.json would be that of another model.
+void require_plain_scores(const JobSpec& job) {
+  for (const LayerSpec& layer : job.network) {
+    const char* field = layer.attrs.flag("alibi")                          ? "alibi"
+                        : layer.attrs.text("score_bias", "none") != "none" ? "score_bias"
+                                                                           : "";
+    if (*field != 0)
+      throw SpecError(job.position(layer.path), layer.path,
+                      fmt::format("no family of models that trainctl exports has attention with {}", field),
+                      "export one file with -o model.safetensors");
+  }
+}
+
+/// Dropout of attention, under the name that the family uses for it.
+void update_dropout(Json& config, std::string_view map, const Layers& layers) {
+  const LayerSpec* const attention = layers.find("h.0.attn");
+  const char* const name = map == "gpt2"                   ? "attn_pdrop"
+                           : map == "bert" || map == "vit" ? "attention_probs_dropout_prob"
+                                                           : "attention_dropout";
+  const double p = attention == nullptr ? 0 : attention->attrs.number("dropout", 0);
+  if (p > 0 || config.contains(name)) config[name] = p;
+}
+
 /// The sizes of the experts, under the names that the family uses for them.
 void update_experts(Json& config, const Layers& layers) {
   if (!layers.has("h.0.moe") || config.contains("n_routed_experts")) return;
@@ -222,6 +245,7 @@ Json read_config(const std::string& folder) {
 
 std::string config_for_export(const JobSpec& job, std::string_view map, const std::string& source,
                               std::string_view dtype) {
+  require_plain_scores(job);
   const Layers layers(job);
   Json config;
   if (!source.empty())
@@ -243,6 +267,7 @@ std::string config_for_export(const JobSpec& job, std::string_view map, const st
   config.erase("quantization_config");  // exported weights are not quantized
   update_experts(config, layers);
   update_labels(config, map, layers);
+  update_dropout(config, map, layers);
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;
   return config.dump(2) + "\n";
 }

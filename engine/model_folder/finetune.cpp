@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/model_folder/model_config.h"
 #include "engine/model_folder/model_job.h"
 
 namespace trainctl {
@@ -50,6 +51,11 @@ const std::map<std::string, FinetuneTask>& finetune_tasks() {
                                                             {"dpo", FinetuneTask::dpo},
                                                             {"classifier", FinetuneTask::classifier}};
   return tasks;
+}
+
+double Finetune::attention_dropout(const ModelConfig& config) const {
+  const double p = config.attention_dropout();
+  return task == FinetuneTask::dpo ? 0 : p;
 }
 
 std::string finetune_data_text(const ModelJob& job, const Finetune& tuning, const std::string& from) {

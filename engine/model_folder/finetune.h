@@ -14,6 +14,8 @@ enum class FinetuneTask : uint8_t { none, chat, text, dpo, classifier };
 /// The tasks by name, as --finetune takes them.
 const std::map<std::string, FinetuneTask>& finetune_tasks();
 
+class ModelConfig;
+
 struct Finetune {
   FinetuneTask task = FinetuneTask::none;
   std::string data;        ///< the data set, as the job names it
@@ -23,6 +25,9 @@ struct Finetune {
   /// The job trains adapters of a decoder, whose rows may contain several texts.
   bool trains_adapters() const { return task != FinetuneTask::none && !is_classifier(); }
   bool is_classifier() const { return task == FinetuneTask::classifier; }
+  /// Dropout of attention's weights in the job: that of the model. Training on preferences has none, because it
+  /// compares the model with its start.
+  double attention_dropout(const ModelConfig& config) const;
 };
 
 struct ModelJob;

@@ -27,6 +27,8 @@ ModelJob gpt2_job(const ModelConfig& config, const Finetune& tuning) {
     positions_line.with("inputs", "[wte, documents]");
     attention.with("inputs", "[qkv, documents]").with("mask", "documents");
   }
+  attention.with("heads", "${heads}").with("causal", true);
+  if (const double p = tuning.attention_dropout(config); p > 0) attention.with("dropout", p);
 
   const auto norm = [&](const char* name) { return LayerLine(name, "layer_norm").with("eps", eps).text(); };
   const auto dense = [](const char* name, const char* units) { return LayerLine(name, "dense").with("units", units); };
@@ -34,7 +36,7 @@ ModelJob gpt2_job(const ModelConfig& config, const Finetune& tuning) {
                   {
                       norm("ln1"),
                       dense("qkv", "${3*d}").text(),
-                      attention.with("heads", "${heads}").with("causal", true).text(),
+                      attention.text(),
                       dense("proj", "${d}").text(),
                       LayerLine("sum1", "add").with("inputs", "[proj, input]").text(),
                       norm("ln2"),

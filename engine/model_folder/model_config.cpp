@@ -46,10 +46,11 @@ const std::vector<std::string> kWithoutEffect = {"_name_or_path",
                                                  "unsloth_fixed",
                                                  "unsloth_version"};
 
-/// Probabilities that act only in training.
-const std::vector<std::string> kDropouts = {
-    "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "classifier_dropout",
-    "embd_pdrop",        "hidden_dropout_prob",          "resid_pdrop"};
+/// Probabilities that act only in training, beside those of attention.
+const std::vector<std::string> kDropouts = {"classifier_dropout", "embd_pdrop", "hidden_dropout_prob", "resid_pdrop"};
+
+/// Dropout of the weights of attention, under the names of the families.
+const std::vector<std::string> kAttentionDropouts = {"attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"};
 
 bool says_nothing(const ModelConfig::Json& value) {
   if (value.is_null() || (value.is_boolean() && !value.get<bool>())) return true;
@@ -164,17 +165,23 @@ std::vector<std::string> ModelConfig::unknown() const {
   return names;
 }
 
+double ModelConfig::attention_dropout() const {
+  double p = 0;
+  for (const std::string& name : kAttentionDropouts) {
+    p = std::max(p, number(name, 0));
+    if (p < 0 || p >= 1) refuse(name, "it is a probability, from 0 up to but not including 1");
+  }
+  return p;
+}
+
 std::vector<std::string> ModelConfig::notes() const {
   ignore(kWithoutEffect);
   std::vector<std::string> notes;
   for (const std::string& name : kDropouts) {
     const Json* value = find(name);
     if (value == nullptr || says_nothing(*value)) continue;
-    const bool is_of_attention = name.starts_with("att");
-    notes.push_back(fmt::format("{}: {} is left out; {}", name, flow_text(*value),
-                                is_of_attention ? "dropout of attention probabilities is not supported, so training "
-                                                  "differs from that of transformers in this"
-                                                : "it acts only in training, where a dropout layer does the same"));
+    notes.push_back(fmt::format("{}: {} is left out; it acts only in training, where a dropout layer does the same",
+                                name, flow_text(*value)));
   }
   if (const std::vector<std::string> names = unknown(); !names.empty())
     notes.push_back(fmt::format("{} has fields that trainctl does not know and ignores: {}", file_, join(names)));

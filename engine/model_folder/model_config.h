@@ -43,7 +43,9 @@ class ModelConfig {
   void ignore(const std::vector<std::string>& names) const;
   /// Returns the fields with a value that were neither read nor ignored.
   std::vector<std::string> unknown() const;
-  /// Notes for the user: of unknown fields, and of dropouts, which act only in training.
+  /// The probability with which training sets a weight of attention to 0.
+  double attention_dropout() const;
+  /// Notes for the user: of unknown fields, and of other dropouts, which act only in training.
   std::vector<std::string> notes() const;
 
  private:

@@ -116,6 +116,7 @@ Decoder read_decoder(const ModelConfig& config, bool allows_quantization) {
   d.eps = config.number("rms_norm_eps", 1e-6);
   d.activation = activation_of(config, config.has("hidden_activation") ? "hidden_activation" : "hidden_act", "silu");
   d.is_tied = config.flag("tie_word_embeddings", false);
+  d.dropout = config.attention_dropout();
   d.windows.assign(static_cast<size_t>(std::max<int64_t>(d.layers, 0)), 0);
   if (!allows_quantization) config.refuse_if_set({"quantization_config"});
   config.refuse_if_set({"add_cross_attention"});

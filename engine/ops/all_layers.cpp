@@ -1,11 +1,11 @@
 // The layers, losses, optimizers and metrics of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
-#include "engine/ops/added_ops.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/ops/prediction_kind.h"
+#include "engine/ops/registered_ops.h"
 
 namespace trainctl {
 namespace {
@@ -52,6 +52,7 @@ EntryType entry_of(const OptimizerDef& def) {
   type.averages = def.averages_by_rate;
   type.needs_whole_parameters = def.needs_whole_parameters != nullptr;
   type.sums_over_parameters = def.sums != nullptr;
+  type.fits_servers = fits_servers(def);
   return type;
 }
 
@@ -80,7 +81,7 @@ std::vector<EntryType>& types_of_layers() {
 
 }  // namespace
 
-void add_layer(const LayerDef& layer) {
+void register_layer(const LayerDef& layer) {
   types_of_layers().push_back(entry_of(layer));
   layers().push_back(&layer);
 }

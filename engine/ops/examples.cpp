@@ -37,7 +37,7 @@ std::vector<TensorInfo> updated(Infos in, int states, DType dtype) {
     expect(num_elements(in[i].shape) == 1, "the second input is the squared norm of all gradients, [1]");
   }
   std::vector<TensorInfo> out(static_cast<size_t>(1 + states), in[0]);
-  if (dtype == DType::bf16) out.push_back({in[0].shape, DType::bf16});
+  if (is_half(dtype)) out.push_back({in[0].shape, dtype});
   return out;
 }
 

@@ -29,6 +29,9 @@ struct StepScalars {
   float square_rate = 1, relative_rate = 1;
   /// Weight of the new weights in their average (optimizer.average); 1: the average becomes a copy of them.
   float average_rate = 1;
+  /// Factor of the loss in the backward pass (precision: fp16). Kernels of losses multiply gradients by it, not the
+  /// loss that they report; updates divide by it.
+  float loss_scale = 1;
 };
 
 /// One operand: contiguous, row-major. For a slice of a larger tensor, also its offset in that tensor.
@@ -70,9 +73,10 @@ using CpuKernels = std::initializer_list<CpuKernelDef>;
 
 /// Null if there is none of that name.
 ///
-/// In bf16 jobs activations, their gradients and the weights that kernels read are bf16; statistics, losses and
-/// labels are f32; gradients of parameters are f32 or bf16. Each operand has its dtype, and one kernel may have
-/// both. Arithmetic is f32. Matrix products have the attr tf32 if precision: tf32 lets a GPU round their operands.
+/// In bf16 jobs activations, their gradients and the weights that kernels read are bf16, and in fp16 jobs f16;
+/// statistics, losses and labels are f32; gradients of parameters are f32 or bf16. Each operand has its dtype, and one
+/// kernel may have both. Arithmetic is f32. Matrix products have the attr tf32 if precision: tf32 lets a GPU round
+/// their operands.
 const CpuKernelDef* find_cpu_kernel(std::string_view name);
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/expect.h"
+#include "engine/ops/float_type.h"
 #include "engine/ops/trace_batch.h"
 
 namespace trainctl {
@@ -98,7 +99,7 @@ TensorId LayerBuilder::unpacked(TensorId parameter) {
   const Packing packing = graph_.tensors[parameter].packing;
   if (packing == Packing::none) return parameter;
   Attrs attrs{{"packing", std::string(to_string(packing))}};
-  if (parameter_type_ == DType::bf16) attrs.set("bf16", true);
+  set_float_type(parameter_type_, attrs);
   return emit("unpack_weight", {parameter}, std::move(attrs), "unpacked")[0];
 }
 

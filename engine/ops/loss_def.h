@@ -31,14 +31,17 @@ struct LossRows {
 /// The inputs of a loss that layers before it compute.
 struct LossInputs {
   std::vector<TensorId> outputs;
-  TensorId label = -1;           ///< with LabelUse::composed
-  std::vector<TensorId> fields;  ///< the fields in LossDef::reads that the samples have
+  TensorId label = -1;           ///< with LabelUse::composed or sequence
+  std::vector<TensorId> fields;  ///< those of LossDef::reads, in this order; -1 for a field that the samples lack
+  bool sums = false;             ///< loss.reduction is sum
 };
 
 /// The reader of the label.
 enum class LabelUse : uint8_t {
   op,        ///< the op reads (prediction, label)
-  composed,  ///< LossDef::compose: as many elements as the first output
+  /// LossDef::compose: as many elements as the first output; with labels_are_classes one class per row of it, or shares
+  /// of its classes.
+  composed,
   sequence,  ///< LossDef::compose: i32 [n, ..] of any length
   none
 };

@@ -17,8 +17,8 @@ namespace trainctl {
 /// The state whose values validations and exports use in place of the weights: that of optimizer.average, or of an
 /// optimizer that computes the average itself (schedule_free_adamw).
 inline constexpr std::string_view kAverageSlot = "average";
-/// The slot of the momentum of parallel.outer. Its weights are in kAverageSlot: like an average, validations and exports
-/// use them in place of the weights.
+/// The slot of the momentum of parallel.outer. Its weights are in kAverageSlot: like an average, validations and
+/// exports use them in place of the weights.
 inline constexpr std::string_view kOuterMomentumSlot = "outer_momentum";
 
 /// An optimizer whose updates use sums over all elements of a parameter, of which a rank may have a part. Its kernels
@@ -83,6 +83,11 @@ struct OptimizerDef {
   void (*fill_scalars)(const Attrs& settings, int64_t update, StepScalars& scalars) = nullptr;
 };
 
+/// Parameter servers have parts of parameters, and no averages.
+inline bool fits_servers(const OptimizerDef& def) {
+  return def.needs_whole_parameters == nullptr && def.sums == nullptr && !def.averages_by_rate;
+}
+
 /// Every optimizer, in the order of the reference.
 std::span<const OptimizerDef* const> all_optimizers();
 /// Null if there is none of that name.
@@ -109,9 +114,10 @@ struct Optimizer {
 
 /// KernelExample::optional of an update kernel: what the compiler sets besides kernel_attrs and clip_norm.
 /// clip_value: the largest absolute value of a gradient's element. skip_not_finite: the step changes nothing if the
-/// squared norm of all gradients, then an input, is not finite.
+/// squared norm of all gradients, then an input, is not finite. unscale: gradients and their norm are those of the loss
+/// times StepScalars::loss_scale.
 inline Attrs optimizer_options() {
-  return {{"learning_rate_scale", 0.5}, {"clip_value", 1.0}, {"skip_not_finite", true}};
+  return {{"learning_rate_scale", 0.5}, {"clip_value", 1.0}, {"skip_not_finite", true}, {"unscale", true}};
 }
 
 /// The same for a kernel that needs whole parameters and has the field adapt.

@@ -11,11 +11,28 @@ namespace {
 void expect_little_padding(const Window& window) {
   for (size_t d = 0; d < 2; ++d) {
     const int64_t padding = std::max(window.before[d], window.after[d]);
-    if (2 * padding <= window.kernel[d]) continue;
+    if (2 * padding <= window.reach(d)) continue;
     throw ShapeError(
         fmt::format("padding of {} is more than half of a kernel of {}, so a window could lie outside the image",
-                    padding, window.kernel[d]),
+                    padding, window.reach(d)),
         "padding");
+  }
+}
+
+/// With dilation, all pixels of a window may be in the padding, on both sides of a small image.
+void expect_pixels_inside(const Window& window, const Images& images) {
+  for (size_t d = 0; d < 2; ++d) {
+    if (window.dilation[d] == 1) continue;
+    const int64_t size = images.size[d];
+    for (int64_t at = 0; at < window.count(d, size); ++at) {
+      int64_t pixel = at * window.stride[d] - window.before[d];
+      for (int64_t k = 1; k < window.kernel[d] && pixel < 0; ++k) pixel += window.dilation[d];
+      if (pixel >= 0 && pixel < size) continue;
+      throw ShapeError(fmt::format("all pixels of a window are in the padding, because a side of the image has only "
+                                   "{} pixels; lower dilation or padding",
+                                   size),
+                       "dilation");
+    }
   }
 }
 
@@ -35,13 +52,18 @@ Attrs pool_attrs(const LayerContext& layer) {
   expect_images(layer);
   const std::array<int64_t, 2> kernel = per_side(layer.attrs, "kernel"),
                                stride = layer.attrs.has("stride") ? per_side(layer.attrs, "stride") : kernel;
-  const Attrs attrs{{"kernel", Ints(kernel.begin(), kernel.end())},
-                    {"stride", Ints(stride.begin(), stride.end())},
-                    {"padding", padding_of(layer.attrs)},
-                    {"ceil_mode", layer.attrs.flag("ceil_mode")}};
+  Attrs attrs{{"kernel", Ints(kernel.begin(), kernel.end())},
+              {"stride", Ints(stride.begin(), stride.end())},
+              {"padding", padding_of(layer.attrs)},
+              {"ceil_mode", layer.attrs.flag("ceil_mode")}};
+  if (layer.attrs.has("dilation")) {
+    const std::array<int64_t, 2> dilation = per_side(layer.attrs, "dilation");
+    if (dilation[0] > 1 || dilation[1] > 1) attrs.set("dilation", Ints(dilation.begin(), dilation.end()));
+  }
   const Window window = Window::of(attrs);
   expect_little_padding(window);
   expect_window_fits(window, Images::of(layer.shape(), false));
+  expect_pixels_inside(window, Images::of(layer.shape(), false));
   return attrs;
 }
 
@@ -51,6 +73,7 @@ std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& a
   const Window window = Window::of(attrs);
   const Images x = expect_images(op, in[0], attrs), y = window_output(op, x, window, x.c);
   expect_little_padding(window);
+  expect_pixels_inside(window, x);
   return {{y.shape(is_channels_last(attrs)), in[0].dtype}};
 }
 

@@ -1,4 +1,4 @@
-// Shared by max_pool2d and avg_pool2d: one window of attrs kernel, stride, padding and ceil_mode (images.h) on each
+// Shared by max_pool2d and avg_pool2d: one window of attrs kernel, stride, dilation, padding and ceil_mode (images.h) on each
 // channel of images.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Fields of both layers, followed by those of one of them.
+/// Fields of both layers, followed by those of one of them, such as dilation.
 std::vector<Field> pool_fields(std::vector<Field> own = {});
 /// The attrs of the op. Throws a ShapeError if the window does not fit.
 Attrs pool_attrs(const LayerContext& layer);

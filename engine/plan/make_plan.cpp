@@ -375,7 +375,8 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
 Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
   OptimizerSpec optimizer = spec.optimizer;
   optimizer.on_spike = spec.train.on_spike;
-  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip || spec.train.on_spike;
+  optimizer.scales_loss = spec.precision == Precision::fp16;
+  optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip || spec.train.on_spike || optimizer.scales_loss;
   return {.precision = spec.precision,
           .fp8 = spec.fp8.has_value(),
           .narrow_layers = narrow_layers(graph, spec),

@@ -91,6 +91,11 @@ struct Numerics {
   bool reads_all_rows = false;   ///< hybrid_parallel: parallel.full_batch
 };
 
+/// The type of weights and activations as kernels read them.
+constexpr DType compute_type(Precision precision) {
+  return precision == Precision::bf16 ? DType::bf16 : precision == Precision::fp16 ? DType::f16 : DType::f32;
+}
+
 struct Plan {
   ParallelMode mode = ParallelMode::stand_alone;
   int ranks = 1;  ///< workers; the mesh is theirs
@@ -146,8 +151,9 @@ struct Plan {
   /// them.
   bool has_local_tensors() const { return hybrid() || divides_micro_batches(); }
   int first_micro_batch(int rank_in_stage) const;
-  /// Kernels read bf16 copies of the f32 weights.
-  bool copies_weights() const { return numerics.precision == Precision::bf16; }
+  DType compute_type() const { return trainctl::compute_type(numerics.precision); }
+  /// Kernels read 16-bit copies of the f32 weights.
+  bool copies_weights() const { return is_half(compute_type()); }
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.
   const NodePlan* planned_separately(const Node& node) const;

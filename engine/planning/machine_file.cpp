@@ -15,6 +15,7 @@
 #include "engine/base/output_file.h"
 #include "engine/base/text.h"
 #include "engine/machine/machine_text.h"
+#include "engine/plan/plan.h"
 #include "engine/spec/hosts.h"
 
 namespace trainctl {
@@ -90,7 +91,7 @@ std::vector<size_t> machines_of_ranks(const JobSpec& spec) {
 }
 
 std::vector<double> machine_speeds(const JobSpec& spec) {
-  const DType type = spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  const DType type = compute_type(spec.precision);
   std::vector<double> speeds;
   std::optional<DeviceKind> kind;
   for (const std::string& name : spec.launch.machines) {

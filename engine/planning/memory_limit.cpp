@@ -153,7 +153,7 @@ class MemoryAdvice {
             [](JobSpec& s) { s.parallel.micro_batches *= 2; });
     if (spec.parallel.head_pieces == 0)
       offer("parallel.head_pieces: 16", [](JobSpec& s) { s.parallel.head_pieces = 16; });
-    if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32
+    if (!is_half(compute_type(spec.precision)) && spec.launch.device == Device::cuda)  // CPUs compute in fp32
       offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });
     if (spec.precision == Precision::bf16 && spec.gradient_precision != Precision::bf16)
       offer("gradient_precision: bf16", [](JobSpec& s) { s.gradient_precision = Precision::bf16; });

@@ -86,6 +86,9 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   require_whole_blocks(job);
   fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
+  if (job.spec.precision == Precision::fp16 && job.spec.launch.device == Device::cpu)
+    job.plan.notes.push_back(
+        "precision is fp16: CPU ranks store fp16 and compute on fp32 copies, which is slower than precision: fp32");
   if (job.spec.precision == Precision::bf16 && job.spec.launch.device == Device::cpu)
     job.plan.notes.push_back(std::string("precision is ") + (job.spec.fp8 ? "fp8" : "bf16") +
                              ", which CPU ranks do not compute in: `run` refuses this job; set precision: fp32, or "

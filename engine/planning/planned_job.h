@@ -56,8 +56,9 @@ struct PlannedJob {
 
 /// The numbers that a training step reports besides the loss: Program::metrics.
 inline size_t num_metrics(const PlannedJob& job) {
-  const bool skips = job.graph.trains() && job.plan.numerics.optimizer.skips_not_finite;
-  return job.graph.metrics.size() + (skips ? 1 : 0);
+  const OptimizerSpec& optimizer = job.plan.numerics.optimizer;
+  if (!job.graph.trains() || !optimizer.skips_not_finite) return job.graph.metrics.size();
+  return job.graph.metrics.size() + (optimizer.scales_loss && optimizer.on_spike ? 2 : 1);
 }
 
 }  // namespace trainctl

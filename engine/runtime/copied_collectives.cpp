@@ -40,7 +40,8 @@ Share::Share(int64_t all, int i, int members) {
 bool may_be_copied(const Program& program, const Instruction& instruction) {
   if (instruction.opcode != Opcode::collective || instruction.bytes() < kLeastCopiedBytes) return false;
   const auto members = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());
-  const bool floats = instruction.inputs[0].dtype == DType::f32 || instruction.inputs[0].dtype == DType::bf16;
+  const DType type = instruction.inputs[0].dtype;
+  const bool floats = type == DType::f32 || type == DType::bf16;  // the kernels that sum know no f16
   return members > 1 && members <= kMostCopyingRanks && (floats || !makes_sums(instruction.collective));
 }
 

@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/parts.h"
 
@@ -55,13 +55,13 @@ void initial_values(const Variable& variable, uint64_t seed, int64_t first, int6
 
 namespace {
 
-void write_bf16(const StoredRange& range, uint64_t seed, uint16_t* out) {
+void write_halves(const StoredRange& range, uint64_t seed, uint16_t* out) {
   constexpr int64_t kBlock = 4096;
   float block[kBlock];
   for (int64_t at = 0; at < range.count; at += kBlock) {
     const int64_t n = std::min(kBlock, range.count - at);
     initial_values(*range.variable, seed, range.first + at, n, block);
-    std::transform(block, block + n, out + at, to_bf16);
+    floats_to_halves(range.dtype, block, n, out + at);
   }
 }
 
@@ -71,8 +71,8 @@ void write_initial_weights(const Program& program, uint64_t seed, std::byte* are
   for (const StoredRange& range : stored_ranges(program)) {
     if (!has_initial_values(range)) continue;
     std::byte* to = arena + range.offset;
-    if (range.dtype == DType::bf16)
-      write_bf16(range, seed, reinterpret_cast<uint16_t*>(to));
+    if (is_half(range.dtype))
+      write_halves(range, seed, reinterpret_cast<uint16_t*>(to));
     else
       initial_values(*range.variable, seed, range.first, range.count, reinterpret_cast<float*>(to));
   }

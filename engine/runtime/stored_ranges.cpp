@@ -113,7 +113,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
       return Slot(v, bucket, {.slot = slot, .replica = of_replica}, ranges);
     };
     slot_of(kWeightSlot, replica).add(bucket.weights_offset, bucket.weights_are_cut());
-    Slot(v, bucket, {.slot = kWeightSlot, .dtype = DType::bf16, .is_copy = bucket.weights_offset >= 0}, ranges)
+    Slot(v, bucket, {.slot = kWeightSlot, .dtype = bucket.compute_type, .is_copy = bucket.weights_offset >= 0}, ranges)
         .add(bucket.compute_offset, bucket.level == 3);
     for (size_t i = 0; i < bucket.optimizer_offsets.size() && bucket.scale_offsets.empty(); ++i)
       Slot(v, bucket, {.slot = bucket.optimizer_states[i], .dtype = bucket.state_type, .replica = replica}, ranges)

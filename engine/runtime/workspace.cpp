@@ -23,9 +23,7 @@ void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) 
 }
 
 /// Each kernel states enough for any launch that combines several.
-int64_t scratch_of(const Instruction& i) {
-  const KernelDef* kernel = kernel_of(i);
-  if (kernel == nullptr) return 0;
+int64_t scratch_of_kernel(const Instruction& i, const KernelDef* kernel) {
   std::vector<Shape> inputs, outputs;
   if (kernel->most_cuda_scratch == nullptr) return most_cuda_scratch(*kernel, inputs, outputs);  // the same for all
   for (const Operand& operand : i.inputs) inputs.push_back(operand.shape);
@@ -35,11 +33,33 @@ int64_t scratch_of(const Instruction& i) {
 
 }  // namespace
 
+int64_t float_copy_bytes(int64_t elements) {
+  constexpr int64_t kCopyAlignment = 256;
+  return round_up(elements * byte_size(DType::f32), kCopyAlignment);
+}
+
+ScratchUse scratch_of(const Instruction& instruction) {
+  ScratchUse use;
+  const KernelDef* kernel = kernel_of(instruction);
+  if (kernel == nullptr) return use;
+  const auto add = [&](const Operand& operand) {
+    if (operand.dtype == DType::f16) use.copies += float_copy_bytes(num_elements(operand.shape));
+  };
+  for (const Operand& operand : instruction.inputs) add(operand);
+  for (const Operand& operand : instruction.outputs) add(operand);
+  use.kernel = scratch_of_kernel(instruction, kernel);
+  if (use.copies > 0) use.kernel = float_copy_bytes(use.kernel / byte_size(DType::f32) + 1);  // copies are aligned
+  return use;
+}
+
 Workspace workspace_of(const Program& program, int in_flight) {
   Workspace w;
   lay_out_slots(w, input_layout(program).bytes, in_flight, kMostStaging);
   w.counter = sizeof(cuda::StepCounter);
-  for (const Instruction& i : program.instructions) w.scratch = std::max(w.scratch, scratch_of(i));
+  for (const Instruction& i : program.instructions) {
+    const ScratchUse use = scratch_of(i);
+    w.scratch = std::max(w.scratch, use.kernel + use.copies);
+  }
   return w;
 }
 

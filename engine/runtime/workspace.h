@@ -3,7 +3,7 @@
 //
 //   staging   [ slot 0: inputs | StepScalars ][ slot 1: … ]    one slot per step in flight
 // counter   steps that the device has done
-// scratch   what a kernel needs only while it runs (CudaScratch)
+// scratch   what a kernel needs only while it runs (CudaScratch), then the f32 copies of its f16 operands
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,15 @@
 #include "engine/runtime/input_layout.h"
 
 namespace trainctl {
+
+/// Scratch memory of one instruction.
+struct ScratchUse {
+  int64_t kernel = 0;  ///< the most that its kernel requests
+  int64_t copies = 0;  ///< f32 copies of its f16 operands, which begin after that (runtime/cuda/f16_operands.h)
+};
+ScratchUse scratch_of(const Instruction& instruction);
+/// Bytes of the f32 copy of an f16 operand.
+int64_t float_copy_bytes(int64_t elements);
 
 struct Workspace {
   int slots = 0;

@@ -8,6 +8,7 @@
 
 #include "engine/ops/op_def.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 namespace {
@@ -24,8 +25,7 @@ BestRates best_rates(const Machine& machine, Precision precision, const StepCost
   };
   // Kernels that were not measured take a launch more than these rates say, which counts for what a gap saves.
   const double stretch = std::min(in_step.product_stretch, in_step.other_stretch);
-  const FlopsPerSecond products =
-      machine.product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32, precision == Precision::tf32);
+  const FlopsPerSecond products = machine.product_rate(compute_type(precision), precision == Precision::tf32);
   BestRates best = {{products.value / stretch}, {machine.memory_rate.value / stretch}};
   for (const auto& [key, model] : machine.kernels)
     for (const KernelSample& sample : model.samples()) {

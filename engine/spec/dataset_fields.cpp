@@ -46,11 +46,11 @@ const Section& dataset_section() {
               "tables. "
               "preference: "
               "chosen and rejected answers in JSON Lines or tables, for the loss dpo. random, constant and clicks "
-              "generate "
-              "samples. mix: draws from several data sets.")
+              "generate samples, and shapes generates images of discs, squares and diamonds whose label has the class "
+              "of each pixel, for segmentation. mix: draws from several data sets.")
               .one_of({"mnist", "image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10",
                        "cifar100", "audio_folder", "tokens", "text", "chat", "preference", "random", "constant",
-                       "clicks", "mix"})
+                       "clicks", "shapes", "mix"})
               .required(),
           list_field<&D::paths>(
               "path", FieldKind::paths,
@@ -253,8 +253,8 @@ const Section& dataset_section() {
                                 "Memory limit per rank for batches that are read ahead; 0: 1/16 of the host's memory.")
               .is(FieldKind::bytes)
               .at_least(0),
-          field<&D::shape>("shape", "Shape of one sample.")
-              .for_type({"random", "constant", "clicks"})
+          field<&D::shape>("shape", "Shape of one sample; shapes: [channels, height, width].")
+              .for_type({"random", "constant", "clicks", "shapes"})
               .at_least(1)
               .at_most(kMaxSize)
               .required(),
@@ -265,7 +265,7 @@ const Section& dataset_section() {
               .at_most(kMaxSize),
           field<&D::samples>("samples",
                              "Number of samples; 0: one batch. mix: samples per epoch; 0: as many as all sources have.")
-              .for_type({"random", "constant", "clicks", "mix"})
+              .for_type({"random", "constant", "clicks", "shapes", "mix"})
               .at_least(0),
           field<&D::classes>("classes", "Random integers are drawn from 0 to classes - 1.")
               .for_type({"random"})
@@ -273,6 +273,24 @@ const Section& dataset_section() {
               .at_most(std::numeric_limits<int32_t>::max()),
           field<&D::value>("value", "Value of every element of the data.").for_type({"constant"}),
           field<&D::label_value>("label_value", "Value of every element of the labels.").for_type({"constant"}),
+          field<&D::noise_steps>("noise_steps",
+                                 "For diffusion models: steps of the noise. A step t is drawn for each sample and "
+                                 "pass, the first field becomes sqrt(a) x + sqrt(1 - a) e with a that falls with t, "
+                                 "the label is the noise e, and the fields `timestep` and `class` have t and the former "
+                                 "label. 0: no noise.")
+              .for_type(with_sources({"mnist", "shapes"}))
+              .at_least(0)
+              .at_most(100'000),
+          field<&D::noise_schedule>("noise_schedule",
+                                    "How a falls with t. linear: a is the product of 1 - beta with betas that rise "
+                                    "linearly (DDPM); cosine: the square of a cosine.")
+              .one_of({"linear", "cosine"})
+              .for_type(with_sources({"mnist", "shapes"})),
+          field<&D::noise_betas>("noise_betas", "For noise_schedule: linear, the first and the last beta.")
+              .for_type(with_sources({"mnist", "shapes"}))
+              .items(2)
+              .above(0)
+              .below(1),
           field<&D::ids>("ids", "Number of ids per sample, in the field `ids` next to `data` and `label`.")
               .for_type({"clicks"})
               .at_least(1)
@@ -327,7 +345,7 @@ const Section& validation_dataset_section() {
                      "For mix: the held-out files of sources, by name. Sources that are not named are not evaluated."),
           field<&D::labels>("labels", "false: the files have no labels; as in `dataset`."),
           unless_zero<&D::samples>("samples",
-                                   "For random, constant and clicks: number of samples; as in `dataset` if omitted.")
+                                   "For random, constant, clicks and shapes: number of samples; as in `dataset` if omitted.")
               .at_least(1),
       }};
   return section;

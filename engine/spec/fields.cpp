@@ -16,6 +16,7 @@ const void* default_object(const Section* section) {
   static const SpikeSpec spike;
   static const ValidationSpec validation;
   static const Fp8Spec fp8;
+  static const Fp16Spec fp16;
   static const LoraSpec lora;
   static const GenerateSpec generate;
   static const LossSpec loss;
@@ -45,6 +46,7 @@ const void* default_object(const Section* section) {
   if (section->name == "print") return &job.print;
   if (section->name == "track") return &tracker;
   if (section->name == "fp8") return &fp8;
+  if (section->name == "fp16") return &fp16;
   if (section->name == "adapters") return &job.adapters;
   if (section->name == "adapters.lora") return &lora;
   return nullptr;

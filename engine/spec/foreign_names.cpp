@@ -144,8 +144,10 @@ std::span<const ForeignName> all_names() {
        "offloading of weights is not supported; use parallel.offload for optimizer state and activations, or "
        "parallel.optimizer_shard: 3"},
       {field, "sequence_parallel", "", "", "remove it: the plan cuts rows where this saves memory"},
-      {field, "fp16 half amp mixed_precision dtype torch_dtype use_amp autocast param_dtype bf16", "precision",
+      {field, "half amp mixed_precision dtype torch_dtype use_amp autocast param_dtype bf16", "precision",
        "precision: bf16"},
+      {field, "loss_scale loss_scaling grad_scaler gradscaler init_scale initial_scale_power loss_scale_window", "fp16",
+       "precision: fp16 and fp16: {initial_scale: 65536}"},
       {field, "compile torch_compile jit xla", "", "", "remove it: every job is compiled"},
       // Launch.
       {field,
@@ -227,6 +229,10 @@ std::span<const ForeignName> all_names() {
       {layer_field, "num_heads n_head n_heads nhead num_attention_heads nheads", "heads", "heads: 8"},
       {layer_field, "num_kv_heads n_kv_heads num_key_value_heads", "kv_heads", "kv_heads: 2"},
       {layer_field, "is_causal causal_mask", "causal", "causal: true"},
+      {layer_field, "attn_pdrop attention_dropout attention_probs_dropout_prob dropout_p attn_dropout", "dropout",
+       "dropout: 0.1"},
+      {layer_field, "attn_mask attn_bias additive_mask relative_position_bias", "score_bias", "score_bias: input",
+       "the additive mask or bias is the last of the layer's inputs"},
       {layer_field, "num_embeddings vocab_size n_vocab", "vocab", "vocab: 1000"},
       {layer_field, "embedding_dim d_model embed_dim n_embd", "units", "units: 64"},
       {layer_field, "rate prob drop_rate dropout_rate keep_prob drop_prob", "p", "p: 0.1"},
@@ -317,8 +323,7 @@ std::span<const ForeignName> all_names() {
       // Values.
       {value, "gpu nvidia", "cuda", "cuda"},
       {value, "mixed bf16_mixed bfloat16 amp", "bf16", "bf16", "mixed precision is bf16"},
-      {value, "fp16 float16 half mixed_fp16 16 16_mixed", "bf16", "bf16",
-       "fp16 needs loss scaling, which is not supported; bf16 has the range of fp32 and needs none"},
+      {value, "float16 half mixed_fp16 f16 16 16_mixed", "fp16", "fp16"},
       {value, "mxfp8 mxfp4 mxfp6", "fp8", "fp8",
        "microscaling formats need cards with compute capability 10 or higher (B200, GB200, B300, RTX 50), whose "
        "products are not supported; fp8 multiplies E4M3 factors on Hopper (H100, H200)"},

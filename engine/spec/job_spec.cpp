@@ -214,6 +214,8 @@ std::string_view to_string(Precision precision) {
       return "tf32";
     case Precision::bf16:
       return "bf16";
+    case Precision::fp16:
+      return "fp16";
   }
   return "";
 }
@@ -267,7 +269,22 @@ bool DatasetSpec::has_source() const {
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
+/// Names of the fields with those of noise (engine/train/data/noised_set.h).
+static std::vector<std::string> noised_names(const std::vector<std::string>& inner, bool has_classes) {
+  std::vector<std::string> names = {inner.front(), "label", "timestep"};
+  const bool labelled = std::find(inner.begin(), inner.end(), "label") != inner.end();
+  if (labelled && has_classes) names.emplace_back("class");
+  for (size_t i = 1; i < inner.size(); ++i)
+    if (inner[i] != "label") names.push_back(inner[i]);
+  return names;
+}
+
 std::vector<std::string> DatasetSpec::field_names() const {
+  if (noise_steps > 0) {
+    DatasetSpec inner = *this;
+    inner.noise_steps = 0;
+    return noised_names(inner.field_names(), label_dtype == "i32" && type != "shapes");
+  }
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};
   if (type == "audio_folder") return {"audio", "label"};
@@ -372,7 +389,7 @@ DatasetSpec JobSpec::validation_set() const {
   if (!differs.split.empty()) set.split = differs.split;
   if (!differs.labels) set.labels = false;
   if (differs.samples > 0) set.samples = differs.samples;
-  if (set.type == "clicks") set.takes_validation_share = true;  // other samples than those of the training
+  if (set.type == "clicks" || set.type == "shapes") set.takes_validation_share = true;  // other samples than those of the training
   return set;
 }
 

@@ -24,7 +24,7 @@ enum class ParallelMode : uint8_t {
   parameter_server
 };
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
-enum class Precision : uint8_t { fp32, tf32, bf16 };
+enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
@@ -145,6 +145,10 @@ struct DatasetSpec {
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  // noise for diffusion models (engine/train/data/noised_set.h)
+  int64_t noise_steps = 0;                        ///< 0: no noise is added
+  std::string noise_schedule = "linear";          ///< linear | cosine
+  std::vector<double> noise_betas{0.0001, 0.02};  ///< linear: variance of the noise of the first and the last step
   // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
   std::string adapter_field;               ///< field of a document with the name or number of its adapter
   std::vector<std::string> adapter_names;  ///< empty: no field has adapters
@@ -316,8 +320,10 @@ struct OptimizerSpec {
   double clip_parameter_norm = 0;  ///< by the norm of each parameter's gradient; 0: off
   std::optional<AverageSpec> average;
   StateType state_type = StateType::fp32;
-  /// train.on_nan is skip, or there is on_spike: a step whose gradients are not all finite changes nothing.
+  /// train.on_nan is skip, or there is on_spike, or precision is fp16: a step whose gradients are not all finite
+  /// changes nothing.
   bool skips_not_finite = false;
+  bool scales_loss = false;           ///< precision: fp16: gradients are those of the loss times a scale
   std::optional<SpikeSpec> on_spike;  ///< train.on_spike
   std::vector<ParameterGroup> groups;
 
@@ -383,6 +389,16 @@ struct TrainSpec {
 struct Fp8Spec {
   std::vector<std::string> layers = {"*"};  ///< names or globs
   int64_t min_weight = 1 << 18;             ///< elements of a weight; products with smaller ones stay in bf16
+};
+
+/// precision: fp16. The loss is multiplied by a scale so that small gradients do not become 0, by the rules of
+/// torch.amp.GradScaler.
+struct Fp16Spec {
+  double initial_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  ///< consecutive steps with finite gradients before the scale grows
+  double min_scale = 1;            ///< the scale does not fall below
 };
 
 /// adapters.lora: low-rank adapters beside dense layers.
@@ -532,7 +548,8 @@ struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
   Precision precision = Precision::fp32;
-  std::optional<Fp8Spec> fp8;  ///< precision: fp8; `precision` is bf16 then
+  std::optional<Fp8Spec> fp8;    ///< precision: fp8; `precision` is bf16 then
+  std::optional<Fp16Spec> fp16;  ///< precision: fp16
   Precision gradient_precision =
       Precision::fp32;                     ///< fp32 | bf16: type in which gradients are kept and summed over ranks
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network

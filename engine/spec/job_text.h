@@ -11,6 +11,8 @@ struct JobText {
   std::string name;    ///< for messages: the file, or kStdinName
   std::string text;    ///< at most one byte more than a job file may have
   std::string folder;  ///< relative paths in the job are relative to it; "": the current directory
+  /// Plugins may have other contents than the job states: the job of a run that has ended.
+  bool any_plugins = false;
 };
 
 /// Reads a file, standard input ("-"), or a pipe such as the shell's <(…). A job from a stream has no folder of its

@@ -88,7 +88,7 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
   if (root.is_null() && overrides.empty())
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
-  read_job(root, from.folder, job, problems);
+  read_job(root, from, job, problems);
   // Without its plugins a job has layers of unknown types; and nothing was read if an expression is wrong.
   if (job.positions.empty() || problems.touch("plugins")) problems.throw_if_any();
   validate(job, problems);
@@ -99,6 +99,12 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
 
 JobSpec parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& overrides) {
   return parse_job({file, std::string(text), fs::path(file).parent_path()}, overrides);
+}
+
+JobSpec load_run_job(const std::string& file) {
+  JobText text = read_job_text(file);
+  text.any_plugins = true;
+  return parse_job(text);
 }
 
 JobSpec load_job(const std::string& file, const std::vector<std::string>& overrides) {

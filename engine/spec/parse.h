@@ -16,6 +16,9 @@ namespace trainctl {
 /// EnvError if the current folder or the path of the file is not UTF-8, or has a control character.
 JobSpec load_job(const std::string& file, const std::vector<std::string>& overrides = {});
 
+/// The job of a run that has ended, job.yaml in its folder. Its plugins may have been compiled again since.
+JobSpec load_run_job(const std::string& file);
+
 /// The same from text that was read before, so that a caller of read_job_text can show the lines that errors refer to.
 JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides = {});
 /// The same from text; relative paths in it are taken relative to the folder of `file`.

@@ -20,14 +20,16 @@ bool is_digest(const std::string& text) {
 }
 
 /// Loads one plugin and completes its entry.
-void load(YamlNode& node, const std::string& folder, const std::string& path, Problems& problems) {
+void load(YamlNode& node, const JobText& from, const std::string& path, Problems& problems) {
   PluginFile file = plugin_file(node.text);
   if (node.text.find(kDigestMark) != std::string::npos && !is_digest(file.digest)) {
-    problems.add(node.pos, path, "the SHA-256 of a plugin has 64 lower-case hexadecimal digits, not '" + file.digest + "'",
+    problems.add(node.pos, path,
+                 "the SHA-256 of a plugin has 64 lower-case hexadecimal digits, not '" + file.digest + "'",
                  "sha256sum " + file.path + " prints it");
     return;
   }
-  file.path = absolute_path(folder, file.path);
+  file.path = absolute_path(from.folder, file.path);
+  if (from.any_plugins) file.digest.clear();
   try {
     file.digest = load_plugin(file.path, file.digest);
     node.text = to_string(file);
@@ -58,7 +60,7 @@ std::string absolute_path(const std::string& folder, const std::string& path) {
   return text;
 }
 
-bool load_plugins(YamlNode& root, const std::string& folder, Problems& problems) {
+bool load_plugins(YamlNode& root, const JobText& from, Problems& problems) {
   const auto entry = std::find_if(root.entries.begin(), root.entries.end(),
                                   [](const YamlNode::Entry& each) { return each.key == "plugins"; });
   if (entry == root.entries.end() || entry->value.is_null()) return true;
@@ -67,7 +69,7 @@ bool load_plugins(YamlNode& root, const std::string& folder, Problems& problems)
   if (problems.touch(entry->key)) return false;
   const bool is_list = entry->value.is_list();
   for (size_t i = 0; i < paths.size(); ++i)
-    load(is_list ? entry->value.items[i] : entry->value, folder,
+    load(is_list ? entry->value.items[i] : entry->value, from,
          is_list ? entry->key + "[" + std::to_string(i) + "]" : entry->key, problems);
   return !problems.touch(entry->key);
 }

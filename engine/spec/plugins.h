@@ -1,5 +1,6 @@
-// `plugins`: shared libraries with layer types of their own (base/plugins.h). In a JobSpec each entry names the contents
-// as well as the file, so all ranks run the same code, and the digest of a job changes with that of its plugins.
+// `plugins`: shared libraries with layer types of their own (base/plugins.h). In a JobSpec each entry names the
+// contents as well as the file, so all ranks run the same code, and the digest of a job changes with that of its
+// plugins.
 //
 //   plugins: [./my_op.so]
 //   plugins: ['/home/me/my_op.so#sha256=9f86d0…']
@@ -7,6 +8,7 @@
 
 #include <string>
 
+#include "engine/spec/job_text.h"
 #include "engine/spec/problems.h"
 #include "engine/spec/yaml_tree.h"
 
@@ -26,6 +28,6 @@ std::string absolute_path(const std::string& folder, const std::string& path);
 
 /// Loads the plugins of a job, and replaces their entries in the tree by absolute paths with digests. Returns false
 /// after an error.
-bool load_plugins(YamlNode& root, const std::string& folder, Problems& problems);
+bool load_plugins(YamlNode& root, const JobText& from, Problems& problems);
 
 }  // namespace trainctl

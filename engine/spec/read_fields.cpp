@@ -14,7 +14,7 @@ namespace trainctl {
 
 namespace {
 
-/// Blanks that look like nothing or like a space, which come with copied text and with joined files.
+/// Invisible characters, and some that look like a space, which copied text and joined files contain.
 constexpr std::pair<std::string_view, std::string_view> kInvisible[] = {
     {"\xE2\x80\x8B", "\\u200b"}, {"\xE2\x80\x8C", "\\u200c"}, {"\xE2\x80\x8D", "\\u200d"}, {"\xE2\x81\xA0", "\\u2060"},
     {"\xEF\xBB\xBF", "\\ufeff"}, {"\xC2\xAD", "\\u00ad"},     {"\xC2\xA0", "\\u00a0"}};

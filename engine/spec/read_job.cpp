@@ -190,7 +190,8 @@ class JobReader {
     void* inner = field.object(object, true);
     if (inner == nullptr) {
       if (!problems_.touch("precision"))
-        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: fp8", "set precision: fp8");
+        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: " + field.name,
+                      "set precision: " + field.name);
       return;
     }
     for (const Field& one : field.section->fields) {
@@ -364,7 +365,7 @@ void choose_run_length(const YamlNode& root, TrainSpec& train) {
 
 }  // namespace
 
-void read_job(YamlNode& root, const std::string& folder, JobSpec& job, Problems& problems) {
+void read_job(YamlNode& root, const JobText& from, JobSpec& job, Problems& problems) {
   const YamlNode* command = root.find("command");
   const JobKind kind = command && !command->is_null() ? JobKind::command : JobKind::network;
   Expander expander(job.source, job.file, problems);
@@ -374,7 +375,7 @@ void read_job(YamlNode& root, const std::string& folder, JobSpec& job, Problems&
     if (!problems.empty() || !expand_job(root, vars, expander)) return;
   }
   record_positions(root, "", job);
-  if (kind == JobKind::network && !load_plugins(root, folder, problems)) return;
+  if (kind == JobKind::network && !load_plugins(root, from, problems)) return;
   JobReader reader(job, kind, vars, expander, problems);
   reader.section(root, job_section(), &job, "");
   reader.finish();

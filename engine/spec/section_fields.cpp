@@ -82,12 +82,48 @@ Field fp8_field() {
   return f;
 }
 
+const Section& fp16_section() {
+  using F = Fp16Spec;
+  static const Section section{
+      "fp16",
+      "The scale of the loss. Gradients are those of the loss times the scale, so that small ones are not rounded to "
+      "0; "
+      "updates divide by it. A step whose gradients are not finite changes nothing, and the scale falls; after a "
+      "number "
+      "of other steps it grows. The rules are those of torch.amp.GradScaler.",
+      {
+          field<&F::initial_scale>("initial_scale", "The scale of the first step.").above(0),
+          field<&F::growth_interval>("growth_interval",
+                                     "Consecutive steps with finite gradients after which the scale grows.")
+              .at_least(1),
+          field<&F::growth_factor>("growth_factor", "Factor by which it grows; 1: never.").at_least(1),
+          field<&F::backoff_factor>("backoff_factor", "Factor by which it falls.").above(0).below(1),
+          field<&F::min_scale>("min_scale",
+                               "The scale does not fall below. With train.on_nan: stop, a step whose gradients are not "
+                               "finite at this scale ends the run.")
+              .at_least(0),
+      }};
+  return section;
+}
+
+/// Only a job with precision: fp16 has this field.
+Field fp16_field() {
+  Field f = make_field("fp16", FieldKind::section, "For precision: fp16: the scale of the loss.").of(JobKind::network);
+  f.section = &fp16_section();
+  f.object = [](void* enclosing, bool) -> void* {
+    auto& fp16 = static_cast<JobSpec*>(enclosing)->fp16;
+    return fp16 ? &*fp16 : nullptr;
+  };
+  return f;
+}
+
 /// fp8 is bf16 with some products of narrower factors.
 Field precision_field() {
   Field f = field<&JobSpec::precision>(
                 "precision",
                 "fp32; tf32: GPUs may round the operands of matrix products to tf32. bf16 (mixed precision): weights "
-                "and activations in bf16; sums, statistics, parameter gradients and optimizer state in fp32. fp8: "
+                "and activations in bf16; sums, statistics, parameter gradients and optimizer state in fp32. fp16: the "
+                "same in half precision, with a scale of the loss that adapts itself (`fp16`). fp8: "
                 "like bf16, but the layers selected by `fp8` multiply 8-bit factors (E4M3, one scale per 128 "
                 "elements).")
                 .of(JobKind::network);
@@ -98,7 +134,9 @@ Field precision_field() {
     const bool fp8 = name == "fp8";
     job.precision = fp8 ? Precision::bf16 : enum_value<Precision>(name);
     job.fp8.reset();
+    job.fp16.reset();
     if (fp8) job.fp8.emplace();
+    if (job.precision == Precision::fp16) job.fp16.emplace();
   };
   f.get = [](const void* object) -> Value {
     const JobSpec& job = *static_cast<const JobSpec*>(object);
@@ -163,9 +201,10 @@ const Section& job_section() {
                                  "Working directory of the command, relative to the job file; the job file's folder "
                                  "if omitted.")
               .of(JobKind::command),
-          list_field<&J::plugins>("plugins", FieldKind::paths,
-                                  "Shared libraries with layer types of their own, relative to the job file; a path may "
-                                  "end in #sha256=DIGITS of the contents. See plugins.md.")
+          list_field<&J::plugins>(
+              "plugins", FieldKind::paths,
+              "Shared libraries with layer types of their own, relative to the job file; a path may "
+              "end in #sha256=DIGITS of the contents. See plugins.md.")
               .of(JobKind::network),
           weights_field(),
           subsection<&J::dataset>("dataset", dataset_section(), "The training samples.")
@@ -175,6 +214,7 @@ const Section& job_section() {
               .of(JobKind::network),
           make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           fp8_field(),
+          fp16_field(),
           subsection<&J::adapters>("adapters", adapters_section(), "Small trained layers beside frozen ones.")
               .of(JobKind::network),
           loss_field(),

@@ -87,7 +87,7 @@ int serve(int socket, const std::string& token, const std::function<void()>& pro
     const std::string request = stream->read_line(kMostLine, kRequestSeconds);
     if (const int size = number_after(request, "run "); size > 0 && static_cast<size_t>(size) <= kMostScript)
       run_script(*stream, stream->read_bytes(static_cast<size_t>(size), kRequestSeconds));
-    if (request == "ping") stream->write("door\n");
+    if (request == "ping") stream->write("listener\n");
     return number_after(request, "end ");
   } catch (const EnvError& error) {
     dprintf(STDERR_FILENO, "refused a connection: %s\n", error.what());
@@ -318,7 +318,7 @@ int serve_remote_execution(int listener, const std::string& token, double orphan
 std::string await_listener(const ListenerAddress& listener, const std::string& token, double seconds) {
   const auto stream = open_listener(listener, token, seconds);
   stream->write("ping\n");
-  if (stream->read_line(kMostLine) != "door")
+  if (stream->read_line(kMostLine) != "listener")
     throw EnvError(listener.name + " runs a different version of trainctl; install the same version on all hosts");
   return stream->own_address();
 }

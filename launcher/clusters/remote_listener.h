@@ -4,7 +4,7 @@
 //   launcher ── dial ── TLS ── listener ── sh -c SCRIPT ── relay ── agent (pod 1) ── ranks
 //
 //   request := "run " size "\n" script        then stdin and stdout of the script, raw
-//            | "ping\n"                        the answer is "door\n"
+//            | "ping\n"                        the answer is "listener\n"
 //            | "end " code "\n"                the run is over: the listener exits with `code`
 #pragma once
 

@@ -2,8 +2,8 @@
 """images.py TRAINCTL BENCH_IMAGES [--python PYTHON] [--rounds 5] [--seconds 2] [--parts]
 
 Images per second of `trainctl bench data` on made-up photographs of 500 x 375 pixels (JPEG, quality 85), to normalized random crops of
-224 x 224, on all cores; beside it, in turn in each round, libjpeg-turbo's own tjbench on the same files, a process a core (it decodes,
-no more), and PyTorch's DataLoader with torchvision, which PYTHON has, at each number of workers. Prints medians and the ratios.
+224 x 224, on all cores; beside it, in turn in each round, libjpeg-turbo's own tjbench on the same files, one process per core (it only
+decodes), and PyTorch's DataLoader with torchvision, which PYTHON has, at each number of workers. Prints medians and the ratios.
 --parts: also what one core makes of each part of the work (BENCH_IMAGES)."""
 
 import argparse

@@ -236,7 +236,7 @@ def main():
         try:
             estimate, memory, cut = predict(a, job, [*sets, *(before or {}).get("cut", [])])
             if before:
-                rounds, held = [before["lowest"], before["measured"], before["highest"]], before.get("held")
+                rounds, held = [before["lowest"], before["measured"], before["highest"]], before.get("gpu_bytes")
             else:
                 rounds, held = [], None
                 for _ in range(a.rounds):
@@ -247,7 +247,7 @@ def main():
             print(f"failed: {name}: {failure}", flush=True)
             continue
         row = {"case": name, "job": job, "predicted": estimate["seconds"], "low": estimate["low"], "high": estimate["high"], "parts": estimate["parts"],
-               "measured": statistics.median(rounds), "lowest": min(rounds), "highest": max(rounds), "memory": memory, "held": held,
+               "measured": statistics.median(rounds), "lowest": min(rounds), "highest": max(rounds), "memory": memory, "gpu_bytes": held,
                "ranks": ranks(sets), "cut": cut}
         row["error"] = row["predicted"] / row["measured"] - 1
         rows.append(row)
@@ -265,10 +265,10 @@ def main():
     if left_out:
         print(f"{left_out} cases were left out: --budget {a.budget:.0f} was over")
     sends = lambda row: "parallel.stages=" in row["case"]  # NCCL takes more for messages than for collectives alone
-    for count, with_stages in sorted({(row["ranks"], sends(row)) for row in rows if row["held"]}):
-        known = [row for row in rows if row["held"] and (row["ranks"], sends(row)) == (count, with_stages)]
-        beyond = statistics.median(row["held"] - row["memory"] for row in known)
-        off = {row["case"]: (row["memory"] + beyond) / row["held"] - 1 for row in known}
+    for count, with_stages in sorted({(row["ranks"], sends(row)) for row in rows if row["gpu_bytes"]}):
+        known = [row for row in rows if row["gpu_bytes"] and (row["ranks"], sends(row)) == (count, with_stages)]
+        beyond = statistics.median(row["gpu_bytes"] - row["memory"] for row in known)
+        off = {row["case"]: (row["memory"] + beyond) / row["gpu_bytes"] - 1 for row in known}
         worst = max(off, key=lambda case: abs(off[case]))
         print(f"memory, {count} ranks{' in stages' if with_stages else ''}: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB per rank; mean error "
               f"{100 * statistics.mean(map(abs, off.values())):.2f} %, largest {100 * abs(off[worst]):.2f} % ({worst})")

@@ -190,9 +190,50 @@ TEST_CASE("init --data writes a job with the classes of a folder, and a folder i
   const JobSpec job = load_job(scratch.path() + "/job.yaml");
   CHECK(job.dataset.paths == std::vector<std::string>{scratch.path() + "/my photos"});
   CHECK(job.network.back().attrs.integer("units") == 3);
+  CHECK(job.name == "my photos");
+  CHECK(job.train.epochs == 40);
+  CHECK(job.dataset.has_shares());
   const CommandResult other = trainctl_command(scratch.path(), {"init", "mlp", "--data", "my photos"});
   CHECK(other.exit_code == kExitSpec);
-  CHECK(contains(other.err, "--data is for the template image_folder"));
+  CHECK(contains(other.err, "--data is for photos, texts"));
+}
+
+TEST_CASE("init --data takes a folder with train and val, and --validation names other held-out photos") {
+  const Scratch scratch;
+  for (const char* name : {"train/cat", "train/dog", "val/cat", "val/dog", "other/cat", "other/dog"}) {
+    std::filesystem::create_directories(scratch.path() + "/pets/" + name);
+    std::ofstream(scratch.path() + "/pets/" + name + "/1.jpg") << "not read by init";
+  }
+  REQUIRE(trainctl_command(scratch.path(), {"init", "--data", "pets", "-o", "job.yaml"}).exit_code == kExitDone);
+  const JobSpec job = load_job(scratch.path() + "/job.yaml");
+  CHECK(job.name == "pets");
+  CHECK(job.dataset.paths == std::vector<std::string>{scratch.path() + "/pets/train"});
+  CHECK(job.validation_set().paths == std::vector<std::string>{scratch.path() + "/pets/val"});
+  CHECK_FALSE(job.dataset.has_shares());
+  const CommandResult other = trainctl_command(
+      scratch.path(), {"init", "--data", "pets/train", "--validation", "pets/other", "-o", "other.yaml"});
+  CAPTURE(other.err);
+  REQUIRE(other.exit_code == kExitDone);
+  CHECK(load_job(scratch.path() + "/other.yaml").validation_set().paths ==
+        std::vector<std::string>{scratch.path() + "/pets/other"});
+}
+
+TEST_CASE("init --data takes a text, and writes a job that learns it") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/my book.txt") << std::string(4000, 'a');
+  std::ofstream(scratch.path() + "/held_out.txt") << std::string(400, 'b');
+  REQUIRE(trainctl_command(scratch.path(), {"init", "--data", "my book.txt", "-o", "a.yaml"}).exit_code == kExitDone);
+  CHECK(load_job(scratch.path() + "/a.yaml").name == "my book");
+  REQUIRE(trainctl_command(scratch.path(),
+                           {"init", "--data", "my book.txt", "--validation", "held_out.txt", "-o", "b.yaml"})
+              .exit_code == kExitDone);
+  CHECK(load_job(scratch.path() + "/b.yaml").validation_set().paths ==
+        std::vector<std::string>{scratch.path() + "/held_out.txt"});
+  for (const char* job : {"a.yaml", "b.yaml"}) {
+    const CommandResult checked = trainctl_command(scratch.path(), {"check", job});
+    CAPTURE(checked.err);
+    CHECK(checked.exit_code == kExitDone);
+  }
 }
 
 TEST_CASE("each template of init is a job that check and plan take as it is") {

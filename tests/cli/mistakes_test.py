@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Eighty mistakes that new users make: at least 90 % of them are answered with their position, the cause and the next step.
+"""Mistakes that new users make: at least 90 % of them are answered with their position, the cause and the next step.
 
     tests/cli/mistakes_test.py build/release/bin/trainctl [--all]
 
@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import zlib
+
+from further_mistakes import COMMANDS, job_cases, make_further_data
 
 TRAINCTL = os.path.abspath(sys.argv[1])
 SHOWS_ALL = "--all" in sys.argv
@@ -97,6 +99,7 @@ def make_data(folder):
     write("kaggle/train-labels.idx1-ubyte", idx([8], [0, 1] * 4))
     write("digits/train-images-idx3-ubyte", idx([8, 4, 4], list(range(128))))
     write("digits/train-labels-idx1-ubyte", idx([8], [0, 1] * 4))
+    make_further_data(write, png)
 
 
 # (title, base, what is replaced, by what, a part of the line with the mistake, cause, next step)
@@ -125,7 +128,9 @@ CASES = [
     ("gradient_accumulation_steps", CSV, "train:", "gradient_accumulation_steps: 4\ntrain:", "gradient_accumulation_steps", "unknown field", "micro_batches: 4"),
     ("tensor_model_parallel_size", CSV, "launch:", "parallel: {tensor_model_parallel_size: 2}\nlaunch:", "tensor_model_parallel_size", "unknown field", "tensor: 2"),
     ("zero_stage", CSV, "launch:", "parallel: {mode: data_parallel, zero_stage: 2}\nlaunch:", "zero_stage", "unknown field", "optimizer_shard"),
-    ("fp16", CSV, "launch:", "precision: fp16\nlaunch:", "fp16", "fp16", "bf16"),
+    ("float16", CSV, "launch:", "precision: float16\nlaunch:", "float16", "float16", "fp16"),
+    ("fp16_true", CSV, "launch:", "fp16: true\nlaunch:", "fp16: true", "'fp16' is for jobs with precision: fp16", "precision: fp16"),
+    ("loss_scale", CSV, "launch:", "loss_scale: 128\nlaunch:", "loss_scale", "unknown field 'loss_scale'", "fp16"),
     ("amp", CSV, "launch:", "amp: true\nlaunch:", "amp: true", "unknown field 'amp'", "precision: bf16"),
     ("adamw_torch", CSV, "type: sgd", "type: adamw_torch", "adamw_torch", "adamw_torch", "adamw"),
     ("acc", CSV, "train:", "metrics: [acc]\ntrain:", "[acc]", "unknown metric 'acc'", "accuracy"),
@@ -203,20 +208,21 @@ network:
 ]
 
 
-def check(folder, text):
+def check(folder, text, words=("plan", "job.yaml")):
     with open(os.path.join(folder, "job.yaml"), "w") as file:
         file.write(text)
     env = {**os.environ, "XDG_RUNTIME_DIR": folder}
-    done = subprocess.run([TRAINCTL, "plan", "job.yaml"], cwd=folder, capture_output=True, text=True, env=env, timeout=300)
+    done = subprocess.run([TRAINCTL, *words], cwd=folder, capture_output=True, text=True, env=env, timeout=300)
     return done.returncode, done.stderr
 
 
 def judge(case, code, error):
     """Returns which of position, cause and next step the error lacks."""
-    title, base, old, new, where, cause, step = case
+    title, base, old, new, where, cause, step = case[:7]
     text = base.replace(old, new)
     missing = []
-    if code != 2:
+    is_warning = code == 0 and ": warning: " in error
+    if code != 2 and not is_warning and "model.pt" not in error:
         return [f"exit code {code}"]
     lines = [n + 1 for n, line in enumerate(text.split("\n")) if where.strip("\t") in line.strip("\t")] if where else []
     found = [int(n) for n in re.findall(r"job\.yaml:(\d+):\d+: ", error)]
@@ -235,15 +241,24 @@ def main():
     folder = tempfile.mkdtemp(prefix="trainctl-mistakes-")
     make_data(folder)
     weak = []
-    for case in CASES:
+    cases = CASES + job_cases(CSV, IMAGES, TOKENS)
+    for case in cases:
         title, base, old, new = case[:4]
         assert old in base, title
-        code, error = check(folder, base.replace(old, new))
+        command = case[7] if len(case) > 7 else ("plan",)
+        code, error = check(folder, base.replace(old, new), [*command, "job.yaml"])
         missing = judge(case, code, error)
         if missing:
             weak.append(title)
         if missing or SHOWS_ALL:
             print(f"--- {title}: {'; '.join(missing) if missing else 'good'}\n{error.strip()}")
+    for title, words, cause, step in COMMANDS:
+        code, error = check(folder, CSV, words)
+        missing = [part for part in (cause, step) if part not in error] + ([f"exit code {code}"] if code != 2 else [])
+        if missing:
+            weak.append(title)
+        if missing or SHOWS_ALL:
+            print(f"--- {title}: {', '.join(missing) if missing else 'good'}\n{error.strip()}")
     for title, base, old, new in RIGHT:
         assert old in base, title
         code, error = check(folder, base.replace(old, new).replace("device: gpu", "device: gpu"))
@@ -251,10 +266,11 @@ def main():
         if is_refused or (code == 2):
             weak.append(title)
             print(f"--- {title}: exit code {code}\n{error.strip()}")
-    share = 1 - len(weak) / (len(CASES) + len(RIGHT))
-    print(f"{len(CASES) + len(RIGHT)} cases, {share:.0%} with position, cause and next step; weak: {', '.join(weak) or 'none'}")
+    count = len(cases) + len(COMMANDS) + len(RIGHT)
+    share = 1 - len(weak) / count
+    print(f"{count} cases, {share:.0%} with position, cause and next step; weak: {', '.join(weak) or 'none'}")
     shutil.rmtree(folder)
-    assert len(CASES) >= 80 and share >= 0.9
+    assert count >= 150 and share >= 0.9
 
 
 if __name__ == "__main__":

@@ -138,3 +138,30 @@ TEST_CASE("a rank that prepares kernels before its first step makes progress, an
   status.looks.fetch_add(1);
   CHECK(progress_of(status, program).position == training);
 }
+
+TEST_CASE("a window of samples tells for which part of the time each rank works") {
+  FourRanks ranks;
+  double now = 10;
+  for (uint32_t sample = 0; sample < 400; ++sample, now += 0.02) {
+    ranks.memory->status(0).step = 5 + sample / 10;
+    for (int rank = 0; rank < 3; ++rank)  // a quarter of the time in the collective, and rank 3 never
+      ranks.memory->status(rank).instruction = sample % 4 == 0 ? ranks.collective : ranks.collective - 1;
+    ranks.states.sample(*ranks.memory, now);
+    if (sample < 200) CHECK(ranks.states.take_window(5).empty());
+  }
+  const std::vector<double> busy = ranks.states.take_window(5);
+  REQUIRE(busy.size() == 4);
+  CHECK(busy[0] == doctest::Approx(0.75));
+  CHECK(busy[3] == doctest::Approx(1));
+  CHECK(ranks.states.take_window(5).empty());  // each window is returned once
+}
+
+TEST_CASE("samples of ranks that do not all train are left out") {
+  FourRanks ranks;
+  for (double now = 10; now < 20; now += 0.02) {
+    ranks.memory->status(0).step = static_cast<uint32_t>(10 * now);
+    ranks.memory->status(2).state = now < 15 ? RankState::training : RankState::saving;
+    ranks.states.sample(*ranks.memory, now);
+  }
+  CHECK(ranks.states.take_window(1).empty());
+}

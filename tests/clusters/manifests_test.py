@@ -191,6 +191,35 @@ def compose(trainctl, folder):
     return "2 services"
 
 
+def script(trainctl, folder):
+    """A program: its memory is unknown, so nothing limits it, and a folder that the image may lack is a warning with its position."""
+    folder = pathlib.Path(folder)
+    (folder / "src").mkdir()
+    (folder / "src/train.py").write_text("print('trained')\n")
+    job = folder / "script.yaml"
+    job.write_text("name: script\ncommand: [python3, train.py]\nworking_dir: src\nlaunch: {ranks: 2}\n")
+
+    def files(target, *fields):
+        said = subprocess.run([trainctl, "render", job, "-o", folder / target, f"launch.target={target}", *fields], capture_output=True, text=True, check=False)
+        require(said.returncode == 0, said.stderr)
+        return said.stderr, {path.name: path.read_text() for path in (folder / target).iterdir()}
+
+    import yaml
+    warning, written = files("kubernetes", "launch.kubernetes.pods=2")
+    require("script.yaml:3:14: warning: working_dir: " in warning and f'launch.kubernetes.volumes="{folder}/src:{folder}/src"' in warning, warning)
+    container, = list(yaml.safe_load_all(written["job.yaml"]))[1]["spec"]["template"]["spec"]["containers"]
+    require(container["resources"] == {"requests": {"cpu": "1"}, "limits": {}}, container)
+    require("working_dir" in files("compose")[0], "compose has an image too")
+    require(not files("kubernetes", f"launch.kubernetes.volumes={folder}:{folder}")[0], "the folder is mounted")
+    warning, written = files("kubernetes", "launch.kubernetes.memory=8Gi", f"launch.kubernetes.volumes={folder}:{folder}")
+    container, = list(yaml.safe_load_all(written["job.yaml"]))[1]["spec"]["template"]["spec"]["containers"]
+    require(container["resources"]["limits"] == {"memory": "8Gi"}, container)
+    warning, written = files("slurm", "launch.slurm.nodes=2")
+    require(not warning and "--mem" not in written["job.sbatch"], warning + written["job.sbatch"])
+    require(subprocess.run(["bash", "-n"], input=written["job.sbatch"], text=True, check=False).returncode == 0, "bash reads the script")
+    return "no limit of memory, one warning"
+
+
 def slurm(trainctl, folder):
     """A batch script with the job's options, which bash reads."""
     render(trainctl, folder, "launch.target=slurm", "launch.slurm.nodes=2", "launch.slurm.partition=gpu", "launch.slurm.time=1:00:00",

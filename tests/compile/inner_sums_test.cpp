@@ -1,4 +1,4 @@
-// Ops whose inner dim is cut: their statistics travel, not the rows, or only the elements that are held elsewhere, and
+// Ops whose inner dim is cut: their statistics travel, not the rows, or only the elements that another rank has, and
 // nothing is exchanged twice.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -87,7 +87,7 @@ TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged")
   }
 }
 
-TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbers a row, once each way") {
+TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbers per row, once each way") {
   for (const std::string recompute : {"", ", recompute: ['*']"}) {
     const Job j = text_job(inner_sums_model(
         4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[2, 1, 1]]}" + recompute));

@@ -81,7 +81,7 @@ TEST_CASE(
   CHECK(wide == 3);
 }
 
-TEST_CASE("fp8: a value is rounded once for all products that read it, a weight once a step") {
+TEST_CASE("fp8: a value is rounded once for all products that read it, a weight once per step") {
   for (const char* micro_batches : {"1", "2"}) {
     const Compiled c = narrow_compiled({std::string("parallel.micro_batches=") + micro_batches});
     const int n = micro_batches[0] - '0';

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/byte_table.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
@@ -93,14 +93,14 @@ TEST_CASE("cuda: floats are made of a slot's bytes by one table per channel, in 
   from.stride = kStride;
   for (const bool from_planes : {false, true})
     for (const bool to_planes : {false, true})
-      for (const bool to_bf16s : {false, true}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
         CAPTURE(from_planes);
         CAPTURE(to_planes);
-        CAPTURE(to_bf16s);
-        const size_t element = to_bf16s ? 2 : 4;
+        CAPTURE(to_string(type));
+        const auto element = static_cast<size_t>(byte_size(type));
         const Bytes to(kAll * element);
         cuda::enqueue_bytes(from,
-                            {kFrom, to.at(), to_bf16s, kSamples, kPixels, kChannels, from_planes, to_planes,
+                            {kFrom, to.at(), type, kSamples, kPixels, kChannels, from_planes, to_planes,
                              reinterpret_cast<const float*>(table.at())},
                             nullptr);
         must(cudaDeviceSynchronize());
@@ -112,9 +112,9 @@ TEST_CASE("cuda: floats are made of a slot's bytes by one table per channel, in 
               const int64_t out = s * kPixels * kChannels + (to_planes ? c * kPixels + p : p * kChannels + c);
               const auto byte = static_cast<size_t>(staged[static_cast<size_t>(kStride + kFrom + in)]);
               const float value = values[static_cast<size_t>(c * ByteTable::kValues) + byte];
-              const uint16_t rounded = to_bf16(value);
+              const uint16_t rounded = type == DType::f16 ? to_f16(value) : to_bf16(value);
               std::memcpy(&expected[static_cast<size_t>(out) * element],
-                          to_bf16s ? static_cast<const void*>(&rounded) : &value, element);
+                          is_half(type) ? static_cast<const void*>(&rounded) : &value, element);
             }
         CHECK(to.now() == expected);
       }

@@ -1,6 +1,6 @@
 """Runs every command of the documentation, so that no page shows a command that does not work.
 
-A command (pages.py) runs in a scratch folder that contains copies of configs/ and templates/, and links to docs/ and engine/ for
+A command (pages.py) runs in a scratch folder that contains copies of configs/, examples/ and templates/, and links to docs/ and engine/ for
 jobs that read these, with the built trainctl on PATH. It must exit with 0, or with the code that the page states.
 `./bootstrap run|trainctl ...` runs the built binary; the other bootstrap commands (which build, install or run this test) are
 checked against the list of commands in bootstrap.
@@ -27,7 +27,7 @@ def main():
     for page in chosen:
         with tempfile.TemporaryDirectory() as scratch:
             scratch = pathlib.Path(scratch)
-            for folder in ["configs", "templates"]:
+            for folder in ["configs", "examples", "templates"]:
                 shutil.copytree(source / folder, scratch / folder)
             for folder in ["docs", "engine"]:
                 (scratch / folder).symlink_to(source / folder)

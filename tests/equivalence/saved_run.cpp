@@ -58,8 +58,9 @@ SavedRun run_and_save(PlannedJob job, int64_t at, const std::string& folder) {
     }
   };
   on.reported = [&](const Program& program, const TrainPosition& now) {
-    if (program.rank == 0 && now.step == at)
-      position = {now.epoch.loss, now.epoch.metrics, now.epoch.count, now.is_finite};
+    if (program.rank != 0 || now.step != at) return;
+    position = {now.epoch.loss, now.epoch.metrics, now.epoch.count, now.is_finite};
+    position.loss_scale = now.loss_scale;
   };
   SavedRun saved;
   saved.result = run_job(std::move(job), on);

@@ -3,7 +3,7 @@ exist or not, late confirmations, joins in between, and frames that only an agen
 
     python3 tests/fuzz/sequences.py TRAINCTL [--seed 1] [--sequences 40]
 
-Whatever comes, an agent ends with 0 once it is told to, and leaves neither its folder nor a rank.
+Whatever it receives, an agent exits with 0 when it is stopped, and leaves neither its folder nor a rank behind.
 """
 import argparse
 import ctypes

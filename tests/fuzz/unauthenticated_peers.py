@@ -153,25 +153,25 @@ def attack_words(chance, replayed):
         data = bytearray(join(13, chance.choice([0, 5, 2 ** 63]), TOKEN[:-1] + b"e") + message(1, b"E"))
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        # By chance it may have become the right join: that is no stranger.
+        # By chance the damage may have restored the right token: replace it, since that join would be authenticated.
         return "a damaged join", bytes(data).replace(TOKEN, b"e" * 64)
     return "a part of a frame", good[:chance.randrange(1, len(good))]
 
 
 def attack(address, data, chance, family=socket.AF_UNIX):
     with contextlib.suppress(OSError):
-        stranger = socket.socket(family, socket.SOCK_STREAM)
-        stranger.settimeout(0.2)
-        stranger.connect(address)
+        peer = socket.socket(family, socket.SOCK_STREAM)
+        peer.settimeout(0.2)
+        peer.connect(address)
         for at in range(0, len(data), 1000):
-            stranger.sendall(data[at:at + 1000])
+            peer.sendall(data[at:at + 1000])
         answer = b""
         with contextlib.suppress(socket.timeout):
-            answer = stranger.recv(4096)
+            answer = peer.recv(4096)
         if chance.random() < 0.9:
-            stranger.close()
+            peer.close()
             return answer
-        return answer, stranger  # it stays, and says no more
+        return answer, peer  # it stays, and says no more
     return b""
 
 
@@ -196,9 +196,9 @@ def agent(trainctl, folder, chance, attacks):
         what, data = attack_words(chance, replayed)
         answer = attack(path, data, chance)
         if isinstance(answer, tuple):
-            answer, stranger = answer
-            staying.append(stranger)
-        require(answer == b"", f"{what}: a stranger is told nothing: {answer[:40]}")
+            answer, peer = answer
+            staying.append(peer)
+        require(answer == b"", f"{what}: an unauthenticated peer gets no answer: {answer[:40]}")
         require(pathlib.Path(f"/proc/{pid}").exists() and not [1 for kind, _ in launcher.got if kind == b"D"], f"{what}: the rank runs on")
     launcher.got.clear()
     launcher.send(b"K", rank=0, value=15)
@@ -214,8 +214,8 @@ def agent(trainctl, folder, chance, attacks):
     launcher.ends.set()
     launcher.relay.kill()
     launcher.relay.wait()
-    for stranger in staying:
-        stranger.close()
+    for peer in staying:
+        peer.close()
     return f"{attacks} attacks, {len(staying)} of them stay connected; grown by {grown / 1e6:.1f} MB"
 
 
@@ -349,13 +349,13 @@ def flood(address, pid):
     begun = len(os.listdir(f"/proc/{pid}/fd"))
     idle, most = [], 0
     for at in range(1400):
-        stranger = socket.socket()
-        stranger.settimeout(2)
+        peer = socket.socket()
+        peer.settimeout(2)
         try:
-            stranger.connect(address)
+            peer.connect(address)
         except OSError as error:
             raise AssertionError(f"connection {at} is not accepted: {error}") from None
-        idle.append(stranger)
+        idle.append(peer)
         if at % 50 == 0:
             most = max(most, len(os.listdir(f"/proc/{pid}/fd")) - begun)
     require(most <= LIMIT_OF_FILES / 4 + 8, f"{most} connections are kept, of at most {LIMIT_OF_FILES} descriptors")
@@ -382,7 +382,7 @@ def store(trainctl, folder, chance, attacks):
                               frame(chance.randbytes(64)) + frame(b"G" + struct.pack("<IH", 0, 1) + b"x")])
         answer = attack(("127.0.0.1", ports[0]), data, chance, socket.AF_INET)
         answer = answer[0] if isinstance(answer, tuple) else answer
-        require(len(answer) in (0, 36), f"a stranger gets the server's number, and nothing else: {answer[:60]}")
+        require(len(answer) in (0, 36), f"an unauthenticated peer gets the server's number, and nothing else: {answer[:60]}")
     idle, most = flood(("127.0.0.1", ports[0]), run.pid)
     grown = memory_of(run.pid) - before
     require(grown < MOST_GROWTH_BYTES, f"the launcher has grown by {grown} bytes")
@@ -397,8 +397,8 @@ def store(trainctl, folder, chance, attacks):
     training.await_step(training.step() + 3)
     run.send_signal(signal.SIGINT)
     require(run.wait(ANSWER_SECONDS) == 130, "it ends as always: " + run.stdout.read())
-    for stranger in idle:
-        stranger.close()
+    for peer in idle:
+        peer.close()
     return f"{attacks} attacks, {len(idle)} idle connections of which it keeps {most} at most; grown by {grown / 1e6:.1f} MB"
 
 
@@ -415,9 +415,9 @@ def attack_tls(port, chance, attacks):
     for _ in range(attacks):
         answer = attack(("127.0.0.1", port), tls_words(chance), chance, socket.AF_INET)
         if isinstance(answer, tuple):
-            answer, stranger = answer
-            staying.append(stranger)
-        require(answer == b"" or answer[0] == 0x15, f"a stranger is told nothing but an alert: {answer[:60]}")
+            answer, peer = answer
+            staying.append(peer)
+        require(answer == b"" or answer[0] == 0x15, f"an unauthenticated peer gets only an alert: {answer[:60]}")
     return staying
 
 
@@ -442,19 +442,19 @@ def ranks(trainctl, folder, chance, attacks):
     require(len(found) == 2 and all(len(here) == 1 and not elsewhere for here, elsewhere in found.values()),
             f"each rank listens once, at the address of launch.interface: {found}")
     before = {pid: memory_of(pid) for pid in found}
-    staying = [stranger for here, _ in found.values() for stranger in attack_tls(here[0], chance, attacks)]
+    staying = [peer for here, _ in found.values() for peer in attack_tls(here[0], chance, attacks)]
     training.await_step(training.step() + 3)
     grown = max(memory_of(pid) - before[pid] for pid in found)
     require(grown < MOST_GROWTH_BYTES, f"a rank has grown by {grown} bytes")
     run.send_signal(signal.SIGINT)
     require(run.wait(ANSWER_SECONDS) == 130, "it ends as always: " + lines.read_text()[-2000:])
-    for stranger in staying:
-        stranger.close()
+    for peer in staying:
+        peer.close()
     return f"{2 * attacks} attacks, {len(staying)} of them stay connected; grown by {grown / 1e6:.1f} MB"
 
 
-def door(trainctl, folder, chance, attacks):
-    """The door of a pod, as its manifest starts it."""
+def listener(trainctl, folder, chance, attacks):
+    """The remote-execution listener of a pod, as its manifest starts it."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "clusters"))
     import pods
     root = pathlib.Path(__file__).resolve().parents[2]
@@ -468,22 +468,22 @@ def door(trainctl, folder, chance, attacks):
     end = time.monotonic() + ANSWER_SECONDS
     while port not in sum(listeners_of(served.pid), []) and time.monotonic() < end:
         time.sleep(0.05)
-    require(port in sum(listeners_of(served.pid), []), f"the door listens at port {port}: {listeners_of(served.pid)}")
+    require(port in sum(listeners_of(served.pid), []), f"the listener listens at port {port}: {listeners_of(served.pid)}")
     before = memory_of(served.pid)
     staying = attack_tls(port, chance, attacks)
-    require(served.poll() is None, "the door stays open for its launcher")
+    require(served.poll() is None, "the listener stays open for its launcher")
     # A launcher is served while they all stay.
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
     dial = subprocess.run([trainctl, "dial", "cat; echo end", str(port), "pod", "127.0.0.1"], input="through", env={**os.environ, **variables}, capture_output=True,
                           text=True, timeout=ANSWER_SECONDS, check=False)
     require(dial.stdout == "throughend\n", f"the launcher's script runs: {dial}")
-    for stranger in idle:
-        stranger.close()
+    for peer in idle:
+        peer.close()
     grown = memory_of(served.pid) - before
-    require(grown < MOST_GROWTH_BYTES, f"the door has grown by {grown} bytes")
-    for stranger in staying:
-        stranger.close()
-    served.kill()  # SIGTERM is for its launcher: the door waits for that
+    require(grown < MOST_GROWTH_BYTES, f"the listener has grown by {grown} bytes")
+    for peer in staying:
+        peer.close()
+    served.kill()  # SIGTERM is for its launcher: the listener waits for that
     served.wait(ANSWER_SECONDS)
     return f"{attacks} attacks, {len(staying)} of them stay connected; grown by {grown / 1e6:.1f} MB"
 
@@ -606,8 +606,8 @@ def main():
     parser.add_argument("--attacks", type=int, default=60)
     options = parser.parse_args()
     failed = 0
-    for part in (agent, users, store, ranks, door, impostor, rogue, secrets):
-        with tempfile.TemporaryDirectory(prefix="strangers.") as folder:
+    for part in (agent, users, store, ranks, listener, impostor, rogue, secrets):
+        with tempfile.TemporaryDirectory(prefix="peers.") as folder:
             try:
                 said = part(str(pathlib.Path(options.trainctl).resolve()), pathlib.Path(folder), random.Random(options.seed), options.attacks)
             except (AssertionError, OSError, subprocess.SubprocessError) as error:

@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 constexpr double kBf16Tolerance = 2e-2;  ///< both round to bf16, each after sums in its own order
+constexpr double kF16Tolerance = 4e-3;   ///< the same for f16
 const char* const kMse = "loss=mse";     // mae has slopes of one size; rounding flips their signs
 
 /// The steps of the jobs in tests/jobs, or 12 on an emulated GPU.
@@ -94,6 +95,28 @@ void check_bf16_gradients_on(int ranks) {
         CHECK(again.losses == found.losses);
         CHECK(again.weights == found.weights);
       }
+    }
+  }
+}
+
+/// precision: fp16, with a scale of the loss that begins too high, on `ranks` GPUs.
+void check_fp16_on(int ranks) {
+  if (!have_gpus(ranks)) return;
+  for (const std::string name : {"mlp", "batch_norm", "language"}) {
+    for (const char* level : {"0", "3"}) {
+      if (ranks == 1 && level[0] != '0') continue;
+      std::vector<std::string> plan = {"precision=fp16", "fp16={initial_scale: 4294967296, growth_interval: 3}",
+                                       "train={steps: 12}", "launch.ranks=" + std::to_string(ranks),
+                                       std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"};
+      if (name == "mlp") plan.emplace_back(kMse);
+      if (ranks > 1) plan.emplace_back("parallel.mode=data_parallel");
+      CAPTURE(name);
+      CAPTURE(level);
+      const RunResult expected = run_job(name, plan), found = run_job(name, plan, {.cuda = true});
+      CHECK(largest_difference(found.losses, expected.losses) < kF16Tolerance);
+      CHECK(found.metrics.at("skipped") == expected.metrics.at("skipped"));
+      CHECK(found.metrics.at("skipped").front() == 1);
+      CHECK(run_job(name, plan, {.cuda = true}).losses == found.losses);
     }
   }
 }
@@ -200,6 +223,9 @@ TEST_CASE("experts that exchange whole blocks of tokens follow the CPU's curve")
 TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve on 1 GPU") { check_bf16_gradients_on(1); }
 TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve on 2 GPUs") { check_bf16_gradients_on(2); }
 TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve on 4 GPUs") { check_bf16_gradients_on(4); }
+
+TEST_CASE("fp16 jobs follow the CPU's curve and skip its steps on 1 GPU") { check_fp16_on(1); }
+TEST_CASE("fp16 jobs follow the CPU's curve and skip its steps on 2 GPUs") { check_fp16_on(2); }
 
 TEST_CASE("a captured step and one that runs stream by stream have the same bits on 1 GPU") {
   check_captured_step_on(1);

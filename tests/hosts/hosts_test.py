@@ -6,6 +6,7 @@
 Needs root, since it makes network namespaces; exits with 77 and the reason where it cannot.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import network
@@ -416,6 +418,97 @@ def elastic_rank(scene):
     return f"noticed after {max(noticed):.1f} s, {said}"
 
 
+class Throttled:
+    """Processes that run for a quarter of the time."""
+
+    def __init__(self, pids):
+        self.pids, self.ended = pids, threading.Event()
+        self.thread = threading.Thread(target=self.throttle)
+
+    def throttle(self):
+        while not self.ended.is_set():
+            for number, seconds in ((signal.SIGSTOP, 0.03), (signal.SIGCONT, 0.01)):
+                for pid in self.pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                time.sleep(seconds)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+
+def straggler(scene):
+    """A host that persistently takes longer is named and gets fewer micro-batches, and the numbers stay those of one rank."""
+    loss = "loss=mse optimizer.learning_rate=0.0001"
+    one = scene.run(f"{ONE_RANK} {loss} train.steps=400")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    os.environ["TRAINCTL_STRAGGLER_SECONDS"] = "1"
+    try:
+        process = scene.start(f"{loss} parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 'train.checkpoint={{every_steps: 100000}}'")
+    finally:
+        del os.environ["TRAINCTL_STRAGGLER_SECONDS"]
+    with Throttled([scene.rank(2)[1], scene.rank(3)[1]]):
+        require_said(scene, process, "on host b takes ")
+        require_said(scene, process, "times as long for its work; replanned for 4 ranks")
+    require_said(scene, process, "times as long for its work: resumed after step")
+    before = scene.step()
+    require(eventually(lambda: scene.step() > before + 10), "it trains: " + scene.output.read_text()[-3000:])
+    require(stop(scene, process) == 130, scene.output.read_text()[-3000:])
+    found = scene.losses()
+    require(sorted(found) == list(range(1, len(found) + 1)), f"each step once: {sorted(found)}")
+    worst = worst_difference({step: value for step, value in found.items() if step in expected}, expected)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    scene.require_nothing_left()
+    return re.search(r"host b takes .* times as long", scene.output.read_text()).group(0) + f"; losses within {worst:.1e}"
+
+
+def local_steps(scene):
+    """A replica per host, with data parallelism or a pipeline inside: the losses of two replicas on one host, also after it resumes within a round."""
+    said = []
+    for inside in (f"{PLAIN} parallel.mode=data_parallel", "parallel.strategies=null"):
+        fields = f"{inside} parallel.local_steps=4 launch.ranks=4 'train.checkpoint={{every_steps: 6, keep: 9}}'"
+        one = scene.run(f"{fields} parallel.replicas=2 train.steps=14")
+        require(one.returncode == 0, one.stdout + one.stderr)
+        expected = scene.losses()
+        several = scene.run(f"{fields} launch.hosts='[a:2, b:2]' train.steps=14")
+        require(several.returncode == 0, several.stdout + several.stderr)
+        worst = worst_difference(scene.losses(), expected)
+        require(len(expected) == 14 and worst < 1e-5, f"losses differ by {worst:.2g}")
+        scene.runs -= 1  # the same folder of logs
+        saved = f"{scene.logs}/1/checkpoints/step_00000006"
+        resumed = scene.run(f"{fields} launch.hosts='[a:2, b:2]' train.steps=14 --resume-from {saved}")
+        require(resumed.returncode == 0, resumed.stdout + resumed.stderr)
+        lines = [json.loads(line) for line in (scene.logs / "2/metrics.jsonl").read_text().splitlines()]
+        found = {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+        require(sorted(found) == list(range(7, 15)), f"steps {sorted(found)}")
+        require(worst_difference(found, scene.losses()) == 0, "a resumed run has the same bits")
+        said.append(f"within {worst:.1e}")
+    scene.require_nothing_left()
+    return ", ".join(said)
+
+
+def local_steps_elastic(scene):
+    """A lost host takes its replica with it: the others continue, and a replica is added when the host is back."""
+    process = scene.start("parallel.mode=data_parallel parallel.local_steps=4 launch.elastic=2 'train.checkpoint={every_steps: 5}' loss=mse optimizer.learning_rate=0.0001")
+    require(eventually(lambda: checkpoints(scene)), "it saves: " + scene.output.read_text())
+    kill_agent(scene.network.hosts["b"])
+    require_said(scene, process, "lost its agent process; replanned")
+    require_said(scene, process, "2 ranks instead of 4")
+    require_said(scene, process, "4 ranks instead of 2")
+    before = scene.step()
+    require(eventually(lambda: scene.step() > before + 10), "it trains: " + scene.output.read_text()[-3000:])
+    require(stop(scene, process) == 130, scene.output.read_text()[-3000:])
+    found = scene.losses()
+    require(sorted(found) == list(range(1, len(found) + 1)), f"each step once: {sorted(found)}")
+    scene.require_nothing_left()
+    return f"{len(found)} steps"
+
+
 def too_few(scene):
     """With fewer ranks than launch.elastic.min_ranks the run ends, with the lost host as its cause."""
     process = scene.start("launch.elastic=3 launch.reconnect=8s train.checkpoint.every_steps=25")
@@ -465,6 +558,29 @@ def copied(scene):
     scene.require_nothing_left()
     shutil.rmtree(project)
     return f"losses within {worst:.1e}; a program with two copies"
+
+
+def plugins(scene):
+    """A plugin that the launcher's host alone has goes to each host once, and its layers have the numbers of one rank there."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return "skipped: there is no C compiler"
+    project = scene.network.launcher.tree / "tmp/plugin"
+    shutil.copytree(ROOT / "examples/plugin", project)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-I", ROOT / "engine/ops/plugins", "-o", project / "snake.so", project / "snake.c", "-lm"], check=True)
+    losses = []
+    for number, fields in enumerate(["launch.ranks=1 parallel.strategies=null", "launch.hosts='[a:2, b:2]'", "launch.hosts='[a:2, b:2]'"]):
+        logs = scene.network.own / f"logs.plugins.{number}"
+        run = scene.network.run(f"{scene.trainctl} run /tmp/plugin/job.yaml train.steps=8 launch.log_dir={logs} {fields}", timeout=network.PATIENCE)
+        require(run.returncode == 0, run.stdout + run.stderr)
+        lines = [json.loads(line) for line in (logs / "1/metrics.jsonl").read_text().splitlines()]
+        losses.append({line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line})
+        require(run.stdout.count("copying /tmp/plugin/snake.so") == (2 if number == 1 else 0), run.stdout)
+    worst = worst_difference(losses[1], losses[0])
+    require(len(losses[1]) == 8 and worst < 1e-4 and losses[1] == losses[2], f"{losses}")
+    scene.require_nothing_left()
+    shutil.rmtree(project)
+    return f"losses within {worst:.1e}"
 
 
 def program(scene):
@@ -569,7 +685,7 @@ def parted_elastic(scene):
     return f"named after {lost:.1f} s; {said}"
 
 
-CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, plugins, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():

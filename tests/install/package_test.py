@@ -14,7 +14,8 @@ sys.path.append(str(SOURCE / "tests/docs"))
 import pages
 PARTS = ["bin/trainctl", "share/man/man1/trainctl.1.gz", "share/man/man1/trainctl-bench-op.1.gz",
          "share/bash-completion/completions/trainctl", "share/fish/vendor_completions.d/trainctl.fish",
-         "share/trainctl/configs/cookbook/mlp.yaml", "share/trainctl/docs/index.md", "share/doc/trainctl/LICENSE"]
+         "share/trainctl/configs/cookbook/mlp.yaml", "share/trainctl/docs/index.md", "share/doc/trainctl/LICENSE",
+         "include/trainctl_plugin.h", "share/trainctl/examples/plugin/snake.c"]
 
 
 def only(folder, pattern):

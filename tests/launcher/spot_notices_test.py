@@ -80,7 +80,7 @@ def notice(cloud, announced):
 
 
 def silent():
-    """A service that does not answer is reported once, and the run goes on."""
+    """A service that does not answer is reported once, and the run continues."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([TRAINCTL, "run", JOB, *PLAIN.split(), "launch.ranks=1", "train.steps=30", f"launch.log_dir={folder}/logs",
                                "launch.spot_notices=gcp", "launch.spot_address=127.0.0.1:1"], capture_output=True, text=True, timeout=600, check=False)

@@ -178,9 +178,9 @@ TEST_CASE("many clients set and get values at the same time") {
 
 TEST_CASE("a client with another token is refused, and a server with another token too") {
   const Server server;
-  StoreClient stranger(server.port(), "guess");
-  CHECK_THROWS_AS(stranger.get("key", 1), EnvError);
-  CHECK_THROWS_AS(stranger.set("key", "value"), EnvError);
+  StoreClient peer(server.port(), "guess");
+  CHECK_THROWS_AS(peer.get("key", 1), EnvError);
+  CHECK_THROWS_AS(peer.set("key", "value"), EnvError);
 }
 
 TEST_CASE("a client without a proof learns only a nonce") {

@@ -90,7 +90,21 @@ TEST_CASE("dropout has no node, and documents are not read") {
   CHECK(nodes(graph, Phase::forward)[1] == "qkv = matmul(table, qkv.weight)");
 }
 
+TEST_CASE("generation has the slopes of alibi, and no dropout of attention") {
+  const std::string layers =
+      "  - {name: qkv, type: dense, units: 24, bias: false}\n"
+      "  - {name: attn, type: attention, heads: 2, causal: true, alibi: true, dropout: 0.1}\n";
+  const Graph graph = decode_graph(job_of(decoder(layers)), kSize, "head");
+  const Node& attention = graph.nodes[graph.tensors[*graph.find_tensor("attn")].producer];
+  CHECK(attention.op == "cached_attention");
+  CHECK(attention.attrs.flag("alibi"));
+  CHECK_FALSE(attention.attrs.has("dropout"));
+}
+
 TEST_CASE("layers that compute over positions otherwise are refused by name") {
+  CHECK(contains(refusal("  - {name: qkv, type: dense, units: 24}\n"
+                         "  - {name: attn, type: attention, heads: 2, causal: true, score_bias: trained}\n"),
+                 "attn: text generation does not support this layer (attention): it has a bias of its scores"));
   CHECK(contains(refusal("  - {name: qkv, type: dense, units: 24}\n  - {name: attn, type: attention, heads: 2}\n"),
                  "attn: text generation does not support this layer (attention): its rows attend to later ones"));
   CHECK(contains(refusal("  - {name: soft, type: softmax, dim: 1}\n"), "soft: text generation does not support"));

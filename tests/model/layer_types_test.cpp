@@ -97,7 +97,8 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
       const Tensor& tensor = graph.tensors[t];
       const bool f32 =
           in_f32.contains(static_cast<TensorId>(t)) || tensor.kind == TensorKind::state || tensor.name == "label";
-      const bool ids = (row.of_ids && tensor.name == "data") || tensor.name == "layer.route.1";
+      const bool ids = (row.of_ids && tensor.name == "data") || tensor.name == "layer.route.1" ||
+                       (row.type == std::string("argmax") && tensor.name == "layer");
       CHECK_MESSAGE(tensor.dtype == (ids ? DType::i32 : f32 ? DType::f32 : DType::bf16), tensor.name);
     }
   }
@@ -194,8 +195,14 @@ TEST_CASE("every loss of the list builds on labels of its type") {
       }
       text = "network: [" + layers + "]\nloss: {type: " + loss->name + ", inputs: [" + names + "]}\n";
     }
-    DataShapes data = data_and_label({12}, loss->labels_are_classes || loss->num_outputs > 1 ? Shape{} : Shape{5},
-                                     false, loss->labels_are_classes);
+    const bool of_sequences = loss->label_use == LabelUse::sequence;
+    if (of_sequences)
+      text = "network: [{name: d, type: dense, units: 20}, {name: r, type: reshape, shape: [4, 5]}]\nloss: " +
+             std::string(loss->name) + "\n";
+    const Shape label = of_sequences                                        ? Shape{3}
+                        : loss->labels_are_classes || loss->num_outputs > 1 ? Shape{}
+                                                                            : Shape{5};
+    DataShapes data = data_and_label({12}, label, false, loss->labels_are_classes);
     for (const LossField& field : loss->reads)
       if (!field.is_optional) data.fields.push_back({field.name, {5}, field.is_integer});
     const Graph graph = build_graph(

@@ -63,6 +63,20 @@ const std::vector<Row>& rows() {
       {"network:\n  - {name: b, type: batch_norm}\nparallel: {micro_batches: 8}\n",
        {"3:5 layer b: batch_norm needs at least 2 values per feature in a micro-batch, but its input [1, 12] has 1, "
         "so its output would be constant; increase dataset.batch, or reduce parallel.micro_batches"}},
+      {"network:\n  - {name: a, type: attention, heads: 1, score_bias: input}\n",
+       {"3:54 layer a: attention: with score_bias: input the last input is the bias, but there is one input"},
+       {.shape = {4, 3}}},
+      {"network:\n  - {name: a, type: attention, heads: 1, inputs: [data, data, data, data, data]}\n",
+       {"3:5 layer a: attention: 5 inputs are q, k, v, a mask and a bias of the scores; add score_bias: input"},
+       {.shape = {4, 3}}},
+      {"network:\n  - {name: a, type: attention, heads: 1, score_bias: input, inputs: [data, data]}\n",
+       {"3:5 layer a: attention: the bias of the scores is [8, 4, 3], expected [8, 4, 4], or 1 in place of any but the "
+        "last"},
+       {.shape = {4, 3}}},
+      {"network:\n  - {name: s, type: slice, dim: 1, end: 2}\n"
+       "  - {name: a, type: attention, heads: 1, alibi: true, inputs: [data, s, s]}\n",
+       {"4:49 layer a: attention: alibi needs queries and keys of the same sequence, but there are 4 and 2 rows"},
+       {.shape = {4, 3}}},
       {"network:\n  - {name: a, type: dense, units: 3}\nloss: mae\n",
        {"4:7 the prediction is [8, 3], so the label must be [8, 3], but the data set's is [8]"}},
       {"network:\n  - {name: d, type: dense, units: 1000000000}\n  - {name: e, type: dense, units: 1000000000}\n",

@@ -351,8 +351,9 @@ def refused(folder):
     assert "hidden_act: mish is not supported" in init(2, hidden_act="mish")
     assert "num_hidden_layers: many is not an integer" in init(2, num_hidden_layers="many")
     assert "quantization_config" in init(2, quantization_config={"bits": 4})
-    said = init(0, attention_dropout=0.1, brand_new_feature=3)
-    assert "attention_dropout: 0.1 is left out" in said and "ignores: brand_new_feature" in said, said
+    said = init(0, resid_pdrop=0.2, attention_dropout=0.1, brand_new_feature=3)
+    assert "resid_pdrop: 0.2 is left out" in said and "ignores: brand_new_feature" in said, said
+    assert "attention_dropout" not in said and "dropout: 0.1" in said, said
 
 
 FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,

@@ -16,8 +16,8 @@ naive::Outputs pooled(const Tensor64& x, const Attrs& attrs,
     const int64_t top = y.h * w.stride[0] - w.before[0], left = y.w * w.stride[1] - w.before[1];
     std::vector<double> pixels;
     int64_t with_padding = 0;
-    for (int64_t h = top; h < std::min(top + w.kernel[0], in.size[0] + w.after[0]); ++h) {
-      for (int64_t v = left; v < std::min(left + w.kernel[1], in.size[1] + w.after[1]); ++v) {
+    for (int64_t h = top; h < std::min(top + w.reach(0), in.size[0] + w.after[0]); h += w.dilation[0]) {
+      for (int64_t v = left; v < std::min(left + w.reach(1), in.size[1] + w.after[1]); v += w.dilation[1]) {
         ++with_padding;
         if (naive::is_inside(in, h, v)) pixels.push_back(naive::pixel_or_zero(x, last, y.n, y.c, h, v));
       }

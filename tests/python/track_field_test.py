@@ -128,6 +128,22 @@ def a_killed_launcher_leaves_no_tracker():
     wait_for_end_of(int((folder / "pid").read_text()))
 
 
+def on_several_hosts_the_launcher_runs_the_tracker():
+    """It gets each line once, from the files that the host of rank 0 sends; no other host starts one or needs its program."""
+    folder = write("hosts", "'command: pwd > where; hostname > host; cat > lines.jsonl'")
+    (folder / "ssh").write_text("#!/bin/sh\n"  # a host is a home of its own
+                                'while [ "${1#-}" != "$1" ]; do shift; done\n'
+                                f'HOME={folder}/$1; export HOME; mkdir -p $HOME; shift; unset XDG_CACHE_HOME; exec sh -c "$*"\n')
+    (folder / "ssh").chmod(0o755)
+    done = run(folder, "launch.hosts=[a, b]", "launch.ranks=2", f"launch.ssh={folder}/ssh", "launch.interface=lo", "parallel.mode=data_parallel")
+    assert done.returncode == 0, done.stdout + done.stderr
+    got = [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+    assert got == [line for line in lines_of(folder) if "run_step" in line]
+    assert len([line for line in got if "kind" not in line]) == 16, got
+    assert (folder / "where").read_text().strip() == str(folder.resolve())
+    assert not [path for host in "ab" for path in (folder / host).rglob("lines.jsonl")]
+
+
 def wait_for_end_of(pid):
     while True:
         try:
@@ -167,7 +183,7 @@ def main():
     cases = [a_command_gets_each_line_and_runs_beside_the_job, a_command_may_be_a_mapping,
              a_tracker_that_cannot_start_is_an_error_before_the_run, a_tracker_that_is_not_required_is_a_warning,
              a_tracker_that_fails_is_named_and_does_not_fail_the_run, a_tracker_that_hangs_does_not_hold_the_run,
-             a_killed_launcher_leaves_no_tracker, mlflow_reads_its_store, wandb_reads_its_folder]
+             a_killed_launcher_leaves_no_tracker, on_several_hosts_the_launcher_runs_the_tracker, mlflow_reads_its_store, wandb_reads_its_folder]
     skipped = []
     for case in cases:
         begin = time.monotonic()

@@ -5,7 +5,7 @@
   python3 tests/random_jobs/context.py --trainctl build/release/bin/trainctl --jobs 4 --resume
 
 A network has one or two blocks: packed or separate queries, keys and values, grouped queries, windows, softcaps, sinks, masks of keys or
-documents, rotary or learned positions. Each job runs on one rank, and then with each method that fits, under a random product of data, tensor
+documents, biases of scores (trained, or computed for each sample), ALiBi, dropout of attention, rotary or learned positions. Each job runs on one rank, and then with each method that fits, under a random product of data, tensor
 and context, with random micro-batches, stages, levels of optimizer_shard, recomputation and offloaded activations, and is validated every two
 steps. With --resume a run is saved and resumed under another context size. Of one seed, job N is always the same: --only N.
 """
@@ -34,10 +34,19 @@ def draw_attention(rng, heads, kv_heads):
         fields["mask"] = mask
     if rng.random() < 0.3:
         fields["sinks"] = True
+    if rng.random() < 0.25:
+        fields["alibi"] = True
+    if rng.random() < 0.3:
+        fields["dropout"] = 0.2
+    bias = rng.choice(["none", "none", "none", "trained", "input"])
+    if bias != "none":
+        fields["score_bias"] = bias
+    if bias == "trained":
+        fields["init"] = {"type": "normal", "std": 1.0}
     return fields
 
 
-def draw_block(rng, name, before, width, heads, kv_heads, head_dim, learned):
+def draw_block(rng, name, before, width, heads, kv_heads, head_dim, learned, length):
     """Layers of a block, and the name of its last."""
     attention = draw_attention(rng, heads, kv_heads)
     masked = "mask" in attention
@@ -61,7 +70,10 @@ def draw_block(rng, name, before, width, heads, kv_heads, head_dim, learned):
             if rotary and part != "v":
                 layers.append({"name": f"{name}{part}_turn", "type": "rotary", "heads": count, "inputs": [name + part] + documents})
                 source[-1] = f"{name}{part}_turn"
-    layers.append({"name": f"{name}attn", **attention, "inputs": source + (["label"] if masked else [])})
+    bias = [f"{name}bias"] if attention.get("score_bias") == "input" else []
+    if bias:
+        layers.append({"name": f"{name}bias", "type": "dense", "units": length, "inputs": f"{name}norm"})  # [batch, rows, keys]
+    layers.append({"name": f"{name}attn", **attention, "inputs": source + (["label"] if masked else []) + bias})
     layers += [{"name": f"{name}proj", "type": "dense", "units": width},
                {"name": f"{name}sum", "type": "add", "inputs": [f"{name}proj", before]},
                {"name": f"{name}up", "type": "dense", "units": 2 * width},
@@ -85,7 +97,7 @@ def draw_job(rng):
         network.append({"name": "places", "type": "position_embedding", "max_length": length + rng.choice([0, 5])})
     last, packings = network[-1]["name"], set()
     for name in ("a", "b")[:rng.choice([1, 2])]:
-        layers, last, packing = draw_block(rng, name, last, width, heads, kv_heads, head_dim, learned)
+        layers, last, packing = draw_block(rng, name, last, width, heads, kv_heads, head_dim, learned, length)
         network += layers
         packings.add(packing)
     network += [{"name": "norm", "type": "rms_norm"}, {"name": "head", "type": "dense", "units": 4}]

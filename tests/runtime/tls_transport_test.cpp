@@ -213,16 +213,16 @@ TEST_CASE("tls: a rank of another run is refused, and the right one still gets i
 
 TEST_CASE("tls: unauthenticated peers that send nothing, or anything else, delay no rank") {
   const End zero(0, "token"), one(1, "token");
-  std::vector<int> strangers;
+  std::vector<int> unknown;
   for (int i = 0; i < 100; ++i) {
-    strangers.push_back(dial(socket_address(one.address())));
+    unknown.push_back(dial(socket_address(one.address())));
     const std::string words = i % 3 == 0 ? "" : i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(100000, '\x16');
-    if (!words.empty()) CHECK(send(strangers.back(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
+    if (!words.empty()) CHECK(send(unknown.back(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
   }
   connect_ends(zero, one, one.address());
   const std::vector<char> sent = pattern(1000, 4);
   CHECK(carry(zero, one, sent) == sent);
-  for (const int stranger : strangers) close(stranger);
+  for (const int fd : unknown) close(fd);
 }
 
 TEST_CASE("tls: a rank sends nothing to a listener that has a certificate but not the token") {

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// One that was added up from jobs of fewer blocks.
+/// A plan whose time was estimated as a sum, from trials of the job with fewer blocks.
 TriedPlan sum_of(int stages, int64_t bucket_bytes, double seconds, int64_t memory = 100) {
   TriedPlan plan;
   plan.choice.stages = stages;

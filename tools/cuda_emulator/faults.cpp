@@ -14,7 +14,7 @@ std::string& pending() {
   return text;
 }
 
-std::set<std::string>& told() {
+std::set<std::string>& reported() {
   static std::set<std::string> keys;
   return keys;
 }
@@ -22,7 +22,7 @@ std::set<std::string>& told() {
 }  // namespace
 
 void report_fault(const std::string& key, const std::string& text) {
-  if (!told().insert(key).second) return;
+  if (!reported().insert(key).second) return;
   std::fprintf(stderr, "emulator: %s\n", text.c_str());
   pending() += (pending().empty() ? "" : "\n") + text;
 }
@@ -30,7 +30,7 @@ void report_fault(const std::string& key, const std::string& text) {
 std::string take_faults() { return std::exchange(pending(), {}); }
 
 void forget_faults() {
-  told().clear();
+  reported().clear();
   pending().clear();
 }
 

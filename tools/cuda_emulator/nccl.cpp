@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/graph/bf16.h"
+#include "engine/graph/f16.h"
 #include "engine/runtime/comm/nccl_library.h"
 #include "tools/cuda_emulator/runtime_state.h"
 
@@ -135,7 +136,9 @@ Bytes receive_from(const ncclComm& comm, int member) {
   return data;
 }
 
-size_t size_of(ncclDataType_t type) { return type == ncclUint8 ? 1 : type == ncclBfloat16 ? 2 : 4; }
+size_t size_of(ncclDataType_t type) {
+  return type == ncclUint8 ? 1 : type == ncclBfloat16 || type == ncclFloat16 ? 2 : 4;
+}
 
 Bytes from_device(const void* data, size_t bytes) {
   Bytes copy(bytes);
@@ -169,12 +172,13 @@ Bytes sum_of(const std::vector<Bytes>& parts) {
   return bytes_of(sum);
 }
 
-/// Rounds after each rank, as NCCL's own bf16 sums may.
+/// Rounds after each rank, as NCCL's own sums of 16-bit floats may.
+template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
 Bytes sum_of_halves(const std::vector<Bytes>& parts) {
   std::vector<uint16_t> sum = values_of<uint16_t>(parts[0]);
   for (size_t p = 1; p < parts.size(); ++p) {
     const std::vector<uint16_t> part = values_of<uint16_t>(parts[p]);
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] = to_bf16(from_bf16(sum[i]) + from_bf16(part[i]));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = kStore(kLoad(sum[i]) + kLoad(part[i]));
   }
   return bytes_of(sum);
 }
@@ -183,7 +187,8 @@ Bytes sum(const ncclComm& comm, ncclDataType_t type) {
   std::vector<Bytes> parts;
   for (int j = 0; j < comm.size(); ++j) parts.push_back(receive_from(comm, j));
   return type == ncclFloat32    ? sum_of<float>(parts)
-         : type == ncclBfloat16 ? sum_of_halves(parts)
+         : type == ncclBfloat16 ? sum_of_halves<from_bf16, to_bf16>(parts)
+         : type == ncclFloat16  ? sum_of_halves<from_f16, to_f16>(parts)
                                 : sum_of<int32_t>(parts);
 }
 

@@ -243,7 +243,7 @@ int write_export(const CheckpointExportArguments& options) {
   require_output(options);
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
   const Manifest manifest = read_manifest(path);
-  const JobSpec job = load_job(path + "/job.yaml");
+  const JobSpec job = load_run_job(path + "/job.yaml");
   const std::string map_name = map_to_use(options, manifest, job);
   const NameMap map = choose_map(map_name, "");
   require_adapter(options, job, job.adapters.lora && !map_name.empty() && !options.adapters);

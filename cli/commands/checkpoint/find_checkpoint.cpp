@@ -40,7 +40,7 @@ bool is_checkpoint(const std::string& path) {
 std::string folder_of(const RunDirectory& run) {
   const std::string folder = checkpoint_folder(run);
   if (is_folder(folder)) return folder;
-  const TrainSpec train = load_job(run.file("job.yaml")).train;
+  const TrainSpec train = load_run_job(run.file("job.yaml")).train;
   const std::string name = "run " + std::to_string(run.run());
   if (!train.saves())
     throw SpecError({}, "", name + " has no checkpoints: its job sets train.checkpoint: none",

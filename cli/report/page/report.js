@@ -23,6 +23,7 @@ function facts(r) {
   const loss = last?.loss === null ? fact("loss", last.not_finite || "nan") : factOf(has(`${run}.validation`) ? "training loss" : "loss", `${run}.metrics.last.loss`, "value", "last logged step");
   return el("div", {class: "facts"}, step, validationFacts(r), loss,
       Object.keys(last || {}).filter((name) => !skip.has(name)).map((name) => factOf(name.replace(/_/g, " "), `${run}.metrics.last.${name}`, "value", "last logged step")),
+      factOf("skipped steps", `${run}.skipped_steps`, "exact", "not finite, or spikes"),
       factOf("duration", `${run}.seconds`, "seconds"), factOf("step time", `${run}.metrics.step_seconds.median`, "seconds", "median"), throughput(r),
       factOf("predicted step time", `${run}.plan.estimate.seconds`, "seconds"),
       factOf("ranks", `${run}.plan.ranks`, "exact", at(`${run}.plan.stages`) > 1 ? `${at(`${run}.plan.stages`)} stages` : null),

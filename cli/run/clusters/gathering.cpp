@@ -132,7 +132,7 @@ Gathering by_pods(const StartedBy& by, const Report& report) {
 
 // mpirun: one remote-execution listener per host, announced through PMIx or PMI.
 
-constexpr const char* kListenerKey = "trainctl.door";
+constexpr const char* kListenerKey = "trainctl.listener";
 constexpr const char* kTokenKey = "trainctl.token";
 
 std::string host_name() {
@@ -152,7 +152,7 @@ std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
 }
 
 /// Called once by all processes. Only the first process of each host has a listener.
-ListenerExchange meet(const StartedBy& by) {
+ListenerExchange exchange_listeners(const StartedBy& by) {
   const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
   ListenerExchange exchanged;
   std::string mine = "{}";
@@ -173,7 +173,7 @@ ListenerExchange meet(const StartedBy& by) {
 }
 
 Gathering by_mpirun(const StartedBy& by, const Report& report) {
-  ListenerExchange exchanged = meet(by);
+  ListenerExchange exchanged = exchange_listeners(by);
   if (exchanged.listeners.empty()) return {.overrides = host_overrides({host_name()})};
   std::set<std::string> names{host_name()};
   for (size_t i = 0; i < exchanged.listeners.size(); ++i) {  // containers may all have the same name
@@ -206,7 +206,7 @@ int serve_gathering(const StartedBy& by) {
   if (by.manager == Manager::slurm || by.manager == Manager::queue) return kExitDone;  // process 0 reaches the nodes
   if (by.manager == Manager::pods)
     return clusters::serve_remote_execution(clusters::listen_at(clusters::kListenerPort), pods_token());
-  const ListenerExchange exchanged = meet(by);
+  const ListenerExchange exchanged = exchange_listeners(by);
   return exchanged.listener < 0 ? kExitDone : clusters::serve_remote_execution(exchanged.listener, exchanged.token);
 }
 

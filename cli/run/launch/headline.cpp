@@ -67,7 +67,7 @@ Json headline_json(const PlannedJob& job, const RankClasses& classes, const Json
   if (tokens > 0) headline["tokens_per_second"] = samples * static_cast<double>(tokens);
   const double rate = flops / (step * job.plan.ranks);
   headline["flops_per_second"] = rate;
-  const DType type = spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  const DType type = compute_type(spec.precision);
   const double peak = data_sheet_rate(machine, type, spec.precision == Precision::tf32).value;
   if (peak > 0) {
     headline["peak_flops_per_second"] = peak;

@@ -158,7 +158,7 @@ void NetworkReports::describe(LiveStatus& status) {
 /// Only on GPUs: the peak rate of CPU cores that ranks share is not known.
 double NetworkReports::share_of_peak(double samples_per_second) const {
   if (gpus_.empty() || job_.plan.is_asynchronous()) return 0;
-  const DType type = job_.spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  const DType type = compute_type(job_.spec.precision);
   const double rate = job_.cost.machine().product_rate(type, job_.spec.precision == Precision::tf32).value;
   const double steps = samples_per_second / static_cast<double>(job_.spec.dataset.batch);
   return rate > 0 ? flops_ * steps / (rate * classes_.num_ranks()) : 0;
@@ -236,6 +236,7 @@ RunResult NetworkReports::result() const {
   RunResult result;
   result.step = finished_steps();
   result.steps = total_steps();
+  result.skipped_steps = static_cast<int64_t>(first.skipped_steps.load());
   if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, board_->saves().written_step());
   result.unsaved = unsaved();
@@ -258,6 +259,12 @@ std::string NetworkReports::summary() {
         fmt::format("{} of tokens sent to experts and back; {} were expected, and at most {}",
                     format_bytes(tokens["bytes"].get<int64_t>()), format_bytes(tokens["expected_bytes"].get<int64_t>()),
                     format_bytes(tokens["most_bytes"].get<int64_t>()));
+  if (const nlohmann::ordered_json audited = audits(); !audited.is_null())
+    text +=
+        (text.empty() ? "" : "\n") +
+        fmt::format("audits: {} of {} steps replayed on other cores, with the same bits; {:.2g} % of the run's time",
+                    audited["steps"].get<int64_t>(), with_commas(finished_steps() - checkpoints_.first_step()),
+                    100 * audited["overhead"].get<double>());
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));
@@ -282,9 +289,23 @@ nlohmann::ordered_json NetworkReports::token_exchange() const {
           {"most_bytes", steps * planned.most}};
 }
 
+nlohmann::ordered_json NetworkReports::audits() const {
+  int64_t steps = 0;
+  double overhead = 0;
+  for (int rank = 0; job_.spec.train.audit_every > 0 && rank < classes_.num_ranks(); ++rank) {
+    const std::optional<RankAudits> of_rank = read_audits(*directory_, rank);
+    if (!of_rank) continue;
+    steps = std::max(steps, of_rank->steps);
+    overhead = std::max(overhead, of_rank->overhead);
+  }
+  if (steps == 0) return {};
+  return {{"steps", steps}, {"overhead", overhead}};
+}
+
 nlohmann::ordered_json NetworkReports::record() const {
   if (on_hosts_ != nullptr) return on_hosts_->traffic();
   nlohmann::ordered_json record = nlohmann::ordered_json::object();
+  if (nlohmann::ordered_json audited = audits(); !audited.is_null()) record["audits"] = std::move(audited);
   if (nlohmann::ordered_json tokens = token_exchange(); !tokens.is_null()) record["token_exchange"] = std::move(tokens);
   return record;
 }

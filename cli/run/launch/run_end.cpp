@@ -39,6 +39,8 @@ std::string end_text(const RunEnd& end, const std::string& duration) {
     text += ": " + end.result.validation.stop_reason;
   if (const std::string validation = validation_text(end.result.validation.metrics); !validation.empty())
     text += (end.result.validation.ended_early() ? "; " : ", ") + validation;
+  if (const int64_t skipped = end.result.skipped_steps; skipped > 0)
+    text += ", " + std::to_string(skipped) + (skipped == 1 ? " step" : " steps") + " skipped";
   return text;
 }
 
@@ -56,6 +58,7 @@ std::string with_result(const std::string& outcome, const RunResult& result) {
     json["steps"] = result.steps;
     if (result.loss) put_loss(json, *result.loss);
     put_metrics(json, result.metrics);
+    if (result.skipped_steps > 0) json["skipped_steps"] = result.skipped_steps;
   }
   if (!result.validation.metrics.empty()) json["validation"] = to_json(result.validation.metrics);
   if (result.validation.ended_early())
@@ -73,6 +76,7 @@ std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
   std::optional<int64_t> step;
   if (outcome.contains("stopped_at_step")) step = integer("stopped_at_step");
   RunResult result = {integer("step"), integer("steps"), loss_of(outcome), metrics_of(outcome)};
+  result.skipped_steps = integer("skipped_steps");
   result.unsaved = field_or(outcome, "unsaved", "");
   if (outcome.contains("validation")) result.validation.metrics = validated_metrics_of(outcome["validation"]);
   if (outcome.contains("stopped_early") && outcome["stopped_early"].is_object()) {

@@ -17,6 +17,7 @@ struct RunResult {
   int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
   std::optional<float> loss = {};  ///< loss of the last finished step; nullopt: forward only
   Metrics metrics = {};            ///< metrics of that step
+  int64_t skipped_steps = 0;       ///< steps that changed neither weights nor optimizer states
   /// The step of the last checkpoint that was written; 0: none was. nullopt: the job writes none.
   std::optional<int64_t> saved_step = {};
   ValidationResults validation = {};

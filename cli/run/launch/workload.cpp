@@ -55,7 +55,10 @@ bool WorkloadOptions::loads_checkpoint() const {
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (options.generates() && spec.has_command())
     throw SpecError(spec.position("command"), "command", "a program cannot generate text", "name a job with a network");
-  if (options.evaluate && !options.generates() && (spec.has_command() || !spec.validation))
+  if (options.evaluate && spec.has_command())
+    throw SpecError(spec.position("command"), "command", "a program has no network that trainctl can evaluate",
+                    "name a job with a network");
+  if (options.evaluate && !options.generates() && !spec.validation)
     throw SpecError(
         spec.position("validation"), "validation", "the job has no validation data set",
         "set validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
@@ -112,7 +115,8 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
     later.evaluate->layer.clear();
     later.evaluate->has_loss = false;
   }
-  if (later.evaluate && !later.evaluate->layer.empty()) predict_layer(job, later.evaluate->layer, later.evaluate->has_loss);
+  if (later.evaluate && !later.evaluate->layer.empty())
+    predict_layer(job, later.evaluate->layer, later.evaluate->has_loss);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }
 

@@ -104,7 +104,7 @@ std::vector<std::string> folders_of(const JobSpec& spec) {
 std::string checkpoint_folder(const RunDirectory& run) {
   const std::string inside = run.file(kFolder), job = run.file("job.yaml");
   if (fs::is_directory(inside) || !fs::exists(job)) return inside;
-  const std::string dir = load_job(job).train.saving().dir;
+  const std::string dir = load_run_job(job).train.saving().dir;
   return dir.empty() ? inside : dir;
 }
 

@@ -40,6 +40,7 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
     result.validation[i] = validation.values[i].second;
   for (size_t i = 0; i < validation.best.size(); ++i) result.best[i] = validation.best[i].second;
   result.plateau = validation.plateau;
+  result.loss_scale = position.loss_scale;
   return result;
 }
 

@@ -102,6 +102,7 @@ void MetricsLog::step(const StepReport& report) {
   if (report.has_loss) scalars.emplace_back("train/loss", report.loss);
   add_metrics(scalars, "train/", report.metrics);
   scalars.emplace_back("train/learning_rate", report.learning_rate);
+  if (report.loss_scale > 0) scalars.emplace_back("train/loss_scale", report.loss_scale);
   scalars.emplace_back("train/seconds", report.seconds);
   events_.write(report.run_step, scalars);
 }

@@ -92,6 +92,7 @@ void RankOutput::set_status(const StepReport& report) {
       static_cast<uint32_t>((report.run_steps + report.steps_per_epoch - 1) / report.steps_per_epoch);
   status_.total_steps = static_cast<uint64_t>(report.run_steps);
   status_.loss = report.loss;
+  if (report.is_skipped) ++status_.skipped_steps;
   for (size_t i = 0; i < report.metrics.of.size(); ++i)
     status_.metrics[i] = static_cast<float>(report.metrics.values[i]);
   status_.finished_steps = static_cast<uint64_t>(report.run_step);
@@ -206,6 +207,20 @@ std::optional<RankTraffic> read_traffic(const RunDirectory& directory, int rank)
 void RankOutput::write_token_bytes(int64_t bytes, int64_t steps) const {
   const nlohmann::ordered_json json = {{"steps", steps}, {"bytes", bytes}};
   std::ofstream(directory_.rank_file(program_.rank, kTokenBytesFile)) << json.dump() << '\n';
+}
+
+void RankOutput::write_audits(int64_t steps, double overhead) const {
+  const nlohmann::ordered_json json = {{"steps", steps}, {"overhead", overhead}};
+  std::ofstream(directory_.rank_file(program_.rank, kAuditsFile)) << json.dump() << '\n';
+}
+
+std::optional<RankAudits> read_audits(const RunDirectory& directory, int rank) {
+  std::ifstream file(directory.rank_file(rank, kAuditsFile));
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const RankAudits audits{field_or(json, "steps", int64_t{0}), field_or(json, "overhead", -1.0)};
+  if (audits.steps <= 0 || audits.overhead < 0) return std::nullopt;
+  return audits;
 }
 
 std::optional<RankTokenBytes> read_token_bytes(const RunDirectory& directory, int rank) {

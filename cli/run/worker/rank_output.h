@@ -57,6 +57,8 @@ class RankOutput : public TrainObserver {
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
   /// Writes the bytes of tokens that `steps` steps have moved, which this rank counts.
   void write_token_bytes(int64_t bytes, int64_t steps) const;
+  /// Writes how many steps were audited, and their overhead (StepAudit::overhead).
+  void write_audits(int64_t steps, double overhead) const;
   /// Only rank 0 calls it; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Only rank 0 calls it; see TensorFingerprints. Adds a line to fingerprints.jsonl.
@@ -118,6 +120,16 @@ struct RankTokenBytes {
 };
 /// nullopt if the rank has not finished, or its file is damaged.
 std::optional<RankTokenBytes> read_token_bytes(const RunDirectory& directory, int rank);
+
+/// File that write_audits writes for a rank.
+inline constexpr const char* kAuditsFile = "audits.json";
+
+struct RankAudits {
+  int64_t steps = 0;
+  double overhead = 0;
+};
+/// nullopt if the rank has not finished, had no audits, or its file is damaged.
+std::optional<RankAudits> read_audits(const RunDirectory& directory, int rank);
 
 /// Writes evaluation.json to the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
 void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);

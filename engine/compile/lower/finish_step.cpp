@@ -66,6 +66,7 @@ void clip_parameters(Lowering& l, const BucketPlan& bucket, const std::string& n
   Instruction i = once_per_step(Opcode::kernel, "clip " + name, &clip_parameters_kernel);
   i.attrs.set("parameters", parameters_of_shards(l, bucket));
   i.attrs.set("norm", l.c.plan.numerics.optimizer.clip_parameter_norm);
+  if (l.c.plan.numerics.optimizer.scales_loss) i.attrs.set("unscale", true);
   l.c.emit(std::move(i), {weights}, {gradients});
 }
 
@@ -76,6 +77,7 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
   i.attrs.set("clip_norm", l.c.plan.numerics.optimizer.clip_norm);
   if (const double value = l.c.plan.numerics.optimizer.clip_value; value > 0) i.attrs.set("clip_value", value);
   if (l.c.plan.numerics.optimizer.skips_not_finite) i.attrs.set("skip_not_finite", true);
+  if (l.c.plan.numerics.optimizer.scales_loss) i.attrs.set("unscale", true);
   if (const double scale = l.c.plan.numerics.optimizer.learning_rate_scale(bucket.group); scale != 1)
     i.attrs.set("learning_rate_scale", scale);
   if (optimizer.needs_whole_parameters()) i.attrs.set("parameters", parameters_of_shards(l, bucket));
@@ -99,13 +101,14 @@ void limit_norm(Lowering& l, const View& norm) {
   const SpikeSpec& spike = *l.c.plan.numerics.optimizer.on_spike;
   Instruction i = once_per_step(Opcode::kernel, "limit clip_norm", &limit_norm_kernel);
   i.attrs = {{"limit", spike.norm}, {"least", spike.least}, {"mean", spike.usual == "mean"}};
+  if (l.c.plan.numerics.optimizer.scales_loss) i.attrs.set("unscale", true);
   l.c.emit(std::move(i), {}, {norm, l.c.flat(l.c.norms, 0, 2 + spike.window, "last norms")});
 }
 
 /// All ranks have the same norm, so each writes its own number.
-void report_skip(Lowering& l, const View& norm) {
-  const View skipped = l.c.flat(l.c.loss, l.c.num_reported(), 1, kSkippedMetric);
-  l.c.emit(once_per_step(Opcode::kernel, "count skipped", &count_not_finite_kernel), {norm}, {skipped});
+void report_not_finite(Lowering& l, const View& norm, int64_t place, const std::string& metric) {
+  const View number = l.c.flat(l.c.loss, l.c.num_reported() + place, 1, metric);
+  l.c.emit(once_per_step(Opcode::kernel, "count " + metric, &count_not_finite_kernel), {norm}, {number});
 }
 
 bool has_shard_to_add(const Lowering& l, int bucket) {
@@ -234,8 +237,9 @@ void finish_step(Lowering& l) {
     add_up_shards(l);
     norm = sum_of_squares(l);
   }
+  if (l.c.reports_overflows()) report_not_finite(l, *norm, 1, kOverflowedMetric);
   if (l.c.norms >= 0) limit_norm(l, *norm);
-  if (l.c.reports_skips()) report_skip(l, *norm);
+  if (l.c.reports_skips()) report_not_finite(l, *norm, 0, kSkippedMetric);
   for (int b : in_order_of_reduction(l)) {
     if (has_shard_to_add(l, b)) add_up_shards(l);
     const Bucket& bucket = l.c.program.buckets[b];

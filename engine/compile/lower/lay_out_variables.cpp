@@ -55,6 +55,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_group
   b.pieces = plan.pieces;
   b.gradient_type = plan.type;
   b.kept_type = plan.kept;
+  if (c.plan.copies_weights()) b.compute_type = c.plan.compute_type();
   b.table = plan.is_table;
   if (plan.is_served()) {
     b.served = true;
@@ -82,14 +83,15 @@ bool updates(const Compiler& c, const BucketPlan& plan) {
   return plan.updated && !plan.is_table && plan.is_served() == c.is_server();
 }
 
-/// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it updates.
-/// At level 3 the copy exists only while it is gathered, unless there are no f32 weights to make it from.
+/// In bf16 and fp16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it
+/// updates. At level 3 the copy exists only while it is gathered, unless there are no f32 weights to make it from.
 void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
+  r.compute_type = bucket.compute_type;
   const bool copied = c.plan.copies_weights(), updated = updates(c, *r.plan) && c.keeps_training_state;
   r.rounded_by_gathers = copied && updated && bucket.level == 3 && !bucket.served;
   if (copied && !r.rounded_by_gathers) {
     const int64_t elements = bucket.level == 3 ? bucket.shard_elements() : bucket.elements;
-    r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(DType::bf16));
+    r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(r.compute_type));
     if (!updated) return;
   }
   const int64_t elements = r.weights_are_cut() ? bucket.shard_elements() : bucket.elements;
@@ -247,7 +249,7 @@ void lay_out_variables(Compiler& c) {
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step
   if (c.has_loss() && !serves_tables) {
-    const int64_t numbers = c.num_reported() + (c.reports_skips() ? 1 : 0);
+    const int64_t numbers = c.num_reported() + (c.reports_skips() ? 1 : 0) + (c.reports_overflows() ? 1 : 0);
     c.loss = c.new_buffer(BufferKind::scalars, numbers * kVariableFloat);
   }
 }

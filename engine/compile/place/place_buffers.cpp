@@ -209,6 +209,7 @@ void note_offsets(Compiler& c) {
   for (const Metric& metric : c.graph.metrics)
     p.metrics.push_back({metric.name, metric.scale, !metric.adds_to_loss, metric.adds_to_loss});
   if (c.reports_skips()) p.metrics.push_back({kSkippedMetric, 1, false});
+  if (c.reports_overflows()) p.metrics.push_back({kOverflowedMetric, 1, false});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
     p.buckets[b].compute_offset = offset(c.buckets[b].compute);

@@ -84,7 +84,7 @@ std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
 std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
   std::map<ChannelKey, std::pair<int, int>> channels;  // and the ranks of one of them
-  const auto meet = [&](int from, int to, const PeerPlace& place, bool is_send) {
+  const auto match = [&](int from, int to, const PeerPlace& place, bool is_send) {
     ChannelKey key{class_of(classes, from),           class_of(classes, to), -1, -1, place.ring,
                    is_send ? place.step : -place.step};
     if (place.rank >= 0) key.from_rank = from, key.to_rank = to;
@@ -92,8 +92,8 @@ std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   };
   for (int rank = 0; rank < classes.num_ranks(); ++rank) {
     const Messages& mine = messages[class_of(classes, rank)];
-    for (const auto& [place, sends] : mine.sends) meet(rank, classes.rank_at(place, rank), place, true);
-    for (const auto& [place, recvs] : mine.recvs) meet(classes.rank_at(place, rank), rank, place, false);
+    for (const auto& [place, sends] : mine.sends) match(rank, classes.rank_at(place, rank), place, true);
+    for (const auto& [place, recvs] : mine.recvs) match(classes.rank_at(place, rank), rank, place, false);
   }
   std::vector<MatchedChannel> met;
   for (const auto& [key, ranks] : channels) {

@@ -56,7 +56,7 @@ class Progress {
     }
     for (const MatchedGroup& group : matched_groups(classes)) {
       for (int a : group.members)
-        for (int b : group.members) meets_[{class_of(a), group.id}][class_of(b)] = b;
+        for (int b : group.members) group_classes_[{class_of(a), group.id}][class_of(b)] = b;
     }
     for (const MatchedChannel& met : matched_channels(classes)) {
       const MessageChannel channel{class_of(met.from), class_of(met.to), 0, 0, met.from, met.to};
@@ -115,7 +115,7 @@ class Progress {
       return true;  // complete once received
     }
     if (now.opcode == Opcode::recv && !receive(messages_[of_class].at(i))) return false;
-    if (now.opcode == Opcode::collective && !meet(of_class, i)) return false;
+    if (now.opcode == Opcode::collective && !match_call(of_class, i)) return false;
     complete_[of_class][static_cast<size_t>(i)] = true;
     return true;
   }
@@ -132,14 +132,14 @@ class Progress {
   }
 
   /// True if every member has begun this class's current collective of the group.
-  bool meet(size_t of_class, int i) {
+  bool match_call(size_t of_class, int i) {
     const int id = group_id(of_class, i);
     size_t& mine = arrived_[{of_class, id}];
     if (!begun_[of_class][static_cast<size_t>(i)]) {
       begun_[of_class][static_cast<size_t>(i)] = true;
       ++mine;
     }
-    const auto& members = meets_.at({of_class, id});
+    const auto& members = group_classes_.at({of_class, id});
     return std::all_of(members.begin(), members.end(), [&](const auto& member) {
       return arrived_[{member.first, id}] >= mine;
     });
@@ -176,7 +176,7 @@ class Progress {
     }
     if (now.opcode == Opcode::collective) {
       const int id = group_id(c, lane.head());
-      for (const auto& [member, rank] : meets_.at({c, id}))
+      for (const auto& [member, rank] : group_classes_.at({c, id}))
         if (arrived_[{member, id}] < arrived_[{c, id}]) text += " waits for " + whereabouts(rank);
     }
     return text;
@@ -187,9 +187,10 @@ class Progress {
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> complete_, begun_;  // by class and instruction
   std::vector<MessageChannel> channels_;
-  std::vector<std::map<int, Message>> messages_;                   // by class and instruction
-  std::map<std::pair<size_t, int>, std::map<size_t, int>> meets_;  // by class and group: classes, and a rank of each
-  std::map<std::pair<size_t, int>, size_t> arrived_;               // by class and group: collectives begun
+  std::vector<std::map<int, Message>> messages_;  // by class and instruction
+  std::map<std::pair<size_t, int>, std::map<size_t, int>>
+      group_classes_;                                 // by class and group: classes, and a rank of each
+  std::map<std::pair<size_t, int>, size_t> arrived_;  // by class and group: collectives begun
 };
 
 }  // namespace

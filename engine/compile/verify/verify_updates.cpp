@@ -268,8 +268,8 @@ class BucketUpdates {
                              : 0;
     if (i.outputs.size() != 1 + states + works + (b_.has_compute_copy() ? 1 : 0))
       return fault(i.name + " has " + std::to_string(i.outputs.size()) + " outputs, which do not fit " + b_.name);
-    if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != DType::bf16))
-      fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
+    if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != b_.compute_type))
+      fault(i.name + " does not write exactly the local shard of the 16-bit copy of " + b_.name);
     if (b_.reduce_group >= 0 && reduces_ == 0) fault(i.name + " uses " + gradient_name() + " before it is reduced");
     if (b_.is_summed_twice() && host_sums_ == 0)
       fault(i.name + " uses " + gradient_name() + " before it is summed over hosts");

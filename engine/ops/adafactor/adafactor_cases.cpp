@@ -57,6 +57,21 @@ void for_each_element(const Attrs& attrs, size_t n, const std::function<void(con
     }
 }
 
+/// A gradient as the kernels use it: clipped by norm or by value, and of the unscaled loss.
+double used_gradient(const NaiveCall& call, double g) {
+  const double inverse = call.attrs.flag("unscale") ? 1.0 / call.scalars.loss_scale : 1.0;
+  const double value = call.attrs.number("clip_value", 0.0), norm = call.attrs.number("clip_norm");
+  g *= inverse;
+  if (value > 0) g = std::clamp(g, -value, value);
+  if (norm > 0) g *= std::min(1.0, norm / (std::sqrt(call.in[1].values[0]) * inverse + 1e-6));
+  return g;
+}
+
+/// True if the squared norm of all gradients, input `at`, is not finite and the step is therefore skipped.
+bool is_skipped(const NaiveCall& call, size_t at = 1) {
+  return call.attrs.flag("skip_not_finite") && !std::isfinite(call.in[at].values[0]);
+}
+
 /// By parameter: the first of its elements in a list with `of(parameter)` for each.
 std::vector<size_t> starts(const std::vector<Parameter>& all, const std::function<size_t(const Parameter&)>& of) {
   std::vector<size_t> at(1);
@@ -77,12 +92,11 @@ std::vector<size_t> starts_of_means(const std::vector<Parameter>& all) {
 Outputs sums(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> at = starts_of_sums(all);
-  const double scale = clip_scale(call.in, call.attrs);
   Outputs out = {zeros(call.before[0].shape)};
   std::vector<double>& to = out[0].values;
   for_each_element(call.attrs, call.in[0].values.size(), [&](const Element& e) {
     const Parameter& p = all[e.parameter];
-    const double g = scale * call.in[0].values[e.operand], w = call.in.back().values[e.operand];
+    const double g = used_gradient(call, call.in[0].values[e.operand]), w = call.in.back().values[e.operand];
     if (p.ndim >= 2) {
       to[at[e.parameter] + e.row] += g * g;
       to[at[e.parameter] + p.rows() + e.row / p.rows_of_matrix() * p.cols() + e.col] += g * g;
@@ -98,7 +112,7 @@ Outputs states(const NaiveCall& call) {
   Outputs out = call.before;
   size_t mean_at = 0;
   for (size_t p = 0; p < all.size(); ++p) {
-    for (size_t i = 0; i < all[p].states(); ++i) {
+    for (size_t i = 0; i < all[p].states() && !is_skipped(call); ++i) {
       double& state = out[0].values[of_states[p] + i];
       const double of =
           i < all[p].rows() ? static_cast<double>(all[p].cols()) : static_cast<double>(all[p].rows_of_matrix());
@@ -131,10 +145,10 @@ double change(const NaiveCall& call, double g, double of_variance) {
 }
 
 Outputs norms(const NaiveCall& call) {
-  const double scale = clip_scale(call.in, call.attrs);
   Outputs out = {zeros(call.before[0].shape)};
   for_each_element(call.attrs, call.in[0].values.size(), [&](const Element& e) {
-    const double g = scale * call.in[0].values[e.operand], u = change(call, g, variance(call, e, call.in.back(), g));
+    const double g = used_gradient(call, call.in[0].values[e.operand]),
+                 u = change(call, g, variance(call, e, call.in.back(), g));
     out[0].values[e.parameter] += u * u;
   });
   return out;
@@ -145,12 +159,13 @@ Outputs update(const NaiveCall& call) {
   const std::vector<size_t> of_sums = starts_of_sums(all);
   const bool factored = all[0].ndim >= 2;
   const size_t sums_at = call.in.size() - (factored ? 4 : 2);
-  const double scale = clip_scale(call.in, call.attrs), lr = learning_rate(call.scalars, call.attrs);
+  const double lr = learning_rate(call.scalars, call.attrs);
   Outputs out = call.before;
   for_each_element(call.attrs, call.in[0].values.size(), [&](const Element& e) {
+    if (is_skipped(call)) return;
     const Parameter& p = all[e.parameter];
     const auto elements = static_cast<double>(num_elements(p.global));
-    const double g = scale * call.in[0].values[e.operand];
+    const double g = used_gradient(call, call.in[0].values[e.operand]);
     const double v = variance(call, e, factored ? call.before[0] : call.before[1], g);
     const double weight_rms = std::sqrt(call.in[sums_at].values[of_sums[e.parameter] + p.states()] / elements);
     const double change_rms = std::sqrt(call.in[sums_at + 1].values[e.parameter] / elements);
@@ -180,22 +195,29 @@ std::vector<Range> ranges() {
 std::vector<KernelCase> adafactor_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;
+  enum Way { plain, clipped, clipped_by_value, skipped, unscaled };
   for (const Range& range : ranges())
-    for (const bool clips : {false, true}) {
-      Attrs attrs{{"eps", 1e-3},         {"rms_eps", 1e-3},      {"max_update_rms", clips ? 1.0 : 0.1},
-                  {"weight_decay", 0.1}, {"first", range.first}, {"clip_norm", clips ? 0.5 : 0.0}};
+    for (const Way way : {plain, clipped, clipped_by_value, skipped, unscaled}) {
+      const bool clips = way != plain;
+      Attrs attrs{
+          {"eps", 1e-3},         {"rms_eps", 1e-3},      {"max_update_rms", clips ? 1.0 : 0.1},
+          {"weight_decay", 0.1}, {"first", range.first}, {"clip_norm", way == clipped || way == unscaled ? 0.5 : 0.0}};
+      if (way == clipped_by_value) attrs.set("clip_value", 0.3);
+      if (way == skipped || way == unscaled) attrs.set("skip_not_finite", true);
+      if (way == unscaled) attrs.set("unscale", true);
       attrs.set("parameters", range.parameters);
       StepScalars scalars;
       scalars.learning_rate = 0.1f;
       scalars.square_rate = 0.3f;
       scalars.relative_rate = clips ? 0.05f : 1.0f;
+      if (way == unscaled) scalars.loss_scale = 3;
       const std::vector<Parameter> all = parameters(attrs);
       const auto elements = [](size_t n) { return Shape{static_cast<int64_t>(n)}; };
       const Shape of_sums = elements(starts_of_sums(all).back()), of_states = elements(starts_of_states(all).back());
       const Shape of_means = elements(starts_of_means(all).back()), of_norms = elements(all.size());
       const CaseOperand gradient{.shape = {range.n}, .dtype = clips ? DType::f32 : DType::bf16};
       const CaseOperand weight{.shape = {range.n}}, own{.shape = {range.n}, .fill = Fill::positive};
-      const CaseOperand squares{.shape = {1}, .fill = Fill::number, .number = 4};
+      const CaseOperand squares{.shape = {1}, .fill = Fill::number, .number = way == skipped ? HUGE_VAL : 4};
       const CaseOperand positive_sums{.shape = of_sums, .fill = Fill::positive};
       const CaseOperand positive_states{.shape = of_states, .fill = Fill::positive};
       const CaseOperand positive_means{.shape = of_means, .fill = Fill::positive};

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "engine/ops/adafactor/adafactor_rule.h"
-#include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
 
 namespace trainctl {
@@ -129,7 +129,7 @@ CpuKernel prepare_update(const KernelCall& call) {
   float* const own = factored ? nullptr : call.out[1].as<float>();
   const Variances variances{AdafactorRule::of(call.attrs), factored ? call.in[sums_at + 2].as<const float>() : own,
                             factored ? call.in[sums_at + 3].as<const float>() : nullptr};
-  return cpu::with_bf16_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(),
+  return cpu::with_half_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(),
                                     n = call.out[0].size(), sums = call.in[sums_at].as<const float>(),
                                     norms = call.in[sums_at + 1].as<const float>(), first = call.attrs.integer("first"),
                                     clip = cpu::clip_of(call), lr = cpu::LearningRate(call), scalars = call.scalars] {

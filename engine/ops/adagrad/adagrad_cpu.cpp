@@ -1,8 +1,8 @@
 // Same as torch.optim.Adagrad: g += wd * w; sum += g^2; w -= lr * g / (sqrt(sum) + eps).
 #include <cmath>
 
-#include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
 #include "engine/ops/kernel.h"
 
@@ -22,7 +22,7 @@ CpuKernel prepare_adagrad_update(const KernelCall& call) {
       w[i] -= lr * grad / (std::sqrt(sum[i]) + eps);
     }
   };
-  return cpu::with_bf16_copy(call, std::move(update));
+  return cpu::with_half_copy(call, std::move(update));
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // With amsgrad, sqrt is of the largest v so far.
 #include <cmath>
 
-#include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
 #include "engine/ops/kernel.h"
 
@@ -44,7 +44,7 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
       w[i] = w[i] * shrink - step * m[i] / (std::sqrt(v[i]) * inverse_sqrt_bias2 + eps);
     }
   };
-  return cpu::with_bf16_copy(call, std::move(update));
+  return cpu::with_half_copy(call, std::move(update));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class AttentionKernel {
     scalars_ = call.scalars;
     if (!a_.masked) return;
     const TensorArg& mask = call.in[a_.mask_at];
-    check(mask.dtype != DType::bf16, "a CPU has no bf16");
+    check(!is_half(mask.dtype), "the executor has widened 16-bit floats");
     mask_ids_ = mask.dtype == DType::i32 ? mask.as<int32_t>() : nullptr;
     mask_floats_ = mask.dtype == DType::f32 ? mask.as<float>() : nullptr;
     if (a_.documents) documents_ = std::exchange(mask_ids_, nullptr);

@@ -15,10 +15,9 @@ namespace {
 using namespace attention;
 
 CudaKernel attention_without_sinks(const CudaKernelCall& call, const AttentionCall& a) {
-  if (a.terms.any) return attention_with_terms(call, a);
   if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
-  return attention_by_tiles(call, a, NoTerms{});
+  return a.terms.any ? attention_with_terms(call, a) : attention_by_tiles(call, a, NoTerms{});
 }
 
 CudaKernel prepare_attention(const CudaKernelCall& call) {
@@ -29,14 +28,14 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
 
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
-  if (a.terms.any) return attention_grad_with_terms(call, a);
-  if (a.starts_at_first_key()) {
+  if (a.starts_at_first_key() && !a.terms.any) {
     if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
     if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
     if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
-    if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
   }
-  return attention_grad_by_tiles(call, a, NoTerms{});
+  if (a.starts_at_first_key())
+    if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
+  return a.terms.any ? attention_grad_with_terms(call, a) : attention_grad_by_tiles(call, a, NoTerms{});
 }
 
 /// The rows of two blocks of keys, each with the log of its sum of exponentials.

@@ -49,6 +49,7 @@ CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward
 /// Why the library cannot be asked; "" if it can.
 std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   if (a.masked) return "cuDNN's attention does not support a key mask";
+  if (a.terms.any) return "cuDNN's attention is not used with alibi, a bias of the scores or dropout";
   if (a.softcap > 0) return "cuDNN's attention does not support a causal mask with a softcap";
   if (a.size.d % 8 != 0 || a.size.e % 8 != 0)
     return "cuDNN's attention supports only heads with a multiple of 8 features";

@@ -19,6 +19,8 @@ inline MaskType mask_type(const KernelCall& call, const AttentionCall& a) {
       return MaskType::floats;
     case DType::bf16:
       return MaskType::halves;
+    case DType::f16:
+      break;  // the executor has widened it
   }
   return MaskType::none;
 }
@@ -47,12 +49,15 @@ inline Operands operands_of(const KernelCall& call, const AttentionCall& a) {
 template <int N>
 using Int = std::integral_constant<int, N>;
 
-/// Calls run(the features that a tile has room for).
-template <class Run>
+/// Calls run(the features that a tile has room for). Kernels with terms, which few jobs use, have fewer sizes, because
+/// each is compiled.
+template <class Terms, class Run>
 auto with_features(int64_t d, Run run) {
-  if (d <= 32) return run(Int<32>{});
+  if constexpr (!Terms::kAny)
+    if (d <= 32) return run(Int<32>{});
   if (d <= 64) return run(Int<64>{});
-  if (d <= 128) return run(Int<128>{});
+  if constexpr (!Terms::kAny)
+    if (d <= 128) return run(Int<128>{});
   check(d <= 256, "attention supports heads of up to 256 features");
   return run(Int<256>{});
 }
@@ -72,7 +77,7 @@ inline unsigned blocks(int64_t count) {
 
 template <class Terms>
 CudaKernel attention_by_tiles(const CudaKernelCall& call, const AttentionCall& a, const Terms& terms) {
-  return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
+  return with_features<Terms>(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kForwardTile<kD>;
     constexpr size_t kBytes = kForwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(forward_kernel<kB, kD, Terms>, kBytes, "attention");
@@ -89,7 +94,7 @@ template <class Terms>
 CudaKernel attention_grad_by_tiles(const CudaKernelCall& call, const AttentionCall& a, const Terms& terms) {
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
-  return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
+  return with_features<Terms>(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kBackwardTile<kD>;
     constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(keys_grad_kernel<kB, kD, Terms>, kBytes, "attention_grad");

@@ -109,12 +109,12 @@ CudaKernel prepare_attention_score_bias_grad(const CudaKernelCall& call) {
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
   const BiasDims dims = BiasDims::of(out.shape, call.attrs.text(kScoreBias));
-  return with_features(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
+  return with_features<WithTerms>(std::max(a.size.d, a.size.e), [&](auto features) -> CudaKernel {
     constexpr int kD = features, kB = kBackwardTile<kD>;
     constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
     ask_for_shared(bias_grad_kernel<kB, kD>, kBytes, "attention_score_bias_grad");
-    BiasGrad bias{dims, ref<Mixed>(out), out.accumulate, ceil_div(a.size.t, kB), ceil_div(a.size.s, kB)};
-    bias.sums_rows = dims.r == 1;
+    const BiasGrad bias{dims,       ref<Mixed>(out), out.accumulate, ceil_div(a.size.t, kB), ceil_div(a.size.s, kB),
+                        dims.r == 1};
     // Ranks that share the rows have places for all of them.
     const bool has_others = !bias.sums_rows && a.size.t < dims.r;
     const int64_t zeroed = !out.accumulate && (has_others || a.size.s < dims.k) ? out.size() : 0;

@@ -69,7 +69,7 @@ struct ScoreDropout {
   BatchIndex rows;         ///< index of a row in [samples, rows] of the micro-batch -> in the whole batch
   int64_t first_sample = 0, samples_rows = 0, blocks = 0;  ///< blocks of a row: keys / 4, rounded up
 
-  bool is_on() const { return p > 0; }
+  TRAINCTL_HOST_DEVICE bool is_on() const { return p > 0; }
   /// The block of keys 4 * i to 4 * i + 3 is that of index 0 plus i. `row` and `head`: in the whole.
   TRAINCTL_HOST_DEVICE uint64_t first_block(int64_t sample, int64_t row, int64_t head, int64_t heads) const {
     const int64_t index = rows.of((first_sample + sample) * samples_rows + row);

@@ -2,7 +2,7 @@
 // outer_update: in sum of differences; out outer weights, momentum, weights, (bf16 copy of the weights).
 #include <utility>
 
-#include "engine/ops/cpu/bf16_copy_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -17,7 +17,7 @@ CpuKernel prepare_average_weights(const KernelCall& call) {
 }
 
 CpuKernel prepare_exchange_average(const KernelCall& call) {
-  return cpu::with_bf16_copy(call,
+  return cpu::with_half_copy(call,
                              [w = call.out[0].as<float>(), average = call.out[1].as<float>(), n = call.out[0].size()] {
                                for (int64_t i = 0; i < n; ++i) std::swap(w[i], average[i]);
                              });
@@ -27,7 +27,7 @@ CpuKernel prepare_outer_update(const KernelCall& call) {
   const auto rate = static_cast<float>(call.attrs.number("learning_rate")),
              momentum = static_cast<float>(call.attrs.number("momentum")),
              scale = static_cast<float>(call.attrs.number("scale"));
-  return cpu::with_bf16_copy(call, [=, nesterov = call.attrs.flag("nesterov"), sum = call.in[0].as<const float>(),
+  return cpu::with_half_copy(call, [=, nesterov = call.attrs.flag("nesterov"), sum = call.in[0].as<const float>(),
                                     outer = call.out[0].as<float>(), state = call.out[1].as<float>(),
                                     w = call.out[2].as<float>(), n = call.in[0].size()] {
     for (int64_t i = 0; i < n; ++i) {

@@ -8,7 +8,8 @@ namespace trainctl {
 
 inline constexpr int64_t kKeysOfPart = 256, kMostKeyParts = 32;
 
-/// Number of parts of `positions` keys. It depends on nothing else, so that results do not depend on other rows.
+/// The number of parts into which `positions` keys are split. It depends on nothing else, so that the results of a row
+/// do not depend on other rows.
 constexpr int64_t key_parts(int64_t positions) {
   return std::clamp<int64_t>((positions + kKeysOfPart - 1) / kKeysOfPart, 1, kMostKeyParts);
 }

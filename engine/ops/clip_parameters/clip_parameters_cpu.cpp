@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/loss_scale.h"
 #include "engine/ops/whole_parameters.h"
 
 namespace trainctl {
@@ -10,11 +11,12 @@ namespace {
 
 CpuKernel prepare_clip_parameters(const KernelCall& call) {
   return [g = call.out[0].as<float>(), most = static_cast<float>(call.attrs.number("norm")),
-          parameters = whole_parameters(call)] {
+          parameters = whole_parameters(call), gradients = GradientScale::of(call)] {
+    const float inverse = gradients.inverse();
     for (const WholeParameter& p : parameters) {
       float* const of = g + p.first;
       const double squares = cpu::sum(p.size(), [of](int64_t i) { return double{of[i]} * of[i]; });
-      const float scale = std::min(1.0f, most / (static_cast<float>(std::sqrt(squares)) + 1e-6f));
+      const float scale = std::min(1.0f, most / (static_cast<float>(std::sqrt(squares)) * inverse + 1e-6f));
       for (int64_t i = 0; i < p.size(); ++i) of[i] *= scale;
     }
   };

@@ -18,14 +18,14 @@ __global__ void __launch_bounds__(kLayerwiseThreads) squares_of_parameter(const 
 }
 
 __global__ void __launch_bounds__(kLayerwiseThreads)
-    clip_parameter(float* g, int64_t size, float most, const double* parts) {
+    clip_parameter(float* g, int64_t size, float most, GradientScale gradients, const double* parts) {
   wait_for_kernel_before();
   let_next_kernel_start();
   __shared__ double shared[kLayerwiseThreads];
   double squares = 0;
   for (unsigned b = threadIdx.x; b < gridDim.x; b += kLayerwiseThreads) squares += parts[b];
   const double total = layerwise_total(squares, shared);
-  const float scale = fminf(1.0f, most / (static_cast<float>(sqrt(total)) + 1e-6f));
+  const float scale = fminf(1.0f, most / (static_cast<float>(sqrt(total)) * gradients.inverse() + 1e-6f));
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kLayerwiseThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kLayerwiseThreads + threadIdx.x; i < size; i += stride)
     g[i] *= scale;
@@ -35,7 +35,8 @@ CudaKernel prepare_clip_parameters(const CudaKernelCall& call) {
   check(call.out[0].dtype == DType::f32, "gradients that are clipped by parameter are f32");
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   return [g = call.out[0].as<float>(), most = static_cast<float>(call.attrs.number("norm")),
-          parameters = whole_parameters(call), scratch = call.scratch](CudaStream stream) {
+          parameters = whole_parameters(call), gradients = GradientScale::of(call),
+          scratch = call.scratch](CudaStream stream) {
     auto* const parts = static_cast<double*>(scratch->memory());
     for (const WholeParameter& p : parameters) {
       const auto blocks = static_cast<unsigned>(
@@ -43,7 +44,7 @@ CudaKernel prepare_clip_parameters(const CudaKernelCall& call) {
       launch(squares_of_parameter, blocks, kLayerwiseThreads, 0, stream, "clip_parameters",
              static_cast<const float*>(g + p.first), p.size(), parts);
       launch(clip_parameter, blocks, kLayerwiseThreads, 0, stream, "clip_parameters", g + p.first, p.size(), most,
-             static_cast<const double*>(parts));
+             gradients, static_cast<const double*>(parts));
     }
   };
 }

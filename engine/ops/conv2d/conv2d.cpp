@@ -134,6 +134,15 @@ void expect_groups(int64_t groups, int64_t inputs, int64_t outputs) {
       "groups");
 }
 
+Field groups_field() {
+  return integer("groups",
+                 "Number of channel groups that are convolved separately; equal to the number of channels for a "
+                 "depthwise convolution.")
+      .defaults(int64_t{1})
+      .at_least(1)
+      .at_most(kMaxSize);
+}
+
 TensorId emit_conv2d(LayerContext& layer) {
   expect_images(layer);
   const Attrs& fields = layer.attrs;
@@ -227,17 +236,18 @@ TensorId emit_conv1d(LayerContext& layer) {
   if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
   const Attrs& fields = layer.attrs;
   const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
-                channels = fields.integer("channels");
+                channels = fields.integer("channels"), groups = fields.integer("groups");
+  expect_groups(groups, in[1], channels);
   Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
               {"dilation", Ints{1, fields.integer("dilation")}},
               {"padding", Ints{0, 0, padding, padding}},
-              {"groups", int64_t{1}}};
+              {"groups", groups}};
   Window window = Window::of(attrs);
   window.kernel = {1, kernel};
   expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
   LayerBuilder& b = layer.builder;
-  const Init init = linear_init(in[1] * kernel);
-  const TensorId w = layer.weight({channels, in[1], 1, kernel}, init);
+  const Init init = linear_init(in[1] / groups * kernel);
+  const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
   TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
   images = pad_images(b, images, fields.text("padding_mode"), attrs);
   TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
@@ -388,12 +398,7 @@ extern const LayerDef conv2d_layer = {
                    .defaults(Ints{1})
                    .at_least(1)
                    .at_most(kMaxSize),
-               integer("groups",
-                       "Number of channel groups that are convolved separately; equal to the number of channels "
-                       "for a depthwise convolution.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
+               groups_field(),
                flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv2d,
 };
@@ -401,7 +406,7 @@ extern const LayerDef conv2d_layer = {
 /// A convolution of images of height 1.
 extern const LayerDef conv1d_layer = {
     .name = "conv1d",
-    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c, 1, kernel].",
+    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c / groups, 1, kernel].",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
@@ -411,7 +416,7 @@ extern const LayerDef conv1d_layer = {
                    .defaults(int64_t{1})
                    .at_least(1)
                    .at_most(kMaxSize),
-               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv1d,
 };
 

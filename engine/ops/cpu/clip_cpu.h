@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/base/error.h"
-#include "engine/ops/kernel.h"
+#include "engine/ops/loss_scale.h"
 
 namespace trainctl::cpu {
 
@@ -15,14 +15,19 @@ struct Clip {
   float value = 0;                      ///< the largest absolute value of an element; 0: no clipping by value
   bool skips_not_finite = false;        ///< a step whose gradients are not all finite changes nothing
   const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
+  GradientScale gradients = {};
 
   /// The factor of every gradient in this step.
-  float scale() const { return norm > 0 ? std::min(1.0f, norm / (std::sqrt(*squared_norm) + 1e-6f)) : 1.0f; }
-  /// A gradient clipped by value; keeps NaN.
+  float scale() const {
+    const float inverse = gradients.inverse();
+    return norm > 0 ? inverse * std::min(1.0f, norm / (std::sqrt(*squared_norm) * inverse + 1e-6f)) : inverse;
+  }
+  /// A gradient clipped by value, before its factor; keeps NaN.
   float bounded(float g) const {
     if (value <= 0) return g;
-    const float above = g < -value ? -value : g;
-    return above > value ? value : above;
+    const float most = gradients.scaled(value);
+    const float above = g < -most ? -most : g;
+    return above > most ? most : above;
   }
   /// True if this step changes neither weights nor states.
   bool skips() const { return skips_not_finite && !std::isfinite(*squared_norm); }
@@ -31,7 +36,8 @@ struct Clip {
 inline Clip clip_of(const KernelCall& call) {
   Clip clip{.norm = static_cast<float>(call.attrs.number("clip_norm", 0.0)),
             .value = static_cast<float>(call.attrs.number("clip_value", 0.0)),
-            .skips_not_finite = call.attrs.flag("skip_not_finite")};
+            .skips_not_finite = call.attrs.flag("skip_not_finite"),
+            .gradients = GradientScale::of(call)};
   if (clip.norm <= 0 && !clip.skips_not_finite) return clip;
   check(call.in.size() > 1, "clip_norm and skip_not_finite need the squared global norm as second input");
   clip.squared_norm = call.in[1].as<float>();

@@ -5,8 +5,8 @@
 #include <array>
 #include <utility>
 
-#include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
 
 namespace trainctl::cpu {
@@ -20,7 +20,7 @@ CpuKernel prepare_optimizer(const KernelCall& call, Rule rule) {
   check(call.out.size() > S, "an optimizer's states are outputs after the weight");
   std::array<float*, S> states;
   for (size_t k = 0; k < S; ++k) states[k] = call.out[k + 1].as<float>();
-  return with_bf16_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(), n = call.out[0].size(),
+  return with_half_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(), n = call.out[0].size(),
                                clip = clip_of(call), rate = LearningRate(call), scalars = call.scalars] {
     if (clip.skips()) return;
     StepScalars now = *scalars;

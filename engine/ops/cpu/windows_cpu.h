@@ -47,14 +47,15 @@ struct Pool {
     });
   }
 
-  /// A window's pixels in the image, along one side.
+  /// A window's pixels in the image, along one side: every window.dilation[d]th from `first` on.
   struct Span {
     int64_t first, end;
     int64_t counted;  ///< pixels that a mean divides by
   };
   Span span(size_t d, int64_t at) const {
-    const int64_t first = at * window.stride[d] - window.before[d], end = first + window.kernel[d];
-    const Span inside{std::max<int64_t>(0, first), std::min(x.size[d], end), 0};
+    const int64_t first = at * window.stride[d] - window.before[d], end = first + window.reach(d);
+    const int64_t outside = first < 0 ? (-first + window.dilation[d] - 1) / window.dilation[d] : 0;
+    const Span inside{first + outside * window.dilation[d], std::min(x.size[d], end), 0};
     const int64_t counted =
         counts_padding ? std::min(end, x.size[d] + window.after[d]) - first : inside.end - inside.first;
     return {inside.first, inside.end, counted};

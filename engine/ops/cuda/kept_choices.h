@@ -7,7 +7,7 @@
 //
 // A process that does not find a key measures while it holds the file's lock, so that all ranks that share the file
 // choose alike. A choice is added as one write. A line of another form (of a process that died, of a damaged disk) is
-// ignored, and said once.
+// ignored, and reported once.
 #pragma once
 
 #include <filesystem>

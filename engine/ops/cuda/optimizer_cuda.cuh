@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/ops/cuda/map_cuda.cuh"
+#include "engine/ops/loss_scale.h"
 
 namespace trainctl {
 
@@ -12,25 +13,31 @@ struct CudaClip {
   float value = 0;                      ///< the largest absolute value of an element; 0: no clipping by value
   bool skips_not_finite = false;        ///< a step whose gradients are not all finite changes nothing
   const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
+  GradientScale gradients = {};
 
   static CudaClip of(const CudaKernelCall& call) {
     CudaClip clip{static_cast<float>(call.attrs.number("clip_norm", 0.0)),
                   static_cast<float>(call.attrs.number("clip_value", 0.0)), call.attrs.flag("skip_not_finite")};
+    clip.gradients = GradientScale::of(call);
     if (clip.norm <= 0 && !clip.skips_not_finite) return clip;
     check(call.in.size() > 1, "clip_norm and skip_not_finite need the squared global norm as second input");
     clip.squared_norm = call.in[1].as<float>();
     return clip;
   }
-  /// A gradient clipped by value; keeps NaN.
+  /// A gradient clipped by value, before its factor; keeps NaN.
   __device__ float bounded(float g) const {
     if (value <= 0) return g;
-    const float above = g < -value ? -value : g;
-    return above > value ? value : above;
+    const float most = gradients.scaled(value);
+    const float above = g < -most ? -most : g;
+    return above > most ? most : above;
   }
   /// True if this step changes neither weights nor states.
   __device__ bool skips() const { return skips_not_finite && !isfinite(*squared_norm); }
   /// The factor of every gradient in this step.
-  __device__ float scale() const { return norm > 0 ? fminf(1.0f, norm / (sqrtf(*squared_norm) + 1e-6f)) : 1.0f; }
+  __device__ float scale() const {
+    const float inverse = gradients.inverse();
+    return norm > 0 ? inverse * fminf(1.0f, norm / (sqrtf(*squared_norm) * inverse + 1e-6f)) : inverse;
+  }
 };
 
 // Kernels

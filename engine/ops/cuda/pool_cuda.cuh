@@ -11,21 +11,29 @@ namespace trainctl {
 struct PoolSide {
   int32_t size, windows;  ///< pixels of x, of y
   int32_t kernel, stride, before, after;
+  int32_t dilation = 1;
 
   struct Span {
     int32_t first, end, counted;
   };
-  /// The pixels of a window in the image, and how many a mean divides by.
+  __device__ int32_t reach() const { return dilation * (kernel - 1) + 1; }
+  /// The pixels of a window in the image, every dilation-th, and how many a mean divides by.
   __device__ Span span(int32_t at, bool counts_padding) const {
-    const int32_t first = at * stride - before, end = first + kernel;
-    const int32_t from = max(first, 0), to = min(end, size);
+    const int32_t first = at * stride - before, end = first + reach();
+    const int32_t outside = first >= 0 ? 0 : dilation == 1 ? -first : (dilation - 1 - first) / dilation;
+    const int32_t from = first + outside * dilation, to = min(end, size);
     return {from, to, counts_padding ? min(end, size + after) - first : to - from};
   }
-  /// The windows that contain a pixel.
+  /// The windows between whose ends a pixel is; with dilation, it may be between the pixels of one.
   __device__ Span windows_of(int32_t pixel) const {
     const int32_t place = pixel + before;
-    const int32_t first = place < kernel ? 0 : (place - kernel) / stride + 1;
+    const int32_t first = place < reach() ? 0 : (place - reach()) / stride + 1;
     return {first, min(place / stride + 1, windows), 0};
+  }
+  /// The number of a window's pixel that is this far from its first one; -1: it is between two of them.
+  __device__ int32_t number_at(int32_t distance) const {
+    if (dilation == 1) return distance;
+    return distance % dilation == 0 ? distance / dilation : -1;
   }
 };
 
@@ -43,7 +51,8 @@ struct PoolShape {
       check(large.size[d] < (int64_t{1} << 30), "CUDA kernels take images of up to 2^30 pixels a side");
       return PoolSide{static_cast<int32_t>(large.size[d]), static_cast<int32_t>(small.size[d]),
                       static_cast<int32_t>(w.kernel[d]),   static_cast<int32_t>(w.stride[d]),
-                      static_cast<int32_t>(w.before[d]),   static_cast<int32_t>(w.after[d])};
+                      static_cast<int32_t>(w.before[d]),   static_cast<int32_t>(w.after[d]),
+                      static_cast<int32_t>(w.dilation[d])};
     };
     return {side(0), side(1), last ? large.c : 1, last ? large.n : large.n * large.c,
             call.attrs.flag("count_include_pad")};

@@ -58,7 +58,8 @@ class Distillation {
     const double loss =
         (1 - alpha_) * (std::log(sum) + (double{top} - x[label])) + alpha_ * temperature_ * temperature_ * divergence;
     if (dx == nullptr) return loss;
-    const double of_label = scale() * (1 - alpha_), of_teacher = scale() * alpha_ * temperature_;
+    const double scaled = scale() * double{scalars_->loss_scale};
+    const double of_label = scaled * (1 - alpha_), of_teacher = scaled * alpha_ * temperature_;
     const auto cool = static_cast<float>(of_label / sum), warmed = static_cast<float>(of_teacher / warm_sum);
     for (int64_t c = 0; c < classes_; ++c) dx[c] = cool * cpu::exp(x[c] - top) + warmed * cpu::exp((x[c] - top) * warm);
     dx[label] -= static_cast<float>(of_label);

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kDistillThreads)
   }
   if (out == nullptr) return;
   __syncthreads();  // the gradient may overwrite the logits
-  const double scale = of.scale * of.targets.weight(of.scalars);
+  const double scale = of.scale * of.targets.weight(of.scalars) * of.scalars->loss_scale;
   const auto of_label = static_cast<float>(scale * (1 - of.alpha));
   const auto of_teacher = static_cast<float>(scale * of.alpha * of.temperature);
   const auto cool = static_cast<float>(of_label / sum), warmed = static_cast<float>(of_teacher / warm_sum);

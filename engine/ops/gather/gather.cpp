@@ -1,6 +1,8 @@
 // Elements of x along attr dim, chosen by an index i32: y[i, j, k] = x[i, index[i, j, k], k], as torch.gather, or with
 // an index that ends with that dim whole rows, y[i, j, k] = x[i, index[i, j], k].
 //   gather_grad  (dy, index) -> dx [i, n, k], for attr size n: the sum of dy over all j whose index is n
+// scatter_add: y[i, n, k] = the sum of x[i, j, k] over all j whose index is n, as torch.scatter_add into zeros; the
+// kernel of gather_grad, whose gradient is gather.
 //
 // The dim is a contraction, as the vocabulary of an embedding: a rank with a part of x writes 0 for elements of others.
 #include <fmt/format.h>
@@ -98,6 +100,40 @@ extern const OpDef gather_grad_op = {
                    }},
 };
 
+extern const OpDef scatter_add_op = {
+    .name = "scatter_add",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("scatter_add", in, 2, 2);
+      expect_floats("scatter_add", in.first(1));
+      const int64_t dim = attrs.integer("dim");
+      expect_shape("scatter_add", "x", in[0], gathered("scatter_add", in[0], in[1], dim));
+      TensorInfo y = in[0];
+      y.shape[static_cast<size_t>(dim)] = attrs.integer("size");
+      return {y};
+    },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const std::string x = letters(in[0].shape.size());
+      std::string y = x;
+      y[static_cast<size_t>(attrs.integer("dim"))] = letters(x.size() + 1).back();
+      return {x + "," + x.substr(0, in[1].shape.size()) + "->" + y};
+    },
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "gather", {g.out_grad(), g.in(1)}, {{"dim", g.attrs().integer("dim")}});
+        },
+    .no_gradient = 2,
+    .kernel = {.name = "scatter_add",
+               .cost = elementwise_cost<1>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x summed over the elements with that index; inputs x, index",
+                                          .inputs = {{kMatrix}, ids(kColumn)},
+                                          .attrs = {{"dim", int64_t{0}}, {"size", kRows}},
+                                          .below = [](Infos, const Attrs& attrs) { return attrs.integer("size"); }};
+                   }},
+};
+
 extern const LayerDef gather_layer = {
     .name = "gather",
     .doc =
@@ -113,6 +149,26 @@ extern const LayerDef gather_layer = {
         },
 };
 
-extern const OpFamily gather_family = {.ops = {&gather_op, &gather_grad_op}, .layers = {&gather_layer}};
+extern const LayerDef scatter_add_layer = {
+    .name = "scatter_add",
+    .doc =
+        "Sums elements of x by an index along a dim, as torch.scatter_add into zeros. Inputs: x and an index i32 with "
+        "the dims of x; without the dims after `dim`, it sums whole rows.",
+    .fields = {integer("dim", "The dim of x, other than the batch dim; -1 is the last.").required(),
+               integer("size", "Size of that dim in the output: indices are 0 to size - 1.")
+                   .required()
+                   .at_least(1)
+                   .at_most(kMaxSize)},
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit =
+        [](LayerContext& layer) {
+          return layer.emit("scatter_add", {{"dim", layer.sample_dim(layer.attrs.integer("dim"))},
+                                            {"size", layer.attrs.integer("size")}});
+        },
+};
+
+extern const OpFamily gather_family = {.ops = {&gather_op, &gather_grad_op, &scatter_add_op},
+                                       .layers = {&gather_layer, &scatter_add_layer}};
 
 }  // namespace trainctl

@@ -17,6 +17,7 @@ extern const KernelDef limit_norm_kernel = {
           return KernelExample{.what = "a squared norm, infinite if it is much larger than the last ones",
                                .inputs = {},
                                .attrs = {{"limit", 10.0}, {"least", int64_t{16}}, {"mean", false}},
+                               .optional = {{"unscale", true}},
                                .outputs = [](Infos, const Attrs&, DType) -> std::vector<TensorInfo> {
                                  return {{{1}}, {{66}}};
                                }};

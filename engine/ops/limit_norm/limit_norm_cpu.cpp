@@ -10,7 +10,8 @@ namespace {
 
 CpuKernel prepare_limit_norm(const KernelCall& call) {
   const NormRing ring{call.out[1].as<float>(), static_cast<int>(call.out[1].size()) - 2};
-  const NormLimit limit{static_cast<float>(call.attrs.number("limit")), static_cast<int>(call.attrs.integer("least"))};
+  const NormLimit limit{static_cast<float>(call.attrs.number("limit")), static_cast<int>(call.attrs.integer("least")),
+                        GradientScale::of(call)};
   return [=, norm = call.out[0].as<float>(), is_mean = call.attrs.flag("mean"),
           sorted = std::vector<float>(static_cast<size_t>(ring.window))]() mutable {
     const auto count = static_cast<size_t>(ring.count());

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kLimitThreads)
 CudaKernel prepare_limit_norm(const CudaKernelCall& call) {
   const NormRing ring{call.out[1].as<float>(), static_cast<int>(call.out[1].size()) - 2};
   const NormLimit limit_of{static_cast<float>(call.attrs.number("limit")),
-                           static_cast<int>(call.attrs.integer("least"))};
+                           static_cast<int>(call.attrs.integer("least")), GradientScale::of(call)};
   return [=, norm = call.out[0].as<float>(), is_mean = call.attrs.flag("mean")](CudaStream stream) {
     launch(limit_norm, 1, kLimitThreads, 0, stream, "limit_norm", norm, ring, limit_of, is_mean);
   };

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "engine/ops/host_device.h"
+#include "engine/ops/loss_scale.h"
 
 namespace trainctl {
 
@@ -31,11 +31,12 @@ struct NormRing {
 struct NormLimit {
   float limit;
   int least;
+  GradientScale gradients = {};
 
   /// Limits the norm, given the usual one, or keeps it in the ring.
   TRAINCTL_HOST_DEVICE void apply(float* squared_norm, float usual, NormRing ring) const {
     if (!isfinite(*squared_norm)) return;
-    const float norm = sqrtf(*squared_norm);
+    const float norm = sqrtf(*squared_norm) * gradients.inverse();
     if (ring.count() >= least && usual > 0 && norm > limit * usual)
       *squared_norm = INFINITY;
     else

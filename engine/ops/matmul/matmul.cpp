@@ -1,6 +1,6 @@
 // C[.., m, n] = sum_k A[.., m, k] * B[k, n], or B[.., k, n] with the same leading dims; transpose_a and
 // transpose_b swap the last two dims of an operand first. Cutting k leaves C partial over k's axes.
-// The output has A's type, or that of attr out_dtype: "f32", "bf16".
+// The output has A's type, or that of attr out_dtype: "f32", "bf16", "f16".
 // The two kernels' `takes` lists what the compiler may fuse; ops/epilogue.h defines what each step reads and writes.
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ Shape leading_of(const TensorInfo& info) { return Shape(info.shape.begin(), info
 /// attr out_dtype; `otherwise` if unset.
 DType out_type(const Attrs& attrs, DType otherwise) {
   const std::string name = attrs.text("out_dtype");
-  return name.empty() ? otherwise : name == "f32" ? DType::f32 : DType::bf16;
+  return name.empty() ? otherwise : name == "f32" ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
 }
 
 std::string operands(Infos in, const Attrs& attrs) {
@@ -124,12 +124,12 @@ void matmul_backward(GradBuilder& g) {
   if (g.shape(b).size() == 2 && !ta) {
     // A weight's gradient is f32 regardless of the weight's type; an activation's has its type.
     Attrs attrs{{"kn", !tb}};
-    if (g.dtype(b) == DType::bf16 && !g.is_parameter(b)) attrs.set("out_dtype", std::string("bf16"));
+    if (is_half(g.dtype(b)) && !g.is_parameter(b)) attrs.set("out_dtype", std::string(to_string(g.dtype(b))));
     g.set_in_grad(1, "matmul_weight_grad", {a, dc}, attrs);
     return;
   }
   Attrs attrs = tb ? transposes(true, ta) : transposes(!ta, false);
-  if (g.dtype(b) == DType::bf16 && g.is_parameter(b)) attrs.set("out_dtype", std::string("f32"));
+  if (is_half(g.dtype(b)) && g.is_parameter(b)) attrs.set("out_dtype", std::string("f32"));
   g.set_in_grad(1, "matmul", tb ? std::vector<TensorId>{dc, a} : std::vector<TensorId>{a, dc}, attrs);
 }
 

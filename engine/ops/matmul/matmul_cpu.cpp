@@ -1,6 +1,6 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
-// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product, and it adds
-// itself to a copy of a residual; other fused ops run after it. matmul_fp8 is the same product of the factors' values.
+// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. The product includes a bias and relu, and is added
+// to a copy of the residual; other fused ops run after it. matmul_fp8 is the same product of the factors' values.
 #include <algorithm>
 #include <memory>
 

@@ -14,9 +14,15 @@ int64_t marks_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>
   return 4 * num_elements(inputs[0]);
 }
 
+KernelExample max_pool_example(const char* what, std::vector<KernelExample::Input> inputs) {
+  KernelExample shown = pool_example(what, std::move(inputs));
+  shown.optional.set("dilation", Ints{1, 1});
+  return shown;
+}
+
 constexpr KernelDef kernel_of_gradient() {
   KernelDef kernel = pool_kernel<2>("max_pool2d_grad", [] {
-    return pool_example("dx; inputs dy, x", {{kPoolOutput}, {kPoolInput}});
+    return max_pool_example("dx; inputs dy, x", {{kPoolOutput}, {kPoolInput}});
   });
   kernel.most_cuda_scratch = marks_scratch;
   return kernel;
@@ -33,7 +39,10 @@ extern const OpDef max_pool2d_op = {
           g.set_in_grad(0, "max_pool2d_grad", {g.out_grad(), g.in(0)}, g.attrs());
         },
     .kernel =
-        pool_kernel<1>("max_pool2d", [] { return pool_example("y = the largest x of each window", {{kPoolInput}}); }),
+        pool_kernel<1>("max_pool2d",
+                       [] {
+                         return max_pool_example("y = the largest x of each window", {{kPoolInput}});
+                       }),
 };
 
 /// (dy, x) -> dx
@@ -49,7 +58,10 @@ extern const OpDef max_pool2d_grad_op = {
 extern const LayerDef max_pool2d_layer = {
     .name = "max_pool2d",
     .doc = "Max pooling of images [n, c, h, w].",
-    .fields = pool_fields(),
+    .fields = pool_fields({per_dim("dilation", "Distance between the pixels of a window.")
+                               .defaults(Ints{1})
+                               .at_least(1)
+                               .at_most(kMaxSize)}),
     .emit = [](LayerContext& layer) { return layer.emit("max_pool2d", pool_attrs(layer)); },
 };
 

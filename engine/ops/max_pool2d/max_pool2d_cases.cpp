@@ -23,7 +23,8 @@ std::array<int64_t, 2> first_largest(const Tensor64& x, bool last, const Window&
   std::array<int64_t, 2> place{-1, -1};
   for (int64_t r = 0; r < w.kernel[0]; ++r) {
     for (int64_t s = 0; s < w.kernel[1]; ++s) {
-      const int64_t h = window.h * w.stride[0] - w.before[0] + r, v = window.w * w.stride[1] - w.before[1] + s;
+      const int64_t h = window.h * w.stride[0] - w.before[0] + r * w.dilation[0],
+                    v = window.w * w.stride[1] - w.before[1] + s * w.dilation[1];
       if (!is_inside(Images::of(x.shape, last), h, v)) continue;
       const double pixel = pixel_or_zero(x, last, window.n, window.c, h, v);
       if (place[0] >= 0 && pixel <= largest) continue;
@@ -51,6 +52,27 @@ Outputs max_pool_grad(const NaiveCall& call) {
     }
     return sum;
   })};
+}
+
+/// Windows with gaps between their pixels, in addition to those of both pools.
+std::vector<OpCase> max_pool2d_rows() {
+  std::vector<OpCase> rows = pool_rows("max_pool2d", {});
+  const auto add = [&](Images x, Ints kernel, Ints stride, Ints padding, Ints dilation, bool ceil_mode, Images y) {
+    for (const bool last : {false, true})
+      rows.push_back({"max_pool2d",
+                      {{.shape = x.shape(last), .distinct = true}},
+                      in_format({{"kernel", kernel},
+                                 {"stride", stride},
+                                 {"padding", padding},
+                                 {"dilation", dilation},
+                                 {"ceil_mode", ceil_mode}},
+                                last),
+                      {y.shape(last)}});
+  };
+  add({2, 3, {9, 8}}, {3, 2}, {2, 1}, {1, 1, 1, 1}, {2, 3}, false, {2, 3, {4, 7}});
+  add({2, 16, {7, 6}}, {2, 2}, {1, 2}, {1, 0, 0, 1}, {2, 3}, true, {2, 16, {6, 3}});
+  add({1, 5, {9, 9}}, {3, 3}, {3, 2}, {0, 0, 0, 0}, {4, 1}, false, {1, 5, {1, 4}});
+  return rows;
 }
 
 /// Windows in which many pixels are the largest.
@@ -82,7 +104,7 @@ std::vector<KernelCase> max_pool2d_kernels() {
 }  // namespace
 
 extern const OpCases max_pool2d_cases = {
-    .rows = pool_rows("max_pool2d", {}),
+    .rows = max_pool2d_rows(),
     .references = {{"max_pool2d", max_pool}},
     .rules =
         {{{"max_pool2d", {{{2, 3, 7, 6}}}, {{"kernel", Ints{3, 2}}, {"stride", Ints{2, 2}}}},
@@ -103,13 +125,19 @@ extern const OpCases max_pool2d_cases = {
           "max_pool2d: a kernel of 5x2 does not fit into images of 4x4"},
          {{"max_pool2d", {{{2, 3, 4, 4}}}, {{"kernel", Ints{3, 2}}, {"padding", Ints{2, 0, 0, 0}}}},
           "padding of 2 is more than half of a kernel of 3, so a window could lie outside the image"},
+         {{"max_pool2d",
+           {{{2, 3, 2, 2}}},
+           {{"kernel", Ints{2, 2}}, {"padding", Ints{2, 2, 0, 0}}, {"dilation", Ints{4, 1}}}},
+          "all pixels of a window are in the padding, because a side of the image has only 2 pixels; lower dilation or "
+          "padding"},
          {{"max_pool2d_grad", {{{2, 3, 3, 3}}, {{2, 3, 4, 4}}}, {{"kernel", Ints{2, 2}}, {"stride", Ints{2, 2}}}},
           "max_pool2d_grad: dy is [2, 3, 3, 3], expected [2, 3, 2, 2]"}},
     .kernels = max_pool2d_kernels(),
     .kernel_references = {{"max_pool2d_grad", max_pool_grad}},
     .layers = {{"max_pool2d", ", kernel: 2", {8, 3, 2, 1}, false, {3, 4, 3}},
                {"max_pool2d", ", kernel: 2, ceil_mode: true", {8, 3, 2, 2}, false, {3, 4, 3}},
-               {"max_pool2d", ", kernel: [3, 2], stride: 1, padding: 1", {8, 3, 4, 4}, false, {3, 4, 3}}},
+               {"max_pool2d", ", kernel: [3, 2], stride: 1, padding: 1", {8, 3, 4, 4}, false, {3, 4, 3}},
+               {"max_pool2d", ", kernel: 2, stride: 1, dilation: 2", {8, 3, 2, 1}, false, {3, 4, 3}}},
 };
 
 }  // namespace trainctl

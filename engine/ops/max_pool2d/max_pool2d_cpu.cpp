@@ -28,7 +28,7 @@ class MaxPool {
       : pool_(pool),
         channels_(pool.channels()),
         windows_(pool.y.size[1]),
-        columns_((windows_ - 1) * pool.window.stride[1] + pool.window.kernel[1]),
+        columns_((windows_ - 1) * pool.window.stride[1] + pool.window.reach(1)),
         inside_(std::min(pool.x.size[1], columns_ - pool.window.before[1])) {}
 
  protected:
@@ -40,12 +40,14 @@ class MaxPool {
   bool as_one_run() const { return channels_ < kVector; }
   int64_t step() const { return pool_.window.stride[1] * channels_; }
   int64_t spacing() const { return as_one_run() ? step() : channels_; }
+  int64_t dilation() const { return pool_.window.dilation[0]; }  ///< of rows
   int64_t in_runs() const { return (windows_ - 1) * spacing() + channels_; }
 
-  /// Calls f(place in the runs, place among the columns) for the windows' columns `s`.
+  /// Calls f(place in the runs, place among the columns) for the windows' s-th columns.
   template <class F>
   void each_at_column(int64_t s, F f) const {
-    const int64_t runs = as_one_run() ? 1 : windows_, run = as_one_run() ? in_runs() : channels_, first = s * channels_;
+    const int64_t runs = as_one_run() ? 1 : windows_, run = as_one_run() ? in_runs() : channels_,
+                  first = s * pool_.window.dilation[1] * channels_;
     for (int64_t q = 0; q < runs; ++q) {
       const int64_t to = q * channels_, from = first + q * step();
       for (int64_t i = 0; i < run; ++i) f(to + i, from + i);
@@ -86,7 +88,7 @@ class Forward : public MaxPool {
   void over_rows(const float* x, Pool::Span rows, float* columns) const {
     const int64_t n = num_inside();
     std::copy_n(x + pool_.at(rows.first, 0), n, columns);
-    for (int64_t r = rows.first + 1; r < rows.end; ++r) {
+    for (int64_t r = rows.first + dilation(); r < rows.end; r += dilation()) {
       const float* row = x + pool_.at(r, 0);
       for (int64_t i = 0; i < n; ++i) columns[i] = is_larger(row[i], columns[i]) ? row[i] : columns[i];
     }
@@ -123,7 +125,8 @@ class Backward : public MaxPool {
         dx_(call.out[0].as<float>()) {
     const auto& [rows, columns] = pool_.window.kernel;
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t s = 0; s < columns; ++s) offsets_.push_back(pool_.at(r, s));
+      for (int64_t s = 0; s < columns; ++s)
+        offsets_.push_back(pool_.at(r * dilation(), s * pool_.window.dilation[1]));
     scratch_->reserve(pool_.parts() * of_part());
   }
 
@@ -162,9 +165,9 @@ class Backward : public MaxPool {
     int32_t* const pixels = to.pixels + first_inside();
     std::copy_n(x + pool_.at(rows.first, 0), n, best);
     std::fill_n(pixels, n, 0);
-    for (int64_t r = rows.first + 1; r < rows.end; ++r) {
+    for (int64_t r = rows.first + dilation(); r < rows.end; r += dilation()) {
       const float* row = x + pool_.at(r, 0);
-      const auto pixel = static_cast<int32_t>((r - rows.first) * pool_.window.kernel[1]);
+      const auto pixel = static_cast<int32_t>((r - rows.first) / dilation() * pool_.window.kernel[1]);
       for (int64_t i = 0; i < n; ++i) {
         const bool larger = is_larger(row[i], best[i]);
         best[i] = larger ? row[i] : best[i];

@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kPoolThreads) largest_kernel(PoolShape s, Plac
   float best[V];
 #pragma unroll
   for (float& b : best) b = -INFINITY;
-  for (int32_t r = rows.first; r < rows.end; ++r) {
-    for (int32_t c = columns.first; c < columns.end; ++c) {
+  for (int32_t r = rows.first; r < rows.end; r += s.rows.dilation) {
+    for (int32_t c = columns.first; c < columns.end; c += s.columns.dilation) {
       float v[V];
       load(x, s.at(at.piece, r, c, at.channel) * V, v);
 #pragma unroll
@@ -81,9 +81,10 @@ __global__ void __launch_bounds__(kPoolThreads)
   Marks<Which, V> first;
 #pragma unroll
   for (int e = 0; e < V; ++e) best[e] = 0, first.of[e] = kNone<Which>;
-  for (int32_t r = rows.first; r < rows.end; ++r) {
-    for (int32_t c = columns.first; c < columns.end; ++c) {
-      const auto here = static_cast<Which>((r - row0) * s.columns.kernel + (c - column0));
+  for (int32_t r = rows.first; r < rows.end; r += s.rows.dilation) {
+    for (int32_t c = columns.first; c < columns.end; c += s.columns.dilation) {
+      const auto here =
+          static_cast<Which>(s.rows.number_at(r - row0) * s.columns.kernel + s.columns.number_at(c - column0));
       float v[V];
       load(x, s.at(at.piece, r, c, at.channel) * V, v);
 #pragma unroll
@@ -108,11 +109,14 @@ __global__ void __launch_bounds__(kPoolThreads)
   const auto rows = s.rows.windows_of(at.row), columns = s.columns.windows_of(at.column);
   float sums[V] = {};
   for (int32_t p = rows.first; p < rows.end; ++p) {
+    const int32_t row = s.rows.number_at(at.row + s.rows.before - p * s.rows.stride);
+    if (row < 0) continue;
     for (int32_t q = columns.first; q < columns.end; ++q) {
+      const int32_t column = s.columns.number_at(at.column + s.columns.before - q * s.columns.stride);
+      if (column < 0) continue;
       const int64_t window = s.window_at(at.piece, p, q, at.channel);
       const Marks<Which, V> first = marks[window];
-      const auto here = static_cast<Which>((at.row + s.rows.before - p * s.rows.stride) * s.columns.kernel + at.column +
-                                           s.columns.before - q * s.columns.stride);
+      const auto here = static_cast<Which>(row * s.columns.kernel + column);
       float v[V];
       load(dy, window * V, v);
 #pragma unroll

@@ -63,15 +63,17 @@ void count_row(const LoadPlaces& at, bool sigmoid, const float* logits, const in
   }
 }
 
-void balance_row(const BalanceTerm& term, const float* logits, const float* load, float* p, float* s, float* dlogits) {
+/// `scale`: of the gradients.
+void balance_row(const BalanceTerm& term, float scale, const float* logits, const float* load, float* p, float* s,
+                 float* dlogits) {
   const int64_t n = term.experts;
   const RouterRow row = probabilities_of(term.sigmoid, n, logits, p, s);
   const auto tokens = static_cast<float>(term.rows);
-  const float share = term.coefficient / tokens, pair = term.per_pair();
+  const float share = scale * term.coefficient / tokens, pair = term.per_pair();
   float mean = 0;
   if (load != nullptr)
     for (int64_t e = 0; e < n; ++e) mean += pair * load[e] * p[e];
-  const float square = 2 * term.z_loss / tokens * row.log_sum;
+  const float square = scale * 2 * term.z_loss / tokens * row.log_sum;
   for (int64_t e = 0; e < n; ++e) {
     float d = load == nullptr ? 0.0f : share * p[e] * (pair * load[e] - mean);
     if (term.sigmoid) d *= 1 - s[e];
@@ -153,13 +155,13 @@ CpuKernel prepare_balance_grad(const KernelCall& call) {
   auto buffers = std::make_shared<std::vector<float>>(static_cast<size_t>(2 * n * parts));
   cpu::start_workers(parts);
   return [=, logits = call.in[0].as<float>(), load = call.in.size() > 1 ? call.in[1].as<float>() : nullptr,
-          dlogits = call.out[0].as<float>()] {
+          dlogits = call.out[0].as<float>(), scalars = call.scalars] {
     cpu::run_parts(parts, [&](int part) {
       float* const p = buffers->data() + 2 * n * part;
       for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) {
         const float* of_row = load;
         if (load != nullptr && term.by_sequence) of_row += r / of_sequence * n;
-        balance_row(term, logits + r * n, of_row, p, p + n, dlogits + r * n);
+        balance_row(term, scalars->loss_scale, logits + r * n, of_row, p, p + n, dlogits + r * n);
       }
     });
   };

@@ -145,10 +145,11 @@ __global__ void __launch_bounds__(kLoadThreads) balance_kernel(Ref<Mixed> weight
 }
 
 __global__ void __launch_bounds__(kBalanceWarps* kBalanceLanes)
-    balance_grad_kernel(BalanceTerm term, Ref<Mixed> logits, const float* load, Ref<Mixed> dlogits, int64_t rows,
-                        int64_t of_sequence) {
+    balance_grad_kernel(BalanceTerm term, const StepScalars* scalars, Ref<Mixed> logits, const float* load,
+                        Ref<Mixed> dlogits, int64_t rows, int64_t of_sequence) {
   wait_for_kernel_before();
   let_next_kernel_start();
+  const float scale = scalars->loss_scale;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kBalanceWarps + threadIdx.y;
   if (row >= rows) return;
   const int n = static_cast<int>(term.experts), lane = static_cast<int>(threadIdx.x);
@@ -160,10 +161,10 @@ __global__ void __launch_bounds__(kBalanceWarps* kBalanceLanes)
   if (own != nullptr)
     for (int e = lane; e < n; e += kBalanceLanes) mean += pair * own[e] * of_row.p(value(logits, row * n + e));
   mean = sum_of_lanes(mean);
-  const float square = 2 * term.z_loss / tokens * of_row.log_sum;
+  const float square = scale * 2 * term.z_loss / tokens * of_row.log_sum;
   for (int e = lane; e < n; e += kBalanceLanes) {
     const float logit = value(logits, row * n + e);
-    float d = own == nullptr ? 0.0f : term.coefficient / tokens * of_row.p(logit) * (pair * own[e] - mean);
+    float d = own == nullptr ? 0.0f : scale * term.coefficient / tokens * of_row.p(logit) * (pair * own[e] - mean);
     if (term.sigmoid) d *= 1 - of_row.score(logit);
     set(dlogits, row * n + e, d + square * expf(logit - of_row.log_sum));
   }
@@ -260,9 +261,9 @@ CudaKernel prepare_balance_grad(const CudaKernelCall& call) {
   const BalanceTerm term = BalanceTerm::of(call.attrs, n);
   return [=, logits = ref<Mixed>(call.in[0]), of_sequence = std::max<int64_t>(1, rows / call.in[0].shape[0]),
           load = static_cast<const float*>(call.in.size() > 1 ? call.in[1].as<float>() : nullptr),
-          dlogits = ref<Mixed>(call.out[0])](CudaStream stream) {
+          dlogits = ref<Mixed>(call.out[0]), scalars = call.scalars](CudaStream stream) {
     launch(balance_grad_kernel, rows_of_warps(rows), dim3(kBalanceLanes, kBalanceWarps), 0, stream,
-           "balance_losses_grad", term, logits, load, dlogits, rows, of_sequence);
+           "balance_losses_grad", term, scalars, logits, load, dlogits, rows, of_sequence);
   };
 }
 

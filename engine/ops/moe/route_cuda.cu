@@ -59,7 +59,7 @@ __device__ int largest_of_warp(const float* values, int n) {
   return at;
 }
 
-/// candidates[e] = s[e] (+ bias[e]), or -INFINITY outside of the best groups. `groups` has room for a number of each
+/// candidates[e] = s[e] (+ bias[e]), or -INFINITY outside of the best groups. `groups` is memory for one number per
 /// group.
 __device__ void find_candidates(const Routing& r, const float* s, const float* bias, float* candidates, float* groups) {
   const int lane = static_cast<int>(threadIdx.x), size = r.group_size();

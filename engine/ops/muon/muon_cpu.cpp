@@ -1,8 +1,8 @@
 // muon_rule.h over the matrices of a bucket, one after the other, in f32.
 #include <cmath>
 
-#include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/matmul/product_cpu.h"
@@ -70,7 +70,7 @@ CpuKernel prepare_muon_update(const KernelCall& call) {
   std::vector<MuonMatrix> matrices;
   for (const WholeParameter& p : whole_parameters(call))
     matrices.emplace_back(p, reinterpret_cast<float*>(call.out[2].data), call.threads);
-  return cpu::with_bf16_copy(
+  return cpu::with_half_copy(
       call, [g = call.in[0].as<const float>(), w = call.out[0].as<float>(), m = call.out[1].as<float>(),
              settings = MuonSettings::of(call.attrs), clip = cpu::clip_of(call), rate = cpu::LearningRate(call),
              matrices = std::move(matrices)]() mutable {

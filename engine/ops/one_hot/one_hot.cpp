@@ -1,9 +1,11 @@
-// y[.., c] = 1 where c = ids[..], else 0, for attr classes; bf16 with the attr bf16. Each rank writes its own classes.
+// y[.., c] = 1 where c = ids[..], else 0, for attr classes; a 16-bit float with the attr bf16 or f16. Each rank writes
+// its own classes.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
+#include "engine/ops/float_type.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
@@ -21,7 +23,7 @@ extern const OpDef one_hot_op = {
       if (in[0].dtype != DType::i32)
         shape_error(fmt::format("one_hot expects i32 ids, but got {} f32", to_string(in[0])));
       if (attrs.integer("classes") < 1) shape_error("one_hot: classes must be at least 1");
-      TensorInfo out{in[0].shape, attrs.flag("bf16") ? DType::bf16 : DType::f32};
+      TensorInfo out{in[0].shape, float_type_of(attrs)};
       out.shape.push_back(attrs.integer("classes"));
       return {out};
     },
@@ -50,7 +52,7 @@ extern const LayerDef one_hot_layer = {
     .emit =
         [](LayerContext& layer) {
           Attrs attrs{{"classes", layer.attrs.integer("classes")}};
-          if (layer.builder.parameter_type() == DType::bf16) attrs.set("bf16", true);
+          set_float_type(layer.builder.parameter_type(), attrs);
           return layer.emit("one_hot", attrs);
         },
 };

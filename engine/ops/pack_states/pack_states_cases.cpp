@@ -10,11 +10,63 @@
 namespace trainctl {
 namespace {
 
-/// bf16 to f32 changes no value.
-naive::Outputs unpack_states(const NaiveCall& call) { return {call.in[0]}; }
+/// bitsandbytes.functional.create_dynamic_map: of each decade the middles of equal parts, whose number doubles from
+/// decade to decade, and 0 and 1.
+std::vector<double> dynamic_map(bool is_signed) {
+  std::vector<double> values = {0, 1};
+  for (int decade = 0; decade < 7; ++decade) {
+    const int parts = (is_signed ? 1 : 2) << decade;
+    for (int part = 0; part < parts; ++part) {
+      const double middle = (0.1 + 0.9 * (part + 0.5) / parts) * std::pow(10.0, decade - 6);
+      values.push_back(middle);
+      if (is_signed) values.push_back(-middle);
+    }
+  }
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+/// Byte i of the words.
+size_t code_at(const Tensor64& words, size_t i) {
+  return static_cast<size_t>(static_cast<int64_t>(words.values[i / 4]) >> 8 * (i % 4) & 255);
+}
+
+/// bf16 to f32 changes no value. Else the inputs are words of four codes, and a scale for each block.
+naive::Outputs unpack_states(const NaiveCall& call) {
+  if (call.in.size() == 1) return {call.in[0]};
+  const std::vector<double> map = dynamic_map(!call.attrs.flag("squares"));
+  naive::Outputs out = call.before;
+  for (size_t i = 0; i < out[0].values.size(); ++i)
+    out[0].values[i] = map[code_at(call.in[0], i)] * call.in[1].values[i / 256];
+  return out;
+}
+
+/// The code of the nearest value for each element, and the largest magnitude of each block.
+naive::Outputs pack_codes(const NaiveCall& call) {
+  naive::Outputs out = call.before;
+  if (call.attrs.flag("skip_not_finite") && !std::isfinite(call.in[1].values[0])) return out;
+  const std::vector<double> map = dynamic_map(!call.attrs.flag("squares"));
+  const std::vector<double>& from = call.in[0].values;
+  for (double& word : out[0].values) word = 0;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const size_t block = i / 256, end = std::min(from.size(), (block + 1) * 256);
+    double most = 0;
+    for (size_t k = block * 256; k < end; ++k) most = std::max(most, std::abs(from[k]));
+    out[1].values[block] = most;
+    const double ratio = most > 0 ? from[i] / most : 0;
+    size_t code = 0;
+    for (size_t k = 1; k < map.size(); ++k)
+      if (std::abs(ratio - map[k]) < std::abs(ratio - map[code])) code = k;
+    out[0].values[i / 4] += static_cast<double>(code << 8 * (i % 4));
+  }
+  for (double& word : out[0].values)
+    if (word >= 0x1p31) word -= 0x1p32;  // i32 has a sign
+  return out;
+}
 
 /// The neighbor in bf16 that the random bits of (seed, parameter, state, step, element) choose.
 naive::Outputs pack_states(const NaiveCall& call) {
+  if (call.before.size() == 2) return pack_codes(call);
   const Ints parameter = call.attrs.int_lists("parameters").at(0);  // a matrix
   const int64_t cols = parameter[4], whole_cols = parameter[6];
   naive::Outputs out = call.before;
@@ -42,6 +94,24 @@ std::vector<KernelCase> pack_states_kernels() {
   const Attrs attrs{
       {"first", int64_t{0}}, {"state", int64_t{1}}, {"parameters", std::vector<Ints>{{0, 77, 2, 5, 7, 9, 11, 4, 3}}}};
   calls.push_back({"pack_states", {{.shape = {35}}}, {unwritten({35}, DType::bf16)}, attrs, 0, {.step = 6}});
+  using Fill = CaseOperand::Fill;
+  const Shape block = {512}, words = {128}, scales = {2};
+  for (const bool squares : {false, true}) {
+    const Attrs kind = squares ? Attrs{{"squares", true}} : Attrs{};
+    const CaseOperand codes{.shape = words, .fill = Fill::ids, .dtype = DType::i32, .number = 0x1p31};
+    calls.push_back(
+        {"unpack_states", {codes, {.shape = scales, .fill = Fill::positive}}, {unwritten(block)}, kind, 2e-6});
+    const CaseOperand state{.shape = block, .fill = squares ? Fill::positive : Fill::values};
+    for (const double norm : {4.0, HUGE_VAL}) {
+      Attrs all = kind;
+      all.set("skip_not_finite", true);
+      calls.push_back({"pack_states",
+                       {state, {.shape = {1}, .fill = Fill::number, .number = norm}},
+                       {codes, {.shape = scales, .fill = Fill::positive}},
+                       all,
+                       0});
+    }
+  }
   return calls;
 }
 

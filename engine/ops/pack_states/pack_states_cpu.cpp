@@ -16,7 +16,7 @@ CpuKernel prepare_unpack_states(const KernelCall& call) {
     return [=, in = call.in[0].as<const uint16_t>()] {
       for (int64_t i = 0; i < n; ++i) out[i] = from_bf16(in[i]);
     };
-  if (call.in.size() == 1)  // the executor has widened it (bf16_operands.h)
+  if (call.in.size() == 1)  // the executor has widened it (half_operands.h)
     return [=, in = call.in[0].as<const float>()] { std::copy_n(in, n, out); };
   return [=, codes = call.in[0].as<const uint8_t>(), scales = call.in[1].as<const float>(),
           values = StateCodes::of(!call.attrs.flag("squares"))] {

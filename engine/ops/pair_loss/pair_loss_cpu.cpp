@@ -36,7 +36,8 @@ CpuKernel prepare_pair_loss(const KernelCall& call) {
 template <class Loss>
 CpuKernel prepare_pair_loss_grad(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
-          scale = static_cast<float>(call.attrs.number("scale", 1.0)), f = Loss(call.attrs)] {
+          of_loss = static_cast<float>(call.attrs.number("scale", 1.0)), f = Loss(call.attrs), scalars = call.scalars] {
+    const float scale = of_loss * scalars->loss_scale;
     for (int64_t i = 0; i < n; ++i) dp[i] = scale * f.template slope<PairLossMaths>(p[i], l[i]);
   };
 }

@@ -11,14 +11,18 @@ template <class Loss>
 struct ScaledLoss {
   Loss f;
   float scale;
+  const StepScalars* scalars;
   bool skips;
   explicit ScaledLoss(const CudaKernelCall& call)
       : f(call.attrs),
         scale(static_cast<float>(call.attrs.number("scale", 1.0))),
+        scalars(call.scalars),
         skips(call.attrs.flag("nan_is_no_label")) {}
 
   __device__ float loss(float p, float l) const { return skips && l != l ? 0.0f : f.template loss<CudaMaths>(p, l); }
-  __device__ float grad(float p, float l) const { return scale * f.template slope<CudaMaths>(p, l); }
+  __device__ float grad(float p, float l) const {
+    return scale * scalars->loss_scale * f.template slope<CudaMaths>(p, l);
+  }
   __device__ float operator()(float p, float l) const { return grad(p, l); }
 };
 

@@ -120,8 +120,10 @@ void PluginCall::bind(PluginPass pass, Infos in, Infos out) {
 void PluginCall::run(PluginFunction what, const std::function<int(trainctl_call*)>& function) {
   error_[0] = '\0';
   std::string thrown;
+  const std::string placed = place_.empty() ? "" : fmt::format("{} ({})", op_.running(what), place_);
+  const char* const name = place_.empty() ? op_.running(what) : placed.c_str();
   try {
-    const RunningPlugin running(op_.running(what));
+    const RunningPlugin running(name);
     if (function(&call_) == 0) return;
   } catch (const std::exception& error) {
     thrown = std::string("it threw: ") + error.what();
@@ -130,7 +132,7 @@ void PluginCall::run(PluginFunction what, const std::function<int(trainctl_call*
   }
   error_.back() = '\0';
   const std::string message = !thrown.empty() ? thrown : error_[0] != '\0' ? error_.data() : "it returned an error";
-  throw PluginFailure(fmt::format("{}: {}", op_.running(what), message));
+  throw PluginFailure(fmt::format("{}: {}", name, message));
 }
 
 }  // namespace trainctl

@@ -45,6 +45,8 @@ class PluginCall {
   void bind(PluginPass pass, Infos in, Infos out);
 
   trainctl_call& call() { return call_; }
+  /// Completes the name of the function in errors: "rank 1 of 2, cut along n".
+  void set_place(std::string place) { place_ = std::move(place); }
   /// Calls `function`, which returns 0 or fails, as trainctl_plugin.h says. Throws PluginFailure.
   void run(PluginFunction what, const std::function<int(trainctl_call*)>& function);
 
@@ -56,6 +58,7 @@ class PluginCall {
   std::vector<std::string> texts_;
   std::vector<trainctl_value> values_;
   std::vector<trainctl_tensor> inputs_, outputs_, output_grads_, input_grads_;
+  std::string place_;
   std::array<char, 512> error_{};
   trainctl_call call_{};
 };

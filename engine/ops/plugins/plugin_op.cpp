@@ -8,11 +8,11 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/added_ops.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/plugins/plugin_call.h"
 #include "engine/ops/plugins/plugin_rule.h"
+#include "engine/ops/registered_ops.h"
 
 namespace trainctl {
 namespace {
@@ -23,7 +23,10 @@ constexpr const char* kInputGrads = "gradient.of_inputs";
 constexpr const char* kGradShapes = "gradient.shapes";
 constexpr const char* kGradIsBf16 = "gradient.is_bf16";
 
+constexpr size_t kKeyDigits = 16;  // of the digest
+
 struct PluginOps {
+  std::vector<const PluginOp*> in_order;
   std::map<std::string, std::unique_ptr<PluginOp>, std::less<>> by_key;
   std::map<std::string, const PluginOp*, std::less<>> by_kernel;
 };
@@ -69,14 +72,15 @@ void expect_types(const PluginOp& op, Infos in) {
   for (size_t i = 0; i < in.size(); ++i) {
     const std::string what = plugin_operand(op, i);
     if (in[i].shape.size() > TRAINCTL_MAX_DIMS)
-      shape_error(fmt::format("{}: {} has {} dims; plugins support {}", op.name, what, in[i].shape.size(),
-                              TRAINCTL_MAX_DIMS));
-    const bool wants_indices =
-        i < static_cast<size_t>(op.c.num_inputs) && op.c.inputs[i].kind == TRAINCTL_INDICES;
+      shape_error(
+          fmt::format("{}: {} has {} dims; plugins support {}", op.name, what, in[i].shape.size(), TRAINCTL_MAX_DIMS));
+    const bool wants_indices = i < static_cast<size_t>(op.c.num_inputs) && op.c.inputs[i].kind == TRAINCTL_INDICES;
     if ((in[i].dtype == DType::i32) != wants_indices)
       shape_error(fmt::format("{}: {} must be {}, but got {} {}", op.name, what,
                               wants_indices ? "indices, i32" : "floating-point numbers", to_string(in[i].shape),
                               to_string(in[i].dtype)));
+    if (in[i].dtype == DType::f16)
+      shape_error(fmt::format("{}: plugins do not support fp16; set precision: bf16, or fp32", op.name));
     if (in[i].dtype == DType::bf16 && !op.supports_bf16())
       shape_error(fmt::format("{}: plugin {} does not support bf16; set precision: fp32", op.name, op.file));
   }
@@ -205,12 +209,18 @@ Field field_of(const trainctl_attribute& attribute) {
     default:
       field = text(attribute.name, attribute.doc);
       value = std::string(fallback.text == nullptr ? "" : fallback.text);
-      if (attribute.choices != nullptr) field = std::move(field).one_of(words_between_bars(attribute.choices));
+      if (attribute.choices == nullptr) break;
+      field.kind = FieldKind::choice;
+      field.choices = words_between_bars(attribute.choices);
   }
-  if (attribute.has_range != 0) field = std::move(field).at_least(attribute.least).at_most(attribute.most);
-  if (attribute.required == 0) return std::move(field).defaults(std::move(value));
+  if (attribute.has_range != 0) {
+    field.min = attribute.least;
+    field.max = attribute.most;
+  }
+  field.is_required = attribute.required != 0;
   field.fallback.reset();
-  return std::move(field).required();
+  if (!field.is_required) field.fallback = std::move(value);
+  return field;
 }
 
 Init init_of(const trainctl_parameter& parameter) {
@@ -265,7 +275,7 @@ PluginOp::PluginOp(const std::string& of_file, const std::string& digest, const 
     : file(of_file),
       name(table.name),
       gradient_name(name + "_grad"),
-      key(fmt::format("{}@{}", name, digest.substr(0, 16))),
+      key(fmt::format("{}@{}", name, digest.substr(0, kKeyDigits))),
       c(table),
       op{.name = name.c_str(),
          .infer = infer_forward,
@@ -279,7 +289,8 @@ PluginOp::PluginOp(const std::string& of_file, const std::string& digest, const 
                .infer = infer_backward,
                .rule = nullptr,
                .kernel = {.name = gradient_name.c_str(),
-                          .accumulates = (table.flags & TRAINCTL_ADDS_GRADIENTS) != 0 ? (1U << TRAINCTL_MAX_OPERANDS) - 1 : 0U,
+                          .accumulates =
+                              (table.flags & TRAINCTL_ADDS_GRADIENTS) != 0 ? (1U << TRAINCTL_MAX_OPERANDS) - 1 : 0U,
                           .cost = table.cost != nullptr ? cost_of<PluginPass::backward> : nullptr,
                           .example = no_example}},
       layer{.name = name.c_str(), .doc = table.doc} {
@@ -313,13 +324,21 @@ void add_plugin_op(const std::string& file, const std::string& digest, const tra
   auto added = std::make_unique<PluginOp>(file, digest, table);
   const PluginOp& op = *added;
   plugin_ops().by_key.emplace(op.key, std::move(added));
+  plugin_ops().in_order.push_back(&op);
   plugin_ops().by_kernel.emplace(op.name, &op);
-  add_op(op.op);
+  register_op(op.op);
   if (op.has_gradient()) {
     plugin_ops().by_kernel.emplace(op.gradient_name, &op);
-    add_op(op.gradient);
+    register_op(op.gradient);
   }
-  add_layer(op.layer);
+  register_layer(op.layer);
+}
+
+std::vector<const PluginOp*> ops_of_plugin(const std::string& digest) {
+  std::vector<const PluginOp*> found;
+  for (const PluginOp* op : plugin_ops().in_order)
+    if (op->key.ends_with("@" + digest.substr(0, kKeyDigits))) found.push_back(op);
+  return found;
 }
 
 BackwardOperands backward_operands(const Attrs& attrs) { return {attrs.ints(kOutputGrads), attrs.ints(kInputGrads)}; }

@@ -5,6 +5,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_def.h"
@@ -50,6 +51,9 @@ struct PluginOp {
 const PluginOp& plugin_op(const Attrs& attrs);
 /// By the name of its kernel, or of that of its gradient. Null: it is none of a plugin.
 const PluginOp* find_plugin_kernel(std::string_view kernel);
+
+/// The ops of a loaded plugin, in its order.
+std::vector<const PluginOp*> ops_of_plugin(const std::string& digest);
 
 /// Adds the op, whose table has been checked, to the program's ops and layers.
 void add_plugin_op(const std::string& file, const std::string& digest, const trainctl_op& op);

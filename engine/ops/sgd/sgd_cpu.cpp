@@ -1,7 +1,7 @@
 // Same as torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g;
 // w -= lr * (nesterov ? g + momentum * buf : buf). buf starts as 0, so the first step's buf is g.
-#include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
 #include "engine/ops/kernel.h"
 
@@ -43,7 +43,7 @@ CpuKernel update_of(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_sgd_update(const KernelCall& call) { return cpu::with_bf16_copy(call, update_of(call)); }
+CpuKernel prepare_sgd_update(const KernelCall& call) { return cpu::with_half_copy(call, update_of(call)); }
 
 }  // namespace
 

@@ -53,7 +53,8 @@ CpuKernel prepare_soft_cross_entropy(const KernelCall& call) {
 }
 
 CpuKernel prepare_soft_cross_entropy_grad(const KernelCall& call) {
-  return [of = SoftLoss(call), dlogits = call.out[0].as<float>()] {
+  return [of = SoftLoss(call), dlogits = call.out[0].as<float>(), scalars = call.scalars] {
+    const double scale = of.scale * double{scalars->loss_scale};
     for (int64_t r = 0; r < of.rows; ++r) {
       const float* x = of.row(r);
       float* dx = dlogits + r * of.classes;  // may be the row of logits
@@ -66,7 +67,7 @@ CpuKernel prepare_soft_cross_entropy_grad(const KernelCall& call) {
       const double sum = cpu::sum(of.classes, [dx](int64_t c) { return double{dx[c]}; });
       const double share = of.sum_of_targets(r) / sum;
       for (int64_t c = 0; c < of.classes; ++c)
-        dx[c] = static_cast<float>(of.scale * (double{dx[c]} * share - of.target(r, c)));
+        dx[c] = static_cast<float>(scale * (double{dx[c]} * share - of.target(r, c)));
     }
   };
 }

@@ -26,9 +26,10 @@ __device__ inline float largest_of_group(float v, int group) {
 template <class T, bool kLoss, bool kGrad>
 __global__ void __launch_bounds__(kSoftThreads)
     soft_loss_kernel(Ref<T> x, const float* labels, int64_t rows, int classes, int group, SoftTargets targets,
-                     SumOutput loss, Parts parts, Ref<T> dx, float scale) {
+                     SumOutput loss, Parts parts, Ref<T> dx, float scale, const StepScalars* scalars) {
   wait_for_kernel_before();
   let_next_kernel_start();
+  if constexpr (kGrad) scale *= scalars->loss_scale;
   const int lane = static_cast<int>(threadIdx.x) % group, groups = kSoftThreads / group;
   double total = 0;
   // All threads of a warp make the same number of turns: they exchange sums.
@@ -96,9 +97,10 @@ CudaKernel prepare_soft_loss(const CudaKernelCall& call, const char* name) {
     const int64_t wanted = std::min<int64_t>(at_once, ceil_div(rows * group, kSoftThreads));
     const Split split(call, kLoss ? wanted : 1, 1, 1);
     const auto blocks = static_cast<unsigned>(kLoss ? split.splits : wanted);
-    return CudaKernel([=, x = ref<T>(logits), shares = labels.as<float>(), dx = ref<T>(dlogits)](CudaStream stream) {
+    return CudaKernel([=, x = ref<T>(logits), shares = labels.as<float>(), dx = ref<T>(dlogits),
+                       scalars = call.scalars](CudaStream stream) {
       launch(kernel, blocks, kSoftThreads, 0, stream, name, x, shares, rows, static_cast<int>(classes), group, targets,
-             loss, split.parts(1), dx, static_cast<float>(scale));
+             loss, split.parts(1), dx, static_cast<float>(scale), scalars);
     });
   });
 }

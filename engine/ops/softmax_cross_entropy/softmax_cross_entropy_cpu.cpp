@@ -31,6 +31,7 @@ struct Mean {
   explicit Mean(const KernelCall& call)
       : targets(Targets::of(call.attrs)), of_all(call.attrs.number("scale", 1.0)), scalars(call.scalars) {}
   double scale() const { return of_all * double{targets.weight(scalars)}; }
+  double scale_of_grad() const { return scale() * double{scalars->loss_scale}; }
 };
 
 struct LogitRows {
@@ -90,7 +91,7 @@ CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
 CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
   return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           dlogits = call.out[0].as<float>(), mean = Mean(call)] {
-    const double scale = mean.scale();
+    const double scale = mean.scale_of_grad();
     for (int64_t r = 0; r < rows.count; ++r) {
       write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets, dlogits + r * rows.classes);
     }
@@ -101,13 +102,13 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
   return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, dlogits = call.out[1].as<float>(),
           mean = Mean(call)] {
-    const double scale = mean.scale();
+    const double scale = mean.scale_of_grad();
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
       total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets,
                           dlogits + r * rows.classes);
     }
-    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+    *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
   };
 }
 
@@ -175,7 +176,7 @@ CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
 CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
   return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           offset = call.in[0].offset.back(), stats = call.in[2], dlogits = call.out[0].as<float>(), mean = Mean(call)] {
-    const double scale = mean.scale(), of_smoothing = scale * mean.targets.smoothing;
+    const double scale = mean.scale_of_grad(), of_smoothing = scale * mean.targets.smoothing;
     const double of_each = of_smoothing / static_cast<double>(rows.classes * stats.shape[0]);
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = logits + r * rows.classes;

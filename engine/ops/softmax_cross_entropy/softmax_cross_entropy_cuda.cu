@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
   const bool wants_loss = !kGrad || loss.out.p != nullptr;
   const float weight = kPlain ? 1.0f : targets.weight(scalars);
   if constexpr (!kPlain) scale *= weight;
+  if constexpr (kGrad) scale *= scalars->loss_scale;
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters, kGrad ? 1 : 0> x(logits, rows, group);
   double total = 0;
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   let_next_kernel_start();
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters> x(logits, rows, group);
-  scale *= targets.weight(scalars);
+  scale *= targets.weight(scalars) * scalars->loss_scale;
   const float of_smoothing = scale * targets.smoothing, of_each = of_smoothing * stats.share_of_class;
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     x.start(part);

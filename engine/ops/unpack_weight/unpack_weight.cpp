@@ -1,10 +1,11 @@
 // A frozen weight as kernels read it, from its stored form (graph/packing.h): words [.., n] i32, or [.., n] bf16, ->
-// [.., columns], f32, or bf16 with the attr bf16. A row is cut between blocks.
+// [.., columns], f32, or a 16-bit float with the attr bf16 or f16. A row is cut between blocks.
 #include <fmt/format.h>
 
 #include "engine/graph/packing.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
+#include "engine/ops/float_type.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -23,7 +24,7 @@ extern const OpDef unpack_weight_op = {
       if (has_blocks(packing) && in[0].shape.back() % words_per_block(packing) != 0)
         shape_error(fmt::format("unpack_weight: rows of {} consist of blocks of {} words, but the input is {}",
                                 to_string(packing), words_per_block(packing), to_string(in[0])));
-      return {{unpacked_shape(in[0].shape, packing), attrs.flag("bf16") ? DType::bf16 : DType::f32}};
+      return {{unpacked_shape(in[0].shape, packing), float_type_of(attrs)}};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const std::string rows = letters(in[0].shape.size() - 1, "bwe");

@@ -37,40 +37,40 @@ Block cut_further(const Block& block, int64_t index, int64_t ways) {
   return {block.index * ways + index, block.ways * ways};
 }
 
-/// Returns the part that a rank holds of a view of a tensor.
-LocalShard through_view(const LocalShard& part, const Tensor& from, const Tensor& to) {
+/// Returns the shard that a rank holds of a view of a tensor.
+LocalShard through_view(const LocalShard& shard, const Tensor& from, const Tensor& to) {
   LocalShard view = whole_shard(to.shape.size());
-  view.term = part.term;
+  view.term = shard.term;
   const std::vector<int> leads = dims_through_view(from, to);
-  for (size_t d = 0; part.traced && d < leads.size(); ++d) {
-    if (part.dims[d].ways == 1) continue;
+  for (size_t d = 0; shard.traced && d < leads.size(); ++d) {
+    if (shard.dims[d].ways == 1) continue;
     if (leads[d] < 0) return kUntraced;
     Block& block = view.dims[static_cast<size_t>(leads[d])];
-    block = cut_further(block, part.dims[d].index, part.dims[d].ways);
+    block = cut_further(block, shard.dims[d].index, shard.dims[d].ways);
   }
-  return part.traced ? view : kUntraced;
+  return shard.traced ? view : kUntraced;
 }
 
-/// Infers the part of its output that a rank's node makes from the parts that the rank holds.
-class PartOfNode {
+/// Infers the shard of its output that a rank's node makes from the shards that the rank holds.
+class NodeShard {
  public:
-  PartOfNode(const Graph& graph, const Node& node)
+  NodeShard(const Graph& graph, const Node& node)
       : factors_(graph.layers[node.layer].factors), node_(node), op_(get_op(node.op)), blocks_(factors_.size()) {}
 
-  void read(const LocalShard& part, const TensorRule& rule) {
-    if (!part.traced) traced_ = false;
+  void read(const LocalShard& shard, const TensorRule& rule) {
+    if (!shard.traced) traced_ = false;
     if (!traced_) return;
-    if (part.term.ways > 1) read_term(part.term);
+    if (shard.term.ways > 1) read_term(shard.term);
     for (size_t d = 0; d < rule.size(); ++d)
-      if (part.dims[d].ways > 1) read_block(part.dims[d], major(rule[d]));
+      if (shard.dims[d].ways > 1) read_block(shard.dims[d], major(rule[d]));
   }
 
   LocalShard made(const TensorRule& rule) const {
-    LocalShard part = whole_shard(rule.size());
-    part.term = term_;
+    LocalShard shard = whole_shard(rule.size());
+    shard.term = term_;
     for (size_t f = 0; f < blocks_.size() && traced_; ++f)
-      if (blocks_[f].ways > 1 && !place(static_cast<int>(f), rule, part)) return kUntraced;
-    return traced_ ? part : kUntraced;
+      if (blocks_[f].ways > 1 && !place(static_cast<int>(f), rule, shard)) return kUntraced;
+    return traced_ ? shard : kUntraced;
   }
 
  private:
@@ -97,16 +97,16 @@ class PartOfNode {
   }
 
   /// A factor that the output does not have was summed over: this rank has the terms of its block.
-  bool place(int factor, const TensorRule& rule, LocalShard& part) const {
+  bool place(int factor, const TensorRule& rule, LocalShard& shard) const {
     const Block& block = blocks_[static_cast<size_t>(factor)];
     for (size_t d = 0; d < rule.size(); ++d) {
       if (major(rule[d]) == factor) {
-        part.dims[d] = block;
+        shard.dims[d] = block;
         return true;
       }
       if (std::find(rule[d].begin(), rule[d].end(), factor) != rule[d].end()) return false;
     }
-    part.term = {part.term.index * block.ways + block.index, part.term.ways * block.ways};
+    shard.term = {shard.term.index * block.ways + block.index, shard.term.ways * block.ways};
     return true;
   }
 
@@ -118,20 +118,21 @@ class PartOfNode {
   bool traced_ = true;
 };
 
-/// Infers the parts that the ranks of one group hold after a collective; `parts` are in the group's order.
-class PartsOfGroup {
+/// Infers the shards that the ranks of one group hold after a collective; `group_shards` are in the group's order.
+class GroupShards {
  public:
-  PartsOfGroup(const Node& node, std::vector<LocalShard> parts) : node_(node), parts_(std::move(parts)) {}
+  GroupShards(const Node& node, std::vector<LocalShard> group_shards)
+      : node_(node), members_(std::move(group_shards)) {}
 
   std::vector<LocalShard> after() const {
     const LayerCollective kind = *get_op(node_.op).collective;
     const size_t root = kind == LayerCollective::broadcast ? dim("root") : 0;
     const bool all_traced =
-        std::all_of(parts_.begin(), parts_.end(), [](const LocalShard& part) { return part.traced; });
-    const LocalShard whole = kind == LayerCollective::broadcast ? parts_[root]
+        std::all_of(members_.begin(), members_.end(), [](const LocalShard& shard) { return shard.traced; });
+    const LocalShard whole = kind == LayerCollective::broadcast ? members_[root]
                              : all_traced                       ? joined_by(kind)
                                                                 : kUntraced;
-    std::vector<LocalShard> made(parts_.size(), whole);
+    std::vector<LocalShard> made(members_.size(), whole);
     for (size_t i = 0; i < made.size() && whole.traced; ++i) {
       Block* block = nullptr;
       if (kind == LayerCollective::reduce_scatter) block = &made[i].dims[dim("dim")];
@@ -142,7 +143,7 @@ class PartsOfGroup {
   }
 
  private:
-  /// Returns the part that the group has together, before each member takes its block.
+  /// Returns the shard that the group has together, before each member takes its block.
   LocalShard joined_by(LayerCollective kind) const {
     switch (kind) {
       case LayerCollective::all_reduce:
@@ -159,16 +160,16 @@ class PartsOfGroup {
     return kUntraced;
   }
 
-  int64_t ways() const { return static_cast<int64_t>(parts_.size()); }
+  int64_t ways() const { return static_cast<int64_t>(members_.size()); }
   size_t dim(const char* attr) const { return static_cast<size_t>(node_.attrs.integer(attr, 0)); }
 
-  /// The sum of all terms is the tensor. Without terms each rank's part is still of the same place.
+  /// The sum of all terms is the tensor. Without terms each rank's shard is still of the same place.
   LocalShard summed() const {
-    LocalShard sum = parts_.front();
+    LocalShard sum = members_.front();
     std::vector<bool> seen(static_cast<size_t>(sum.term.ways), false);
-    for (const LocalShard& part : parts_) {
-      if (part.dims != sum.dims || part.term.ways != sum.term.ways) return kUntraced;
-      seen[static_cast<size_t>(part.term.index)] = true;
+    for (const LocalShard& shard : members_) {
+      if (shard.dims != sum.dims || shard.term.ways != sum.term.ways) return kUntraced;
+      seen[static_cast<size_t>(shard.term.index)] = true;
     }
     const bool all_terms = std::find(seen.begin(), seen.end(), false) == seen.end();
     if (sum.term.ways > 1 && !(all_terms && sum.term.ways == ways())) return kUntraced;
@@ -177,11 +178,11 @@ class PartsOfGroup {
   }
 
   LocalShard gathered(size_t d) const {
-    LocalShard all = parts_.front();
+    LocalShard all = members_.front();
     std::vector<Block> blocks;
-    for (const LocalShard& part : parts_) {
-      blocks.push_back(part.dims[d]);
-      LocalShard other = part;
+    for (const LocalShard& shard : members_) {
+      blocks.push_back(shard.dims[d]);
+      LocalShard other = shard;
       other.dims[d] = all.dims[d];
       if (other != all) return kUntraced;
     }
@@ -192,7 +193,7 @@ class PartsOfGroup {
   }
 
   const Node& node_;
-  const std::vector<LocalShard> parts_;
+  const std::vector<LocalShard> members_;
 };
 
 /// Numbers for values: equal for equal keys.
@@ -240,42 +241,43 @@ class Tracing {
     }
   }
 
-  /// Ranks that hold the same part of a parameter hold equal values: its gradients are summed over them.
+  /// Ranks that hold the same shard of a parameter hold equal values: its gradients are summed over them.
   void place(const VariablePlan& variable) {
     LocalShards& shards = shards_[variable.tensor];
     for (size_t r = 0; r < ranks(); ++r) {
       const auto rank = static_cast<int>(r);
-      LocalShard part;
+      LocalShard shard;
       std::vector<int> key;
       for (const Axes& axes : variable.layout.dims) {
-        part.dims.push_back({plan_.mesh.index(rank, axes), plan_.mesh.ways(axes)});
+        shard.dims.push_back({plan_.mesh.index(rank, axes), plan_.mesh.ways(axes)});
         key.push_back(plan_.mesh.index(rank, axes));
       }
-      shards.of_rank.push_back(std::move(part));
+      shards.of_rank.push_back(std::move(shard));
       shards.values.push_back(numbers_.of(key));
     }
   }
 
   void compute(NodeId id, const Node& node) {
     std::vector<std::vector<int>> keys(ranks(), std::vector<int>{static_cast<int>(id)});
-    std::vector<PartOfNode> parts(ranks(), PartOfNode(graph_, node));
+    std::vector<NodeShard> node_shards(ranks(), NodeShard(graph_, node));
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const LocalShards& input = shards_[node.inputs[i]];
       for (size_t r = 0; r < ranks(); ++r) {
         keys[r].push_back(input.values[r]);
-        parts[r].read(input.of_rank[r], node.rule.inputs[i]);
+        node_shards[r].read(input.of_rank[r], node.rule.inputs[i]);
       }
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       LocalShards& output = shards_[node.outputs[o]];
       for (size_t r = 0; r < ranks(); ++r) {
-        output.of_rank.push_back(get_op(node.op).is_view ? part_of_view(node, r) : parts[r].made(node.rule.outputs[o]));
+        output.of_rank.push_back(get_op(node.op).is_view ? shard_of_view(node, r)
+                                                         : node_shards[r].made(node.rule.outputs[o]));
         output.values.push_back(numbers_.of(keys[r]));
       }
     }
   }
 
-  LocalShard part_of_view(const Node& node, size_t rank) const {
+  LocalShard shard_of_view(const Node& node, size_t rank) const {
     const auto from = static_cast<size_t>(node.inputs[0]), to = static_cast<size_t>(node.outputs[0]);
     return through_view(shards_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
   }
@@ -286,13 +288,13 @@ class Tracing {
     const LayerCollective kind = *get_op(node.op).collective;
     const bool differs = kind == LayerCollective::reduce_scatter || kind == LayerCollective::all_to_all;
     for (const Ints& group : layer_groups(node, plan_.mesh)) {
-      std::vector<LocalShard> parts;
-      for (int64_t r : group) parts.push_back(input.of_rank[static_cast<size_t>(r)]);
-      parts = PartsOfGroup(node, std::move(parts)).after();
+      std::vector<LocalShard> group_shards;
+      for (int64_t r : group) group_shards.push_back(input.of_rank[static_cast<size_t>(r)]);
+      group_shards = GroupShards(node, std::move(group_shards)).after();
       const int together = numbers_.of(values_together(node, group));
       for (size_t i = 0; i < group.size(); ++i) {
         const int member = differs ? static_cast<int>(i) : 0;
-        output.of_rank[static_cast<size_t>(group[i])] = parts[i];
+        output.of_rank[static_cast<size_t>(group[i])] = group_shards[i];
         output.values[static_cast<size_t>(group[i])] = numbers_.of({static_cast<int>(id), together, member});
       }
     }

@@ -74,8 +74,8 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   std::vector<double> speeds;
   for (int stage = 0; stage < num_stages && !stage_speeds.empty(); ++stage)
     speeds.push_back(stage_speeds[static_cast<size_t>(stage % spec.parallel.stages)]);
-  const std::vector<int> parts = balanced_partition(costs, num_stages, speeds);
-  for (size_t i = 0; i < placed.size(); ++i) stages[placed[i]] = parts[i];
+  const std::vector<int> chosen = balanced_partition(costs, num_stages, speeds);
+  for (size_t i = 0; i < placed.size(); ++i) stages[placed[i]] = chosen[i];
   for (LayerId l = 0; l < static_cast<LayerId>(stages.size()); ++l) {
     if (facts[l].is_loss) stages[l] = latest(stages, producers[l]);
   }
@@ -163,22 +163,23 @@ std::vector<double> node_seconds(const Graph& graph, const CostModel& cost) {
   return seconds;
 }
 
-std::vector<int> balanced_partition(const std::vector<double>& costs, int parts, const std::vector<double>& speeds) {
+std::vector<int> balanced_partition(const std::vector<double>& costs, int num_stages,
+                                    const std::vector<double>& speeds) {
   const int n = static_cast<int>(costs.size());
-  check(parts >= 1 && parts <= n, "every part gets an item");
+  check(num_stages >= 1 && num_stages <= n, "every stage has an item");
   std::vector<double> sum(n + 1, 0);
   for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // worst[p][i]: the smallest possible largest time of the first i items in p parts; cut[p][i]: where the last of
-  // those parts begins.
-  std::vector worst(parts + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
-  std::vector cut(parts + 1, std::vector<int>(n + 1, 0));
+  // worst[p][i]: the smallest possible largest time of the first i items in p stages; cut[p][i]: where the last of
+  // those stages begins.
+  std::vector worst(num_stages + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
+  std::vector cut(num_stages + 1, std::vector<int>(n + 1, 0));
   worst[0][0] = 0;
-  for (int p = 1; p <= parts; ++p) {
+  for (int p = 1; p <= num_stages; ++p) {
     const double speed = speeds.empty() ? 1 : speeds[static_cast<size_t>(p - 1)];
     const auto last = [&](int begin, int end) { return (sum[end] - sum[begin]) / speed; };
-    for (int i = p; i <= n - (parts - p); ++i) {
-      // The earlier the last part begins, the more is in it and the less before it: best where the two cross. Of
-      // equals the shortest last part.
+    for (int i = p; i <= n - (num_stages - p); ++i) {
+      // The earlier the last stage begins, the more is in it and the less before it: best where the two cross. Of
+      // equals the shortest last stage.
       const std::vector<double>& before = worst[p - 1];
       int cross = p - 1;
       for (int end = i; cross < end;) {
@@ -197,12 +198,12 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int parts,
       }
     }
   }
-  std::vector<int> part_of(n, 0);
-  for (int p = parts, end = n; p > 0; --p) {
-    for (int i = cut[p][end]; i < end; ++i) part_of[i] = p - 1;
+  std::vector<int> stage_of(n, 0);
+  for (int p = num_stages, end = n; p > 0; --p) {
+    for (int i = cut[p][end]; i < end; ++i) stage_of[i] = p - 1;
     end = cut[p][end];
   }
-  return part_of;
+  return stage_of;
 }
 
 std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,

@@ -17,10 +17,10 @@ std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>
                                const CostModel& cost, const std::vector<double>& stage_speeds,
                                std::vector<Diagnostic>& errors);
 
-/// The contiguous partition of `costs` into `parts` non-empty ranges that minimizes the largest sum, divided by the
-/// speed of its part; of equal ones, the one whose boundaries come last. Empty `speeds`: all are 1. Returns the part of
-/// each item.
-std::vector<int> balanced_partition(const std::vector<double>& costs, int parts,
+/// The contiguous partition of `costs` into `num_stages` non-empty stages that minimizes the largest sum, divided by the
+/// speed of its stage; of equal ones, the one whose boundaries come last. Empty `speeds`: all are 1. Returns the stage
+/// of each item.
+std::vector<int> balanced_partition(const std::vector<double>& costs, int num_stages,
                                     const std::vector<double>& speeds = {});
 
 /// For each layer the layers whose outputs it reads, except itself, ascending.

@@ -32,8 +32,7 @@ GroupSpread spread_along(const Machine& machine, const Mesh& mesh, const Axes& a
 
 CostModel::CostModel(std::shared_ptr<const Machine> machine, Precision precision)
     : machine_(std::move(machine)),
-      products_(machine_->product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32,
-                                       precision == Precision::tf32)) {
+      products_(machine_->product_rate(compute_type(precision), precision == Precision::tf32)) {
   auto without_latency = std::make_shared<Machine>(*machine_);
   for (LinkLevel& link : without_latency->links) link.latency = {};
   without_latency_ = std::move(without_latency);

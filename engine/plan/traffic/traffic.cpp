@@ -55,14 +55,14 @@ int64_t statistics_bytes(const Graph& graph, const Node& node) {
   return bytes_of({get_op(node.op).inner_sum->shape(infos_of(graph, node), node.attrs)});
 }
 
-/// For each number of parts that an inner factor may be cut into.
+/// By the number of shards into which an inner factor may be cut.
 std::map<int, int64_t> block_bytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   const std::vector<TensorInfo> infos = infos_of(graph, node);
   const int64_t size = graph.layers[node.layer].factors[node.rule.inner[0]].size;
   std::map<int, int64_t> bytes;
-  for (int parts = 2; parts <= mesh.size(); ++parts) {
-    if (mesh.size() % parts != 0 || size % parts != 0) continue;
-    bytes[parts] = parts * bytes_of({get_op(node.op).inner_sum->block(infos, node.attrs, parts), infos[0].dtype});
+  for (int shards = 2; shards <= mesh.size(); ++shards) {
+    if (mesh.size() % shards != 0 || size % shards != 0) continue;
+    bytes[shards] = shards * bytes_of({get_op(node.op).inner_sum->block(infos, node.attrs, shards), infos[0].dtype});
   }
   return bytes;
 }
@@ -142,8 +142,8 @@ void Traffic::describe(int unit, std::string& out) const {
     put_numbers(out, work.inner);
     put_number(out, work.statistics_bytes);
     put_number(out, work.causal_rows);
-    for (const auto& [parts, bytes] : work.block_bytes) {
-      put_number(out, parts);
+    for (const auto& [shards, bytes] : work.block_bytes) {
+      put_number(out, shards);
       put_number(out, bytes);
     }
   }
@@ -331,10 +331,10 @@ double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
     const Axes& cut = axes_lists_[coded_[unit].codes[f]];
     axes.insert(axes.end(), cut.begin(), cut.end());
   }
-  const int parts = mesh_.ways(axes);
+  const int shards = mesh_.ways(axes);
   const bool exchanges = !work.block_bytes.empty();
-  if (parts == 1 || (work.statistics_bytes == 0 && !exchanges)) return 0;
-  int64_t bytes = exchanges ? work.block_bytes.at(parts) : work.statistics_bytes * parts;
+  if (shards == 1 || (work.statistics_bytes == 0 && !exchanges)) return 0;
+  int64_t bytes = exchanges ? work.block_bytes.at(shards) : work.statistics_bytes * shards;
   for (int f : work.factors) bytes /= contains_axis(work.inner, f) ? 1 : coded_[unit].ways[f];
   return cost_.collective_seconds(exchanges ? Collective::all_to_all : Collective::all_gather, bytes, mesh_, axes);
 }

@@ -15,7 +15,7 @@ struct Snapshot {
   uint32_t epoch = 0, step = 0;
   int32_t instruction = -1;
   uint32_t total_epochs = 0;
-  uint64_t total_steps = 0, finished_steps = 0;
+  uint64_t total_steps = 0, finished_steps = 0, skipped_steps = 0;
   float loss = 0;
   std::array<float, kMostMetrics> metrics{};
   float samples_per_second = 0;
@@ -35,6 +35,7 @@ std::string snapshot(const RankStatus& status, int rank) {
   shot.total_epochs = status.total_epochs;
   shot.total_steps = status.total_steps;
   shot.finished_steps = status.finished_steps;
+  shot.skipped_steps = status.skipped_steps;
   shot.loss = status.loss;
   for (size_t i = 0; i < shot.metrics.size(); ++i) shot.metrics[i] = status.metrics[i];
   shot.samples_per_second = status.samples_per_second;
@@ -52,6 +53,7 @@ void write(const Snapshot& shot, RankStatus& status) {
   status.total_epochs = shot.total_epochs;
   status.total_steps = shot.total_steps;
   status.finished_steps = shot.finished_steps;
+  status.skipped_steps = shot.skipped_steps;
   status.loss = shot.loss;
   for (size_t i = 0; i < shot.metrics.size(); ++i) status.metrics[i] = shot.metrics[i];
   status.samples_per_second = shot.samples_per_second;

@@ -3,24 +3,17 @@
 #include "engine/runtime/comm/combine.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstring>
+
+#include "engine/graph/bf16.h"
+#include "engine/graph/f16.h"
 
 namespace trainctl::comm {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // elements: partial sums between two passes stay in the first-level cache
 constexpr size_t kStreams = 8;    // the hardware prefetcher gives up on more streams than these
-
-struct Bf16 {
-  static float load(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-  static uint16_t store(float x) {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // a NaN stays a NaN
-    return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);                  // to nearest even
-  }
-};
 
 template <typename T>
 void sum_pass(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
@@ -65,19 +58,21 @@ void sum(std::span<const std::byte* const> from, std::span<std::byte* const> to,
   }
 }
 
-void sum_bf16(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
+/// Of 16-bit floats. Sums are of f32, rounded once.
+template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
+void sum_halves(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
   alignas(64) float totals[kBlock];
   alignas(64) uint16_t rounded[kBlock];
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t n = std::min(kBlock, count - begin);
     const auto source = [&](size_t k) { return reinterpret_cast<const uint16_t*>(from[k]) + begin; };
     const uint16_t* first = source(0);
-    for (int64_t i = 0; i < n; ++i) totals[i] = Bf16::load(first[i]);
+    for (int64_t i = 0; i < n; ++i) totals[i] = kLoad(first[i]);
     for (size_t k = 1; k < from.size(); ++k) {
       const uint16_t* x = source(k);
-      for (int64_t i = 0; i < n; ++i) totals[i] += Bf16::load(x[i]);
+      for (int64_t i = 0; i < n; ++i) totals[i] += kLoad(x[i]);
     }
-    for (int64_t i = 0; i < n; ++i) rounded[i] = Bf16::store(totals[i]);
+    for (int64_t i = 0; i < n; ++i) rounded[i] = kStore(totals[i]);
     for (std::byte* out : to) std::memcpy(out + begin * 2, rounded, static_cast<size_t>(n) * 2);
   }
 }
@@ -102,7 +97,9 @@ void combine(std::span<const std::byte* const> from, std::span<std::byte* const>
     case DType::i32:
       return sum<uint32_t>(from, to, count);
     case DType::bf16:
-      return sum_bf16(from, to, count);
+      return sum_halves<from_bf16, to_bf16>(from, to, count);
+    case DType::f16:
+      return sum_halves<from_f16, to_f16>(from, to, count);
   }
 }
 

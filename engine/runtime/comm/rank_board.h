@@ -32,6 +32,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint32_t> total_epochs{0};    ///< epochs of the job, the last one perhaps in part; 0: not known yet
   std::atomic<uint64_t> total_steps{0};     ///< steps of the job; 0: not known yet
   std::atomic<uint64_t> finished_steps{0};  ///< steps reported, with their loss
+  std::atomic<uint64_t> skipped_steps{0};   ///< steps of this run that changed neither weights nor optimizer states
   std::atomic<float> loss{0};               ///< loss of the last finished step
   std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< metrics of that step; see Program::metrics
   std::atomic<float> samples_per_second{0};

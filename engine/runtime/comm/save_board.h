@@ -30,6 +30,7 @@
 #include <thread>
 
 #include "engine/base/best_value.h"
+#include "engine/base/loss_scale_state.h"
 #include "engine/base/plateau_state.h"
 #include "engine/graph/graph.h"
 
@@ -48,6 +49,7 @@ class SaveBoard {
     std::array<double, kMostMetrics + 1> validation{};
     std::array<BestValue, kMostMetrics + 1> best{};  ///< best values so far of the same numbers
     PlateauState plateau;                            ///< after that validation
+    LossScaleState loss_scale;
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }

@@ -11,7 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/runtime/bound_operands.h"
-#include "engine/runtime/cpu/bf16_operands.h"
+#include "engine/runtime/cpu/half_operands.h"
 #include "engine/runtime/cpu/state_copier.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/initial_weights.h"
@@ -172,7 +172,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   bind_operands(instruction, program_, memory(), call);
   call.seed = options_.seed;
   call.threads = options_.threads;
-  bound.kernel = prepare_with_bf16_operands(*def, std::move(call));
+  bound.kernel = prepare_with_float_copies(*def, std::move(call));
 }
 
 void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {

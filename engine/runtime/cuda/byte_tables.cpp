@@ -24,7 +24,7 @@ ByteCopy ByteTables::copy_of(const Instruction& load, int64_t from, void* to) co
     if (table.tensor != load.op) continue;
     return {from,
             to,
-            part.dtype == DType::bf16,
+            part.dtype,
             num_elements(part.shape) / table.sample_elements(),
             table.pixels,
             table.channels,

@@ -24,6 +24,7 @@
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/cuda/require_kernels.h"
 #include "engine/runtime/cuda/state_copier.h"
 #include "engine/runtime/cuda/step_graphs.h"
 #include "engine/runtime/cuda/step_program.h"

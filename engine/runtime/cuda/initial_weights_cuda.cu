@@ -1,5 +1,9 @@
 // See the header. One thread computes one element: from its index in this rank's part follows its index in the whole
 // tensor, and from that its value.
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "engine/base/text.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/random.h"
@@ -46,7 +50,11 @@ template <class T>
 __global__ void fill(Init::Kind kind, float scale, uint64_t key, Part part, int64_t first, int64_t count, T* out) {
   const int64_t step = gridDim.x * int64_t{kWeightThreads};
   for (int64_t i = blockIdx.x * int64_t{kWeightThreads} + threadIdx.x; i < count; i += step) {
-    out[i] = from_f32<T>(value_at(kind, scale, key, static_cast<uint64_t>(part.in_whole(first + i))));
+    const float value = value_at(kind, scale, key, static_cast<uint64_t>(part.in_whole(first + i)));
+    if constexpr (std::is_same_v<T, __half>)
+      out[i] = __float2half_rn(value);
+    else
+      out[i] = from_f32<T>(value);
   }
 }
 
@@ -71,12 +79,16 @@ void enqueue_initial_weights(const Program& program, uint64_t seed, const RankMe
     const Part part = part_of(variable);
     const uint64_t key = stream_key(seed, stable_hash(variable.name));
     const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kWeightThreads), kMostWeightBlocks));
-    with_float_type(range.dtype, [&](auto zero) {
+    const auto write = [&](auto zero) {
       using T = decltype(zero);
       fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key,
                                                   part, range.first, range.count,
                                                   reinterpret_cast<T*>(memory.at(range.offset)));
-    });
+    };
+    if (range.dtype == DType::f16)
+      write(__half{});
+    else
+      with_float_type(range.dtype, write);
     cuda_check_launch("initial weights");
   }
 }

@@ -9,7 +9,7 @@
 #include "engine/base/text.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/cuda/capture.h"
-#include "engine/runtime/cuda/step_kernels.h"
+#include "engine/runtime/cuda/require_kernels.h"
 #include "engine/runtime/measure/sampling.h"
 
 namespace trainctl {

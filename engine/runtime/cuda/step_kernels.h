@@ -70,7 +70,7 @@ struct InputCopy {
 struct ByteCopy {
   int64_t from = 0;  ///< offset in a slot of the bytes
   void* to = nullptr;
-  bool to_bf16 = false;  ///< else f32
+  DType type = DType::f32;  ///< of the floats
   int64_t samples = 0;
   int64_t pixels = 0, channels = 0;
   bool from_planes = false, to_planes = false;
@@ -83,9 +83,6 @@ struct FirstCopies {
   InputCopy list[kMost];
   int count = 0;
 };
-
-/// Throws EnvError if this build has no kernels for the current device.
-void require_kernels_for_device();
 
 /// Also keeps what the previous step reports if staging.ahead > 0. `position` is null without a watchdog.
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,

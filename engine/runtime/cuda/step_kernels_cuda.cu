@@ -1,5 +1,6 @@
 // See step_kernels.h.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/runtime/byte_table.h"
@@ -101,6 +102,10 @@ template <>
 __device__ __nv_bfloat16 as<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
+template <>
+__device__ __half as<__half>(float value) {
+  return __float2half_rn(value);
+}
 
 /// One thread per pixel: its bytes share a sector, and neighboring threads write neighboring elements of each plane.
 template <class T>
@@ -124,8 +129,10 @@ __global__ void load_bytes(Staging staging, ByteCopy copy) {
   for (int64_t i = threadIdx.x; i < copy.channels * ByteTable::kValues; i += kThreads) values[i] = copy.values[i];
   __syncthreads();
   const auto* from = reinterpret_cast<const uint8_t*>(staging.base + slot_of(staging) * staging.stride + copy.from);
-  if (copy.to_bf16)
+  if (copy.type == DType::bf16)
     map_bytes<__nv_bfloat16>(from, copy, values);
+  else if (copy.type == DType::f16)
+    map_bytes<__half>(from, copy, values);
   else
     map_bytes<float>(from, copy, values);
 }
@@ -162,21 +169,6 @@ unsigned blocks_for(int64_t bytes) {
 }
 
 }  // namespace
-
-void require_kernels_for_device() {
-  cudaFuncAttributes attributes;
-  const cudaError_t status = cudaFuncGetAttributes(&attributes, begin_step);
-  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction)
-    return cuda_check(status, "cudaFuncGetAttributes");
-  int device = 0;
-  cudaDeviceProp properties;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  throw EnvError("this trainctl has no kernels for " + std::string(properties.name) + " (compute capability " +
-                 std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                 "): install a package of trainctl, which has kernels for every card from Ampere on, or build trainctl "
-                 "on a machine with such a card");
-}
 
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
                         const Reported& reported, CudaStream stream) {

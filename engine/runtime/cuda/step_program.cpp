@@ -6,7 +6,9 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/ops/small_step/kernel_group_cuda.h"
+#include "engine/runtime/cuda/f16_operands.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/workspace.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -133,7 +135,10 @@ CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
   const CudaKernelDef* def = find_cuda_kernel(instruction.op);
   check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
                             "' needs; a family of engine/ops defines none for GPUs");
-  return def->prepare(call_of(instruction));
+  const ScratchUse scratch = scratch_of(instruction);
+  if (scratch.copies == 0) return def->prepare(call_of(instruction));
+  return prepare_with_float_copies(*def, *kernel_of(instruction), call_of(instruction),
+                                   static_cast<std::byte*>(memory_.scratch) + scratch.kernel);
 }
 
 int32_t StepProgram::launched_by(size_t instruction) const {
@@ -145,7 +150,10 @@ int32_t StepProgram::launched_by(size_t instruction) const {
 bool StepProgram::bind_as_one(size_t first, size_t end) {
   const std::vector<Instruction>& code = program_.instructions;
   std::vector<GroupedKernel> group;
-  for (size_t i = first; i < end; ++i) group.push_back({kernel_of(code[i]), call_of(code[i])});
+  for (size_t i = first; i < end; ++i) {
+    if (scratch_of(code[i]).copies > 0) return false;
+    group.push_back({kernel_of(code[i]), call_of(code[i])});
+  }
   std::optional<CudaKernel> kernel = prepare_group(group);
   if (!kernel) return false;
   bound_[first].kernel = std::move(*kernel);

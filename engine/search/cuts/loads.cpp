@@ -92,10 +92,10 @@ void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
   }
 }
 
-/// Parts of layers in a row, the slowest as fast as possible to within a millionth: what balanced_partition gives, but
-/// for where equally fast parts end, in less time.
-std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
-  const size_t n = seconds.size(), most = static_cast<size_t>(parts);
+/// Stages of consecutive layers, the slowest as fast as possible to within a millionth: what balanced_partition gives,
+/// but for where equally fast stages end, in less time.
+std::vector<int> even_stages(const std::vector<double>& seconds, int stages) {
+  const size_t n = seconds.size(), most = static_cast<size_t>(stages);
   std::vector<double> before = {0};  // of the layers before each
   before.reserve(n + 1);
   for (double own : seconds) before.push_back(before.back() + own);
@@ -118,12 +118,12 @@ std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
     all += own;
     longest = std::max(longest, own);
   }
-  double low = std::max(longest, all / parts), high = all * (1 + 1e-9);
+  double low = std::max(longest, all / stages), high = all * (1 + 1e-9);
   for (int round = 0; round < 40 && high - low > 1e-6 * high; ++round) {
     const double middle = (low + high) / 2;
     fill(middle) ? high = middle : low = middle;
   }
-  check(fill(high), "all layers must fit into parts as long as their total time");
+  check(fill(high), "all layers must fit into stages as long as their total time");
   std::vector<int> part_of;
   for (size_t part = 0; part < most; ++part) part_of.resize(ends[part], static_cast<int>(part));
   return part_of;
@@ -163,7 +163,7 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
 
 WeightBytes weight_bytes(const JobSpec& job) {
   WeightBytes bytes;
-  if (job.precision == Precision::bf16) bytes = {.weight = 2, .master = 4};
+  if (is_half(compute_type(job.precision))) bytes = {.weight = 2, .master = 4};
   if (job.gradient_precision == Precision::bf16) bytes.gradient = 2;
   bytes.least_sharded = static_cast<double>(job.parallel.optimizer_shard.min_kb) * 1024;
   const OptimizerDef& optimizer = *find_optimizer(job.optimizer.type);
@@ -188,9 +188,9 @@ void StepSum::recompute(const std::vector<bool>& layers) {
 }
 
 const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
-  const int parts = choice.stages * choice.chunks;
+  const int stages = choice.stages * choice.chunks;
   const int gathers = choice.optimizer_shard.level < 3 ? 0 : choice.optimizer_shard.within_host ? 2 : 1;
-  const auto [known, fresh] = placed_.try_emplace({parts, gathers});
+  const auto [known, fresh] = placed_.try_emplace({stages, gathers});
   Placed& placed = known->second;
   if (!fresh) return placed;
   placed.seconds.reserve(loads_.size());
@@ -203,8 +203,8 @@ const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   // The loss stays with the last layer.
   const std::vector<double> layers(placed.seconds.begin(), placed.seconds.end() - 1);
   placed.part_of.assign(layers.size(), 0);
-  if (parts > 1 && static_cast<int>(layers.size()) >= parts) placed.part_of = even_parts(layers, parts);
-  placed.part_of.push_back(parts - 1);
+  if (stages > 1 && static_cast<int>(layers.size()) >= stages) placed.part_of = even_stages(layers, stages);
+  placed.part_of.push_back(stages - 1);
   return placed;
 }
 

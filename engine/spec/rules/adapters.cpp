@@ -48,8 +48,11 @@ void dora_starts_from_weights(RuleContext& r) {
   for (const LayerSpec& layer : r.job.network) {
     const bool trains_bias = layer.attrs.flag("bias", true) && !is_frozen(r.job, layer.name + ".bias");
     const bool is_adapted = !layer.inputs.empty() && !adapter_layers(r.job, layer).empty();
-    if (r.job.precision != Precision::bf16 || !trains_bias || !is_adapted) continue;
-    r.wrong("train.freeze", "with adapters.lora.dora and precision: bf16, " + layer.name + ".bias cannot be trained",
+    if ((r.job.precision != Precision::bf16 && r.job.precision != Precision::fp16) || !trains_bias || !is_adapted)
+      continue;
+    r.wrong("train.freeze",
+            "with adapters.lora.dora and precision: " + std::string(to_string(r.job.precision)) + ", " + layer.name +
+                ".bias cannot be trained",
             "add '" + layer.name + ".bias' to train.freeze, or set precision: fp32");
     break;
   }

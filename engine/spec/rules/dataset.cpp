@@ -33,6 +33,12 @@ void labels_suit_the_loss(RuleContext& r) {
     return;
   }
   const std::string wanted = loss.labels_are_classes ? "i32" : "f32";
+  if (r.job.dataset.noise_steps > 0) {
+    if (wanted == "i32")
+      r.wrong("loss", r.job.loss->type + " needs classes, but with dataset.noise_steps the label is the noise",
+              "use mse, which a diffusion model minimises");
+    return;
+  }
   if (r.job.dataset.has_class_texts() && wanted != "i32")
     r.wrong("loss", r.job.loss->type + " needs f32 labels, but dataset.label_field has classes",
             "use softmax_cross_entropy for classes");

@@ -33,11 +33,29 @@ void check_workers_with_tables(RuleContext& r) {
         "reduce launch.ranks");
 }
 
+void optimizer_fits_servers(RuleContext& r) {
+  if (!r.fine({"optimizer"})) return;
+  const OptimizerSpec& optimizer = r.job.optimizer;
+  const EntryType* type = find_type(optimizer_types(), optimizer.type);
+  if (type == nullptr) return;
+  const char* const other_mode = "use another parallel.mode, e.g. data_parallel";
+  if (optimizer.average || type->averages)
+    r.wrong(type->averages ? "optimizer.type" : "optimizer.average",
+            "parameter servers keep no averages of the weights", other_mode);
+  const bool clips = optimizer.clip_parameter_norm > 0;
+  if (clips || (!type->fits_servers && !type->averages))
+    r.wrong(clips ? "optimizer.clip_parameter_norm" : "optimizer.type",
+            (clips ? "clip_parameter_norm" : type->name) +
+                " needs whole parameters, which parameter_server does not keep on a rank",
+            other_mode);
+}
+
 }  // namespace
 
 void parameter_servers_suit_the_job(RuleContext& r) {
   if (!r.fine({"parallel.mode"}) || r.job.servers() == 0) return;
   const ParallelSpec& parallel = r.job.parallel;
+  optimizer_fits_servers(r);
   if (r.job.is_asynchronous()) check_asynchronous_workers(r);
   if (!r.job.is_asynchronous() && !parallel.tables.empty()) check_workers_with_tables(r);
   if (r.fine({"parallel.stages"}) && parallel.stages > 1)

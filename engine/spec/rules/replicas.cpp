@@ -31,6 +31,9 @@ void replicas_share_no_steps(RuleContext& r) {
               "set optimizer.type: adamw");
   unsupported(job.optimizer.state_type != StateType::fp32, "optimizer.state_type",
               "checkpoints keep the states of each replica in fp32", "remove it");
+  unsupported(job.precision == Precision::fp16, "precision",
+              "the replicas of fp16 would need a loss scale of their own, because each has its own gradients",
+              "set precision: bf16");
   unsupported(job.train.on_spike.has_value(), "train.on_spike", "each replica has its own gradients in every step",
               "remove it");
   unsupported(job.train.histograms > 0, "train.histograms", "each replica has its own weights until they synchronize",

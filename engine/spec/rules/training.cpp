@@ -58,10 +58,6 @@ void weight_averages_suit_the_mode(RuleContext& r) {
   if (type == nullptr) return;
   if (type->averages && r.job.optimizer.average)
     r.wrong("optimizer.average", type->name + " averages the weights itself", "remove it");
-  if (r.job.parallel.mode != ParallelMode::parameter_server) return;
-  if (r.job.optimizer.average || type->averages)
-    r.wrong(type->averages ? "optimizer.type" : "optimizer.average",
-            "parameter servers keep no averages of the weights", "use another parallel.mode, e.g. data_parallel");
 }
 
 /// Some optimizers, and clipping by parameter, need the whole parameter on the rank that updates it.
@@ -73,11 +69,10 @@ void whole_parameters_are_not_sharded(RuleContext& r) {
   const std::string field = clips ? "optimizer.clip_parameter_norm" : "optimizer.type";
   const std::string what = clips ? "clip_parameter_norm" : type->name;
   const ParallelSpec& parallel = r.job.parallel;
-  if (parallel.mode == ParallelMode::parameter_server || parallel.mode == ParallelMode::hybrid_parallel)
-    return r.wrong(
-        field,
-        what + " needs whole parameters, which " + std::string(to_string(parallel.mode)) + " does not keep on a rank",
-        "use another parallel.mode, e.g. data_parallel");
+  if (parallel.mode == ParallelMode::parameter_server) return;  // optimizer_fits_servers
+  if (parallel.mode == ParallelMode::hybrid_parallel)
+    return r.wrong(field, what + " needs whole parameters, which hybrid_parallel does not keep on a rank",
+                   "use another parallel.mode, e.g. data_parallel");
   if (!clips && type->sums_over_parameters) return;
   if (parallel.optimizer_shard.level > 2)
     r.wrong(field, what + " needs whole parameters, of which optimizer_shard.level 3 keeps parts",
@@ -93,15 +88,25 @@ void summed_losses_count_all_labels(RuleContext& r) {
 }
 
 void skipped_steps_suit_the_mode(RuleContext& r) {
-  if (!r.fine({"train.on_nan", "train.on_spike", "parallel.mode", "metrics"})) return;
-  const bool spikes = r.job.train.on_spike.has_value();
-  if (!spikes && r.job.train.on_nan != OnNan::skip) return;
-  const std::string field = spikes ? "train.on_spike" : "train.on_nan";
+  if (!r.fine({"train.on_nan", "train.on_spike", "precision", "parallel.mode", "metrics"})) return;
+  const bool spikes = r.job.train.on_spike.has_value(), scales = r.job.precision == Precision::fp16 && r.job.loss;
+  if (!spikes && !scales && r.job.train.on_nan != OnNan::skip) return;
+  const std::string field = spikes ? "train.on_spike" : scales ? "precision" : "train.on_nan";
   if (r.job.parallel.mode == ParallelMode::parameter_server)
-    r.wrong(field, "parameter servers cannot skip a step", spikes ? "remove it" : "set train.on_nan: stop or warn");
-  if (r.job.metrics.size() >= kMaxMetrics)
-    r.wrong(field, "skipped steps count in a metric of their own, and there are " + number(kMaxMetrics) + " already",
-            "remove a metric");
+    r.wrong(field,
+            scales && !spikes
+                ? "fp16 skips steps whose gradients are not finite, and parameter servers cannot skip a step"
+                : "parameter servers cannot skip a step",
+            spikes   ? "remove it"
+            : scales ? "set precision: fp32, or parallel.mode: data_parallel"
+                     : "set train.on_nan: stop or warn");
+  const size_t own = spikes && scales ? 2 : 1, others = r.job.metrics.size() + r.job.auxiliary_losses.size();
+  if (others + own > kMaxMetrics)
+    r.wrong(field,
+            std::string(own == 1 ? "skipped steps count in a metric of their own"
+                                 : "skipped steps and overflows count in metrics of their own") +
+                ", and there are " + std::to_string(others) + " of at most " + number(kMaxMetrics) + " already",
+            "remove a metric" + std::string(r.job.auxiliary_losses.empty() ? "" : " or an auxiliary loss"));
 }
 
 /// Errors that only a layer or optimizer type itself can detect: an invalid permutation, a field that needs another.

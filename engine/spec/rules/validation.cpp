@@ -64,7 +64,7 @@ void validation_data_suits_the_dataset(RuleContext& r) {
     return;
   }
   const std::string& type = r.job.dataset.type;
-  const bool has_files = type != "random" && type != "constant" && type != "clicks";
+  const bool has_files = type != "random" && type != "constant" && type != "clicks" && type != "shapes";
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
   if (!set.paths.empty() && !has_files)
     r.wrong("validation.dataset.path", "a " + type + " data set has no files", "set validation.dataset.samples");
@@ -77,7 +77,7 @@ void validation_data_suits_the_dataset(RuleContext& r) {
             "set validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}");
   if (set.samples > 0 && has_files)
     r.wrong("validation.dataset.samples",
-            "samples is only for the types random, constant and clicks, but dataset.type is " + type);
+            "samples is only for the types random, constant, clicks and shapes, but dataset.type is " + type);
 }
 
 /// Plans that text generation does not support are errors of plan_generation().
@@ -111,7 +111,8 @@ void validation_has_its_own_samples(RuleContext& r) {
               "name held-out files of the sources in validation.dataset.sources");
     return;
   }
-  const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
+  const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks" ||
+                       training.type == "shapes";
   if (!training.labels || is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
   r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
           training.has_file_splits() ? "validation: {dataset: {split: test}}"

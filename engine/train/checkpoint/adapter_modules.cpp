@@ -26,17 +26,17 @@ struct Place {
   int64_t row = 0, column = 0;
 };
 
-/// The place of one element of our weight in theirs.
+/// The place of one element of the job's weight in the tensors of PEFT's format ("theirs").
 Place place_of(const AxisOrder& order, const AxisOrder::Sizes& sizes, int64_t unit, int64_t feature) {
   const std::vector<AxisOrder::Block> blocks = order.blocks_of(sizes, {{unit, feature}, {1, 1}});
-  check(blocks.size() == 1, "an element is in one of theirs");
+  check(blocks.size() == 1, "an element is in one of their tensors");
   int64_t at = 0;
   for (size_t d = 0; d < blocks[0].shape.size(); ++d) at = at * blocks[0].shape[d] + blocks[0].box.offset[d];
   const int64_t columns = order.theirs_shape(sizes, blocks[0].part)[1];
   return {blocks[0].part, at / columns, at % columns};
 }
 
-/// Whether our units are columns of theirs.
+/// Whether the units of the job's weight are columns in PEFT's format.
 bool is_transposed(const AdaptedLayer& layer, const AxisOrder& order, const AxisOrder::Sizes& sizes) {
   const Place first = place_of(order, sizes, 0, 0);
   if (layer.features > 1) return place_of(order, sizes, 0, 1).row != first.row;

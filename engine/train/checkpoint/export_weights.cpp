@@ -13,7 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/moe/expert_load.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/runtime/stored_ranges.h"
@@ -162,7 +162,7 @@ class Exporter {
     if (dtype == DType::f32)
       std::memcpy(to, values.data(), values.size() * sizeof(float));
     else
-      for (size_t i = 0; i < values.size(); ++i) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+      floats_to_halves(dtype, values.data(), static_cast<int64_t>(values.size()), static_cast<uint16_t*>(to));
   }
 
   /// A tensor of the adapter of a weight; null if there is none.

@@ -37,6 +37,7 @@ std::optional<int64_t> first_with_exponent(std::span<const std::byte> values, Bi
 std::optional<int64_t> first_not_finite(std::span<const std::byte> values, DType type) {
   if (type == DType::f32) return first_with_exponent<uint32_t>(values, 0x7F800000u);
   if (type == DType::bf16) return first_with_exponent<uint16_t>(values, uint16_t{0x7F80});
+  if (type == DType::f16) return first_with_exponent<uint16_t>(values, uint16_t{0x7C00});
   return {};
 }
 

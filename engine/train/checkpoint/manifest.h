@@ -14,12 +14,13 @@
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
 //    "plateau": {"scale": 0.1, "best": 0.29, "validations": 9, "worse": 2, "cooldown": 0},
+//    "loss_scale": {"scale": 65536, "finite_steps": 12, "skipped": 3},
 //    "checksum": "…"}
 //
-// `lineage`, `weights_only`, `base`, `classes` and `plateau` are optional. `base` has the frozen weights that the
-// checkpoint leaves out. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before
-// that line. Fields that are not known are ignored; a higher `format` is an error. A metric that is not finite is a
-// string: "nan", "inf", "-inf".
+// `lineage`, `weights_only`, `base`, `classes`, `plateau` and `loss_scale` are optional. `base` has the frozen weights
+// that the checkpoint leaves out. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes
+// before that line. Fields that are not known are ignored; a higher `format` is an error. A metric that is not finite
+// is a string: "nan", "inf", "-inf".
 //
 // slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
 // state. The pieces of a tensor tile it: each element is in exactly one.
@@ -33,6 +34,7 @@
 #include <vector>
 
 #include "engine/base/best_value.h"
+#include "engine/base/loss_scale_state.h"
 #include "engine/base/plateau_state.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
@@ -94,6 +96,7 @@ struct Manifest {
   bool is_finite = true;                                ///< whether all losses of the run so far are finite
   std::vector<std::pair<std::string, double>> metrics;  ///< values of a validation after this step; may be empty
   std::optional<PlateauState> plateau;                  ///< for a learning rate that falls on a plateau
+  std::optional<LossScaleState> loss_scale;             ///< precision: fp16
   BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBeforeDigits = "\"checksum\": \"", kAfterDigits = "\"}\n";
 constexpr size_t kLastLineBytes = kBeforeDigits.size() + kDigestDigits + kAfterDigits.size();
-constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32};
 
 std::string last_line(std::string_view before) {
   return std::string(kBeforeDigits) + digest_of(before) + std::string(kAfterDigits);
@@ -77,7 +77,7 @@ class ManifestValue {
     const std::string name = text();
     for (const DType type : kTypes)
       if (to_string(stored_type(type)) == name) return type;
-    fail("expected F32, BF16 or I32, found '" + printable(shortened(name)) + "'");
+    fail("expected F32, BF16, F16 or I32, found '" + printable(shortened(name)) + "'");
   }
 
   bool flag() const {
@@ -219,6 +219,11 @@ Manifest read(const ManifestValue& root) {
     manifest.plateau = PlateauState{plateau["scale"].metric(), plateau["best"].metric(), plateau["validations"].count(),
                                     plateau["worse"].count(), plateau["cooldown"].count()};
   }
+  if (root.has("loss_scale")) {
+    const ManifestValue state = root["loss_scale"];
+    manifest.loss_scale =
+        LossScaleState{state["scale"].metric(), state["finite_steps"].count(), state["skipped"].count()};
+  }
   return manifest;
 }
 
@@ -294,6 +299,11 @@ std::string to_json(const Manifest& manifest) {
                                       {"worse", plateau->worse},
                                       {"cooldown", plateau->cooldown}}
                                      .dump();
+  if (const auto& state = manifest.loss_scale)
+    text += ",\n\"loss_scale\": " + Json{{"scale", json_of_number(state->scale)},
+                                         {"finite_steps", state->finite_steps},
+                                         {"skipped", state->skipped}}
+                                        .dump();
   text += ",\n";
   return text + last_line(text);
 }

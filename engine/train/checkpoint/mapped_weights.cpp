@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/moe/expert_load.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
@@ -294,7 +294,7 @@ void MappedWeights::read_rounded(const Source& source, const Box& box, float* to
 }
 
 void MappedWeights::read(std::string_view name, const Box& box, DType dtype, void* to) const {
-  check(dtype != DType::i32, "weights are f32 or bf16");
+  check(dtype != DType::i32, "weights are floats");
   const Source& source = source_of(name);
   const auto floats = [&](float* out) {
     return source.packing == Packing::none ? read_floats(source, box, out) : read_rounded(source, box, out);
@@ -302,8 +302,7 @@ void MappedWeights::read(std::string_view name, const Box& box, DType dtype, voi
   if (dtype == DType::f32) return floats(static_cast<float*>(to));
   std::vector<float> values(static_cast<size_t>(num_elements(box.shape)));
   floats(values.data());
-  auto* const rounded = static_cast<uint16_t*>(to);
-  for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
+  floats_to_halves(dtype, values.data(), static_cast<int64_t>(values.size()), static_cast<uint16_t*>(to));
 }
 
 namespace {

@@ -12,7 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/train/checkpoint/box_runs.h"
 #include "engine/train/files/safetensors.h"
 
@@ -45,19 +45,23 @@ constexpr size_t kMostOpenFiles = 256;
 void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, int64_t count) {
   if (from == to) {
     std::memcpy(out, values, static_cast<size_t>(count * byte_size(to)));
-  } else if (from == DType::f32) {
-    for (int64_t i = 0; i < count; ++i) {
-      float value;
+    return;
+  }
+  check(is_float(from) && is_float(to), "only floats are converted");
+  for (int64_t i = 0; i < count; ++i) {  // neither is aligned
+    float value = 0;
+    uint16_t bits = 0;
+    if (from == DType::f32) {
       std::memcpy(&value, values + i * 4, sizeof value);
-      const uint16_t bits = to_bf16(value);
-      std::memcpy(out + i * 2, &bits, sizeof bits);
-    }
-  } else {
-    for (int64_t i = 0; i < count; ++i) {
-      uint16_t bits;
+    } else {
       std::memcpy(&bits, values + i * 2, sizeof bits);
-      const float value = from_bf16(bits);
+      halves_to_floats(from, &bits, 1, &value);
+    }
+    if (to == DType::f32) {
       std::memcpy(out + i * 4, &value, sizeof value);
+    } else {
+      floats_to_halves(to, &value, 1, &bits);
+      std::memcpy(out + i * 2, &bits, sizeof bits);
     }
   }
 }

@@ -320,6 +320,7 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
   from.validation.run_step = from.step;
   from.validation.values = manifest.metrics;
   if (manifest.plateau) from.validation.plateau = *manifest.plateau;
+  if (manifest.loss_scale) from.loss_scale = *manifest.loss_scale;
   for (const std::string& metric : job.spec.reported_metrics()) {
     const auto known =
         std::find_if(manifest.best.begin(), manifest.best.end(), [&](const auto& b) { return b.first == metric; });

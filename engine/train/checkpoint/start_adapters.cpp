@@ -12,7 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/files/input_file.h"
@@ -53,12 +53,12 @@ T value_of_field(const Json& config, const char* field, const std::string& path)
   }
 }
 
-/// Stores values as f32 or bf16.
+/// Stores values as floats of that type.
 void store(const float* values, int64_t count, DType dtype, std::byte* to) {
   if (dtype == DType::f32)
     std::memcpy(to, values, static_cast<size_t>(count) * sizeof(float));
   else
-    for (int64_t i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+    floats_to_halves(dtype, values, count, reinterpret_cast<uint16_t*>(to));
 }
 
 }  // namespace

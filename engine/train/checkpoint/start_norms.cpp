@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/read_ahead.h"
 
@@ -54,7 +54,7 @@ void load_norms(const Program& program, const MappedWeights& weights, Executor& 
         if (on_progress) on_progress();
         if (range.dtype == DType::f32) return executor.write(range.offset, norms.data(), range.bytes());
         std::vector<uint16_t> rounded(norms.size());
-        std::transform(norms.begin(), norms.end(), rounded.begin(), to_bf16);
+        floats_to_halves(range.dtype, norms.data(), static_cast<int64_t>(norms.size()), rounded.data());
         executor.write(range.offset, rounded.data(), range.bytes());
       });
 }

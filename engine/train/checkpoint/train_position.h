@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "engine/base/loss_scale_state.h"
 #include "engine/train/files/metrics.h"
 
 namespace trainctl {
@@ -14,6 +15,7 @@ struct TrainPosition {
   bool is_finite = true;
   /// `values`: of a validation that followed that step, if one did; `best`: of all validations before `step`.
   ValidationReport validation;
+  LossScaleState loss_scale = {};
 };
 
 }  // namespace trainctl

@@ -32,9 +32,9 @@ std::span<const uint8_t> bytes_of(std::span<const std::byte> image) {
 }
 
 DType dtype_of(StoredType type) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::i32})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32})
     if (stored_type(dtype) == type) return dtype;
-  check(false, "a rank stores f32, bf16 or i32");
+  check(false, "a rank stores f32, bf16, f16 or i32");
   return {};
 }
 
@@ -172,6 +172,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(num_metrics(job)));
   m.is_finite = facts.position.is_finite;
+  if (facts.position.loss_scale.scale > 0) m.loss_scale = facts.position.loss_scale;
   set_validation(m, job, facts.position);
   return m;
 }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 
 namespace trainctl {
 namespace {
@@ -38,7 +38,7 @@ void ByteMap::load(const void* bytes, DType type, void* to) const {
     TransformScratch scratch;  // only a reversed sample needs some
     return step_.run(sample, static_cast<std::byte*>(to), none, scratch);
   }
-  check(type == DType::bf16, "floats of bytes are f32 or bf16");
+  check(is_half(type), "floats of bytes are f32, bf16 or f16");
   const auto* from = static_cast<const uint8_t*>(bytes);
   auto* out = static_cast<uint16_t*>(to);
   const bool from_planes = pass_.from_layout == ChannelOrder::channels_first;
@@ -46,8 +46,7 @@ void ByteMap::load(const void* bytes, DType type, void* to) const {
   const int64_t pixels = view_.height * view_.width, channels = view_.channels;
   for (int64_t c = 0; c < channels; ++c) {
     uint16_t values[ByteTable::kValues];
-    std::transform(values_.begin() + c * ByteTable::kValues, values_.begin() + (c + 1) * ByteTable::kValues, values,
-                   to_bf16);
+    floats_to_halves(type, values_.data() + c * ByteTable::kValues, ByteTable::kValues, values);
     const uint8_t* in = from_planes ? from + c * pixels : from + c;
     uint16_t* at = to_planes ? out + c * pixels : out + c;
     const int64_t in_step = from_planes ? 1 : channels, out_step = to_planes ? 1 : channels;

@@ -14,10 +14,12 @@
 #include "engine/train/data/clicks.h"
 #include "engine/train/data/cut_transforms.h"
 #include "engine/train/data/document_set.h"
+#include "engine/train/data/drawn_shapes.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/made_sets.h"
 #include "engine/train/data/mixed_set.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/noised_set.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/preference_set.h"
@@ -132,7 +134,7 @@ DataHeader header_of_documents(const DatasetSpec& spec, uint64_t seed) {
   return header;
 }
 
-DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
+DataHeader plain_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.is_mix()) return mixed_header(spec, seed);
   object_store::set_cache_limit(spec.store_cache);
   if (spec.has_class_texts()) return header_of_lines<ClassTextSet>(spec);
@@ -145,11 +147,47 @@ DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   }
   if (spec.type == "mnist" && spec.labels) return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
+  if (spec.type == "shapes") return without_files(drawn_shapes(spec), made_size(spec));
   if (!spec.has_source() && spec.type != "mnist") return without_files(made_shapes(spec), made_size(spec));
   const std::shared_ptr<const Source> source = open_source(spec, seed);
   DataHeader header = header_of(source->fields(), source->size(), source->memory_bytes(), spec);
   header.classes = source->class_names();
   return header;
+}
+
+DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
+  DataHeader header = plain_header(spec, seed);
+  if (spec.noise_steps == 0) return header;
+  header.shapes = noised_shapes(header.shapes);
+  header.is_random = true;
+  header.byte_fields.clear();  // a row is computed on the host
+  header.classes.clear();
+  return header;
+}
+
+std::unique_ptr<Dataset> open_plain_set(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
+  if (spec.is_mix()) return open_mixed_set(spec, seed);
+  object_store::set_cache_limit(spec.store_cache);
+  if (spec.has_class_texts()) {
+    auto set = std::make_unique<ClassTextSet>(spec);
+    if (cached_bytes(*set) > most_cached_bytes()) return set;
+    return keep_samples(std::move(set), CachePlace::memory, shared_cache);
+  }
+  // The system keeps the pages of tokens: a cache of samples would save nothing.
+  if (spec.has_documents()) return std::make_unique<DocumentSet>(spec, seed);
+  if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
+  if (spec.has_tokens()) return std::make_unique<Tokens>(spec);
+  if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
+  if (spec.type == "clicks") return make_clicks(spec, seed);
+  if (spec.type != "random" && spec.type != "constant" && spec.type != "shapes")
+    throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
+                    "mnist, image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, audio_folder, "
+                    "tokens, text, chat, preference, random, constant, clicks, shapes, mix");
+  std::unique_ptr<Dataset> set = spec.type == "random"   ? make_random_set(spec, seed)
+                                 : spec.type == "shapes" ? make_drawn_set(spec, seed)
+                                                         : make_constant_set(spec);
+  if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
+  return set;
 }
 
 }  // namespace
@@ -209,27 +247,8 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (spec.is_mix()) return open_mixed_set(spec, seed);
-  object_store::set_cache_limit(spec.store_cache);
-  if (spec.has_class_texts()) {
-    auto set = std::make_unique<ClassTextSet>(spec);
-    if (cached_bytes(*set) > most_cached_bytes()) return set;
-    return keep_samples(std::move(set), CachePlace::memory, shared_cache);
-  }
-  // The system keeps the pages of tokens: a cache of samples would save nothing.
-  if (spec.has_documents()) return std::make_unique<DocumentSet>(spec, seed);
-  if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
-  if (spec.has_tokens()) return std::make_unique<Tokens>(spec);
-  if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
-  if (spec.type == "clicks") return make_clicks(spec, seed);
-  if (spec.type != "random" && spec.type != "constant")
-    throw SpecError({}, "dataset.type", "unknown data set '" + spec.type + "'",
-                    "mnist, image_folder, tar, csv, table, npy, npz, safetensors, cifar10, cifar100, audio_folder, "
-                    "tokens, text, chat, "
-                    "preference, random, constant, clicks, mix");
-  std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
-  if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
-  return set;
+  std::unique_ptr<Dataset> set = open_plain_set(spec, seed, shared_cache);
+  return spec.noise_steps > 0 ? add_noise(std::move(set), spec) : std::move(set);
 }
 
 DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed) {

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
+#include "engine/graph/f16.h"
 
 namespace trainctl {
 namespace {
@@ -34,6 +35,9 @@ void convert_elements(const From* from, int64_t count, DType to_type, void* to) 
       return;
     case DType::bf16:
       for (int64_t i = 0; i < count; ++i) static_cast<uint16_t*>(to)[i] = to_bf16(to_float(from[i]));
+      return;
+    case DType::f16:
+      for (int64_t i = 0; i < count; ++i) static_cast<uint16_t*>(to)[i] = to_f16(to_float(from[i]));
       return;
     case DType::i32:
       for (int64_t i = 0; i < count; ++i) static_cast<int32_t*>(to)[i] = to_int(from[i]);

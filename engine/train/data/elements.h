@@ -14,8 +14,8 @@ constexpr bool is_same(ElementType from, DType to) {
          (from == ElementType::bf16 && to == DType::bf16);
 }
 
-/// Integers become floats by rounding to nearest, f32 becomes bf16 in the same way, and floats become i32 towards zero.
-/// Throws EnvError for an i64 that no i32 holds.
+/// Integers become floats by rounding to nearest, f32 becomes bf16 or f16 in the same way, and floats become i32
+/// towards zero. Throws EnvError for an i64 that no i32 holds.
 void convert_elements(const void* from, ElementType from_type, int64_t count, DType to_type, void* to);
 
 }  // namespace trainctl

@@ -26,7 +26,7 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
 
 std::string order_text(const DatasetSpec& spec, int64_t set_size, uint64_t seed) {
   if (spec.is_mix()) return fmt::format("{} samples of all sources", with_commas(set_size));
-  const bool is_made = spec.type == "random" || spec.type == "clicks";
+  const bool is_made = spec.type == "random" || spec.type == "clicks" || spec.type == "shapes";
   std::string text = fmt::format("{} samples", with_commas(set_size));
   if (is_made) text += fmt::format(" made from seed {}", seed);
   if (spec.has_shares()) text += fmt::format(" of a share of {} by seed {}", spec.train_share, seed);

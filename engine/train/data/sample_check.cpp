@@ -15,6 +15,7 @@
 #include "engine/train/data/class_text_set.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/document_set.h"
+#include "engine/train/data/drawn_shapes.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/mixed_set.h"
 #include "engine/train/data/mnist.h"
@@ -158,6 +159,13 @@ std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) 
                       fmt::format("set dataset.vocab: {}, or change the network to support {}", use.below, set.vocab)};
   }
   if (set.type == "clicks") return {};  // a label is 0 or 1, and a loss has at least two classes
+  if (set.type == "shapes" && use.input == "label") {
+    if (use.below >= kDrawnClasses) return {};
+    return Diagnostic{{},
+                      "dataset.type",
+                      fmt::format("the labels of shapes are 0 to {}{}", kDrawnClasses - 1, takes),
+                      fmt::format("let the network predict {} classes", kDrawnClasses)};
+  }
   if (set.type == "preference" && use.input == "label") return {};  // always 0
   if (set.type == "constant") {
     const double value = use.input == "label" ? set.label_value : set.value;

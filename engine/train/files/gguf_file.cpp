@@ -2,11 +2,11 @@
 #include "engine/train/files/gguf_file.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/graph/f16.h"
 
 namespace trainctl {
 namespace {
@@ -81,26 +81,6 @@ void add_block(const float* values, uint8_t* to) {
 }
 
 }  // namespace
-
-uint16_t to_f16(float value) {
-  constexpr uint32_t kMantissa = 23, kShift = 13;  // f16 has 10 bits of mantissa
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
-  const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);   // nan
-  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds to 65,536 or more: inf
-  const int exponent = static_cast<int>(magnitude >> kMantissa) - 127;
-  if (exponent < -25) return sign;
-  uint32_t shift = kShift, whole = magnitude - (112U << kMantissa);  // the exponent's bias is 15, not 127
-  if (exponent < -14) {                                              // subnormal: the leading 1 becomes a bit
-    whole = (magnitude & 0x7fffff) | 0x800000;
-    shift = static_cast<uint32_t>(-1 - exponent);
-  }
-  const uint32_t half = 1U << (shift - 1), rest = whole & ((1U << shift) - 1);
-  uint32_t rounded = whole >> shift;
-  if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
-  return static_cast<uint16_t>(sign | rounded);
-}
 
 int64_t gguf_bytes(GgufType type, int64_t elements) {
   if (type == GgufType::q8_0) return elements / kGgufBlock * kGgufBlockBytes;

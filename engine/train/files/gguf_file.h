@@ -28,8 +28,6 @@ inline constexpr int64_t kGgufBlock = 32;                       ///< elements of
 int64_t gguf_bytes(GgufType type, int64_t elements);
 /// Converts elements: rounded to the nearest value, and to even between two. q8_0: whole blocks.
 std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values);
-/// The nearest 16-bit float, as its bits.
-uint16_t to_f16(float value);
 
 using GgufSetting = std::variant<uint32_t, float, bool, std::string, std::vector<std::string>, std::vector<int32_t>,
                                  std::vector<float>>;

@@ -87,6 +87,7 @@ std::string metrics_line(const StepReport& report) {
   if (report.has_loss) put_loss(line, "loss", report.loss);
   put_metrics(line, "", report.metrics);
   line["learning_rate"] = static_cast<float>(report.learning_rate);
+  if (report.loss_scale > 0) line["loss_scale"] = static_cast<float>(report.loss_scale);
   line["seconds"] = static_cast<float>(whole_microseconds(report.seconds));
   return line.dump();
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/best_value.h"
+#include "engine/base/loss_scale_state.h"
 #include "engine/base/plateau_state.h"
 #include "engine/base/start_up.h"
 #include "engine/compile/program.h"
@@ -44,6 +45,10 @@ struct StepReport {
   std::string sample = {};           ///< then: Loader::extreme_sample
   MetricValues metrics;
   double learning_rate = 0;
+  bool has_overflowed = false;          ///< precision: fp16: the scaled gradients were not finite
+  double loss_scale = 0;                ///< of this step; 0: the loss is not scaled
+  LossScaleState next_loss_scale = {};  ///< after this step
+  bool is_skipped = false;              ///< the step changed neither weights nor optimizer states
   /// Seconds of this step, loading included; steps between two reads of the losses share theirs evenly.
   double seconds = 0;
 };

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +19,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/graph/half.h"
 
 namespace trainctl {
 namespace {
@@ -119,12 +119,10 @@ class NpyFile {
   int fd_;
 };
 
-/// The elements as the file has them; bf16 is widened.
-std::vector<float> widened(const void* data, int64_t elements) {
-  const auto* from = static_cast<const uint16_t*>(data);
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(elements));
-  for (int64_t i = 0; i < elements; ++i) values.push_back(std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16));
+/// The elements as the file has them.
+std::vector<float> widened(DType dtype, const void* data, int64_t elements) {
+  std::vector<float> values(static_cast<size_t>(elements));
+  halves_to_floats(dtype, static_cast<const uint16_t*>(data), elements, values.data());
   return values;
 }
 
@@ -189,8 +187,8 @@ void write_tensor_part(const std::string& path, const std::string& head, const S
   NpyFile file(path);
   file.write(0, head.data(), static_cast<int64_t>(head.size()));
   std::vector<float> wide;
-  if (dtype == DType::bf16) {
-    wide = widened(data, num_elements(shape));
+  if (is_half(dtype)) {
+    wide = widened(dtype, data, num_elements(shape));
     data = wide.data();
   }
   // Whole dims at the end are contiguous in the file, with one block of the last dim that is cut.

@@ -4,7 +4,7 @@
 //   length = u16, little-endian, of the header: the data begins at a multiple of 64
 //   header = "{'descr': '<f4', 'fortran_order': False, 'shape': (64, 10), }" blanks newline
 //
-// f32 and i32 as they are; bf16, which numpy does not know, as the f32 of the same value.
+// f32 and i32 as they are; bf16, which numpy does not know, and f16 as the f32 of the same value.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace trainctl {
 /// Everything before the data.
 std::string npy_head(const Shape& shape, DType dtype);
 
-/// The same for any file that consists of `head` and the whole tensor, row-major; bf16 as f32.
+/// The same for any file that consists of `head` and the whole tensor, row-major; bf16 and f16 as f32.
 void write_tensor_part(const std::string& path, const std::string& head, const Shape& whole, DType dtype,
                        const Shape& first, const Shape& shape, const void* data);
 

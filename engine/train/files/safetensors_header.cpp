@@ -288,7 +288,10 @@ std::string_view to_string(StoredType type) { return row_of(type).name; }
 int bits_of(StoredType type) { return row_of(type).bits; }
 
 StoredType stored_type(DType type) {
-  return type == DType::f32 ? StoredType::f32 : type == DType::bf16 ? StoredType::bf16 : StoredType::i32;
+  return type == DType::f32    ? StoredType::f32
+         : type == DType::bf16 ? StoredType::bf16
+         : type == DType::f16  ? StoredType::f16
+                               : StoredType::i32;
 }
 
 SafetensorsHeader parse_safetensors_header(std::span<const uint8_t> start, int64_t file_bytes,

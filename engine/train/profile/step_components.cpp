@@ -61,9 +61,9 @@ std::string part_name(const Instruction& instruction, const Heads& heads) {
 }
 
 DType product_type(const Instruction& instruction) {
-  const bool bf16 = std::any_of(instruction.inputs.begin(), instruction.inputs.end(),
-                                [](const Operand& operand) { return operand.dtype == DType::bf16; });
-  return bf16 ? DType::bf16 : DType::f32;
+  const bool halves = std::any_of(instruction.inputs.begin(), instruction.inputs.end(),
+                                  [](const Operand& operand) { return is_half(operand.dtype); });
+  return halves ? DType::bf16 : DType::f32;
 }
 
 double kernel_limit(const Instruction& instruction, const Machine& machine) {

@@ -9,9 +9,10 @@
 
 namespace trainctl {
 
-/// All scalars that change from step to step; `epoch` from 0. Allocates nothing.
+/// All scalars that change from step to step; `epoch` from 0. `skipped`: earlier steps that do not count as updates.
+/// Allocates nothing.
 StepScalars step_scalars(const ScheduleSpec& schedule, const Optimizer& optimizer, int64_t step, int64_t epoch,
-                         int64_t run_steps);
+                         int64_t run_steps, int64_t skipped = 0);
 
 /// StepScalars::average_rate of optimizers with OptimizerDef::averages_by_rate.
 class AverageByRate {

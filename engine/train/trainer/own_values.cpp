@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -15,23 +16,31 @@ constexpr int64_t kOwnBlock = 1 << 20;  // elements that are in host memory at a
 }  // namespace
 
 void for_each_own_block(const StoredRange& range, Executor& executor,
-                        const std::function<void(int64_t first, std::span<const float> values)>& use) {
+                        const std::function<void(int64_t first, std::span<const float> values)>& use, float factor) {
   const int64_t size = byte_size(range.dtype);
   std::vector<uint16_t> halves;
   std::vector<float> values;
   for (int64_t at = 0; at < range.own_count; at += kOwnBlock) {
     const int64_t elements = std::min(kOwnBlock, range.own_count - at), offset = range.own_offset() + at * size;
     values.resize(static_cast<size_t>(elements));
-    if (range.dtype == DType::bf16) {
+    if (is_half(range.dtype)) {
       halves.resize(values.size());
       executor.read(offset, halves.data(), elements * size);
-      std::transform(halves.begin(), halves.end(), values.begin(), from_bf16);
+      halves_to_floats(range.dtype, halves.data(), elements, values.data());
     } else {
-      check(range.dtype == DType::f32, "weights, states and gradients are f32 or bf16");
+      check(range.dtype == DType::f32, "weights, states and gradients are floats");
       executor.read(offset, values.data(), elements * size);
     }
+    if (factor != 1)
+      for (float& value : values) value *= factor;
     use(range.own_first + at, values);
   }
+}
+
+float gradient_factor(const Program& program, Executor& executor) {
+  StepScalars scalars;
+  executor.read(program.scalars_offset, &scalars, sizeof scalars);
+  return scalars.loss_scale > 0 ? 1 / scalars.loss_scale : 1;  // 0: no step has run
 }
 
 }  // namespace trainctl

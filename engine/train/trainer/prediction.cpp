@@ -27,10 +27,10 @@ TensorId output_of(const PlannedJob& job, const std::string& layer) {
                   guess.empty() ? "`trainctl show graph` lists the layers" : guess);
 }
 
-/// Returns the part of the file that comes before the data. bf16 is written as f32.
+/// Returns the part of the file that comes before the data. 16-bit floats are written as f32.
 std::string head_of(const std::string& path, const std::string& tensor, const Shape& whole, DType dtype) {
   if (path.ends_with(".npy")) return npy_head(whole, dtype);
-  const DType stored = dtype == DType::bf16 ? DType::f32 : dtype;
+  const DType stored = is_half(dtype) ? DType::f32 : dtype;
   return safetensors_head(lay_out({{.name = tensor, .type = stored_type(stored), .shape = whole}}));
 }
 

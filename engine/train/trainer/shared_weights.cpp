@@ -12,7 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/box_runs.h"
 #include "engine/train/checkpoint/tiling.h"
@@ -33,18 +33,20 @@ void convert_floats(DType from, const std::byte* values, DType to, std::byte* re
     std::memcpy(results, values, static_cast<size_t>(count * byte_size(to)));
     return;
   }
-  check((from == DType::f32 && to == DType::bf16) || (from == DType::bf16 && to == DType::f32),
-        "weights are f32 or bf16, or of one type in both programs");
+  check((from == DType::f32 && is_half(to)) || (is_half(from) && to == DType::f32),
+        "weights are f32 or 16-bit floats, or of one type in both programs");
   for (int64_t i = 0; i < count; ++i) {
     if (from == DType::f32) {
       float value = 0;
       std::memcpy(&value, values + i * 4, 4);
-      const uint16_t bits = to_bf16(value);
+      uint16_t bits = 0;
+      floats_to_halves(to, &value, 1, &bits);
       std::memcpy(results + i * 2, &bits, 2);
     } else {
       uint16_t bits = 0;
       std::memcpy(&bits, values + i * 2, 2);
-      const float value = from_bf16(bits);
+      float value = 0;
+      halves_to_floats(from, &bits, 1, &value);
       std::memcpy(results + i * 4, &value, 4);
     }
   }

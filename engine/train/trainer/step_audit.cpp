@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/safetensors.h"
@@ -195,24 +197,25 @@ class ReplayedExchange final : public Communicator {
 };
 
 /// All that this rank keeps from step to step, by "weight/fc1.weight", and its gradients.
-NamedValues kept_values(const Program& program, Executor& executor) {
-  NamedValues values;
+void keep_values(const Program& program, Executor& executor, NamedValues& values) {
+  std::map<std::string, size_t> filled;
   const auto add = [&](const StoredRange& range) {
-    if (range.count == 0 || (range.dtype != DType::f32 && range.dtype != DType::bf16)) return;
-    std::vector<float>& all = values[std::string(range.slot) + "/" + range.variable->name];
-    const auto before = all.size();
-    all.resize(before + static_cast<size_t>(range.count));
+    if (range.count == 0 || !is_float(range.dtype)) return;
+    const std::string name = std::string(range.slot) + "/" + range.variable->name;
+    std::vector<float>& all = values[name];
+    const size_t before = filled[name];
+    filled[name] += static_cast<size_t>(range.count);
+    all.resize(std::max(all.size(), filled[name]));  // the memory of an earlier step is used again
     if (range.dtype == DType::f32) {
       executor.read(range.offset, all.data() + before, range.bytes());
       return;
     }
     std::vector<uint16_t> halves(static_cast<size_t>(range.count));
     executor.read(range.offset, halves.data(), range.bytes());
-    std::transform(halves.begin(), halves.end(), all.begin() + static_cast<ptrdiff_t>(before), from_bf16);
+    halves_to_floats(range.dtype, halves.data(), range.count, all.data() + before);
   };
   for (const StoredRange& range : stored_ranges(program)) add(range);
   for (const StoredRange& range : gradient_ranges(program)) add(range);
-  return values;
 }
 
 /// Moves the calling thread to a core other than those; returns the core that it is on afterwards.
@@ -296,9 +299,19 @@ class StepAudit::State {
 
   bool is_due(const StepScalars& scalars) const { return (int64_t{scalars.step} + 1) % options_.every == 0; }
 
+  void started() {
+    if (first_step_ < 0) first_step_ = now();
+  }
+
+  double overhead() const {
+    const double all = now() - first_step_;
+    return first_step_ < 0 || all <= 0 ? 0 : (recorded_seconds_ + replayed_seconds_) / all;
+  }
+
   void begin(Executor& executor, const std::byte* inputs, const StepScalars& scalars) {
     finish();
-    recording_ = {};
+    const double begin = now();
+    recording_.exchanges.clear();
     recording_.step = int64_t{scalars.step} + 1;
     recording_.scalars = scalars;
     recording_.core = sched_getcpu();
@@ -306,22 +319,29 @@ class StepAudit::State {
     executor.read(0, recording_.arena.data(), program_.arena_bytes);
     recording_.inputs.assign(inputs, inputs + executor.inputs().bytes);
     comm_.record_to(&recording_.exchanges);
+    recorded_seconds_ += now() - begin;
   }
 
   void recorded(Executor& executor) {
     comm_.record_to(nullptr);
-    recording_.after = kept_values(program_, executor);
+    const double begin = now();
+    keep_values(program_, executor, recording_.after);
     if (program_.loss_offset >= 0) executor.read(program_.loss_offset, &recording_.loss, sizeof recording_.loss);
     ++audited_;
     is_done_ = false;
     thread_ = std::thread([this] {
+      const double begin_replay = now();
       try {
         replay();
       } catch (...) {
         error_ = std::current_exception();
       }
+      // Of one thread the time on its core is known, without waits for a core that others use.
+      const bool is_one = options_.executor.threads <= 1;
+      replay_seconds_ = is_one ? thread_seconds() : now() - begin_replay;
       is_done_ = true;
     });
+    recorded_seconds_ += now() - begin;
   }
 
   /// Takes the result of a replay that has ended.
@@ -332,6 +352,7 @@ class StepAudit::State {
   void finish() {
     if (!thread_.joinable()) return;
     thread_.join();
+    replayed_seconds_ += std::exchange(replay_seconds_, 0);
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (!mismatch_) return;
     const AuditMismatch mismatch = *std::exchange(mismatch_, std::nullopt);
@@ -339,6 +360,15 @@ class StepAudit::State {
   }
 
  private:
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  static double thread_seconds() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
   /// The names and the values after the step, on the calling thread.
   std::pair<NamedValues, float> run_again() {
     if (!executor_) executor_ = make_cpu_executor(program_, replayed_, options_.executor);
@@ -348,7 +378,9 @@ class StepAudit::State {
     std::copy(recording_.inputs.begin(), recording_.inputs.end(), inputs.get());
     executor_->start_step(inputs.get(), recording_.scalars);
     const float loss = executor_->finish_step();
-    return {kept_values(program_, *executor_), loss};
+    NamedValues values;
+    keep_values(program_, *executor_, values);
+    return {std::move(values), loss};
   }
 
   static bool same(const NamedValues& a, const NamedValues& b, AuditMismatch* at) {
@@ -409,6 +441,9 @@ class StepAudit::State {
   std::atomic<bool> is_done_{true};
   std::thread thread_;
   int64_t audited_ = 0;
+  double first_step_ = -1;  ///< when the first step started
+  double recorded_seconds_ = 0, replayed_seconds_ = 0;
+  double replay_seconds_ = 0;  ///< of the replay that runs, once it has ended
 };
 
 /// Passes everything on, and records the steps that are due.
@@ -418,6 +453,7 @@ class AuditedExecutor final : public Executor {
 
   const InputLayout& inputs() const override { return inner_->inputs(); }
   void start_step(const std::byte* inputs, const StepScalars& scalars) override {
+    state_.started();
     state_.look();
     const bool is_due = state_.is_due(scalars);
     if (is_due) state_.begin(*inner_, inputs, scalars);
@@ -457,5 +493,6 @@ std::unique_ptr<Executor> StepAudit::around(std::unique_ptr<Executor> audited) {
 }
 void StepAudit::at_end(int64_t, Executor&) { state_->finish(); }
 int64_t StepAudit::audited_steps() const { return state_->audited(); }
+double StepAudit::overhead() const { return state_->overhead(); }
 
 }  // namespace trainctl

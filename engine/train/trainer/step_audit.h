@@ -79,6 +79,9 @@ class StepAudit final : public StateObserver {
   /// Waits for the last replay. Throws AuditFailed.
   void at_end(int64_t step, Executor& executor) override;
   int64_t audited_steps() const;
+  /// The time of all recordings and replays, relative to the time of all steps so far. A replay on another core counts
+  /// as if it had delayed the steps.
+  double overhead() const;
 
  private:
   friend class AuditedExecutor;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/model/generation.h"
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/runtime/comm/event.h"
@@ -42,15 +42,21 @@ void to_floats(const Operand& printed, const void* data, int threads, std::vecto
     std::memcpy(values, data, size * sizeof(float));
     return;
   }
-  check(printed.dtype == DType::bf16, "logits are f32 or bf16");
+  check(is_half(printed.dtype), "logits are floats");
   const auto* halves = static_cast<const uint16_t*>(data);
-  cpu::over_range(threads, static_cast<int64_t>(size), kConvertedTogether, [&](int64_t begin, int64_t end) {
-    constexpr int64_t kLanes = 16;  // loops of fixed length are vectorised
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes)
-      for (int64_t lane = 0; lane < kLanes; ++lane) values[i + lane] = from_bf16(halves[i + lane]);
-    for (; i < end; ++i) values[i] = from_bf16(halves[i]);
-  });
+  const auto convert = [&](auto to_float) {
+    cpu::over_range(threads, static_cast<int64_t>(size), kConvertedTogether, [&](int64_t begin, int64_t end) {
+      constexpr int64_t kLanes = 16;  // loops of fixed length are vectorised
+      int64_t i = begin;
+      for (; i + kLanes <= end; i += kLanes)
+        for (int64_t lane = 0; lane < kLanes; ++lane) values[i + lane] = to_float(halves[i + lane]);
+      for (; i < end; ++i) values[i] = to_float(halves[i]);
+    });
+  };
+  if (printed.dtype == DType::bf16)
+    convert([](uint16_t half) { return from_bf16(half); });
+  else
+    convert([](uint16_t half) { return from_f16(half); });
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // See the header.
 #include "engine/train/trainer/trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
 #include "engine/train/trainer/learning_rate.h"
+#include "engine/train/trainer/loss_scale.h"
 #include "engine/train/trainer/outer_weights.h"
 #include "engine/train/trainer/step_audit.h"
 
@@ -69,6 +72,13 @@ void require_same_places(const Program& program, const Program& other) {
   check(same, "the validation must read the variables at the offsets of the training");
 }
 
+/// True if the step reports that metric, and it is not 0.
+bool is_counted(const StepReport& report, std::string_view metric) {
+  for (size_t i = 0; i < report.metrics.of.size(); ++i)
+    if (report.metrics.of[i].name == metric) return report.metrics.values[i] != 0;
+  return false;
+}
+
 void run_beside(Executor& executor, const HostBlock& inputs, int64_t step) {
   StepScalars scalars;
   scalars.step = static_cast<uint32_t>(step);
@@ -112,6 +122,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       validated_(first_step_),
       best_(options.from.validation.best),
       plateau_(options.from.validation.plateau),
+      loss_scale_(options.from.loss_scale),
       epoch_means_(options.from.epoch, program.metrics),
       synchronized_(first_step_) {
   ExecutorOptions executor_options = options.executor;
@@ -138,6 +149,12 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   }
   if (synchronization_ && first_step_ == 0) begin_outer_weights(program, *executor_);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
+  if (!job.plan.numerics.optimizer.scales_loss || !job.graph.trains()) {
+    loss_scale_ = {};
+  } else {
+    if (loss_scale_.scale == 0) loss_scale_ = first_loss_scale(job.spec.fp16.value_or(Fp16Spec{}));
+    max_ahead_ = 1;  // the scale of a step depends on the gradients of the step before it
+  }
   if (const auto& spike = job.spec.train.on_spike; spike && spike->then == "rollback" && job.graph.trains()) {
     snapshot_.emplace(program);
     max_ahead_ = 1;  // the step after a spike starts from another state
@@ -294,13 +311,16 @@ void Trainer::end_by_rule(const ValidationReport& report) {
 void Trainer::start_step() {
   if (started_ == first_step_) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
-  StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
+  const int64_t updates = started_ - loss_scale_.skipped;  // before this step
+  StepScalars scalars =
+      step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_, loss_scale_.skipped);
+  if (loss_scale_.scale > 0) scalars.loss_scale = static_cast<float>(loss_scale_.scale);
   scalars.learning_rate = static_cast<float>(rate_of(started_));
   const std::byte* batch = loader_->next_step();
   if (const auto& average = job_.spec.optimizer.average; average)
     scalars.average_rate = average_rate(average, started_ + 1);
   if (optimizer_.def.averages_by_rate)
-    scalars.average_rate = average_by_rate_.at(job_.spec.optimizer.learning_rate, started_, run_steps_);
+    scalars.average_rate = average_by_rate_.at(job_.spec.optimizer.learning_rate, updates, run_steps_);
   scalars.label_weight = loader_->label_weight();
   if (started_ == first_step_) start_up_.ended("data");
   if (exchange_ != nullptr)  // the block is this rank's until it is released
@@ -346,14 +366,20 @@ void Trainer::take_snapshot() {
     snapshot_->take(started_, *executor_);
 }
 
-/// All ranks have the same norm of gradients, and return together.
+/// All ranks have the same norm of gradients, and return together. Not after an overflow of scaled gradients, which is
+/// no spike.
 void Trainer::roll_back(const StepReport& report) {
-  const auto of = std::find_if(program_.metrics.begin(), program_.metrics.end(),
-                               [](const ReportedMetric& metric) { return metric.name == kSkippedMetric; });
-  check(of != program_.metrics.end(), "with on_spike a step reports whether it was skipped");
-  if (report.metrics.values[static_cast<size_t>(of - program_.metrics.begin())] == 0) return;
+  if (!report.is_skipped || is_counted(report, kOverflowedMetric)) return;
   snapshot_->put_back(*executor_);
   for (TrainObserver* observer : observers_.all()) observer->on_rollback(report.run_step, snapshot_->step());
+}
+
+/// All ranks have the same norm of gradients, and the same scale.
+void Trainer::scale_loss(StepReport& report) {
+  report.has_overflowed = job_.spec.train.on_spike ? is_counted(report, kOverflowedMetric) : report.is_skipped;
+  report.loss_scale = loss_scale_.scale;
+  loss_scale_ = loss_scale_after(job_.spec.fp16.value_or(Fp16Spec{}), loss_scale_, report.has_overflowed);
+  report.next_loss_scale = loss_scale_;
 }
 
 StepReport Trainer::finish_step() {
@@ -366,6 +392,8 @@ StepReport Trainer::finish_step() {
     report.metrics.values[i] =
         static_cast<double>(sums[i]) * program_.metrics[i].scale * (program_.metrics[i].of_labels ? weight : 1.0);
   report.loss = total_loss(report.loss, program_.metrics, sums);
+  report.is_skipped = is_counted(report, kSkippedMetric);
+  if (loss_scale_.scale > 0) scale_loss(report);
   if (exchange_ != nullptr) exchange_->after_batch(report);
   if (finished_ == first_step_) finish_start_up();
   if (snapshot_) roll_back(report);
@@ -406,8 +434,9 @@ std::optional<StepReport> Trainer::run_step() {
   report.is_first_not_finite = is_finite_ && report.has_loss && !std::isfinite(report.loss);
   for (TrainObserver* observer : observers_.all()) observer->on_step(report);
   if (report.is_first_not_finite) end_not_finite(report);
+  end_at_least_scale(report);
   if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
-  const TrainPosition position{reported_, epoch_means_.sums(), is_finite_, {}};
+  const TrainPosition position{reported_, epoch_means_.sums(), is_finite_, {}, report.next_loss_scale};
   for (StateObserver* observer : observers_.of_state()) observer->on_position(position);
   return report;
 }
@@ -417,11 +446,27 @@ std::optional<StepReport> Trainer::run_step() {
 void Trainer::end_not_finite(const StepReport& report) {
   is_finite_ = false;
   if (job_.spec.train.on_nan != OnNan::stop) return;
+  finish_started();
+  throw LossNotFinite(report);
+}
+
+void Trainer::finish_started() {
   for (; finished_ < started_; ++finished_) {
     executor_->finish_step();
     loader_->release_step();
   }
-  throw LossNotFinite(report);
+}
+
+/// Ends the run after an overflow if the scale cannot fall and train.on_nan is stop: no later step would differ.
+void Trainer::end_at_least_scale(const StepReport& report) {
+  const bool may_fall = report.next_loss_scale.scale < report.loss_scale;
+  if (!report.has_overflowed || may_fall || job_.spec.train.on_nan != OnNan::stop) return;
+  finish_started();
+  throw LossNotFinite(
+      fmt::format("gradients are not finite in step {} although the loss scale is {}, the least; set precision: bf16, "
+                  "reduce optimizer.learning_rate, check the data, or set fp16.min_scale, or train.on_nan: warn",
+                  report.run_step, report.loss_scale),
+      report.run_step);
 }
 
 void Trainer::end_of_epoch(const StepReport& report) {

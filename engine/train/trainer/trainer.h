@@ -28,10 +28,12 @@ namespace trainctl {
 
 class StepAudit;
 
-/// The loss is nan or infinite, and train.on_nan is stop. All ranks throw it after the same step.
+/// The loss is nan or infinite, or gradients are at the least scale of the loss, and train.on_nan is stop. All ranks
+/// throw it after the same step.
 class LossNotFinite : public std::runtime_error {
  public:
   explicit LossNotFinite(const StepReport& report);
+  LossNotFinite(const std::string& what, int64_t run_step) : std::runtime_error(what), run_step_(run_step) {}
   int64_t run_step() const { return run_step_; }
 
  private:
@@ -128,6 +130,9 @@ class Trainer {
   void finish_start_up();
   void report_skipped();
   void end_not_finite(const StepReport& report);
+  void scale_loss(StepReport& report);
+  void end_at_least_scale(const StepReport& report);
+  void finish_started();
   double rate_of(int64_t step) const;
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
@@ -155,6 +160,7 @@ class Trainer {
   int64_t validated_;                ///< the last validation was before this step, or the run started there
   BestValues best_;                  ///< best of the validations
   PlateauState plateau_;             ///< after the last validation
+  LossScaleState loss_scale_;        ///< of the next step
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;

@@ -254,6 +254,7 @@ JobSpec verified_spec(JobSpec spec, int64_t steps) {
   spec.weights.reset();
   if (spec.adapters.lora) spec.adapters.lora->from.clear();
   spec.precision = spec.gradient_precision = Precision::fp32;
+  spec.fp16.reset();
   spec.fp8.reset();
   spec.launch.device = Device::cpu;
   spec.optimizer.learning_rate = {.base = spec.optimizer.learning_rate.base};

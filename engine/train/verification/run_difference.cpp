@@ -36,7 +36,7 @@ constexpr double kNoDistance = std::numeric_limits<double>::infinity();
 std::vector<std::string> layers_of_run(const std::string& run, std::vector<std::string>& notes) {
   std::vector<std::string> layers;
   try {
-    for (const LayerSpec& layer : load_job(run + "/job.yaml").network) layers.push_back(layer.name);
+    for (const LayerSpec& layer : load_run_job(run + "/job.yaml").network) layers.push_back(layer.name);
   } catch (const std::exception& error) {
     notes.push_back(
         fmt::format("{}/job.yaml cannot be read, so tensors are in alphabetical order: {}", run, error.what()));

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/initial_weights.h"
@@ -45,10 +45,10 @@ struct TimesOfRank {
 
 std::vector<float> read_floats(Executor& executor, int64_t offset, int64_t count, DType dtype) {
   std::vector<float> values(static_cast<size_t>(count));
-  if (dtype == DType::bf16) {
+  if (is_half(dtype)) {
     std::vector<uint16_t> halves(values.size());
     executor.read(offset, halves.data(), count * byte_size(dtype));
-    std::transform(halves.begin(), halves.end(), values.begin(), from_bf16);
+    halves_to_floats(dtype, halves.data(), count, values.data());
   } else {
     executor.read(offset, values.data(), count * byte_size(dtype));
   }
@@ -75,12 +75,10 @@ void add_part(const Variable& variable, int64_t first, const std::vector<float>&
   }
 }
 
-bool is_floating(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
 /// All that this rank has of weights, optimizer states and running statistics.
 void add_state(const Program& program, Executor& executor, bool weights_alone, GatheredTensors& tensors) {
   for (const StoredRange& range : stored_ranges(program)) {
-    if (range.is_copy || !range.is_fresh || range.count == 0 || !is_floating(range.dtype)) continue;
+    if (range.is_copy || !range.is_fresh || range.count == 0 || !is_float(range.dtype)) continue;
     if (has_blocks(range.variable->packing)) continue;
     const bool is_weight = has_initial_values(range);
     if (weights_alone && !is_weight) continue;
@@ -93,7 +91,7 @@ void add_state(const Program& program, Executor& executor, bool weights_alone, G
 
 void add_gradients(const Program& program, Executor& executor, GatheredTensors& tensors) {
   for (const StoredRange& range : gradient_ranges(program))
-    if (range.own_count > 0 && is_floating(range.dtype))
+    if (range.own_count > 0 && is_float(range.dtype))
       add_part(*range.variable, range.own_first,
                read_floats(executor, range.own_offset(), range.own_count, range.dtype), tensors[range.variable->name]);
 }

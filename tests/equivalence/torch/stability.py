@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""stability.py TRAINCTL [plateau | spikes | states]: a learning rate that falls on a plateau, steps that are skipped or rolled back after a
-spike, and optimizer states in bf16 and int8, under several plans and after a resume.
+"""stability.py TRAINCTL [plateau | spikes | states | fp16]: a learning rate that falls on a plateau, steps that are skipped or rolled back after a
+spike, and optimizer states in bf16 and int8, and the scale of the loss in fp16,
+under several plans and after a resume.
 
 Exits with 77 if PyTorch is missing."""
 
@@ -11,7 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from training import BATCH, HIDDEN, IN, MLP, OUT, PLANS, SAMPLES, Trained, compare, data_of, mlp, mlp_weights, rounded  # noqa: E402
+from training import BATCH, CUTS, HIDDEN, IN, MLP, OUT, PLANS, SAMPLES, Trained, compare, data_of, mlp, mlp_weights, rounded  # noqa: E402
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -66,6 +67,7 @@ def runs_and_resumes(optimizer, train, more, steps, middle, data, label, start, 
                            "shuffle": False, "label_dtype": "f32"},
                "weights": {"from": str(folder / "start.safetensors"), "map": "job"},
                "train": {"steps": steps, "checkpoint": {"integrated": True, "every_steps": middle, "keep": 100}, **train}, "launch": {"device": "cpu", "ranks": 1}}
+        job |= {field: value for field, value in more.items() if field != "validation"}
         if "validation" in more:
             job["validation"] = {"dataset": {"path": str(folder / "data")}, "every_steps": more["validation"]}
         for run, stops in (("whole", [steps]), ("halves", [middle, steps])):
@@ -78,10 +80,13 @@ def runs_and_resumes(optimizer, train, more, steps, middle, data, label, start, 
                 assert done.returncode == 0, done.stdout + done.stderr
             last = folder / run / str(len(stops))
             rows = [json.loads(line) for line in (last / "metrics.jsonl").read_text().splitlines()]
-            rows = [row for row in rows if "step" in row and "kind" not in row and row["run_step"] > middle]
+            rows = [row for row in rows if "step" in row and "kind" not in row]
+            skipped = int(sum(row.get("skipped", 0) for row in rows))  # of the last run; stdout ends with its last line
+            assert not skipped or f", {skipped} step{'s' if skipped > 1 else ''} skipped" in done.stdout, (skipped, done.stdout[-300:])
+            rows = [row for row in rows if row["run_step"] > middle]
             saved = max((last / "checkpoints").glob("*/model.safetensors"))
             weights = {key: value.numpy().tobytes() for key, value in safetensors.torch.load_file(saved).items()}
-            results.append(([(row["run_step"], row["loss"], row["learning_rate"], row.get("skipped")) for row in rows], weights))
+            results.append(([(row["run_step"], row["loss"], row["learning_rate"], row.get("skipped"), row.get("loss_scale")) for row in rows], weights))
     return results
 
 
@@ -189,7 +194,44 @@ def states():
         print(f"states in {kind}: a resumed run is the same")
 
 
+def fp16():
+    """The scales and skipped steps of GradScaler, with two batches whose gradients overflow; the weights are near those of autocast."""
+    data, label = data_of(24)
+    start, steps = mlp_weights(), 40
+    data, label = np.concatenate([data] * 10), np.concatenate([label] * 10)
+    for spiky in (11, 29):
+        label[spiky * BATCH:spiky * BATCH + 2] *= 1e5
+    rule = {"initial_scale": 65536, "growth_interval": 6, "growth_factor": 2, "backoff_factor": 0.5}
+    for kind, make in (("sgd", lambda w: torch.optim.SGD(w, 0.05, momentum=0.9)), ("adamw", lambda w: torch.optim.AdamW(w, 0.003, weight_decay=0.1))):
+        weights = {name: value.clone().to(torch.float32).requires_grad_() for name, value in start.items()}
+        optimizer = make(list(weights.values()))
+        scaler = torch.amp.GradScaler("cpu", init_scale=rule["initial_scale"], growth_interval=rule["growth_interval"])
+        scales, skipped, losses = [], [], []
+        for step in range(steps):
+            rows = slice(step * BATCH, step * BATCH + BATCH)
+            optimizer.zero_grad()
+            scales.append(scaler.get_scale())
+            with torch.amp.autocast("cpu", dtype=torch.float16):
+                loss = mse(mlp(weights, torch.as_tensor(data[rows]).to(torch.float32)), torch.as_tensor(label[rows]).to(torch.float32))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped.append(float(scaler.get_scale() < scales[-1]))
+            losses.append(float(loss.detach()))
+        assert skipped[11] and skipped[29] and max(scales) > min(scales), (scales, skipped)
+        fields = {"sgd": {"type": "sgd", "learning_rate": 0.05, "momentum": 0.9}, "adamw": {"type": "adamw", "learning_rate": 0.003, "weight_decay": 0.1}}[kind]
+        exact = {name: value.detach().to(torch.float64) for name, value in weights.items()}
+        for plan, changes in {**PLANS, **CUTS}.items():
+            trained = Trained(MLP, "mse", fields, start, data, label, steps, changes, precision="fp16", fp16=rule)
+            assert [row["loss_scale"] for row in trained.rows] == scales, (kind, plan, [row["loss_scale"] for row in trained.rows], scales)
+            assert [row["skipped"] for row in trained.rows] == skipped, (kind, plan)
+            compare(f"fp16, {kind}, {plan}", trained, exact, losses, 5e-3)
+        whole, resumed = runs_and_resumes(fields, {}, {"precision": "fp16", "fp16": rule}, 40, 15, data, label, start)
+        assert whole == resumed, "a resumed run has another scale, losses or weights"
+        print(f"fp16, {kind}: a resumed run is the same")
+
+
 if __name__ == "__main__":
-    groups = {"plateau": plateau, "spikes": spikes, "states": states}
+    groups = {"plateau": plateau, "spikes": spikes, "states": states, "fp16": fp16}
     for group in sys.argv[2:] or groups:
         groups[group]()

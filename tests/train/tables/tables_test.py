@@ -606,6 +606,58 @@ def jobs(trainctl):
     assert "did you mean 'kind'" in trainctl.run("check", folder / "bad.yaml", code=2)
 
 
+TALKS = """dataset: {type: chat, path: %s, tokenizer: model, length: 96, pack: true, train_on: assistant, batch: 4}
+network:
+  - {name: words, type: embedding, vocab: 320, units: 32}
+  - {name: qkv, type: dense, units: 96}
+  - {name: attn, type: attention, heads: 4, causal: true, inputs: [qkv, documents]}
+  - {name: out, type: dense, units: 320}
+loss: {type: softmax_cross_entropy, ignore_index: -100}
+optimizer: {type: adam, learning_rate: 0.01}
+train: {epochs: 2}
+launch: {ranks: 1, device: cpu}
+"""
+TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
+{{ m['content'] }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def documents(trainctl):
+    """Conversations, texts and pairs of Parquet files train with the losses that the same rows of JSON Lines give."""
+    pa, parquet = need("pyarrow", "pyarrow.parquet")
+    folder = trainctl.folder
+    rows = [{"messages": [{"role": "user", "content": f"What follows {i}?"}, {"role": "assistant", "content": f"It is {i + 1}."}],
+             "text": f"What follows {i}? It is {i + 1}. " * (1 + i % 3), "prompt": f"What follows {i}? ", "chosen": f"It is {i + 1}.",
+             "rejected": "No idea.", "score": i / 40, "note": None} for i in range(40)]
+    for name, chosen in [("all", rows), ("first", rows[:17]), ("rest", rows[17:])]:
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen))
+        parquet.write_table(pa.Table.from_pylist(chosen), folder / f"{name}.parquet", row_group_size=7)
+    (folder / "words.txt").write_text("\n".join(row["text"] for row in rows))
+    trainctl.run("data", "train-tokenizer", folder / "words.txt", "--vocab", "300", "--special", "<|im_start|>", "<|im_end|>", "-o", folder / "model")
+    (folder / "model/chat_template.jinja").write_text(TEMPLATE)
+    text = TALKS.replace("type: chat", "type: text").replace(", train_on: assistant", "")
+    kinds = {"chat": TALKS, "text": text, "filtered": text.replace("pack: true", "pack: true, filter: score > 0.3"),
+             "whole": text.replace("pack: true, ", "").replace("[qkv, documents]", "[qkv]").replace("length: 96", "length: 16")}
+    for kind, job in kinds.items():
+        found = {}
+        for name in ["all.jsonl", "all.parquet", "[first.parquet, rest.parquet]"]:
+            file = f"{kind}.{name.strip('[]').replace(', ', '.')}.yaml"
+            (folder / file).write_text(job % name)
+            found[name] = losses(trainctl, folder, file)
+        assert len(found["all.jsonl"]) > 2 and all(one == found["all.jsonl"] for one in found.values()), (kind, found)
+    both = losses(trainctl, folder, "chat.all.parquet.yaml", "launch.ranks=2", "parallel.mode=data_parallel")
+    single = losses(trainctl, folder, "chat.all.jsonl.yaml")
+    assert len(both) == len(single) and all(abs(float(a) - float(b)) < 1e-3 for a, b in zip(both, single)), (both, single)
+    shown = [trainctl.run("data", "show", folder / f"chat.all.{end}.yaml", "--tokens", "-n", "1").split("\n", 1)[1] for end in ("jsonl", "parquet")]
+    assert shown[0] == shown[1], shown
+    (folder / "bad.yaml").write_text(TALKS % "all.parquet, field: talk")
+    refused = trainctl.run("check", folder / "bad.yaml", code=2)
+    assert "talk" in refused and "all.parquet" in refused, refused
+    tokens = [trainctl.run("data", "tokens", folder / f"all.{end}", "--tokenizer", folder / "model", "-o", folder / f"{end}.bin") for end in ("jsonl", "parquet")]
+    assert tokens and (folder / "jsonl.bin").read_bytes() == (folder / "parquet.bin").read_bytes()
+
+
 def audio(trainctl):
     soundfile, numpy = need("soundfile", "numpy")
     folder = trainctl.folder
@@ -651,7 +703,7 @@ def audio(trainctl):
 
 
 CASES = {"json_lines": json_lines, "zstandard": zstandard_package, "arrow": arrow, "arrow_versions": arrow_versions, "hdf5": hdf5, "writers": writers, "hugging_face": hugging_face, "mds": mds, "tfrecord": tfrecord,
-         "lmdb": lmdb_package, "megatron": megatron, "jobs": jobs, "audio": audio, "csv": text_tables}
+         "lmdb": lmdb_package, "megatron": megatron, "jobs": jobs, "documents": documents, "audio": audio, "csv": text_tables}
 
 
 def main():

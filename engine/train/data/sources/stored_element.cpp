@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/graph/f16.h"
 #include "engine/train/data/sources/field_bytes.h"
 
 namespace trainctl {
@@ -32,17 +32,6 @@ const Row& row_of(StoredElement stored) {
   const Row& row = kRows[static_cast<size_t>(stored)];
   check(row.stored == stored, "the rows are in the order of StoredElement");
   return row;
-}
-
-/// IEEE binary16: 1 sign, 5 exponent, 10 fraction bits.
-float from_f16(uint16_t half) {
-  const int exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
-  const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
-  if (exponent == 0x1F)
-    return std::bit_cast<float>(static_cast<uint32_t>(half & 0x8000) << 16 | 0x7F800000u |
-                                static_cast<uint32_t>(fraction) << 13);
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  return sign * std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
 }
 
 /// Rounds to f32. A value that is too small becomes 0 or the least number. Infinities and nan do not change.

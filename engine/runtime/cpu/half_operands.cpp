@@ -1,17 +1,17 @@
 // See the header.
-#include "engine/runtime/cpu/bf16_operands.h"
+#include "engine/runtime/cpu/half_operands.h"
 
-#include <algorithm>
 #include <memory>
 #include <string_view>
 
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 namespace {
 
 struct Widened {
+  DType type;
   uint16_t* place;
   std::vector<float> values;
   bool read, written;
@@ -19,13 +19,13 @@ struct Widened {
 
 }  // namespace
 
-CpuKernel prepare_with_bf16_operands(const CpuKernelDef& def, KernelCall call) {
+CpuKernel prepare_with_float_copies(const CpuKernelDef& def, KernelCall call) {
   const bool updates = get_kernel(def.name).updates_outputs;
   const auto widened = std::make_shared<std::vector<Widened>>();
   const auto widen = [&](TensorArg& arg, bool read, bool written) {
-    if (arg.dtype != DType::bf16) return;
+    if (!is_half(arg.dtype)) return;
     Widened& w = widened->emplace_back(
-        Widened{arg.as<uint16_t>(), std::vector<float>(static_cast<size_t>(arg.size())), read, written});
+        Widened{arg.dtype, arg.as<uint16_t>(), std::vector<float>(static_cast<size_t>(arg.size())), read, written});
     arg.data = w.values.data();
     arg.dtype = DType::f32;
   };
@@ -36,10 +36,10 @@ CpuKernel prepare_with_bf16_operands(const CpuKernelDef& def, KernelCall call) {
   if (widened->empty()) return kernel;
   return [widened, kernel = std::move(kernel)] {
     for (Widened& w : *widened)
-      if (w.read) std::transform(w.place, w.place + w.values.size(), w.values.begin(), from_bf16);
+      if (w.read) halves_to_floats(w.type, w.place, static_cast<int64_t>(w.values.size()), w.values.data());
     kernel();
     for (const Widened& w : *widened)
-      if (w.written) std::transform(w.values.begin(), w.values.end(), w.place, to_bf16);
+      if (w.written) floats_to_halves(w.type, w.values.data(), static_cast<int64_t>(w.values.size()), w.place);
   };
 }
 
