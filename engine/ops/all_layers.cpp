@@ -1,11 +1,11 @@
 // The layers, losses, optimizers and metrics of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
-#include "engine/ops/registered_ops.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/ops/prediction_kind.h"
+#include "engine/ops/registered_ops.h"
 
 namespace trainctl {
 namespace {

@@ -3,6 +3,8 @@
  *   snake    y = x + power * sin(a x)^2 / a, with one trained a per feature (Ziyin et al., 2020)
  *   row_dot  y[r] = the sum over n of x[r, n] * z[r, n]
  *
+ * It is valid C and C++. With SNAKE_CUDA defined, snake has the CUDA kernels of snake_cuda.cu as well.
+ *
  *     cc -O2 -shared -fPIC -o snake.so snake.c -lm
  *     trainctl check --plugin ./snake.so
  *     trainctl run job.yaml
@@ -11,6 +13,9 @@
 #include <string.h>
 
 #include "trainctl_plugin.h"
+#ifdef SNAKE_CUDA
+#include "snake_cuda.h"
+#endif
 
 /* snake. x is [.., n], a is [n]. */
 
@@ -36,9 +41,9 @@ static int snake_rule(const trainctl_call* call, char* rule, size_t size) {
 }
 
 static int snake_forward(const trainctl_call* call) {
-  const float* x = call->inputs[0].data;
-  const float* a = call->inputs[1].data;
-  float* y = call->outputs[0].data;
+  const float* x = (const float*)call->inputs[0].data;
+  const float* a = (const float*)call->inputs[1].data;
+  float* y = (float*)call->outputs[0].data;
   const float power = (float)call->attributes[0].number;
   const int64_t features = last_dim(&call->inputs[0].shape), size = trainctl_size(&call->inputs[0].shape);
   for (int64_t i = 0; i < size; ++i) {
@@ -51,11 +56,11 @@ static int snake_forward(const trainctl_call* call) {
 /* dx = dy (1 + power sin(2 a x)). da[n] = the sum over rows of dy power (x sin(2 a x) / a - sin(a x)^2 / a^2): ranks that
  * share the rows have terms of this sum, which the engine adds up. */
 static int snake_backward(const trainctl_call* call) {
-  const float* dy = call->output_grads[0].data;
-  const float* x = call->inputs[0].data;
-  const float* a = call->inputs[1].data;
-  float* dx = call->input_grads[0].data; /* NULL: not wanted */
-  float* da = call->input_grads[1].data;
+  const float* dy = (const float*)call->output_grads[0].data;
+  const float* x = (const float*)call->inputs[0].data;
+  const float* a = (const float*)call->inputs[1].data;
+  float* dx = (float*)call->input_grads[0].data; /* NULL: not wanted */
+  float* da = (float*)call->input_grads[1].data;
   const float power = (float)call->attributes[0].number;
   const int64_t features = last_dim(&call->inputs[0].shape), size = trainctl_size(&call->inputs[0].shape);
   if (da != NULL && !call->input_grads[1].adds) memset(da, 0, (size_t)features * sizeof(float));
@@ -99,8 +104,8 @@ static int row_dot_output_shapes(const trainctl_call* call, trainctl_shape* outp
 }
 
 static int row_dot_forward(const trainctl_call* call) {
-  const float *x = call->inputs[0].data, *z = call->inputs[1].data;
-  float* y = call->outputs[0].data;
+  const float *x = (const float*)call->inputs[0].data, *z = (const float*)call->inputs[1].data;
+  float* y = (float*)call->outputs[0].data;
   const int64_t rows = call->inputs[0].shape.dims[0], columns = call->inputs[0].shape.dims[1];
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
@@ -111,11 +116,11 @@ static int row_dot_forward(const trainctl_call* call) {
 }
 
 static int row_dot_backward(const trainctl_call* call) {
-  const float* dy = call->output_grads[0].data;
+  const float* dy = (const float*)call->output_grads[0].data;
   const int64_t rows = call->inputs[0].shape.dims[0], columns = call->inputs[0].shape.dims[1];
   for (int i = 0; i < 2; ++i) {
-    const float* other = call->inputs[1 - i].data;
-    float* dx = call->input_grads[i].data;
+    const float* other = (const float*)call->inputs[1 - i].data;
+    float* dx = (float*)call->input_grads[i].data;
     for (int64_t k = 0; dx != NULL && k < rows * columns; ++k) dx[k] = dy[k / columns] * other[k];
   }
   return 0;
@@ -142,6 +147,10 @@ static const trainctl_op ops[] = {
         .forward = snake_forward,
         .backward = snake_backward,
         .backward_reads_inputs = 1 << 0 | 1 << 1, /* x and a */
+#ifdef SNAKE_CUDA
+        .forward_cuda = snake_forward_cuda,
+        .backward_cuda = snake_backward_cuda,
+#endif
         .cost = snake_cost,
         .examples = snake_examples,
         .num_examples = 2,
@@ -163,6 +172,6 @@ static const trainctl_op ops[] = {
 };
 
 static const trainctl_plugin_info info = {
-    .abi = TRAINCTL_PLUGIN_ABI, .op_size = sizeof(trainctl_op), .version = "1.0", .ops = ops, .num_ops = 2};
+    .abi = TRAINCTL_PLUGIN_ABI, .op_size = sizeof(trainctl_op), .ops = ops, .num_ops = 2};
 
 TRAINCTL_EXPORT const trainctl_plugin_info* trainctl_plugin(void) { return &info; }

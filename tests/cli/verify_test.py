@@ -53,10 +53,10 @@ launch: {ranks: 2, device: cpu}
 def certificates(folder):
     """A certificate is written, stored with the checkpoints of the same job alone, and reported."""
     said = folder.run("verify", "job.yaml").stdout
-    assert "is verified: 9 checks passed" in said, said
+    assert "is verified: 10 checks passed" in said, said
     path = re.search(r"certificate: (\S+)", said).group(1)
     certificate = json.load(open(folder.file(path)))
-    assert certificate["passed"] and certificate["ranks"] == 2 and len(certificate["checks"]) == 9, certificate
+    assert certificate["passed"] and certificate["ranks"] == 2 and len(certificate["checks"]) == 10, certificate
     page = open(folder.file(path.replace(".json", ".html"))).read()
     assert "verified" in page and "slope" in page and "<script" not in page
     folder.run("run", "job.yaml")

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/half.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kOwnBlock = 1 << 20;  // elements that are in host memory at a
 }  // namespace
 
 void for_each_own_block(const StoredRange& range, Executor& executor,
-                        const std::function<void(int64_t first, std::span<const float> values)>& use) {
+                        const std::function<void(int64_t first, std::span<const float> values)>& use, float factor) {
   const int64_t size = byte_size(range.dtype);
   std::vector<uint16_t> halves;
   std::vector<float> values;
@@ -30,8 +31,16 @@ void for_each_own_block(const StoredRange& range, Executor& executor,
       check(range.dtype == DType::f32, "weights, states and gradients are floats");
       executor.read(offset, values.data(), elements * size);
     }
+    if (factor != 1)
+      for (float& value : values) value *= factor;
     use(range.own_first + at, values);
   }
+}
+
+float gradient_factor(const Program& program, Executor& executor) {
+  StepScalars scalars;
+  executor.read(program.scalars_offset, &scalars, sizeof scalars);
+  return scalars.loss_scale > 0 ? 1 / scalars.loss_scale : 1;  // 0: no step has run
 }
 
 }  // namespace trainctl

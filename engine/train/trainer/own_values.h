@@ -11,8 +11,13 @@
 namespace trainctl {
 
 /// Calls use(first, values) for consecutive blocks of the range's own elements: `first` is the place of the first value
-/// in this rank's part of the variable. The range is of floats. Waits for all started steps.
+/// in this rank's part of the variable. The range must hold floats, which are multiplied by `factor`. Waits for all
+/// started steps.
 void for_each_own_block(const StoredRange& range, Executor& executor,
-                        const std::function<void(int64_t first, std::span<const float> values)>& use);
+                        const std::function<void(int64_t first, std::span<const float> values)>& use, float factor = 1);
+
+/// The factor by which gradients of the last step, which are those of a scaled loss under precision: fp16, become those
+/// of the loss.
+float gradient_factor(const Program& program, Executor& executor);
 
 }  // namespace trainctl

@@ -12,30 +12,30 @@
 namespace trainctl {
 namespace {
 
-void add_own(const StoredRange& range, Executor& executor, Fingerprint& print) {
+void add_own(const StoredRange& range, Executor& executor, Fingerprint& print, float factor = 1) {
   const Shape& whole = range.variable->global_shape;
-  for_each_own_block(range, executor, [&](int64_t first, std::span<const float> values) {
+  const auto add = [&](int64_t first, std::span<const float> values) {
     size_t next = 0;
     for (const Box& box : boxes_of(*range.variable, first, static_cast<int64_t>(values.size())))
       for_each_run(whole, box.offset, box.shape, [&](int64_t, int64_t in_whole, int64_t length) {
         print.add(in_whole, values.subspan(next, static_cast<size_t>(length)));
         next += static_cast<size_t>(length);
       });
-  });
+  };
+  for_each_own_block(range, executor, add, factor);
 }
-
-bool is_real(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 }  // namespace
 
 Fingerprints own_fingerprints(const Program& program, Executor& executor) {
   Fingerprints prints;
   for (const StoredRange& range : stored_ranges(program))
-    if (range.own_count > 0 && !range.is_copy && is_real(range.dtype) && !has_blocks(range.variable->packing))
+    if (range.own_count > 0 && !range.is_copy && is_float(range.dtype) && !has_blocks(range.variable->packing))
       add_own(range, executor, prints[std::string(range.slot) + "/" + range.variable->name]);
+  const float factor = gradient_factor(program, executor);
   for (const StoredRange& range : gradient_ranges(program))
-    if (range.own_count > 0 && is_real(range.dtype))
-      add_own(range, executor, prints[std::string(kGradientSlot) + "/" + range.variable->name]);
+    if (range.own_count > 0 && is_float(range.dtype))
+      add_own(range, executor, prints[std::string(kGradientSlot) + "/" + range.variable->name], factor);
   return prints;
 }
 

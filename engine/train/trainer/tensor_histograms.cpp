@@ -11,8 +11,9 @@
 namespace trainctl {
 namespace {
 
-void count(const StoredRange& range, Executor& executor, Histogram& histogram) {
-  for_each_own_block(range, executor, [&](int64_t, std::span<const float> values) { histogram.add(values); });
+void count(const StoredRange& range, Executor& executor, Histogram& histogram, float factor = 1) {
+  for_each_own_block(
+      range, executor, [&](int64_t, std::span<const float> values) { histogram.add(values); }, factor);
 }
 
 }  // namespace
@@ -22,8 +23,9 @@ std::map<std::string, Histogram> own_histograms(const Program& program, Executor
   for (const StoredRange& range : stored_ranges(program))
     if (range.slot == kWeightSlot && range.own_count > 0)
       count(range, executor, histograms["weights/" + range.variable->name]);
+  const float factor = gradient_factor(program, executor);
   for (const StoredRange& range : gradient_ranges(program))
-    if (range.own_count > 0) count(range, executor, histograms["gradients/" + range.variable->name]);
+    if (range.own_count > 0) count(range, executor, histograms["gradients/" + range.variable->name], factor);
   return histograms;
 }
 

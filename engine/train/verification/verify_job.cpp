@@ -31,6 +31,7 @@
 #include "engine/train/verification/compare_values.h"
 #include "engine/train/verification/loss_slope.h"
 #include "engine/train/verification/reduced_job.h"
+#include "engine/train/verification/update_rule.h"
 
 namespace trainctl {
 namespace {
@@ -40,7 +41,7 @@ constexpr double kLossTolerance = 1e-5, kGradientTolerance = 1e-4, kMoveToleranc
 constexpr double kGradientFloor = 1e-2, kMoveFloor = 1e-3;
 /// Smaller gradients, relative to all of them, are rounding of sums that cancel.
 constexpr double kRounding = 1e-6;
-constexpr double kSlopeTolerance = 3e-4;
+constexpr double kSlopeTolerance = 3e-4, kUpdateTolerance = 3e-4;
 constexpr size_t kMostListed = 8;
 
 using Clock = std::chrono::steady_clock;
@@ -209,6 +210,7 @@ class JobVerifier {
                                                                     {"gradients", kGradientRule},
                                                                     {"weights", kWeightRule},
                                                                     {"slope", kSlopeRule},
+                                                                    {"update", kUpdateRule},
                                                                     {"communication", kCommunicationRule},
                                                                     {"memory", kMemoryRule},
                                                                     {"repeat", kRepeatRule},
@@ -241,12 +243,18 @@ class JobVerifier {
     if (options_.fault.in_reference) options_.fault.in_reference(alone);
     try {
       begins("one rank");
-      const ThreadRun expected = run_on_threads(reference, alone, run_options());
+      UpdateWitness witness;
+      ThreadRunOptions witnessed = run_options();
+      witnessed.at_step = [&](const Program& program, int64_t step, Executor& executor) {
+        witness.look(program, step, executor);
+      };
+      const ThreadRun expected = run_on_threads(reference, alone, witnessed);
       begins(plural(static_cast<int64_t>(programs.size()), "rank"));
       SavedState saved(options_.steps / 2, programs.size());
       const ThreadRun first = run_plan(job, programs, &saved);
       compare_with_reference(first, expected);
       check_slope(reference, alone, expected);
+      check_update(reference, witness);
       check_communication(first, planned_programs);
       check_memory(first, planned_programs);
       begins("the same run again");
@@ -351,6 +359,18 @@ class JobVerifier {
       check.summary = slopes.empty() ? "no weight is trained" : "the loss is not smooth along the gradients";
     }
     fail(check, std::move(findings));
+  }
+
+  void check_update(const PlannedJob& reference, const UpdateWitness& witness) {
+    const OptimizerSpec& optimizer = reference.spec.optimizer;
+    std::string reason = why_not_recomputed(optimizer);
+    if (reason.empty() && !witness.is_complete()) reason = "no gradient is kept until the end of a step";
+    if (reason.empty())
+      return add_difference("update", kUpdateRule, witness.compare(reference.graph, optimizer, kUpdateTolerance),
+                            kUpdateTolerance, plural(kRecomputedUpdates, "update") + " of " + optimizer.type);
+    VerifiedCheck& check = add("update", kUpdateRule);
+    check.status = CheckStatus::skipped;
+    check.summary = reason;
   }
 
   void check_communication(const ThreadRun& run, const std::vector<Program>& planned) {
@@ -460,6 +480,7 @@ class JobVerifier {
   static constexpr const char* kWeightRule =
       "weights, optimizer states and statistics move as on one rank, and all replicas have the same bits";
   static constexpr const char* kSlopeRule = "the gradients say how the loss changes with the weights";
+  static constexpr const char* kUpdateRule = "the first updates follow the optimizer's formula in double precision";
   static constexpr const char* kCommunicationRule = "the ranks send what the plan says, in its order";
   static constexpr const char* kMemoryRule = "the ranks use the memory of the plan, and write nowhere else";
   static constexpr const char* kRepeatRule = "a second run has the same bits";

@@ -80,7 +80,10 @@ def runs_and_resumes(optimizer, train, more, steps, middle, data, label, start, 
                 assert done.returncode == 0, done.stdout + done.stderr
             last = folder / run / str(len(stops))
             rows = [json.loads(line) for line in (last / "metrics.jsonl").read_text().splitlines()]
-            rows = [row for row in rows if "step" in row and "kind" not in row and row["run_step"] > middle]
+            rows = [row for row in rows if "step" in row and "kind" not in row]
+            skipped = int(sum(row.get("skipped", 0) for row in rows))  # of the last run; stdout ends with its last line
+            assert not skipped or f", {skipped} step{'s' if skipped > 1 else ''} skipped" in done.stdout, (skipped, done.stdout[-300:])
+            rows = [row for row in rows if row["run_step"] > middle]
             saved = max((last / "checkpoints").glob("*/model.safetensors"))
             weights = {key: value.numpy().tobytes() for key, value in safetensors.torch.load_file(saved).items()}
             results.append(([(row["run_step"], row["loss"], row["learning_rate"], row.get("skipped"), row.get("loss_scale")) for row in rows], weights))

@@ -24,6 +24,9 @@ const Overrides kClipped = {"launch.ranks=2", "parallel.mode=data_parallel",
                             "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.1}",
                             "parallel.optimizer_shard={level: 2, min_kb: 0}"};
 
+const Overrides kAdam = {"launch.ranks=2", "parallel.mode=data_parallel",
+                         "optimizer={type: adamw, learning_rate: 0.01, weight_decay: 0.1, clip_norm: 0.5}"};
+
 /// The place of the first instruction that a condition holds for.
 template <typename Condition>
 size_t find_instruction(const Program& program, const Condition& holds) {
@@ -277,6 +280,11 @@ std::vector<FaultCase> fault_cases() {
       {"slope"});
   add("a backward kernel that is off by 0.1 % everywhere", "gpt", kTwoRanks,
       in_kernel(scaled("h.1.act.grad_in0", 1.001)), {"slope"});
+  add("an update kernel with a rate that is off by 0.1 % everywhere", "mlp", kMomentum,
+      in_kernel(updates_with("learning_rate_scale", 1.001)), {"update"});
+  add("an update kernel that forgets the momentum everywhere", "mlp", kMomentum,
+      in_kernel(updates_with("momentum", 0.01)), {"update"});
+  add("a first moment with another decay everywhere", "gpt", kAdam, in_kernel(updates_with("beta1", 0.91)), {"update"});
   // Memory and hardware.
   add("a rank that needs more memory than planned", "mlp", kTwoRanks, in_programs([](Programs& programs) {
         programs.at(1).arena_bytes += 4096;

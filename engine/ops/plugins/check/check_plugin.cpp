@@ -47,12 +47,13 @@ class OpCheck {
   explicit OpCheck(const PluginOp& op) : op_(op) {}
 
   PluginOpReport run() {
-    for (int32_t e = 0; e < op_.c.num_examples; ++e) {
+    for (int32_t e = 0; e < op_.c.num_examples && report_.faults.empty(); ++e) {
       example_ = op_.c.num_examples == 1 ? "" : fmt::format("example {}: ", e);
       try {
         check_example(op_.c.examples[e]);
       } catch (const ShapeError& error) {
-        fault(error.what());
+        const std::string text = error.what(), name = op_.name + ": ";
+        fault(text.starts_with(name) ? text.substr(name.size()) : text);
       } catch (const PluginFailure& error) {
         fault(error.what());
       } catch (const EnvError& error) {
@@ -76,13 +77,19 @@ class OpCheck {
         return fault(fmt::format("its example needs indices_below, because {} has indices", plugin_operand(op_, i)));
     const PluginCase built = build_plugin_case(op_, example);
     PluginValues values = plugin_values(built);
-    const bool forward_is_sound = check_memory(built, built.forward, values);
-    bool is_sound = forward_is_sound;
-    if (built.has_backward()) is_sound = check_memory(built, built.backward, values) && is_sound;
-    if (!is_sound) return;  // the rest would report consequences
+    // After a fault the next checks would report its consequences.
+    for (const Node* node : nodes(built))
+      if (!check_memory(built, *node, values)) return;
     if (built.has_backward()) check_gradients(built, values);
+    if (!report_.faults.empty()) return;
+    for (const Node* node : nodes(built)) check_promises(built, *node, values);
     check_costs(built);
     check_cuts(built, values);
+  }
+
+  static std::vector<const Node*> nodes(const PluginCase& built) {
+    if (!built.has_backward()) return {&built.forward};
+    return {&built.forward, &built.backward};
   }
 
   /// Runs a node on one rank. Returns false after a fault; otherwise `values` has its results.
@@ -93,12 +100,16 @@ class OpCheck {
     for (size_t o = 0; o < node.outputs.size(); ++o) compare_poisons(built, node, o, first, second);
     if (report_.faults.size() > before) return false;
     for (size_t o = 0; o < node.outputs.size(); ++o) values[node.outputs[o]] = first.results[o];
+    return true;
+  }
+
+  /// More threads, and what the op's flags say.
+  void check_promises(const PluginCase& built, const Node& node, const PluginValues& values) {
     demand_same(built, node, values, {.threads = 3}, "with call->threads = 3");
     const bool is_forward = node.op == op_.name;
     if (is_forward && (op_.c.flags & TRAINCTL_IN_PLACE) != 0)
       demand_same(built, node, values, {.in_place = true}, "with the output in the memory of input 0");
     if (!is_forward && (op_.c.flags & TRAINCTL_ADDS_GRADIENTS) != 0) check_adding(built, values);
-    return report_.faults.size() == before;
   }
 
   PluginRun run_whole(const PluginCase& built, const Node& node, const PluginValues& values, PluginRunOptions options) {
@@ -130,9 +141,10 @@ class OpCheck {
       if (a != b && !(std::isnan(a) && std::isnan(b)) && stale++ == 0) first_stale = i;
     }
     if (stale > 0)
-      fault(fmt::format("{}: {} elements of {}, the first at {}, depend on what was in its memory before, or are not "
-                        "written",
-                        what, stale, name, element_text(shape, first_stale)));
+      fault(
+          fmt::format("{}: {} elements of {}, the first at {}, depend on what was in its memory before or beside its "
+                      "operands, or are not written",
+                      what, stale, name, element_text(shape, first_stale)));
     else if (nans > 0)
       fault(fmt::format("{}: {} elements of {}, the first at {}, are NaN", what, nans, name,
                         element_text(shape, first_nan)));
@@ -151,10 +163,11 @@ class OpCheck {
     }
   }
 
-  static std::string two_values(const PluginCase& built, TensorId tensor, size_t element, const std::vector<double>& got,
-                                const std::vector<double>& expected) {
-    return fmt::format("element {} is {:.6g} instead of {:.6g}", element_text(built.graph.tensors[tensor].shape, element),
-                       got[element], expected[element]);
+  static std::string two_values(const PluginCase& built, TensorId tensor, size_t element,
+                                const std::vector<double>& got, const std::vector<double>& expected) {
+    const std::string value = std::isnan(got[element]) ? "NaN" : fmt::format("{:.6g}", got[element]);
+    return fmt::format("element {} is {} instead of {:.6g}", element_text(built.graph.tensors[tensor].shape, element),
+                       value, expected[element]);
   }
 
   void check_adding(const PluginCase& built, const PluginValues& values) {
@@ -193,7 +206,8 @@ class OpCheck {
     const PluginCase alone = build_plugin_case(op_, *built.example, 1U << i);
     PluginValues same(alone.graph.tensors.size());
     std::copy_n(values.begin(), static_cast<size_t>(built.out_grads.back()) + 1, same.begin());
-    const PluginRun run = run_whole(alone, alone.backward, same, {.place = "only " + built.name_of(built.in_grads[i]) + " is wanted"});
+    const PluginRun run =
+        run_whole(alone, alone.backward, same, {.place = "only " + built.name_of(built.in_grads[i]) + " is wanted"});
     const TensorId tensor = built.in_grads[i];
     const PluginDifference off = difference_of(run.results[0], values[tensor]);
     if (!(off.relative <= kSameTolerance))
@@ -202,8 +216,7 @@ class OpCheck {
   }
 
   void check_costs(const PluginCase& built) const {
-    for (const Node* node : {&built.forward, &built.backward}) {
-      if (node->op.empty()) continue;
+    for (const Node* node : nodes(built)) {
       const auto infos = [&](const std::vector<TensorId>& tensors) {
         std::vector<TensorInfo> all;
         for (const TensorId id : tensors) all.push_back({built.graph.tensors[id].shape, built.graph.tensors[id].dtype});
@@ -249,18 +262,20 @@ class OpCheck {
     const std::vector<Factor>& factors = built.graph.layers[0].factors;
     const auto fits = [&](const TensorRule& rule) {
       return std::ranges::all_of(rule, [&](const DimRule& dim) {
-        return std::ranges::find(dim, static_cast<int>(f)) == dim.end() || cut_factor(dim, factors) == static_cast<int>(f);
+        return std::ranges::find(dim, static_cast<int>(f)) == dim.end() ||
+               cut_factor(dim, factors) == static_cast<int>(f);
       });
     };
-    return std::ranges::all_of(built.forward.rule.inputs, fits) && std::ranges::all_of(built.forward.rule.outputs, fits);
+    return std::ranges::all_of(built.forward.rule.inputs, fits) &&
+           std::ranges::all_of(built.forward.rule.outputs, fits);
   }
 
   bool check_cut(const PluginCase& built, const PluginValues& values, const PluginCuts& cuts) {
     ++report_.cuts;
     const std::string place = cut_text(built, cuts);
     bool is_right = true;
-    for (const Node* node : {&built.forward, &built.backward}) {
-      if (node->op.empty()) continue;
+    for (const Node* node : nodes(built)) {
+      if (!is_right) break;  // the gradients have the same rule
       const PluginRun run = run_cut(built, *node, cuts, values, {.place = place});
       for (size_t o = 0; o < node->outputs.size(); ++o) {
         const TensorId tensor = node->outputs[o];
@@ -308,10 +323,12 @@ class OpCheck {
       const TensorRule& rule = node.rule.outputs[o];
       const bool has = std::ranges::any_of(
           rule, [&](const DimRule& dim) { return cut_factor(dim, factors) == static_cast<int>(f); });
-      words.push_back(has ? fmt::format("by '{}' the ranks compute parts of it", factors[f].name)
-                          : fmt::format("over '{}', which it lacks, the results of the ranks are added up", factors[f].name));
+      words.push_back(
+          has ? fmt::format("by '{}' the ranks compute parts of it", factors[f].name)
+              : fmt::format("over '{}', which it lacks, the results of the ranks are added up", factors[f].name));
     }
-    return join(words, "; ") + (node.op == op_.name ? ". If it needs the whole dim on one rank, name the letter in uncuttable" : "");
+    return join(words, "; ") +
+           (node.op == op_.name ? ". If it needs the whole dim on one rank, name the letter in uncuttable" : "");
   }
 
   const PluginOp& op_;

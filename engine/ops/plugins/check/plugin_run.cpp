@@ -14,7 +14,6 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kGuardBytes = 4096;
-constexpr std::byte kGuard{0xa5};
 constexpr uint64_t kCheckSeed = 77;
 
 int ranks_of(const PluginCuts& cuts) { return std::accumulate(cuts.begin(), cuts.end(), 1, std::multiplies<>()); }
@@ -33,7 +32,8 @@ std::vector<int> blocks_of(int rank, const PluginCuts& cuts) {
 class GuardedOperand {
  public:
   GuardedOperand(const Tensor& tensor, const TensorRule& rule, const Layer& layer, const PluginCuts& cuts,
-                 const std::vector<int>& at, std::byte fill) {
+                 const std::vector<int>& at, std::byte fill)
+      : guard_(~fill) {
     arg.dtype = tensor.dtype;
     arg.global_shape = arg.shape = tensor.shape;
     arg.offset.assign(tensor.shape.size(), 0);
@@ -44,7 +44,7 @@ class GuardedOperand {
       arg.offset[d] = arg.shape[d] * at[static_cast<size_t>(factor)];
     }
     bytes_ = static_cast<size_t>(arg.size()) * sizeof(float);
-    memory_.assign(bytes_ + 2 * kGuardBytes, kGuard);
+    memory_.assign(bytes_ + 2 * kGuardBytes, guard_);
     std::fill_n(memory_.begin() + kGuardBytes, bytes_, fill);
     arg.data = memory_.data() + kGuardBytes;
   }
@@ -73,12 +73,12 @@ class GuardedOperand {
     }
   }
 
-  /// "3 elements after the end"; "" if the guard bytes are intact.
+  /// "after the end"; "" if the guard bytes are intact.
   std::string damage() const {
-    const auto changed = [](std::byte byte) { return byte != kGuard; };
+    const auto changed = [&](std::byte byte) { return byte != guard_; };
     const auto end = memory_.begin() + static_cast<std::ptrdiff_t>(kGuardBytes + bytes_);
-    if (std::any_of(end, memory_.end(), changed)) return "after its end";
-    return std::any_of(memory_.begin(), memory_.begin() + kGuardBytes, changed) ? "before its beginning" : "";
+    if (std::any_of(end, memory_.end(), changed)) return "after the end";
+    return std::any_of(memory_.begin(), memory_.begin() + kGuardBytes, changed) ? "before the beginning" : "";
   }
   void keep() { kept_ = memory_; }
   bool is_as_kept() const { return kept_ == memory_; }
@@ -86,6 +86,7 @@ class GuardedOperand {
   TensorArg arg;
 
  private:
+  const std::byte guard_;  ///< differs with the poison, so that a kernel which reads it has other results
   size_t bytes_ = 0;
   std::vector<std::byte> memory_, kept_;
 };
