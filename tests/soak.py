@@ -44,6 +44,8 @@ def campaigns(build, seed):
                                                     "--test-case=activations in the memory of the host*"]
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
+    yield "random networks beside PyTorch", python("random_jobs/torch_networks.py", *trainctl, "--jobs", 200, "--seed", 100 + seed)
+    yield "cookbook jobs that learn", python("equivalence/torch/cookbook.py", binaries / "trainctl", "learns")
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)
     yield "damaged runs", python("fuzz/damaged_runs.py", *trainctl, "--folders", 1000, "--seed", seed)
     yield "unauthenticated peers", python("fuzz/unauthenticated_peers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
@@ -56,6 +58,8 @@ def campaigns(build, seed):
     if (binaries / "test_cuda_emulated").exists():
         yield "emulated random jobs", python("random_jobs/random_jobs.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
                                              "--ranks", "1,2,3,4", "--jobs", 100, "--seed", 100 + seed)
+        yield "emulated random networks", python("random_jobs/torch_networks.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
+                                                 "--jobs", 40, "--seed", 100 + seed)
         yield "every emulated cut", [binaries / "test_cuda_emulated", "--test-case=every cut*GPU too,a CUDA kernel run twice*"]
         yield "large emulated kernels", [binaries / "test_cuda_emulated", f"--test-case={LONG_EMULATED}"]
 

@@ -20,11 +20,12 @@ std::string plural(int64_t count, const char* what) {
 
 void print_report(const PluginOp& op, const PluginOpReport& report) {
   if (report.faults.empty()) {
-    std::cout << fmt::format("{}: {} ({} compared with one rank{}; {} compared with differences; {})\n", op.name, "sound",
-                             plural(report.cuts, "cut"),
+    std::cout << fmt::format("{}: {} ({} compared with one rank{}; {} compared with differences; {})\n", op.name,
+                             "sound", plural(report.cuts, "cut"),
                              report.cut_letters.empty() ? "" : ": " + join(report.cut_letters, "; "),
                              plural(report.slopes, "gradient"), plural(report.calls, "call"));
-    if (!op.has_gradient()) std::cout << "note: " << op.name << ": no gradient flows through it, because it has no backward\n";
+    if (!op.has_gradient())
+      std::cout << "note: " << op.name << ": no gradient flows through it, because it has no backward\n";
   }
   for (const std::string& note : report.notes) std::cout << "note: " << op.name << ": " << note << "\n";
   for (const std::string& fault : report.faults) std::cout << op.name << ": " << fault << "\n";
@@ -33,14 +34,16 @@ void print_report(const PluginOp& op, const PluginOpReport& report) {
 
 }  // namespace
 
-int check_plugin(const std::string& file) {
-  std::string digest;
-  const std::string path = std::filesystem::absolute(file).lexically_normal().string();
+std::string load_named_plugin(const std::string& file) {
   try {
-    digest = load_plugin(path, "");
+    return load_plugin(std::filesystem::absolute(file).lexically_normal().string(), "");
   } catch (const PluginError& error) {
     throw SpecError({}, "--plugin", error.what(), error.hint);
   }
+}
+
+int check_plugin(const std::string& file) {
+  const std::string digest = load_named_plugin(file);
   size_t wrong = 0;
   const std::vector<const PluginOp*> ops = ops_of_plugin(digest);
   for (const PluginOp* op : ops) {
@@ -49,7 +52,8 @@ int check_plugin(const std::string& file) {
     if (!report.faults.empty()) ++wrong;
   }
   if (wrong == 0)
-    std::cout << fmt::format("{}: valid ({}, SHA-256 {})\n", file, plural(static_cast<int64_t>(ops.size()), "op"), digest);
+    std::cout << fmt::format("{}: valid ({}, SHA-256 {})\n", file, plural(static_cast<int64_t>(ops.size()), "op"),
+                             digest);
   else
     std::cout << fmt::format("{}: {} of {} wrong\n", file, wrong, plural(static_cast<int64_t>(ops.size()), "op"));
   return wrong == 0 ? kExitDone : kExitSpec;

@@ -1,11 +1,11 @@
 // The layers, losses, optimizers and metrics of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
-#include "engine/ops/registered_ops.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/ops/prediction_kind.h"
+#include "engine/ops/registered_ops.h"
 
 namespace trainctl {
 namespace {
@@ -41,7 +41,8 @@ EntryType entry_of(const LossDef& def) {
   EntryType type{def.name, def.doc, def.fields};
   type.labels_are_classes = def.labels_are_classes;
   type.has_label = def.label_use != LabelUse::none;
-  type.takes_class_shares = def.labels_are_classes && def.soft_op != nullptr;
+  type.takes_class_shares =
+      def.labels_are_classes && (def.soft_op != nullptr || def.label_use == LabelUse::composed);
   type.min_inputs = type.max_inputs = def.num_outputs;
   return type;
 }

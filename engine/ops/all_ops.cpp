@@ -7,8 +7,8 @@
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/ops/registered_ops.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/registered_ops.h"
 
 namespace trainctl {
 
@@ -142,9 +142,7 @@ const OpFamily& family_of(const KernelDef& kernel) {
 
 std::span<const OpDef* const> all_ops() { return ops(); }
 
-const OpDef* find_op(std::string_view name) {
-  return ops_by_name().find(name);
-}
+const OpDef* find_op(std::string_view name) { return ops_by_name().find(name); }
 
 const OpDef& get_op(std::string_view name) {
   const OpDef* op = find_op(name);
@@ -154,9 +152,7 @@ const OpDef& get_op(std::string_view name) {
 
 std::span<const KernelDef* const> all_kernels() { return kernels(); }
 
-const KernelDef* find_kernel(std::string_view name) {
-  return kernels_by_name().find(name);
-}
+const KernelDef* find_kernel(std::string_view name) { return kernels_by_name().find(name); }
 
 const KernelDef& get_kernel(std::string_view name) {
   const KernelDef* kernel = find_kernel(name);

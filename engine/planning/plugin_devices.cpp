@@ -35,9 +35,10 @@ void require_plugin_kernels(const JobSpec& spec) {
   if (layer == nullptr) return;
   const PluginOp& op = *plugin_of(*layer);
   const char* missing = op.c.forward_cuda == nullptr ? "forward_cuda" : "backward_cuda";
-  throw SpecError(spec.position(layer->path), layer->path,
-                  fmt::format("plugin {} has no {} for '{}', so the layer cannot run on a GPU", op.file, missing, op.name),
-                  "set launch.device: cpu, or add the kernel to the plugin");
+  throw SpecError(
+      spec.position(layer->path), layer->path,
+      fmt::format("plugin {} has no {} for '{}', so the layer cannot run on a GPU", op.file, missing, op.name),
+      "set launch.device: cpu, or add the kernel to the plugin");
 }
 
 }  // namespace trainctl

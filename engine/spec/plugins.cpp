@@ -23,7 +23,8 @@ bool is_digest(const std::string& text) {
 void load(YamlNode& node, const JobText& from, const std::string& path, Problems& problems) {
   PluginFile file = plugin_file(node.text);
   if (node.text.find(kDigestMark) != std::string::npos && !is_digest(file.digest)) {
-    problems.add(node.pos, path, "the SHA-256 of a plugin has 64 lower-case hexadecimal digits, not '" + file.digest + "'",
+    problems.add(node.pos, path,
+                 "the SHA-256 of a plugin has 64 lower-case hexadecimal digits, not '" + file.digest + "'",
                  "sha256sum " + file.path + " prints it");
     return;
   }

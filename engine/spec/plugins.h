@@ -1,5 +1,6 @@
-// `plugins`: shared libraries with layer types of their own (base/plugins.h). In a JobSpec each entry names the contents
-// as well as the file, so all ranks run the same code, and the digest of a job changes with that of its plugins.
+// `plugins`: shared libraries with layer types of their own (base/plugins.h). In a JobSpec each entry names the
+// contents as well as the file, so all ranks run the same code, and the digest of a job changes with that of its
+// plugins.
 //
 //   plugins: [./my_op.so]
 //   plugins: ['/home/me/my_op.so#sha256=9f86d0…']

@@ -201,9 +201,10 @@ const Section& job_section() {
                                  "Working directory of the command, relative to the job file; the job file's folder "
                                  "if omitted.")
               .of(JobKind::command),
-          list_field<&J::plugins>("plugins", FieldKind::paths,
-                                  "Shared libraries with layer types of their own, relative to the job file; a path may "
-                                  "end in #sha256=DIGITS of the contents. See plugins.md.")
+          list_field<&J::plugins>(
+              "plugins", FieldKind::paths,
+              "Shared libraries with layer types of their own, relative to the job file; a path may "
+              "end in #sha256=DIGITS of the contents. See plugins.md.")
               .of(JobKind::network),
           weights_field(),
           subsection<&J::dataset>("dataset", dataset_section(), "The training samples.")

@@ -537,6 +537,29 @@ def copied(scene):
     return f"losses within {worst:.1e}; a program with two copies"
 
 
+def plugins(scene):
+    """A plugin that the launcher's host alone has goes to each host once, and its layers have the numbers of one rank there."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return "skipped: there is no C compiler"
+    project = scene.network.launcher.tree / "tmp/plugin"
+    shutil.copytree(ROOT / "examples/plugin", project)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-I", ROOT / "engine/ops/plugins", "-o", project / "snake.so", project / "snake.c", "-lm"], check=True)
+    losses = []
+    for number, fields in enumerate(["launch.ranks=1 parallel.strategies=null", "launch.hosts='[a:2, b:2]'", "launch.hosts='[a:2, b:2]'"]):
+        logs = scene.network.own / f"logs.plugins.{number}"
+        run = scene.network.run(f"{scene.trainctl} run /tmp/plugin/job.yaml train.steps=8 launch.log_dir={logs} {fields}", timeout=network.PATIENCE)
+        require(run.returncode == 0, run.stdout + run.stderr)
+        lines = [json.loads(line) for line in (logs / "1/metrics.jsonl").read_text().splitlines()]
+        losses.append({line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line})
+        require(run.stdout.count("copying /tmp/plugin/snake.so") == (2 if number == 1 else 0), run.stdout)
+    worst = worst_difference(losses[1], losses[0])
+    require(len(losses[1]) == 8 and worst < 1e-4 and losses[1] == losses[2], f"{losses}")
+    scene.require_nothing_left()
+    shutil.rmtree(project)
+    return f"losses within {worst:.1e}"
+
+
 def program(scene):
     """A command runs once per rank, with the variables of torchrun over hosts."""
     job = pathlib.Path(scene.network.folder) / "program.yaml"
@@ -639,7 +662,7 @@ def parted_elastic(scene):
     return f"named after {lost:.1f} s; {said}"
 
 
-CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, plugins, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs

@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kThreads)
       if constexpr (Terms::kAny) {
 #pragma unroll
         for (int j = 0; j < kR; ++j)
-          score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
+          if (score[i][j] != 0.0f) score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
       }
     }
     store_square<B>(square, score);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string_view>
@@ -61,7 +62,8 @@ class TableCheck {
 
   void check_counts() const {
     const auto in_range = [](int32_t count, int32_t least) { return count >= least && count <= TRAINCTL_MAX_OPERANDS; };
-    demand(in_range(op_.num_inputs, 1) && op_.inputs != nullptr, fmt::format("it needs 1 to {} inputs", TRAINCTL_MAX_OPERANDS));
+    demand(in_range(op_.num_inputs, 1) && op_.inputs != nullptr,
+           fmt::format("it needs 1 to {} inputs", TRAINCTL_MAX_OPERANDS));
     demand(in_range(op_.num_parameters, 0) && (op_.num_parameters == 0 || op_.parameters != nullptr),
            fmt::format("it can have 0 to {} parameters", TRAINCTL_MAX_OPERANDS));
     demand(in_range(op_.num_outputs, 1), fmt::format("it needs 1 to {} outputs", TRAINCTL_MAX_OPERANDS));
@@ -105,13 +107,13 @@ void require_free_names(const std::string& path, const trainctl_plugin_info& inf
   for (int32_t i = 0; i < info.num_ops; ++i) {
     const std::string name = info.ops[i].name;
     for (const std::string& each : {name, name + "_grad"}) {
-      if (!taken.insert(each).second)
-        throw PluginError(fmt::format("plugin {} has two ops named '{}'", path, each));
+      if (!taken.insert(each).second) throw PluginError(fmt::format("plugin {} has two ops named '{}'", path, each));
       if (const PluginOp* other = find_plugin_kernel(each))
         throw PluginError(fmt::format("plugin {}: the name '{}' is used by plugin {}", path, each, other->file),
                           "rename the op in one of them");
       if (find_kernel(each) != nullptr || find_op(each) != nullptr || find_layer(each) != nullptr)
-        throw PluginError(fmt::format("plugin {}: trainctl has an op or layer named '{}'", path, each), "rename the op");
+        throw PluginError(fmt::format("plugin {}: trainctl has an op or layer named '{}'", path, each),
+                          "rename the op");
     }
   }
 }
@@ -146,18 +148,21 @@ void require_interface(const std::string& path, const trainctl_plugin_info& info
                                   path, info.abi, TRAINCTL_PLUGIN_ABI),
                       "compile it with the trainctl_plugin.h of this trainctl");
   if (info.op_size != sizeof(trainctl_op))
-    throw PluginError(fmt::format("plugin {}: its trainctl_op has {} bytes instead of {}", path, info.op_size,
-                                  sizeof(trainctl_op)),
-                      "compile it with an unchanged trainctl_plugin.h");
+    throw PluginError(
+        fmt::format("plugin {}: its trainctl_op has {} bytes instead of {}", path, info.op_size, sizeof(trainctl_op)),
+        "compile it with an unchanged trainctl_plugin.h");
   if (info.num_ops < 1 || info.ops == nullptr) throw PluginError(fmt::format("plugin {} has no ops", path));
 }
 
 std::string digest_of_plugin(const std::string& path) {
   Sha256 digest;
+  std::error_code error;
   try {
+    if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
+      throw EnvError(path + " is not a regular file");
     digest.add_file(path);
-  } catch (const EnvError& error) {
-    throw PluginError(fmt::format("plugin {}: {}", path, error.what()),
+  } catch (const EnvError& fault) {
+    throw PluginError(fmt::format("plugin {}: {}", path, fault.what()),
                       "relative paths start at the folder of the job file");
   }
   return digest.hex();
@@ -166,7 +171,7 @@ std::string digest_of_plugin(const std::string& path) {
 }  // namespace
 
 std::string load_plugin(const std::string& path, const std::string& digest) {
-  static std::map<std::string, std::string> loaded;  // digest -> path
+  static std::map<std::string, std::string> loaded;   // digest -> path
   static std::map<std::string, std::string> digests;  // path -> digest
   const std::string found = digest_of_plugin(path);
   if (!digest.empty() && found != digest)

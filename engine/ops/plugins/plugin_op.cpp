@@ -8,11 +8,11 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/registered_ops.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/plugins/plugin_call.h"
 #include "engine/ops/plugins/plugin_rule.h"
+#include "engine/ops/registered_ops.h"
 
 namespace trainctl {
 namespace {
@@ -72,10 +72,9 @@ void expect_types(const PluginOp& op, Infos in) {
   for (size_t i = 0; i < in.size(); ++i) {
     const std::string what = plugin_operand(op, i);
     if (in[i].shape.size() > TRAINCTL_MAX_DIMS)
-      shape_error(fmt::format("{}: {} has {} dims; plugins support {}", op.name, what, in[i].shape.size(),
-                              TRAINCTL_MAX_DIMS));
-    const bool wants_indices =
-        i < static_cast<size_t>(op.c.num_inputs) && op.c.inputs[i].kind == TRAINCTL_INDICES;
+      shape_error(
+          fmt::format("{}: {} has {} dims; plugins support {}", op.name, what, in[i].shape.size(), TRAINCTL_MAX_DIMS));
+    const bool wants_indices = i < static_cast<size_t>(op.c.num_inputs) && op.c.inputs[i].kind == TRAINCTL_INDICES;
     if ((in[i].dtype == DType::i32) != wants_indices)
       shape_error(fmt::format("{}: {} must be {}, but got {} {}", op.name, what,
                               wants_indices ? "indices, i32" : "floating-point numbers", to_string(in[i].shape),
@@ -290,7 +289,8 @@ PluginOp::PluginOp(const std::string& of_file, const std::string& digest, const 
                .infer = infer_backward,
                .rule = nullptr,
                .kernel = {.name = gradient_name.c_str(),
-                          .accumulates = (table.flags & TRAINCTL_ADDS_GRADIENTS) != 0 ? (1U << TRAINCTL_MAX_OPERANDS) - 1 : 0U,
+                          .accumulates =
+                              (table.flags & TRAINCTL_ADDS_GRADIENTS) != 0 ? (1U << TRAINCTL_MAX_OPERANDS) - 1 : 0U,
                           .cost = table.cost != nullptr ? cost_of<PluginPass::backward> : nullptr,
                           .example = no_example}},
       layer{.name = name.c_str(), .doc = table.doc} {

@@ -55,7 +55,8 @@ class CheckedRule {
 
  private:
   [[noreturn]] void refuse(const std::string& fault) const {
-    shape_error(fmt::format("{}: the sharding rule '{}' of plugin {} is wrong: {}", op_.name, rule_.text, op_.file, fault));
+    shape_error(
+        fmt::format("{}: the sharding rule '{}' of plugin {} is wrong: {}", op_.name, rule_.text, op_.file, fault));
   }
   const TensorInfo& info(size_t t) const { return t < inputs_.size() ? inputs_[t] : outputs_[t - inputs_.size()]; }
   const std::vector<std::string>& dims(const RuleLetters& letters, size_t t) const {
@@ -139,8 +140,7 @@ RuleText plugin_rule(const PluginOp& op, Infos inputs, Infos outputs, const Attr
     std::array<char, 256> text{};
     PluginCall call(op, attrs);
     call.bind(PluginPass::forward, inputs, outputs);
-    call.run(PluginFunction::rule,
-             [&](trainctl_call* c) { return op.c.make_rule(c, text.data(), text.size()); });
+    call.run(PluginFunction::rule, [&](trainctl_call* c) { return op.c.make_rule(c, text.data(), text.size()); });
     text.back() = '\0';
     rule.text = text.data();
   } else {

@@ -40,11 +40,11 @@ typedef struct trainctl_shape {
 
 /* One operand of a kernel: the part of the tensor that this rank stores. */
 typedef struct trainctl_tensor {
-  void* data;                     /* NULL: not available, or not wanted */
-  trainctl_shape shape;           /* shape of this part */
+  void* data;                        /* NULL: not available, or not wanted */
+  trainctl_shape shape;              /* shape of this part */
   int64_t whole[TRAINCTL_MAX_DIMS];  /* shape of the whole tensor over all ranks */
   int64_t offset[TRAINCTL_MAX_DIMS]; /* position of this part's first element in the whole tensor */
-  int32_t adds;                   /* of a gradient: add to the contents of data instead of replacing them */
+  int32_t adds;                      /* of a gradient: add to the contents of data instead of replacing them */
 } trainctl_tensor;
 
 typedef union trainctl_value {
@@ -166,7 +166,7 @@ typedef struct trainctl_op {
    *
    *   A letter is an index that ranks may share. With dims of equal letters, ranks hold equal parts of them.
    *   A letter that an output has is cut in parallel: the kernel computes that part of the output.
-   *   A letter that no output has is summed over: the outputs of the ranks are terms of a sum, which the engine computes.
+   *   A letter that no output has is summed over: the ranks' outputs are terms of a sum, which the engine computes.
    *   "(ab)" is a dim of two indices, of which only the first is cut. "()" is a dim of size 1.
    *
    * A gradient has the letters of its tensor. It is a sum over each letter that it lacks and that an operand of the
@@ -184,8 +184,8 @@ typedef struct trainctl_op {
   /* CPU kernels: each element of each result is written, and no other memory. Results depend only on `call`. */
   int (*forward)(const trainctl_call* call);
   int (*backward)(const trainctl_call* call); /* NULL: no gradient flows through the op */
-  uint32_t backward_reads_inputs;  /* bit i: input or parameter i */
-  uint32_t backward_reads_outputs; /* bit i: output i */
+  uint32_t backward_reads_inputs;             /* bit i: input or parameter i */
+  uint32_t backward_reads_outputs;            /* bit i: output i */
 
   /* CUDA kernels, enqueued on `stream`, a cudaStream_t. All data is device memory. They must not wait for the device,
    * nor allocate, because steps are captured in graphs. NULL: the op runs on CPUs only. */
@@ -202,7 +202,6 @@ typedef struct trainctl_op {
 typedef struct trainctl_plugin_info {
   int32_t abi;     /* TRAINCTL_PLUGIN_ABI */
   int32_t op_size; /* sizeof(trainctl_op) */
-  const char* version; /* for messages */
   const trainctl_op* ops;
   int32_t num_ops;
 } trainctl_plugin_info;

@@ -1,4 +1,4 @@
-// Attention: heads, windows, softcaps and documents.
+// Attention: heads, windows, softcaps, documents, and terms of scores.
 #include "tests/equivalence/plan_cases/families.h"
 #include "tests/equivalence/plan_cases/overrides.h"
 
@@ -83,6 +83,27 @@ std::vector<PlanCase> masked_attention_cases() {
        {},
        {ranks(2), kSemi, "parallel.context=2", "parallel.context_method=ulysses"}},
       {"documents: 2 stages of 2", "documents", {kMicro2}, {ranks(4), kSemi, kTwoStages}},
+      // ALiBi, biases of scores, dropout of weights
+      {"score_terms: data parallel, 3 ranks, level 3", "score_terms", {kMicro2}, {ranks(3), kData, kShard3}},
+      {"score_terms: heads and rows of queries cut, 4 ranks, recomputed",
+       "score_terms",
+       {},
+       {ranks(4), kSemi, "parallel.recompute=[mixed, cross]",
+        "parallel.strategies={mixed: [[2, 1, 2], [2, 1], [2, 1, 1]], cross: [[1, 2, 2], [1, 1, 2], [1, 1, 2], [1, 1], "
+        "[1, 1, 1], [2]]}"}},
+      {"score_terms: rows of 2 ranks in a ring, data parallel",
+       "score_terms",
+       {kMicro2},
+       {ranks(4), kSemi, "parallel.context=2", "parallel.context_method=ring"}},
+      {"score_terms: rows of 4 ranks, keys gathered",
+       "score_terms",
+       {},
+       {ranks(4), kSemi, "parallel.context=4", "parallel.context_method=gather", kShard2}},
+      {"score_terms: rows of 2 ranks exchanged for heads",
+       "score_terms",
+       {},
+       {ranks(2), kSemi, "parallel.context=2", "parallel.context_method=ulysses"}},
+      {"score_terms: 2 stages of 2", "score_terms", {kMicro2}, {ranks(4), kSemi, kTwoStages}},
   };
 }
 

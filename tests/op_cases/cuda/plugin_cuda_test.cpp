@@ -36,7 +36,8 @@ std::vector<Operand> run_on(const CaseDevice& device, const PluginCase& built, c
     return list;
   };
   const StepScalars scalars;
-  const KernelCall call{.in = args(node.inputs, in), .out = args(node.outputs, out), .attrs = node.attrs, .scalars = &scalars};
+  const KernelCall call{
+      .in = args(node.inputs, in), .out = args(node.outputs, out), .attrs = node.attrs, .scalars = &scalars};
   device.prepare(node.op, call)();
   return out;
 }

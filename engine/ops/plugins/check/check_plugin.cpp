@@ -141,9 +141,10 @@ class OpCheck {
       if (a != b && !(std::isnan(a) && std::isnan(b)) && stale++ == 0) first_stale = i;
     }
     if (stale > 0)
-      fault(fmt::format("{}: {} elements of {}, the first at {}, depend on what was in its memory before or beside its "
-                        "operands, or are not written",
-                        what, stale, name, element_text(shape, first_stale)));
+      fault(
+          fmt::format("{}: {} elements of {}, the first at {}, depend on what was in its memory before or beside its "
+                      "operands, or are not written",
+                      what, stale, name, element_text(shape, first_stale)));
     else if (nans > 0)
       fault(fmt::format("{}: {} elements of {}, the first at {}, are NaN", what, nans, name,
                         element_text(shape, first_nan)));
@@ -162,11 +163,11 @@ class OpCheck {
     }
   }
 
-  static std::string two_values(const PluginCase& built, TensorId tensor, size_t element, const std::vector<double>& got,
-                                const std::vector<double>& expected) {
+  static std::string two_values(const PluginCase& built, TensorId tensor, size_t element,
+                                const std::vector<double>& got, const std::vector<double>& expected) {
     const std::string value = std::isnan(got[element]) ? "NaN" : fmt::format("{:.6g}", got[element]);
-    return fmt::format("element {} is {} instead of {:.6g}", element_text(built.graph.tensors[tensor].shape, element), value,
-                       expected[element]);
+    return fmt::format("element {} is {} instead of {:.6g}", element_text(built.graph.tensors[tensor].shape, element),
+                       value, expected[element]);
   }
 
   void check_adding(const PluginCase& built, const PluginValues& values) {
@@ -205,7 +206,8 @@ class OpCheck {
     const PluginCase alone = build_plugin_case(op_, *built.example, 1U << i);
     PluginValues same(alone.graph.tensors.size());
     std::copy_n(values.begin(), static_cast<size_t>(built.out_grads.back()) + 1, same.begin());
-    const PluginRun run = run_whole(alone, alone.backward, same, {.place = "only " + built.name_of(built.in_grads[i]) + " is wanted"});
+    const PluginRun run =
+        run_whole(alone, alone.backward, same, {.place = "only " + built.name_of(built.in_grads[i]) + " is wanted"});
     const TensorId tensor = built.in_grads[i];
     const PluginDifference off = difference_of(run.results[0], values[tensor]);
     if (!(off.relative <= kSameTolerance))
@@ -260,10 +262,12 @@ class OpCheck {
     const std::vector<Factor>& factors = built.graph.layers[0].factors;
     const auto fits = [&](const TensorRule& rule) {
       return std::ranges::all_of(rule, [&](const DimRule& dim) {
-        return std::ranges::find(dim, static_cast<int>(f)) == dim.end() || cut_factor(dim, factors) == static_cast<int>(f);
+        return std::ranges::find(dim, static_cast<int>(f)) == dim.end() ||
+               cut_factor(dim, factors) == static_cast<int>(f);
       });
     };
-    return std::ranges::all_of(built.forward.rule.inputs, fits) && std::ranges::all_of(built.forward.rule.outputs, fits);
+    return std::ranges::all_of(built.forward.rule.inputs, fits) &&
+           std::ranges::all_of(built.forward.rule.outputs, fits);
   }
 
   bool check_cut(const PluginCase& built, const PluginValues& values, const PluginCuts& cuts) {
@@ -310,7 +314,7 @@ class OpCheck {
     return dims;
   }
 
-  /// What the rule says about the parts of a result on the ranks.
+  /// Says how the rule combines the results of the ranks.
   std::string combination(const PluginCase& built, const Node& node, size_t o, const PluginCuts& cuts) const {
     std::vector<std::string> words;
     const std::vector<Factor>& factors = built.graph.layers[0].factors;
@@ -319,10 +323,12 @@ class OpCheck {
       const TensorRule& rule = node.rule.outputs[o];
       const bool has = std::ranges::any_of(
           rule, [&](const DimRule& dim) { return cut_factor(dim, factors) == static_cast<int>(f); });
-      words.push_back(has ? fmt::format("by '{}' the ranks compute parts of it", factors[f].name)
-                          : fmt::format("over '{}', which it lacks, the results of the ranks are added up", factors[f].name));
+      words.push_back(
+          has ? fmt::format("by '{}' the ranks compute parts of it", factors[f].name)
+              : fmt::format("over '{}', which it lacks, the results of the ranks are added up", factors[f].name));
     }
-    return join(words, "; ") + (node.op == op_.name ? ". If it needs the whole dim on one rank, name the letter in uncuttable" : "");
+    return join(words, "; ") +
+           (node.op == op_.name ? ". If it needs the whole dim on one rank, name the letter in uncuttable" : "");
   }
 
   const PluginOp& op_;

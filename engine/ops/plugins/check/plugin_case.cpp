@@ -69,7 +69,8 @@ void add_backward_of_case(PluginCase& built, NodeId forward, unsigned wanted) {
   GradBuilder builder(built.graph, forward, out_grads, names);
   op.op.backward(builder);
   built.in_grads = builder.in_grads();
-  if (std::ranges::any_of(built.in_grads, [](TensorId id) { return id >= 0; })) built.backward = built.graph.nodes.back();
+  if (std::ranges::any_of(built.in_grads, [](TensorId id) { return id >= 0; }))
+    built.backward = built.graph.nodes.back();
 }
 
 }  // namespace
@@ -81,7 +82,8 @@ std::string PluginCase::name_of(TensorId tensor) const {
   }
   for (size_t o = 0; o < forward.outputs.size(); ++o) {
     if (forward.outputs[o] == tensor) return plugin_operand(*op, op->operands() + o);
-    if (o < out_grads.size() && out_grads[o] == tensor) return "the gradient of " + plugin_operand(*op, op->operands() + o);
+    if (o < out_grads.size() && out_grads[o] == tensor)
+      return "the gradient of " + plugin_operand(*op, op->operands() + o);
   }
   return graph.tensors[tensor].name;
 }

@@ -16,9 +16,9 @@ struct PluginCase {
   const PluginOp* op = nullptr;
   const trainctl_example* example = nullptr;
   Graph graph;
-  Node forward, backward;                 ///< `backward` has no op if no gradient is wanted
-  std::vector<TensorId> out_grads;        ///< one per output
-  std::vector<TensorId> in_grads;         ///< one per input and parameter; -1: not wanted
+  Node forward, backward;           ///< `backward` has no op if no gradient is wanted
+  std::vector<TensorId> out_grads;  ///< one per output
+  std::vector<TensorId> in_grads;   ///< one per input and parameter; -1: not wanted
 
   bool has_backward() const { return !backward.op.empty(); }
   /// "input x", "gradient of parameter a".

@@ -90,7 +90,8 @@ PluginSlopes compare_slopes(const PluginCase& built, const PluginValues& values,
     const Slope& slope = found[k];
     const double got = gradient[elements[k]], off = std::fabs(got - slope.value), slack = kSlopeTolerance * largest;
     // At a kink any slope between those of both sides is right.
-    const bool is_between = got >= std::min(slope.left, slope.right) - slack && got <= std::max(slope.left, slope.right) + slack;
+    const bool is_between =
+        got >= std::min(slope.left, slope.right) - slack && got <= std::max(slope.left, slope.right) + slack;
     if (off <= slack || is_between) continue;
     ++wrong;
     if (off > worst_by) worst = k;
@@ -99,9 +100,10 @@ PluginSlopes compare_slopes(const PluginCase& built, const PluginValues& values,
   if (wrong == 0) return result;
   const double got = gradient[elements[worst]], expected = found[worst].value;
   const Shape& shape = built.graph.tensors[built.in_grads[operand]].shape;
-  result.fault = fmt::format("{} is wrong in {} of {} elements: element {} is {:.6g}, but differences of forward give {:.6g}",
-                             built.name_of(built.in_grads[operand]), wrong, elements.size(),
-                             element_text(shape, elements[worst]), got, expected);
+  result.fault =
+      fmt::format("{} is wrong in {} of {} elements: element {} is {:.6g}, but differences of forward give {:.6g}",
+                  built.name_of(built.in_grads[operand]), wrong, elements.size(), element_text(shape, elements[worst]),
+                  got, expected);
   if (std::fabs(expected) > 1e-3 * largest) result.fault += fmt::format(" ({:.3g} times as much)", got / expected);
   return result;
 }
