@@ -34,14 +34,16 @@ void print_report(const PluginOp& op, const PluginOpReport& report) {
 
 }  // namespace
 
-int check_plugin(const std::string& file) {
-  std::string digest;
-  const std::string path = std::filesystem::absolute(file).lexically_normal().string();
+std::string load_named_plugin(const std::string& file) {
   try {
-    digest = load_plugin(path, "");
+    return load_plugin(std::filesystem::absolute(file).lexically_normal().string(), "");
   } catch (const PluginError& error) {
     throw SpecError({}, "--plugin", error.what(), error.hint);
   }
+}
+
+int check_plugin(const std::string& file) {
+  const std::string digest = load_named_plugin(file);
   size_t wrong = 0;
   const std::vector<const PluginOp*> ops = ops_of_plugin(digest);
   for (const PluginOp* op : ops) {

@@ -1,11 +1,15 @@
-// trainctl check --plugin FILE.
+// The option --plugin FILE of commands.
 #pragma once
 
 #include <string>
 
 namespace trainctl {
 
-/// Tests each op of the plugin and prints the results. Returns the exit code. Throws SpecError if it cannot be loaded.
+/// Loads a plugin that the command line names. Returns its SHA-256. Throws SpecError.
+std::string load_named_plugin(const std::string& file);
+
+/// trainctl check --plugin FILE: tests each op of the plugin and prints the results. Returns the exit code. Throws
+/// SpecError if it cannot be loaded.
 int check_plugin(const std::string& file);
 
 }  // namespace trainctl

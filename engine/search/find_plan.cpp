@@ -1,5 +1,6 @@
-// The search over all that a job leaves open. For each number of stages and of micro-batches: the best cuts, then
-// schedules, levels of optimizer_shard and ways to recompute added up with them; the few best of all are tried.
+// The search over all that a job leaves open. For each number of stages and of micro-batches it finds the best cuts,
+// and estimates them with each schedule, level of optimizer_shard and way to recompute. The few plans with the best
+// estimates are tried: planned, compiled and simulated.
 #include "engine/search/find_plan.h"
 
 #include <algorithm>

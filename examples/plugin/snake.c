@@ -172,6 +172,6 @@ static const trainctl_op ops[] = {
 };
 
 static const trainctl_plugin_info info = {
-    .abi = TRAINCTL_PLUGIN_ABI, .op_size = sizeof(trainctl_op), .version = "1.0", .ops = ops, .num_ops = 2};
+    .abi = TRAINCTL_PLUGIN_ABI, .op_size = sizeof(trainctl_op), .ops = ops, .num_ops = 2};
 
 TRAINCTL_EXPORT const trainctl_plugin_info* trainctl_plugin(void) { return &info; }

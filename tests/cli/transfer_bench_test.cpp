@@ -68,7 +68,7 @@ TEST_CASE("a rank that fails ends the bench with its error") {
 }
 
 TEST_CASE("messages between processes move their bytes, so large ones take longer") {
-  constexpr double kMoreThanAnyHost = 1e12;  // bytes a second
+  constexpr double kMoreThanAnyHost = 1e12;  // bytes per second
   bool are_in_order = false;
   for (int attempt = 0; attempt < 20 && !are_in_order; ++attempt) {  // a busy host delays a small message too
     const std::vector<MessageResult> results = bench_messages({1024, 1 << 20, 8 << 20}, Device::cpu, 3);

@@ -88,7 +88,7 @@ class Scene:
 
 
 def two_hosts(scene):
-    """mpirun with two processes a host: four ranks on two hosts, with the losses of one host."""
+    """mpirun with two processes per host: four ranks on two hosts, with the losses of one host."""
     fields = "launch.ranks=4 train.steps=12"
     expected = scene.one_host(fields)
     said = scene.network.run(scene.mpirun("-n 4 --host a:2,b:2", fields), timeout=network.PATIENCE)
@@ -100,7 +100,7 @@ def two_hosts(scene):
 
 
 def mpich(scene):
-    """MPICH's mpiexec with two processes a host: they meet through PMI, and have the losses of one host."""
+    """MPICH's mpiexec with two processes per host: they find each other through PMI, and have the losses of one host."""
     if not find_hydra():
         return "left out: there is no mpiexec of MPICH (./bootstrap clusters)"
     fields = "launch.ranks=4 train.steps=12"

@@ -1,4 +1,4 @@
-// tests/random_jobs runs its jobs on emulated GPUs through this case: one process a job, which forks one a rank.
+// tests/random_jobs runs its jobs on emulated GPUs through this case: one process per job, which forks one per rank.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -80,16 +80,19 @@ TEST_CASE("fp16: gradients that are not finite at the least scale end the run, u
   CHECK_THROWS_WITH_AS(run_job(planned_fp16(all)), doctest::Contains("although the loss scale is"), LossNotFinite);
 }
 
-TEST_CASE("fp16: a loss scale above what half precision holds keeps small gradients that would be 0 without it") {
-  // Gradients of about 1e-9 are below the least f16.
-  const Overrides tiny = {"precision=fp16", "loss={type: mse, weight: 1e-7}",
-                          "optimizer={type: sgd, learning_rate: 100000}", "train={steps: 20}"};
-  const RunResult exact = run_job(planned_fp16(tiny + Overrides{"precision=fp32"}));
-  const RunResult scaled = run_job(planned_fp16(tiny + Overrides{"fp16={initial_scale: 16777216}"}));
-  const RunResult lost = run_job(planned_fp16(tiny + Overrides{"fp16={initial_scale: 1}"}));
+TEST_CASE("fp16: scaled gradients follow fp32, and those of a scale that is too small are 0") {
+  const Overrides all = {"precision=fp16", "loss=mse", "optimizer={type: sgd, learning_rate: 0.01}",
+                         "train={steps: 20}"};
+  const RunResult exact = run_job(planned_fp16(all + Overrides{"precision=fp32"}));
+  const RunResult scaled = run_job(planned_fp16(all + Overrides{"fp16={initial_scale: 1024}"}));
+  const RunResult lost = run_job(planned_fp16(all + Overrides{"fp16={initial_scale: 1e-8, min_scale: 0}"}));
   CHECK(skipped_steps(scaled) == 0);
+  CHECK(skipped_steps(lost) == 0);
   check_losses(scaled, exact, 2e-2, 20);
-  CHECK(lost.losses.back() > 1.2f * exact.losses.back());
+  CHECK(lost.losses.back() > 1.02f * exact.losses.back());
+  const RunResult one =
+      run_job(planned_fp16(all + Overrides{"fp16={initial_scale: 1e-8, min_scale: 0}", "train={steps: 1}"}));
+  for (const auto& [name, values] : lost.weights) CHECK(same_bits(values, one.weights.at(name)));
 }
 
 TEST_CASE("fp16: a resumed run has the bits of the whole one, its scale included") {

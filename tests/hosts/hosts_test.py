@@ -6,7 +6,6 @@
 Needs root, since it makes network namespaces; exits with 77 and the reason where it cannot.
 """
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import network
@@ -418,43 +416,22 @@ def elastic_rank(scene):
     return f"noticed after {max(noticed):.1f} s, {said}"
 
 
-class Throttled:
-    """Processes that run for a quarter of the time."""
-
-    def __init__(self, pids):
-        self.pids, self.ended = pids, threading.Event()
-        self.thread = threading.Thread(target=self.throttle)
-
-    def throttle(self):
-        while not self.ended.is_set():
-            for number, seconds in ((signal.SIGSTOP, 0.03), (signal.SIGCONT, 0.01)):
-                for pid in self.pids:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-                time.sleep(seconds)
-
-    def __enter__(self):
-        self.thread.start()
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
-
-
 def straggler(scene):
     """A host that persistently takes longer is named and gets fewer micro-batches, and the numbers stay those of one rank."""
     loss = "loss=mse optimizer.learning_rate=0.0001"
     one = scene.run(f"{ONE_RANK} {loss} train.steps=400")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
-    os.environ["TRAINCTL_STRAGGLER_SECONDS"] = "1"
+    os.environ["TRAINCTL_STRAGGLER_SECONDS"] = "1"  # of the launcher
+    slow = scene.network.hosts["b"]
+    slow.set_environment(["TRAINCTL_TEST_SPEED=2000:8:0:3"])
     try:
         process = scene.start(f"{loss} parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 'train.checkpoint={{every_steps: 100000}}'")
     finally:
         del os.environ["TRAINCTL_STRAGGLER_SECONDS"]
-    with Throttled([scene.rank(2)[1], scene.rank(3)[1]]):
-        require_said(scene, process, "on host b takes ")
-        require_said(scene, process, "times as long for its work; replanned for 4 ranks")
+        slow.set_environment()
+    require_said(scene, process, "rank 3 on host b takes ")
+    require_said(scene, process, "times as long for its work; replanned for 4 ranks")
     require_said(scene, process, "times as long for its work: resumed after step")
     before = scene.step()
     require(eventually(lambda: scene.step() > before + 10), "it trains: " + scene.output.read_text()[-3000:])
@@ -560,6 +537,29 @@ def copied(scene):
     return f"losses within {worst:.1e}; a program with two copies"
 
 
+def plugins(scene):
+    """A plugin that the launcher's host alone has goes to each host once, and its layers have the numbers of one rank there."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return "skipped: there is no C compiler"
+    project = scene.network.launcher.tree / "tmp/plugin"
+    shutil.copytree(ROOT / "examples/plugin", project)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-I", ROOT / "engine/ops/plugins", "-o", project / "snake.so", project / "snake.c", "-lm"], check=True)
+    losses = []
+    for number, fields in enumerate(["launch.ranks=1 parallel.strategies=null", "launch.hosts='[a:2, b:2]'", "launch.hosts='[a:2, b:2]'"]):
+        logs = scene.network.own / f"logs.plugins.{number}"
+        run = scene.network.run(f"{scene.trainctl} run /tmp/plugin/job.yaml train.steps=8 launch.log_dir={logs} {fields}", timeout=network.PATIENCE)
+        require(run.returncode == 0, run.stdout + run.stderr)
+        lines = [json.loads(line) for line in (logs / "1/metrics.jsonl").read_text().splitlines()]
+        losses.append({line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line})
+        require(run.stdout.count("copying /tmp/plugin/snake.so") == (2 if number == 1 else 0), run.stdout)
+    worst = worst_difference(losses[1], losses[0])
+    require(len(losses[1]) == 8 and worst < 1e-4 and losses[1] == losses[2], f"{losses}")
+    scene.require_nothing_left()
+    shutil.rmtree(project)
+    return f"losses within {worst:.1e}"
+
+
 def program(scene):
     """A command runs once per rank, with the variables of torchrun over hosts."""
     job = pathlib.Path(scene.network.folder) / "program.yaml"
@@ -662,8 +662,7 @@ def parted_elastic(scene):
     return f"named after {lost:.1f} s; {said}"
 
 
-CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
-
+CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, plugins, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs

@@ -86,7 +86,7 @@ TEST_CASE("damaged lines are ignored, and what they chose is measured again") {
   }
 }
 
-TEST_CASE("of two lines for a key the first counts, for every process") {
+TEST_CASE("the first of two lines for a key counts, for every process") {
   const Folder folder;
   const fs::path file = folder / "products";
   write(file, "a one.\na two.\n");

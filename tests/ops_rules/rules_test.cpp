@@ -30,7 +30,7 @@ TEST_CASE("moving data keeps its dtype") {
   CHECK(get_op("transpose").infer(ids, {{"perm", Ints{1, 0}}})[0].dtype == DType::i32);
 }
 
-TEST_CASE("a product costs two operations a term, and each operand's bytes once") {
+TEST_CASE("a product costs two operations per term, and each operand's bytes once") {
   const std::vector<TensorInfo> in = {{{5, 2, 3}}, {{3, 4}}}, out = {{{5, 2, 4}}};
   const Cost cost = kernel_cost(get_op("matmul").kernel, in, out, {});
   CHECK(cost.flops == 2.0 * 5 * 2 * 3 * 4);

@@ -74,6 +74,8 @@ def sound(folder):
     require("valid" in trainctl("check", folder / "job.yaml"), "the job is valid")
     shown = trainctl("show", "graph", folder / "job.yaml")
     require("row_dot" in shown and "snake@" in shown, shown)
+    schema = trainctl("schema", "--plugin", library)
+    require('"snake"' in schema and "Factor of the periodic part." in schema, schema[:500])
     one = losses(folder, "launch.ranks=1", "parallel.strategies=null", "train.steps=10")
     cut = losses(folder, "train.steps=10")
     require(len(one) == 10 and max(abs(a - b) / abs(a) for a, b in zip(one, cut, strict=True)) < 1e-5, f"{one} {cut}")
@@ -157,7 +159,7 @@ def memory(folder):
     throwing = compiled(folder, '#include <stdexcept>\n#include "trainctl_plugin.h"\n'
                         'static int forward(const trainctl_call*) { throw std::runtime_error("no tables"); }\n'
                         'static trainctl_input in[] = {{"x", 0, 0}};\nstatic trainctl_shape shape;\nstatic trainctl_example example;\nstatic trainctl_op op;\n'
-                        'static trainctl_plugin_info info = {TRAINCTL_PLUGIN_ABI, sizeof(trainctl_op), "1", &op, 1};\n'
+                        'static trainctl_plugin_info info = {TRAINCTL_PLUGIN_ABI, sizeof(trainctl_op), &op, 1};\n'
                         'TRAINCTL_EXPORT const trainctl_plugin_info* trainctl_plugin(void) {\n'
                         '  shape.ndim = 2; shape.dims[0] = shape.dims[1] = 12;\n  example.inputs = &shape;\n  op.name = "thrower"; op.doc = "Throws.";\n'
                         '  op.inputs = in; op.num_inputs = op.num_outputs = 1; op.rule = "ab->ab"; op.forward = forward;\n'
@@ -183,6 +185,7 @@ def refused(folder):
             require(part in said, f"{words}: no '{part}' in\n{said}")
 
     refuse(["plugins=[./other.so]"], ["plugins", "other.so", "No such file"])
+    refuse(["plugins=[/dev/zero]"], ["/dev/zero is not a regular file"])
     (folder / "text.so").write_text("no library")
     refuse(["plugins=[./text.so]"], ["text.so cannot be loaded", "cc -shared"])
     compiled(folder, "int nothing;\n", name="empty")
@@ -191,7 +194,7 @@ def refused(folder):
     refuse(["plugins=[./newer.so]"], ["version 99 of the interface", "trainctl_plugin.h"])
     compiled(folder, changed(('.name = "row_dot"', '.name = "softmax"')), name="taken")
     refuse(["plugins=[./taken.so]"], ["trainctl has an op or layer named 'softmax'", "rename"])
-    compiled(folder, changed(('.version = "1.0"', '.version = "2.0"')), name="second")
+    compiled(folder, changed(('double sum = 0;', 'double sum = 0.0;')), name="second")
     refuse(["plugins=[./snake.so, ./second.so]"], ["plugins[1]", "'snake' is used by plugin"])
     compiled(folder, changed(('"power"', '"name"')), name="field")
     refuse(["plugins=[./field.so]"], ["the attribute 'name' has the name of a field"])

@@ -342,13 +342,7 @@ bool decode_float(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-}  // namespace
-
-bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
-  const std::string_view op = s.words[0], type = s.words.back();
-  if (decode_compare(d, s, in) || decode_predicates(d, s, in) || decode_move(d, s, in) || decode_carry(d, s, in) ||
-      decode_float(d, s, in))
-    return true;
+bool decode_matrix_product(Decoder& d, const Statement& s, Instruction& in) {
   const bool tf32 = s.opcode == "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32";
   if (tf32 || s.opcode == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") {
     const auto& a = s.arguments;
@@ -361,8 +355,12 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
     in.run = tf32 ? mma_tf32 : mma_bf16;
     return true;
   }
-  const bool plain = !s.has("sat") && !s.has("rz") && !s.has("rm") && !s.has("rp");
-  if (!plain) return false;
+  return false;
+}
+
+/// Arithmetic on integers and floating-point numbers alike.
+bool decode_number(Decoder& d, const Statement& s, Instruction& in) {
+  const std::string_view op = s.words[0], type = s.words.back();
   if (op == "add" || op == "sub" || op == "min" || op == "max" || op == "div" || op == "neg" || op == "abs") {
     return with_number(type, [&](auto t) {
       using T = decltype(t);
@@ -377,6 +375,12 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
   }
   if (op == "mul" && (type == "f32" || type == "f64"))
     return with_number(type, [&](auto t) { set_binary<decltype(t), Mul>(d, s, in); });
+  return false;
+}
+
+/// A choice between two values, and instructions that move bits or bytes within words.
+bool decode_bits(Decoder& d, const Statement& s, Instruction& in) {
+  const std::string_view op = s.words[0], type = s.words.back();
   if (op == "selp") {
     const auto bytes_here = static_cast<uint8_t>(bytes_of_type(type));
     in.to[0] = d.target(s.arguments.at(0), bytes_here);
@@ -406,6 +410,11 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
     in.run = type == "u32" ? bit_extract<uint32_t> : bit_extract<int32_t>;
     return true;
   }
+  return false;
+}
+
+bool decode_integer(Decoder& d, const Statement& s, Instruction& in) {
+  const std::string_view op = s.words[0], type = s.words.back();
   bool known = true;
   const bool integer = with_integer(type, [&](auto t) {
     using T = decltype(t);
@@ -461,6 +470,16 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
       known = false;
   });
   return integer && known;
+}
+
+}  // namespace
+
+bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
+  if (decode_compare(d, s, in) || decode_predicates(d, s, in) || decode_move(d, s, in) || decode_carry(d, s, in) ||
+      decode_float(d, s, in) || decode_matrix_product(d, s, in))
+    return true;
+  if (s.has("sat") || s.has("rz") || s.has("rm") || s.has("rp")) return false;
+  return decode_number(d, s, in) || decode_bits(d, s, in) || decode_integer(d, s, in);
 }
 
 }  // namespace trainctl::emulator

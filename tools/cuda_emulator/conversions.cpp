@@ -200,10 +200,8 @@ bool decode_address_space(Decoder& d, const Statement& s, Instruction& in) {
   return in.run != nullptr;
 }
 
-}  // namespace
-
-bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
-  if (decode_address_space(d, s, in)) return true;
+/// The larger one of each of two bfloat16 numbers in a word.
+bool decode_larger_pair(Decoder& d, const Statement& s, Instruction& in) {
   if (s.opcode == "max.bf16x2") {
     in.to[0] = d.target(s.arguments.at(0), 4);
     in.from[0] = d.source(s.arguments.at(1), 4);
@@ -211,7 +209,11 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     in.run = binary<uint32_t, uint32_t, uint32_t, LargerBf16Pair>;
     return true;
   }
-  if (s.words[0] != "cvt" || s.words.size() < 3) return false;
+  return false;
+}
+
+/// Conversions from and to types of 16 and 8 bits.
+bool decode_narrow_conversion(Decoder& d, const Statement& s, Instruction& in) {
   const std::string_view to = s.words[s.words.size() - 2], from = s.words.back();
   if (s.opcode == "cvt.f32.bf16" || s.opcode == "cvt.rn.bf16.f32" || s.opcode == "cvt.sat.f32.f32") {
     const bool widens = from == "bf16", narrows = to == "bf16";
@@ -243,7 +245,12 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     in.run = binary<uint16_t, float, float, ToE4m3Pair>;
     return true;
   }
-  if (s.has("sat") || s.has("ftz")) return false;
+  return false;
+}
+
+/// Conversions among integers and floating-point numbers of 32 and 64 bits.
+bool decode_wide_conversion(Decoder& d, const Statement& s, Instruction& in) {
+  const std::string_view to = s.words[s.words.size() - 2], from = s.words.back();
   bool known = false;
   with_converted_integer(to, [&](auto t) {
     using To = decltype(t);
@@ -275,6 +282,15 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     });
   });
   return known;
+}
+
+}  // namespace
+
+bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
+  if (decode_address_space(d, s, in) || decode_larger_pair(d, s, in)) return true;
+  if (s.words[0] != "cvt" || s.words.size() < 3) return false;
+  if (decode_narrow_conversion(d, s, in)) return true;
+  return !s.has("sat") && !s.has("ftz") && decode_wide_conversion(d, s, in);
 }
 
 }  // namespace trainctl::emulator

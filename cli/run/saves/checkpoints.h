@@ -19,9 +19,9 @@ namespace trainctl {
 /// Options of `trainctl run --resume`.
 struct ResumeOptions {
   bool resume = false;
-  std::string from;  ///< a checkpoint, a run's folder, number or `latest`, or a folder of checkpoints; empty: the
-                     ///< job's newest
-  bool partial = false;
+  std::string from;      ///< a checkpoint, a run's folder, number or `latest`, or a folder of checkpoints; empty: the
+                         ///< job's newest
+  bool partial = false;  ///< --partial: load only the tensors that match the job
   bool continues_run = false;  ///< launch.elastic: another plan of a run that has begun, whose folder is its own
 };
 

@@ -434,6 +434,23 @@ static void add_servers(Json& report, const JobSpec& spec, const Plan& plan, con
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
 }
 
+/// The tokens that a step's exchanges send to experts, if there are any.
+static void add_token_exchange(Json& report, const RankClasses& classes) {
+  if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
+    report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
+    report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
+                                          format_bytes(tokens.expected), format_bytes(tokens.most)));
+  }
+}
+
+static void add_loss_scale(Json& report, const Fp16Spec& fp16) {
+  report["loss_scale"] = {{"initial", fp16.initial_scale},
+                          {"growth_factor", fp16.growth_factor},
+                          {"backoff_factor", fp16.backoff_factor},
+                          {"growth_interval", fp16.growth_interval},
+                          {"min", fp16.min_scale}};
+}
+
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
   const std::vector<double> flops = layer_flops(graph, plan);
@@ -485,17 +502,8 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   add_servers(report, spec, plan, classes);
   if (plan.divides_micro_batches()) report["rank_micro_batches"] = plan.rank_micro_batches;
   if (plan.hybrid()) report["local_shards"] = local_shards_report(graph, plan, spec.parallel.full_batch);
-  if (const TokenTraffic tokens = token_traffic_of_step(classes); tokens.most > 0) {
-    report["token_exchange"] = {{"expected_bytes", tokens.expected}, {"most_bytes", tokens.most}};
-    report["notes"].push_back(fmt::format("tokens that a step sends to experts and back: {} expected, at most {}",
-                                          format_bytes(tokens.expected), format_bytes(tokens.most)));
-  }
-  if (plan.numerics.optimizer.scales_loss && graph.trains())
-    report["loss_scale"] = {{"initial", spec.fp16->initial_scale},
-                            {"growth_factor", spec.fp16->growth_factor},
-                            {"backoff_factor", spec.fp16->backoff_factor},
-                            {"growth_interval", spec.fp16->growth_interval},
-                            {"min", spec.fp16->min_scale}};
+  add_token_exchange(report, classes);
+  if (plan.numerics.optimizer.scales_loss && graph.trains()) add_loss_scale(report, *spec.fp16);
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

@@ -25,7 +25,7 @@ std::vector<double> naive_scores(const std::vector<double>& logits, bool sigmoid
   return s;
 }
 
-/// Indices by falling value, of equal ones the lower first.
+/// Indices in order of decreasing values; of equal values, the lower index first.
 std::vector<size_t> by_value(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string_view>
@@ -155,10 +156,13 @@ void require_interface(const std::string& path, const trainctl_plugin_info& info
 
 std::string digest_of_plugin(const std::string& path) {
   Sha256 digest;
+  std::error_code error;
   try {
+    if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
+      throw EnvError(path + " is not a regular file");
     digest.add_file(path);
-  } catch (const EnvError& error) {
-    throw PluginError(fmt::format("plugin {}: {}", path, error.what()),
+  } catch (const EnvError& fault) {
+    throw PluginError(fmt::format("plugin {}: {}", path, fault.what()),
                       "relative paths start at the folder of the job file");
   }
   return digest.hex();

@@ -200,9 +200,8 @@ typedef struct trainctl_op {
 } trainctl_op;
 
 typedef struct trainctl_plugin_info {
-  int32_t abi;         /* TRAINCTL_PLUGIN_ABI */
-  int32_t op_size;     /* sizeof(trainctl_op) */
-  const char* version; /* for messages */
+  int32_t abi;     /* TRAINCTL_PLUGIN_ABI */
+  int32_t op_size; /* sizeof(trainctl_op) */
   const trainctl_op* ops;
   int32_t num_ops;
 } trainctl_plugin_info;

@@ -1,9 +1,9 @@
 // Communicator of ranks on several hosts, from two others: one within this host, and one between all ranks.
 //
-//   reduce within each host  ->  exchange between one rank a host  ->  spread within each host
+//   reduce within each host  ->  exchange between one rank of each host  ->  spread within each host
 //
-// That one rank, the group's leader on its host, is the first of the group there. Groups within one host and messages
-// within one host use only the first Communicator.
+// The rank that exchanges for its host, the group's leader there, is the first of the group on that host. Groups within
+// one host and messages within one host use only the first Communicator.
 #pragma once
 
 #include <memory>

@@ -29,7 +29,7 @@ CommError blocked_call(const std::string& call, const std::string& event, RankPo
 /// The ranks of one segment, as one of them sees them. Allocates only to report.
 class Peers {
  public:
-  /// The first `own_workers` ranks are lost only to a call that waits for them.
+  /// The first `own_workers` ranks may end without ending the others: their loss fails only calls that wait for them.
   Peers(const RankBoard& memory, int rank, double timeout_seconds, int own_workers = 0)
       : memory_(memory), rank_(rank), timeout_seconds_(timeout_seconds), own_workers_(own_workers) {}
 

@@ -11,7 +11,7 @@
 namespace trainctl {
 
 /// Calls use(first, values) for consecutive blocks of the range's own elements: `first` is the place of the first value
-/// in this rank's part of the variable. The range is of floats, and values are multiplied by `factor`. Waits for all
+/// in this rank's part of the variable. The range must hold floats, which are multiplied by `factor`. Waits for all
 /// started steps.
 void for_each_own_block(const StoredRange& range, Executor& executor,
                         const std::function<void(int64_t first, std::span<const float> values)>& use, float factor = 1);

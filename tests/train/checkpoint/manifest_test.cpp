@@ -83,6 +83,13 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(read.find("fc.weight", "exp_avg") == nullptr);
 }
 
+TEST_CASE("a manifest keeps the scale of the loss, and files of jobs without one have none") {
+  Manifest written = sample();
+  CHECK(!parse_manifest(to_json(written), "c.json").loss_scale);
+  written.loss_scale = LossScaleState{.scale = 0x1p-20, .finite_steps = 12, .skipped = 3};
+  CHECK(parse_manifest(to_json(written), "c.json").loss_scale == written.loss_scale);
+}
+
 TEST_CASE("a manifest is plain JSON, and its last line is the checksum of the lines before it") {
   const std::string text = to_json(sample());
   const nlohmann::json json = nlohmann::json::parse(text);
@@ -131,7 +138,7 @@ TEST_CASE("the error for a wrong field states its path, what was expected and wh
   check_refused("\"run\":3", "\"run\":\"3\"", "run: expected an integer from 0 to 2147483647, found \"3\"");
   check_refused("[4,3]", "[4,3.5]", "tensors[0].shape[1]: expected an integer from 0");
   check_refused("\"offset\":[2,0]", "\"offset\":{}", "tensors[0].pieces[1].offset: expected a list, found object");
-  check_refused("\"F32\"", "\"F16\"", "tensors[0].dtype: expected F32, BF16 or I32, found 'F16'");
+  check_refused("\"F32\"", "\"F64\"", "tensors[0].dtype: expected F32, BF16, F16 or I32, found 'F64'");
   check_refused("\"nan\"", "\"none\"", "metrics.accuracy: expected a number, nan, inf or -inf");
   check_refused("\"step\":120", "\"step\":", "byte");
   check_refused("\"step\":120", "\"step\":1e999", "number overflow");

@@ -43,7 +43,7 @@ struct OpenTable {
 };
 
 /// Appends a number as f32 or i32. Returns what is wrong with it, or an empty text.
-std::string append_number(double value, bool integer, FieldBytes& out) {
+std::string append_table_number(double value, bool integer, FieldBytes& out) {
   const size_t at = out.size();
   out.resize(at + 4);
   if (!integer) {
@@ -329,7 +329,7 @@ class TableSet final : public Source {
       if (found == field.words.end() || *found != text)
         return fmt::format("'{}': '{}' is not one of the {} classes", printable(shortened(field.types[i].name)),
                            printable(shortened(text)), field.words.size());
-      append_number(field.numbers[static_cast<size_t>(found - field.words.begin())], true, out);
+      append_table_number(field.numbers[static_cast<size_t>(found - field.words.begin())], true, out);
     }
     return {};
   }
@@ -345,7 +345,7 @@ class TableSet final : public Source {
       if (num_elements(value.shape) != expected) return wrong_shape(name, value.shape, to.shape);
       for (int64_t n = 0; n < expected; ++n) {
         const double number = stored_as_double(element, value.bytes.data() + n * byte_size(element));
-        if (const std::string wrong = append_number(number, to.type == ElementType::i32, out); !wrong.empty())
+        if (const std::string wrong = append_table_number(number, to.type == ElementType::i32, out); !wrong.empty())
           return fmt::format("'{}': {}", name, wrong);
       }
     }

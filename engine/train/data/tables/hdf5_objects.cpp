@@ -289,8 +289,8 @@ class ObjectReader {
   void read_dims(Hdf5Cursor& from, Shape& dims) {
     const uint8_t version = from.u8(), count = from.u8();
     from.skip(version == 1 ? 6 : 2);
-    constexpr uint8_t kMostDims = 32;
-    if (version < 1 || version > 2 || count > kMostDims) fail("the dims of a dataset");
+    constexpr uint8_t kMostHdf5Dims = 32;
+    if (version < 1 || version > 2 || count > kMostHdf5Dims) fail("the dims of a dataset");
     constexpr uint64_t kMostDim = uint64_t{1} << 48;
     for (uint8_t d = 0; d < count; ++d) {
       const uint64_t dim = file_.length(from);

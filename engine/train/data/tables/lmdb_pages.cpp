@@ -41,17 +41,17 @@ class LmdbReader {
   }
 
   void read_meta() {
-    constexpr uint64_t kMagicAt = kLmdbHeaderBytes, kFirstDb = kMagicAt + 24, kMainDb = kFirstDb + 48;
+    constexpr uint64_t kLmdbMagicAt = kLmdbHeaderBytes, kFirstDb = kLmdbMagicAt + 24, kMainDb = kFirstDb + 48;
     constexpr uint64_t kTransactionAt = kMainDb + 48 + 8;
-    if (bytes_.size() < kTransactionAt + 8 || at<uint32_t>(kMagicAt) != kLmdbMagic)
+    if (bytes_.size() < kTransactionAt + 8 || at<uint32_t>(kLmdbMagicAt) != kLmdbMagic)
       throw EnvError(file_ + ": is not an LMDB file");
-    if (at<uint32_t>(kMagicAt + 4) != 1) throw EnvError(file_ + ": is of another version of LMDB");
+    if (at<uint32_t>(kLmdbMagicAt + 4) != 1) throw EnvError(file_ + ": is of another version of LMDB");
     page_bytes_ = at<uint32_t>(kFirstDb);
     if (page_bytes_ < 256 || page_bytes_ > 65'536 || (page_bytes_ & (page_bytes_ - 1)) != 0)
       fail(fmt::format("pages of {} bytes", page_bytes_));
     uint64_t meta = 0;
     const uint64_t second = page_bytes_;
-    if (at<uint32_t>(second + kMagicAt) == kLmdbMagic &&
+    if (at<uint32_t>(second + kLmdbMagicAt) == kLmdbMagic &&
         at<uint64_t>(second + kTransactionAt) > at<uint64_t>(kTransactionAt))
       meta = second;
     if ((at<uint16_t>(meta + kMainDb + 4) & kDuplicates) != 0)
