@@ -37,12 +37,15 @@ def campaigns(build, seed):
     yield "verified templates", python("cli/verify_test.py", binaries / "trainctl", "--templates")
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
     yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)
+    yield "a rank at half the speed", python("campaign/unequal_machines.py", *trainctl)
     yield "local steps of a language model", python("campaign/local_steps.py", *trainctl)
     yield "random contexts", python("random_jobs/context.py", *trainctl, "--jobs", 40, "--resume", "--seed", 100 + seed)
     yield "every plan with offloaded activations", ["env", "TRAINCTL_TEST_ALL_PLANS=1", binaries / "test_equivalence",
                                                     "--test-case=activations in the memory of the host*"]
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
+    yield "random networks beside PyTorch", python("random_jobs/torch_networks.py", *trainctl, "--jobs", 200, "--seed", 100 + seed)
+    yield "cookbook jobs that learn", python("equivalence/torch/cookbook.py", binaries / "trainctl", "learns")
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)
     yield "damaged runs", python("fuzz/damaged_runs.py", *trainctl, "--folders", 1000, "--seed", seed)
     yield "unauthenticated peers", python("fuzz/unauthenticated_peers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
@@ -55,6 +58,8 @@ def campaigns(build, seed):
     if (binaries / "test_cuda_emulated").exists():
         yield "emulated random jobs", python("random_jobs/random_jobs.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
                                              "--ranks", "1,2,3,4", "--jobs", 100, "--seed", 100 + seed)
+        yield "emulated random networks", python("random_jobs/torch_networks.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
+                                                 "--jobs", 40, "--seed", 100 + seed)
         yield "every emulated cut", [binaries / "test_cuda_emulated", "--test-case=every cut*GPU too,a CUDA kernel run twice*"]
         yield "large emulated kernels", [binaries / "test_cuda_emulated", f"--test-case={LONG_EMULATED}"]
 

@@ -73,14 +73,18 @@ void RunView::listen(std::string_view written, bool is_shown) {
   epochs_.push_back(std::move(row));
 }
 
-/// "4: loss 0.1041, accuracy 0.9670". A validation inside an epoch, "4 step 20: …", has no row in the table.
+/// "4: loss 0.1041, accuracy 0.9670". A validation inside an epoch, "4 step 20: …", has no row in the table, unless the
+/// epoch ended there: its means came before.
 void RunView::listen_to_validation(std::string_view line) {
   const size_t colon = line.find(": ");
-  if (colon == std::string_view::npos || line.substr(0, colon).find(' ') != std::string_view::npos) return;
+  if (colon == std::string_view::npos) return;
+  const std::string epoch(line.substr(0, std::min(colon, line.find(' '))));
+  const bool is_inside = epoch.size() < colon;
+  if (is_inside && (epochs_.empty() || epochs_.back()[0] != epoch)) return;
   std::vector<std::string> names, values;
   split_values(line.substr(colon + 2), names, values);
   validated_ = std::move(names);
-  validations_[std::string(line.substr(0, colon))] = std::move(values);
+  validations_[epoch] = std::move(values);
 }
 
 void RunView::line_of(int rank, std::string_view line) {

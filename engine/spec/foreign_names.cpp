@@ -269,7 +269,8 @@ std::span<const ForeignName> all_names() {
       {loss, "contrastive ntxent nt_xent infonce clip_loss", "info_nce", "loss: {type: info_nce, inputs: [q, k]}"},
       {loss, "cosineembeddingloss cosine_embedding_loss", "cosine_embedding",
        "loss: {type: cosine_embedding, inputs: [a, b]}"},
-      {loss, "dice ctc", "", "", "this loss is not supported; a PyTorch script under `command` can use it"},
+      {loss, "diceloss dice_loss soft_dice", "dice", "loss: dice"},
+      {loss, "ctcloss ctc_loss", "ctc", "loss: {type: ctc, blank: 0}"},
       // Optimizers.
       {optimizer, "adamw_torch adamw_hf adamw_fused adam_w", "adamw", "optimizer: adamw"},
       {optimizer, "momentum nesterov sgd_momentum", "sgd", "optimizer: {type: sgd, momentum: 0.9}"},

@@ -19,6 +19,7 @@ void validate_dataset(RuleContext& r) {
   dataset_is_one_folder(r);
   sample_fields_suit_the_type(r);
   random_integers_have_classes(r);
+  shapes_are_images(r);
   constant_integers_are_whole(r);
   batches_have_a_bounded_size(r);
 }

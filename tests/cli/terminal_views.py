@@ -1,6 +1,6 @@
-"""The live view of a run, `trainctl top` and `trainctl attach` in a real terminal (tmux) of 40, 80 and 200 columns.
+"""The live view of a run, `trainctl top` and `trainctl attach` in a real terminal (tmux) of 40, 80, 120 and 200 columns.
 
-    terminal_views.py TRAINCTL [--dump FOLDER]
+    terminal_views.py TRAINCTL [--dump FOLDER] [--widths 80,120]
 
 Nothing wraps: what changes is one row, whatever the width. Nothing flickers: the row is not empty between two of its
 states. After Ctrl-C the terminal is as before: cursor, echo, screen, modes. --dump writes the screens as text. Exits with
@@ -9,7 +9,7 @@ states. After Ctrl-C the terminal is as before: cursor, echo, screen, modes. --d
 import argparse, os, pathlib, pty, re, select, shutil, signal, struct, subprocess, sys, tempfile, termios, time, fcntl
 
 PATIENCE = 600  # seconds after which something hangs
-WIDTHS = [40, 80, 200]
+WIDTHS = [40, 80, 120, 200]
 JOB = """name: small
 dataset: {type: random, shape: [64], label_dtype: f32, samples: 100000, batch: 32, workers: 1, prefetch: 2}
 network:
@@ -108,7 +108,7 @@ def run(terminal, dump):
     before = terminal.modes()
     terminal.type("trainctl run job.yaml")
     eventually(lambda: re.search(r"step \d+/", terminal.screen()), lambda: "the run begins:\n" + terminal.screen())
-    parts = {40: ["step", "loss"], 80: ["step", "loss", "samples/s", "left"], 200: ["epoch", "step", "loss", "samples/s", "left", "per rank", "ranks 0,1"]}
+    parts = {40: ["step", "loss"], 80: ["step", "loss", "samples/s", "left"], 120: ["epoch", "step", "loss", "samples/s", "left", "per rank"], 200: ["epoch", "step", "loss", "samples/s", "left", "per rank", "ranks 0,1"]}
     patterns = [re.escape(part) for part in parts[terminal.width]] + (["[▁▂▃▄▅▆▇█]{4}"] if terminal.width == 200 else [])
     # It moves, and has all of its parts; memory is read every two seconds.
     shown = watched(terminal, lambda rows: len(set(rows)) > 5 and all(any(re.search(p, row) for row in rows) for p in patterns))
@@ -178,6 +178,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl", type=pathlib.Path)
     parser.add_argument("--dump", type=pathlib.Path)
+    parser.add_argument("--widths", type=lambda text: [int(width) for width in text.split(",")], default=WIDTHS)
     options = parser.parse_args()
     if not shutil.which("tmux"):
         print("skipped: there is no tmux (apt-get install tmux)")
@@ -191,7 +192,7 @@ def main():
     trainctl = options.trainctl.resolve()
     with tempfile.TemporaryDirectory(prefix="views.") as folder:
         pathlib.Path(folder, "job.yaml").write_text(JOB)
-        for width in WIDTHS:
+        for width in options.widths:
             terminal = Terminal(folder, width, trainctl)
             try:
                 print(f"{width:4} columns: {run(terminal, dump)}", flush=True)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""A notebook runs a job, plots it live and predicts, in a real Jupyter kernel.
+"""A notebook runs a job, plots it live and predicts, in a real Jupyter kernel; `jupyter nbconvert --execute` runs docs/notebooks.
 
     tests/python/notebook_test.py build/release/bin/trainctl"""
 import os
+import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -33,6 +35,27 @@ CELLS = [
 ]
 
 
+def texts_of(cell):
+    return "".join("".join(output.get("text") or output.get("data", {}).get("text/plain", [])) for output in cell["outputs"])
+
+
+def executes_the_notebooks_of_the_documentation(folder):
+    try:
+        import nbconvert  # noqa: F401
+    except ImportError as error:
+        return f"docs/notebooks skipped: {error}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=300", "--output-dir", folder,
+                    ROOT / "docs/notebooks/photos.ipynb"], check=True, capture_output=True, env=env)
+    cells = [cell for cell in json.loads(pathlib.Path(folder, "photos.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])
+    assert "parameters" in texts_of(cells[1]), texts_of(cells[1])
+    assert any("image/png" in output.get("data", {}) for output in cells[2]["outputs"]), "the plot is an image"
+    assert "(40, 1.0)" in texts_of(cells[2]), texts_of(cells[2])
+    assert texts_of(cells[4]).rstrip().endswith("6"), texts_of(cells[4])
+    return "nbconvert executes docs/notebooks/photos.ipynb"
+
+
 def main():
     folder = tempfile.mkdtemp(prefix="trainctl-notebook-")
     os.environ.update(TRAINCTL_BINARY=os.path.abspath(sys.argv[1]), XDG_RUNTIME_DIR=folder, MPLBACKEND="module://matplotlib_inline.backend_inline")
@@ -44,7 +67,7 @@ def main():
     assert any("image/png" in output["data"] for output in outputs(3)), "the plot is an image"
     assert outputs(4)[0]["data"]["text/plain"] == "(96, ['loss'])", outputs(4)
     assert outputs(6)[0]["data"]["text/plain"] == "32", outputs(6)
-    print("a notebook runs, plots and predicts")
+    print("a notebook runs, plots and predicts;", executes_the_notebooks_of_the_documentation(folder))
 
 
 if __name__ == "__main__":

@@ -294,6 +294,26 @@ def killed_and_restarted(scene):
     assert marks_of(root, "loss") == ["restart", "stopped"], marks_of(root, "loss")
 
 
+def answered(scene):
+    """The validation page: measures, the confusion matrix, and the worst samples as images that the browser decodes."""
+    shapes = (runs.source / "configs/shapes.yaml").read_text().replace("path: data/shapes", f"path: {runs.source}/configs/data/shapes")
+    run = scene.run(shapes, "train.epochs=1", "launch.ranks=1", "parallel.mode=stand_alone", "optimizer.learning_rate=0.0001")
+    evaluation = json.loads(scene.trainctl("evaluate", "job.yaml", "launch.ranks=1", "parallel.mode=stand_alone", "--json"))
+    page, _ = scene.page("answered", run)
+    section = check_page(scene, page, [run], ["curves", "quality"]).all("section", id="quality")[0]
+    matrix = next(n for n in section.all("table") if n.attributes.get("class") == "confusion")
+    cells = [[int(cell.text()) for cell in row.all("td")] for row in matrix.all("tr") if row.all("td")]
+    assert cells == evaluation["confusion"], (cells, evaluation["confusion"])
+    wrong = sum(map(sum, cells)) - sum(cells[i][i] for i in range(len(cells)))
+    names = [n.text() for n in section.all("figcaption")]
+    assert wrong > 0 and 0 < len(names) <= wrong and all(" → " in name and "%" in name for name in names), (wrong, names)
+    tab = scene.browser.page(page)
+    sizes = json.loads(tab.value("JSON.stringify([...document.querySelectorAll('#quality img')].map((image) => { image.loading = 'eager'; return [image.naturalWidth, image.naturalHeight]; }))"))
+    tab.close()
+    assert len(sizes) == len(names) and all(width == height > 0 for width, height in sizes), sizes
+    return page
+
+
 def eight_ranks(scene):
     run = scene.run(PIPELINE, "launch.ranks=8", "dataset.batch=64", "--profile")
     root = check_page(scene, scene.page("eight_ranks")[0], [run], ["schedule", "moves", "memory", "times"])
@@ -361,6 +381,7 @@ def main():
         failed_and_restarted(scene)
         stopped_early(scene)
         killed_and_restarted(scene)
+        validated = answered(scene)
         eight_ranks(scene)
         stopped(scene)
         planned(scene)
@@ -371,7 +392,7 @@ def main():
         long_run(scene, first)
         followed(scene)
         hands(scene, scene.folder / "one_rank.html")
-        looks(scene, [page, *(scene.folder / f"{name}.html" for name in ["one_rank", "failed", "planned", "several"])])
+        looks(scene, [page, validated, *(scene.folder / f"{name}.html" for name in ["one_rank", "failed", "planned", "several"])])
         if keep := os.environ.get("TRAINCTL_KEEP_PAGES"):
             for path in scene.folder.glob("*.html"):
                 (pathlib.Path(keep) / path.name).write_text(path.read_text())

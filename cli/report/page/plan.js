@@ -111,7 +111,8 @@ function memorySection(r) {
   const path = `runs.${r}.plan.rank_classes`, classes = at(path);
   if (!classes) return null;
   const kinds = [...new Set(classes.flatMap((c) => Object.keys(c.memory)))];
-  const label = (c) => c.server !== undefined ? `server ${c.server}` : at(`runs.${r}.plan.stages`) > 1 ? `stage ${c.stage}, ranks ${ranksText(c.ranks)}` : `ranks ${ranksText(c.ranks)}`;
+  const ofRanks = (c) => /^\d+$/.test(c.ranks) ? `rank ${c.ranks}` : `ranks ${ranksText(c.ranks)}`;
+  const label = (c) => c.server !== undefined ? `server ${c.server}` : at(`runs.${r}.plan.stages`) > 1 ? `stage ${c.stage}, ${ofRanks(c)}` : ofRanks(c);
   const rows = classes.slice(0, 64).map((c, i) => [label(c), ...kinds.map((kind) => c.memory[kind] === undefined ? "" : figure(`${path}.${i}.memory.${kind}`, "bytes"))]);
   const same = (c, d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory);
   const all = (c) => ({...c, ranks: classes.filter((d) => same(c, d)).map((d) => d.ranks).join(",")});

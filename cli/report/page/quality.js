@@ -49,7 +49,7 @@ function worstSamples(r) {
   const path = `runs.${r}.evaluation.worst`, worst = at(path);
   if (!worst || !worst.length) return null;
   const isError = worst[0].error !== undefined;
-  return wideCard(el("h3", {}, "Worst samples"), el("p", {class: "note"}, isError ? "The largest errors first." : "The lowest probability of the label first."),
+  return wideCard(el("h3", {}, "Worst samples"), el("p", {class: "note"}, isError ? "Label → answer, with the error; the largest first." : "Label → answer, with the probability of the label; the lowest first."),
       el("div", {class: "samples"}, worst.map((sample, i) => el("figure", {}, sample.image ? el("img", {src: sample.image, alt: sample.file, loading: "lazy"}) : null,
           el("figcaption", {}, el("b", {}, `${sample.label} → ${sample.answer}`), " ", figure(`${path}.${i}.${isError ? "error" : "probability"}`, isError ? "value" : "percent"),
              el("small", {title: sample.file}, sample.line === undefined ? sample.file.split("/").pop() : `${sample.file.split("/").pop()}:${sample.line}`))))));

@@ -142,6 +142,13 @@ void random_integers_have_classes(RuleContext& r) {
           "integers are drawn from 0 to classes - 1");
 }
 
+void shapes_are_images(RuleContext& r) {
+  const DatasetSpec& d = r.job.dataset;
+  if (!r.fine({"dataset.type", "dataset.shape"}) || d.type != "shapes" || d.shape.size() == 3) return;
+  r.wrong("dataset.shape", "a data set of type shapes has images, whose shape has 3 numbers",
+          "[channels, height, width], e.g. [1, 32, 32]");
+}
+
 void constant_integers_are_whole(RuleContext& r) {
   const DatasetSpec& d = r.job.dataset;
   if (!r.fine({"dataset.type", "dataset.dtype", "dataset.value"}) || d.type != "constant" || d.dtype != "i32") return;

@@ -73,6 +73,7 @@ void object_stores_suit_the_type(RuleContext& r);
 void dataset_is_one_folder(RuleContext& r);
 void sample_fields_suit_the_type(RuleContext& r);
 void random_integers_have_classes(RuleContext& r);
+void shapes_are_images(RuleContext& r);
 void constant_integers_are_whole(RuleContext& r);
 void batches_have_a_bounded_size(RuleContext& r);
 

@@ -310,7 +310,10 @@ void ChainBuilder::add_normalize(const TransformSpec& spec) {
       fail(spec,
            fmt::format("mean and std have {} values, but the sample {} has {} channels", values->size(),
                        shape_text(type_.shape), channels),
-           "give one value, or one per channel");
+           type_.shape.size() == 1
+               ? "give one value for all columns, or begin the network with a batch_norm layer, which "
+                 "learns the mean and deviation of each"
+               : "give one value, or one per channel");
     }
   }
   PixelOp op{PixelOp::Kind::subtract_multiply, {}, {}};

@@ -96,9 +96,7 @@ class DrawnSet final : public Dataset {
 }  // namespace
 
 DataShapes drawn_shapes(const DatasetSpec& spec) {
-  if (spec.shape.size() != 3)
-    throw SpecError({}, "dataset.shape", "a data set of type shapes has images, whose shape has 3 numbers",
-                    "[channels, height, width], e.g. [1, 32, 32]");
+  check(spec.shape.size() == 3, "the shape of images has three numbers");
   DataShapes shapes;
   shapes.fields.push_back({"data", spec.shape, false});
   shapes.fields.push_back({"label", {spec.shape[1], spec.shape[2]}, true});

@@ -11,7 +11,7 @@ namespace trainctl {
 /// Classes of pixels: the background, discs, squares and diamonds.
 inline constexpr int64_t kDrawnClasses = 4;
 
-/// data [c, h, w] f32, label [h, w] i32. Throws SpecError (dataset.shape) unless the shape is [c, h, w].
+/// data [c, h, w] f32, label [h, w] i32.
 DataShapes drawn_shapes(const DatasetSpec& spec);
 /// A sample depends on the seed and its number alone. With spec.takes_validation_share the samples are others.
 std::unique_ptr<Dataset> make_drawn_set(const DatasetSpec& spec, uint64_t seed);

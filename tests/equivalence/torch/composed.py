@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""composed.py TRAINCTL [layers | losses | dlrm]: networks with layers that are built from other ops, and losses of several outputs, train as
+"""composed.py TRAINCTL [layers | losses | sequences | dlrm]: networks with layers that are built from other ops, and losses of several outputs, train as
 PyTorch trains them in float64, from the same weights on the same batches, under several plans.
 
 Exits with 77 if PyTorch is missing."""
@@ -261,7 +261,43 @@ def losses():
           lambda w, b: f.cross_entropy(dense(w, "left", b["data"]), b["label"], label_smoothing=0.2))
 
 
+def sequences():
+    """ctc, with and without lengths, and dice of classes and of shares of classes."""
+    integers = np.random.default_rng(30)
+    steps, classes, most = 9, 5, 3
+    start = dense_start(1, "up", steps * classes, 6)
+    network = [{"name": "up", "type": "dense", "units": steps * classes}, {"name": "out", "type": "reshape", "shape": [steps, classes]}]
+    counts, rows = torch.tensor(integers.integers(1, most + 1, SAMPLES)), torch.tensor(integers.integers(6, steps + 1, SAMPLES))
+    labels = torch.tensor(integers.integers(0, classes - 1, (SAMPLES, most)))
+    padded = torch.where(torch.arange(most) < counts[:, None], labels, -1)
+    plans = {"one rank": ONE, "data parallel": MICRO_BATCHES, "pipeline": stages(2, up=0, out=1)}
+
+    def ctc(w, b, reduction="mean"):
+        p = dense(w, "up", b["data"]).reshape(-1, steps, classes).log_softmax(-1).transpose(0, 1)
+        lengths = b["label_lengths"] if "label_lengths" in b else (b["label"] >= 0).sum(1)
+        return f.ctc_loss(p, b["label"].clamp(min=0), b.get("input_lengths", torch.full((BATCH,), steps)), lengths, blank=classes - 1, reduction=reduction)
+
+    data = random(5, SAMPLES, 6)
+    job = {"network": network, "loss": {"type": "ctc", "blank": classes - 1}}
+    compare("ctc, padded labels", job, {"data": data, "label": padded}, start, ctc, plans)
+    compare("ctc, lengths", job, {"data": data, "label": labels, "label_lengths": counts, "input_lengths": rows}, start, ctc, plans)
+    job["loss"] = {**job["loss"], "reduction": "sum", "weight": 0.02}
+    compare("ctc, sum", job, {"data": data, "label": labels, "label_lengths": counts}, start, lambda w, b: 0.02 * ctc(w, b, "sum"), plans)
+
+    for shares in (False, True):
+        kinds = torch.tensor(integers.integers(0, classes, (SAMPLES, steps)))
+        label = torch.softmax(random(31, SAMPLES, steps, classes), -1).to(torch.float32).to(torch.float64) if shares else kinds
+
+        def dice(w, b, shares=shares):
+            p = dense(w, "up", b["data"]).reshape(-1, steps, classes).softmax(-1)
+            g = b["label"] if shares else f.one_hot(b["label"], classes)
+            return (1 - (2 * (p * g).sum(1) + 1) / ((p + g).sum(1) + 1))[:, 1:].mean()
+
+        compare(f"dice{' of shares' if shares else ''}", {"network": network, "loss": {"type": "dice", "background": False}}, {"data": data, "label": label}, start, dice,
+                {**plans, "pixels cut": {"launch.ranks": 3, "parallel": {"mode": "semi_auto_parallel", "strategies": {"loss.dice": [[1, 3, 1]]}}}})
+
+
 if __name__ == "__main__":
-    groups = {"layers": layers, "losses": losses, "dlrm": dlrm}
+    groups = {"layers": layers, "losses": losses, "sequences": sequences, "dlrm": dlrm}
     for group in sys.argv[2:] or groups:
         groups[group]()

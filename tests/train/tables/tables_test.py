@@ -326,6 +326,8 @@ def hdf5(trainctl):
     (folder / "old.h5").write_bytes(whole)
     for name in ["old.h5", "new.h5"]:
         damaged(trainctl, folder / name, name)
+    crash = pathlib.Path(__file__).resolve().parents[2] / "fuzz/corpus/segfault_of_libhdf5.h5"
+    assert "damaged HDF5 file" in trainctl.run("data", "check", crash, code=3)
 
 
 def hugging_face(trainctl):
@@ -416,6 +418,8 @@ def tfrecord(trainctl):
     same(rows, expected, "tfrecord")
     (trainctl.folder / "a.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
     same([{key: row[key] for key in expected[0]} for row in trainctl.rows(trainctl.folder / "a.tfrecord.gz")], expected, "tfrecord.gz")
+    (trainctl.folder / "b.tfrecord-00000-of-00001").write_bytes(gzip.compress(path.read_bytes()))  # as TensorFlow names and compresses them
+    same([{key: row[key] for key in expected[0]} for row in trainctl.rows(trainctl.folder / "b.tfrecord-*")], expected, "shard of tfrecord")
     whole = bytearray(path.read_bytes())
     whole[-10] ^= 1
     path.write_bytes(whole)

@@ -314,7 +314,7 @@ class OpCheck {
     return dims;
   }
 
-  /// What the rule says about the parts of a result on the ranks.
+  /// Says how the rule combines the results of the ranks.
   std::string combination(const PluginCase& built, const Node& node, size_t o, const PluginCuts& cuts) const {
     std::vector<std::string> words;
     const std::vector<Factor>& factors = built.graph.layers[0].factors;

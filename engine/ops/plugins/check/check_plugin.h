@@ -14,7 +14,7 @@ struct PluginOpReport {
   int64_t cuts = 0;                      ///< ways of cutting, over all examples
   int64_t slopes = 0;                    ///< elements whose gradients were compared with differences
   std::vector<std::string> cut_letters;  ///< "n 2, 3 and 4 ways"
-  std::vector<std::string> notes;        ///< what could not be tested
+  std::vector<std::string> notes;        ///< parts that could not be tested
   std::vector<std::string> faults;
 };
 

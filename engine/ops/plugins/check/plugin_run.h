@@ -13,7 +13,7 @@ namespace trainctl {
 using PluginCuts = std::vector<int>;
 
 struct PluginRunOptions {
-  std::byte poison{0xff};  ///< of results before the kernel runs; 0xff in every byte: NaN
+  std::byte poison{0xff};  ///< bytes of results before the kernel runs; 0xff: NaN
   int threads = 1;
   bool adds = false;       ///< onto kPluginBefore
   bool in_place = false;   ///< output 0 in the memory of input 0

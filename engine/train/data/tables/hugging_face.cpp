@@ -83,6 +83,8 @@ std::vector<std::string> parquet_files_of(const std::string& folder) {
     splits.insert(name.substr(0, name.find('-')));
   }
   std::sort(files.begin(), files.end());
+  if (const fs::path data = fs::path(folder) / "data"; files.empty() && fs::is_directory(data, error))
+    return parquet_files_of(data.string());  // where repositories have them
   const bool are_splits = splits.contains("test") || splits.contains("validation");
   if (splits.size() > 1 && are_splits)
     fail_splits(folder, {splits.begin(), splits.end()}, folder + "/" + *splits.rbegin() + "-*.parquet");

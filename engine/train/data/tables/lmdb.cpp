@@ -1,4 +1,5 @@
-// LMDB environments as tables. Two layouts are in use:
+// LMDB environments as tables, read without liblmdb, which maps and trusts the file: 0.9.36 ends the process with
+// SIGBUS if it is truncated, and cannot map an object of a store. Two layouts are in use:
 //
 //   an entry is a row        columns `key` and `value`
 //   NAME-NUMBER is a value   image-000000001, label-000000001, …: a row per number, a column per name

@@ -150,9 +150,9 @@ class LmdbWriter final : public TableWriter {
   }
 
   Children write_leaves(PageSink& sink, const InputFile* values) const {
-    constexpr uint16_t kLeaf = 2, kBig = 1;
+    constexpr uint16_t kLeafPage = 2, kBig = 1;
     Children leaves;
-    TreePage page(kLeaf);
+    TreePage page(kLeafPage);
     std::string large;  // pages of values, which follow their leaf
     const auto end_page = [&] {
       sink.write(page.take(leaves.back().second));
@@ -183,7 +183,7 @@ class LmdbWriter final : public TableWriter {
 
   /// Returns the number of the first page of a large value.
   uint64_t add_large(PageSink& sink, const StoredEntry& entry, const InputFile* values, std::string& large) const {
-    constexpr uint16_t kOverflow = 4;
+    constexpr uint16_t kOverflowPage = 4;
     const uint64_t first = sink.next, pages = (kPageHead + entry.bytes + kPage - 1) / kPage;
     sink.next += pages;
     sink.overflows += pages;
@@ -191,7 +191,7 @@ class LmdbWriter final : public TableWriter {
     const size_t end = large.size() + pages * kPage;
     append_number(large, first);
     append_number(large, uint16_t{0});
-    append_number(large, kOverflow);
+    append_number(large, kOverflowPage);
     append_number(large, static_cast<uint32_t>(pages));
     large += value_bytes(entry, values);
     large.resize(end, '\0');
@@ -206,9 +206,9 @@ class LmdbWriter final : public TableWriter {
   }
 
   static Children write_branches(PageSink& sink, const Children& below) {
-    constexpr uint16_t kBranch = 1;
+    constexpr uint16_t kBranchPage = 1;
     Children branches;
-    TreePage page(kBranch);
+    TreePage page(kBranchPage);
     for (const auto& [least, number] : below) {
       const size_t size = (kNodeHead + least.size() + 1) & ~size_t{1};
       if (!page.is_empty() && !page.has_room(size)) {
@@ -232,11 +232,11 @@ class LmdbWriter final : public TableWriter {
   }
 
   std::string meta_page(uint64_t number, uint64_t root, uint16_t depth, const PageSink& counted) const {
-    constexpr uint16_t kMeta = 8;
+    constexpr uint16_t kMetaPage = 8;
     std::string page;
     append_number(page, number);
     append_number(page, uint16_t{0});
-    append_number(page, kMeta);
+    append_number(page, kMetaPage);
     append_number(page, uint32_t{0});
     append_number(page, uint32_t{0xBEEFC0DE});
     append_number(page, uint32_t{1});

@@ -34,11 +34,23 @@ constexpr TableFormat kTableFormats[] = {
     {".ndjson", open_json_lines},    {".parquet", open_arrow_file},    {".arrow", open_arrow_file},
     {".feather", open_arrow_file},   {".tfrecord", open_tfrecord},     {".tfrecords", open_tfrecord},
     {".tfrecord.gz", open_tfrecord}, {".tfrecords.gz", open_tfrecord}, {".mdb", open_lmdb},
+    {".lmdb", open_lmdb},
     {".idx", open_megatron},         {".h5", open_hdf5},               {".hdf5", open_hdf5},
 };
 
+/// TensorFlow writes mnist.tfrecord-00000-of-00010.
+std::string without_shard_number(std::string path) {
+  constexpr std::string_view kOf = "-of-", kDigits = "0123456789";
+  const size_t of = path.rfind(kOf);
+  if (of == std::string::npos || path.find_first_not_of(kDigits, of + kOf.size()) != std::string::npos) return path;
+  const size_t dash = path.find_last_not_of(kDigits, of - 1);
+  if (dash != std::string::npos && path[dash] == '-') path.resize(dash);
+  return path;
+}
+
 const TableFormat* format_of_name(const std::string& address) {
-  const std::string path = shown_url(address);  // a signed address has a query behind the name
+  // A signed address has a query behind the name.
+  const std::string path = without_shard_number(shown_url(address));
   if (path.ends_with(".tar.idx")) return nullptr;  // an index of a tar shard
   const auto* found = std::find_if(std::begin(kTableFormats), std::end(kTableFormats),
                                    [&](const TableFormat& format) { return path.ends_with(format.suffix); });

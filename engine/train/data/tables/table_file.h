@@ -3,10 +3,10 @@
 //
 //   *.jsonl *.jsonl.gz *.jsonl.zst    JSON Lines (json_lines.cpp)
 //   *.parquet *.arrow *.feather       columns (arrow_file.cpp), also the files of a Hugging Face folder
-//   *.tfrecord *.tfrecords            tf.Example (tfrecord.cpp)
+//   *.tfrecord *.tfrecords            tf.Example (tfrecord.cpp), also *.tfrecord-00000-of-00010
 //   index.json                        MDS, the shards of MosaicML Streaming (mds.cpp)
 //   *.idx                             documents of tokens of Megatron (megatron.cpp)
-//   *.mdb                             LMDB (lmdb.cpp)
+//   *.mdb *.lmdb                      LMDB (lmdb.cpp)
 //   *.h5 *.hdf5                       HDF5 (hdf5.cpp)
 #pragma once
 

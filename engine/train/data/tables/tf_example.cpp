@@ -122,6 +122,7 @@ TfFeature read_feature(std::string_view entry) {
 std::vector<TfFeature> parse_tf_example(std::span<const uint8_t> message) {
   std::vector<TfFeature> features;
   for (TfMessage example({reinterpret_cast<const char*>(message.data()), message.size()}); example.next();) {
+    if (example.is_bytes(2)) fail_message("it is a tf.SequenceExample");
     if (!example.is_bytes(1)) continue;
     for (TfMessage entries(example.value()); entries.next();) {
       if (!entries.is_bytes(1)) continue;

@@ -33,7 +33,7 @@ class TfRecords final : public TableFile {
  public:
   explicit TfRecords(const std::string& path) : path_(shown_url(path)) {
     file_ = std::make_unique<InputFile>(path);
-    if (path_.ends_with(".gz")) {
+    if (path_.ends_with(".gz") || is_gzip(*file_)) {
       text_ = read_inflated(path, file_->bytes());
       file_.reset();
     }
@@ -68,6 +68,13 @@ class TfRecords final : public TableFile {
   }
 
  private:
+  /// TensorFlow compresses files without changing their names.
+  static bool is_gzip(const InputFile& file) {
+    uint8_t start[3] = {0, 0, 0};
+    if (file.bytes() >= kRecordHeaderBytes) file.read(0, start);
+    return start[0] == 0x1f && start[1] == 0x8b && start[2] == 8;
+  }
+
   int64_t bytes() const { return file_ ? file_->bytes() : static_cast<int64_t>(text_.size()); }
   int64_t place(int64_t row) const { return places_[static_cast<size_t>(row)]; }
   int64_t bytes_of(int64_t row) const {
@@ -92,7 +99,7 @@ class TfRecords final : public TableFile {
       uint32_t crc = 0;
       std::memcpy(&length, header, sizeof length);
       std::memcpy(&crc, header + sizeof length, sizeof crc);
-      if (tf_checksum({header, sizeof length}) != crc) fail_at(at, "the checksum of a record's length is wrong");
+      if (tf_checksum({header, sizeof length}) != crc) fail_at(at, "the checksum of a record's length is wrong, or the file is compressed in another way than by gzip");
       if (length > static_cast<uint64_t>(bytes() - at - kRecordHeaderBytes - kRecordFooterBytes))
         fail_at(at, fmt::format("a record of {} bytes exceeds the file", length));
       places_.push_back(at + kRecordHeaderBytes);
