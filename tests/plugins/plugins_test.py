@@ -58,7 +58,7 @@ def trainctl(*words, code=0, **more):
 
 def losses(folder, *overrides):
     said = trainctl("run", folder / "job.yaml", f"launch.log_dir={folder}/logs", "train.log_every=1", *overrides)
-    return [float(value) for value in re.findall(r"loss is ([-+.e0-9]+)", said)]
+    return [float(value) for value in re.findall(r"step: \d+, loss is ([-+.e0-9]+)", said)]
 
 
 def copied_example(folder):
@@ -147,7 +147,8 @@ def find_planted(folder, cases):
         said = trainctl("check", "--plugin", library, code=code)
         for part in parts:
             require(part in said, f"{what}: no '{part}' in\n{said}")
-        print(f"{number + 1}. {what}: {said.splitlines()[0][:170] if said.splitlines() else ''}", flush=True)
+        found = [line for line in said.splitlines() if ": sound (" not in line]
+        print(f"{number + 1}. {what}: {found[0][:170]}", flush=True)
 
 
 def wrong(folder):
@@ -235,10 +236,10 @@ def plans(folder):
     data, label = (torch.randn(samples, n).float().double() for n in (8, 1))
     start = {"left.weight": torch.randn(width, 8), "left.bias": torch.randn(width), "wave.a": 1 + 0.3 * torch.randn(width),
              "right.weight": torch.randn(width, 8), "right.bias": torch.randn(width)}
-    start = {name: (0.5 * value if "wave" not in name else value).float().double() for name, value in start.items()}
+    start = {name: (0.25 * value if "wave" not in name else value).float().double() for name, value in start.items()}
 
     weights = {name: value.clone().requires_grad_() for name, value in start.items()}
-    optimizer, expected = torch.optim.SGD(weights.values(), lr=0.05), []
+    optimizer, expected = torch.optim.SGD(weights.values(), lr=0.01), []
     for step in range(steps):
         rows = slice(step * batch % samples, step * batch % samples + batch)
         x, left = data[rows], data[rows] @ weights["left.weight"].T + weights["left.bias"]
@@ -264,7 +265,7 @@ def plans(folder):
         "pipeline": ({"mode": "semi_auto_parallel", "stages": 2, "micro_batches": 4, "stage_config": {"left": 0, "wave": 0, "right": 0, "score": 1}}, 2),
         "auto": ({"mode": "auto_parallel"}, 4)}
     for name, (parallel, ranks) in all_plans.items():
-        job = {"name": "plugin", "plugins": [str(library)], "loss": "mse", "optimizer": {"type": "sgd", "learning_rate": 0.05},
+        job = {"name": "plugin", "plugins": [str(library)], "loss": "mse", "optimizer": {"type": "sgd", "learning_rate": 0.01},
                "network": [{"name": "left", "type": "dense", "units": width}, {"name": "wave", "type": "snake", "power": power},
                            {"name": "right", "type": "dense", "units": width, "inputs": "data"}, {"name": "score", "type": "row_dot", "inputs": ["wave", "right"]}],
                "dataset": {"type": "npy", "path": str(folder / "data"), "fields": {"data": "data.npy", "label": "label.npy"}, "batch": batch, "shuffle": False,
