@@ -139,7 +139,11 @@ class Worker {
     const std::optional<EmulatedSpeed> speed =
         program_->server < 0 ? EmulatedSpeed::of_environment(options_.rank) : std::nullopt;
     const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
-    const double samples = static_cast<double>(job_->spec.dataset.batch) / workers_of_step;
+    const std::vector<int>& own = job_->plan.rank_micro_batches;
+    const double samples =
+        static_cast<double>(job_->spec.dataset.batch) *
+        (own.empty() ? 1.0 / workers_of_step
+                     : static_cast<double>(own.at(static_cast<size_t>(options_.rank))) / job_->plan.micro_batches);
     train_options.may_start = [&](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
       if (speed) speed->step(samples);

@@ -107,11 +107,12 @@ void require_independent_micro_batches(const PlannedJob& job) {
   for (const Tensor& tensor : job.graph.tensors) {
     if (tensor.kind != TensorKind::state || tensor.is_cache) continue;
     const std::string field = job.spec.launch.machines.size() > 1 ? "launch.machine" : "parallel.rank_micro_batches";
-    throw SpecError(job.spec.position(field), field,
-                    tensor.name +
-                        " changes with every micro-batch, so ranks that run different ones would have "
-                        "different values",
-                    "use a norm without running statistics, or ranks of one speed");
+    throw SpecError(
+        job.spec.position(field), field,
+        tensor.name +
+            " changes with every micro-batch, so ranks that run different ones would have "
+            "different values",
+        "give all ranks equal shares, or use layers that keep nothing between micro-batches, such as layer_norm");
   }
 }
 

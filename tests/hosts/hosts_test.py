@@ -6,7 +6,6 @@
 Needs root, since it makes network namespaces; exits with 77 and the reason where it cannot.
 """
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import network
@@ -418,43 +416,22 @@ def elastic_rank(scene):
     return f"noticed after {max(noticed):.1f} s, {said}"
 
 
-class Throttled:
-    """Processes that run for a quarter of the time."""
-
-    def __init__(self, pids):
-        self.pids, self.ended = pids, threading.Event()
-        self.thread = threading.Thread(target=self.throttle)
-
-    def throttle(self):
-        while not self.ended.is_set():
-            for number, seconds in ((signal.SIGSTOP, 0.03), (signal.SIGCONT, 0.01)):
-                for pid in self.pids:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-                time.sleep(seconds)
-
-    def __enter__(self):
-        self.thread.start()
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
-
-
 def straggler(scene):
     """A host that persistently takes longer is named and gets fewer micro-batches, and the numbers stay those of one rank."""
     loss = "loss=mse optimizer.learning_rate=0.0001"
     one = scene.run(f"{ONE_RANK} {loss} train.steps=400")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
-    os.environ["TRAINCTL_STRAGGLER_SECONDS"] = "1"
+    os.environ["TRAINCTL_STRAGGLER_SECONDS"] = "1"  # of the launcher
+    slow = scene.network.hosts["b"]
+    slow.set_environment(["TRAINCTL_TEST_SPEED=2000:8:0:3"])
     try:
         process = scene.start(f"{loss} parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 'train.checkpoint={{every_steps: 100000}}'")
     finally:
         del os.environ["TRAINCTL_STRAGGLER_SECONDS"]
-    with Throttled([scene.rank(2)[1], scene.rank(3)[1]]):
-        require_said(scene, process, "on host b takes ")
-        require_said(scene, process, "times as long for its work; replanned for 4 ranks")
+        slow.set_environment()
+    require_said(scene, process, "rank 3 on host b takes ")
+    require_said(scene, process, "times as long for its work; replanned for 4 ranks")
     require_said(scene, process, "times as long for its work: resumed after step")
     before = scene.step()
     require(eventually(lambda: scene.step() > before + 10), "it trains: " + scene.output.read_text()[-3000:])
@@ -686,7 +663,6 @@ def parted_elastic(scene):
 
 
 CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, plugins, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
-
 
 def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs

@@ -111,28 +111,27 @@ bool Elastic::note_work(const Cluster& cluster, const Ints& of_ranks, const std:
   const double limit = spec_.launch.elastic->straggler;
   if (limit == 0 || divisions_ >= kMostDivisions || spec_.parallel.local_steps > 0 || spec_.parallel.stages > 1)
     return false;
-  struct Measured {
-    double micro_batches = 0, time = 0, ranks = 0;  ///< sums over its ranks
-    double speed() const { return micro_batches / std::max(time, 1e-3); }
+  struct Measured {  ///< of the slowest of its ranks, since all get equal shares
+    double micro_batches = 0, time = 0, speed = std::numeric_limits<double>::infinity();
   };
   std::map<std::string, Measured> of_hosts;
   for (const RankPlace& place : cluster.places) {
     const auto rank = static_cast<size_t>(place.rank);
+    const double done = of_ranks.empty() ? 1.0 : static_cast<double>(of_ranks.at(rank));
     Measured& host = of_hosts[place.host];
-    host.micro_batches += of_ranks.empty() ? 1.0 : static_cast<double>(of_ranks.at(rank));
-    host.time += work.at(rank);
-    ++host.ranks;
+    host.micro_batches += done;
+    host.time = std::max(host.time, work.at(rank));
+    host.speed = std::min(host.speed, done / std::max(work.at(rank), 1e-3));
   }
   std::map<std::string, double> speeds;
   double shortest = std::numeric_limits<double>::infinity(), longest = 0, micro_batches = 0;
   std::string slow;
   for (const auto& [name, host] : of_hosts) {
-    speeds[name] = host.speed();
+    speeds[name] = host.speed;
     micro_batches += host.micro_batches;
-    const double time = host.time / host.ranks;
-    shortest = std::min(shortest, time);
-    if (time <= longest) continue;
-    longest = time;
+    shortest = std::min(shortest, host.time);
+    if (host.time <= longest) continue;
+    longest = host.time;
     slow = name;
   }
   const double ratio = longest / std::max(shortest, 1e-3);

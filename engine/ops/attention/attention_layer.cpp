@@ -194,7 +194,8 @@ extern const LayerDef attention_layer = {
               "all heads of q, then k, then v, as in GPT-2.")
              .one_of({"heads", "qkv"})
              .defaults(std::string("heads")),
-         share_field(), init_field()},
+         share_field(),
+         make_field("init", FieldKind::initial, "Initial values of the weight (see below); zeros if omitted.")},
     .min_inputs = 1,
     .max_inputs = 5,
     .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {

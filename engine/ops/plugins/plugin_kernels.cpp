@@ -1,7 +1,10 @@
 // See the header. A prepared kernel owns the structs of its call.
 #include "engine/ops/plugins/plugin_kernels.h"
 
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/ops/plugins/plugin_call.h"
@@ -54,24 +57,33 @@ PluginPass pass_of(const PluginOp& op, std::string_view kernel) {
   return kernel == op.name ? PluginPass::forward : PluginPass::backward;
 }
 
-constexpr CpuKernelDef kCpuForward = {"plugin", prepare_plugin_cpu<PluginPass::forward>};
-constexpr CpuKernelDef kCpuBackward = {"plugin", prepare_plugin_cpu<PluginPass::backward>};
-constexpr CudaKernelDef kCudaForward = {"plugin", prepare_plugin_cuda<PluginPass::forward>};
-constexpr CudaKernelDef kCudaBackward = {"plugin", prepare_plugin_cuda<PluginPass::backward>};
+/// The definition of a kernel under its own name, which stays valid. Threads may ask at the same time.
+template <class Def, class Prepare>
+const Def* definition(const PluginOp& op, PluginPass pass, Prepare forward, Prepare backward) {
+  static std::mutex mutex;
+  static std::map<std::pair<const PluginOp*, PluginPass>, Def> definitions;
+  const bool is_forward = pass == PluginPass::forward;
+  const Def made = {is_forward ? op.name.c_str() : op.gradient_name.c_str(), is_forward ? forward : backward};
+  const std::lock_guard lock(mutex);
+  return &definitions.try_emplace({&op, pass}, made).first->second;
+}
 
 }  // namespace
 
 const CpuKernelDef* find_plugin_cpu_kernel(std::string_view name) {
   const PluginOp* op = find_plugin_kernel(name);
   if (op == nullptr) return nullptr;
-  return pass_of(*op, name) == PluginPass::forward ? &kCpuForward : &kCpuBackward;
+  return definition<CpuKernelDef, PrepareCpuKernel>(*op, pass_of(*op, name), prepare_plugin_cpu<PluginPass::forward>,
+                                                    prepare_plugin_cpu<PluginPass::backward>);
 }
 
 const CudaKernelDef* find_plugin_cuda_kernel(std::string_view name) {
   const PluginOp* op = find_plugin_kernel(name);
   if (op == nullptr) return nullptr;
-  if (pass_of(*op, name) == PluginPass::forward) return op->c.forward_cuda != nullptr ? &kCudaForward : nullptr;
-  return op->c.backward_cuda != nullptr ? &kCudaBackward : nullptr;
+  const PluginPass pass = pass_of(*op, name);
+  if ((pass == PluginPass::forward ? op->c.forward_cuda : op->c.backward_cuda) == nullptr) return nullptr;
+  return definition<CudaKernelDef, PrepareCudaKernel>(*op, pass, prepare_plugin_cuda<PluginPass::forward>,
+                                                      prepare_plugin_cuda<PluginPass::backward>);
 }
 
 }  // namespace trainctl

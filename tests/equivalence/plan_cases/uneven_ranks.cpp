@@ -50,7 +50,6 @@ std::vector<PlanCase> uneven_rank_cases() {
        {ranks(2), kData, five_one, kBlocks},
        kAdamTolerance},
       {"documents: ranks with 4 and 2 micro-batches", "documents", {six}, {ranks(2), kData, four_two}, kAdamTolerance},
-      {"moe: experts, ranks with 4 and 2 micro-batches", "moe", {six}, {ranks(2), kData, four_two}, kAdamTolerance},
       {"gpt: averaged weights, ranks with 4 and 2 micro-batches",
        "gpt",
        {six, average},
