@@ -112,6 +112,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "machines_per_rank",
       "replicas_without_local_steps",
       "spot_address*",
+      "slurm_time",
       "muon_level_3",
       "collective_*",
       "constant_fraction",
