@@ -5,7 +5,6 @@
 
 Compares the last validation, on documents that neither run trains on: that of the outer weights with that of two data-parallel ranks.
 `--small` has half the width, layers and tokens. `--outer` tries other outer optimizers than the job's default, one run each.
-The bytes are those that `trainctl plan` counts between the replicas.
 """
 import argparse
 import json
