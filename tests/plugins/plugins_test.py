@@ -82,6 +82,25 @@ def sound(folder):
     cut = losses(folder, "train.steps=10")
     require(len(one) == 10 and max(abs(a - b) / abs(a) for a, b in zip(one, cut, strict=True)) < 1e-5, f"{one} {cut}")
     trainctl("verify", folder / "job.yaml", f"launch.log_dir={folder}/logs", "train.steps=3")
+    more = compiled(folder, (ROOT / "tests/plugins/more_ops.c").read_text(), name="more")
+    said = trainctl("check", "--plugin", more)
+    require(all(f"{op}: sound" in said for op in ("rows_of", "halves", "row_softmax")) and "n 2" not in said, said)
+    (folder / "more.yaml").write_text("""name: more
+plugins: [./more.so]
+dataset: {type: random, shape: [16], label_shape: [4], label_dtype: f32, samples: 64, batch: 16}
+network:
+  - {name: fc, type: dense, units: 24}
+  - {name: both, type: halves, mode: cos, outputs: [first, second]}
+  - {name: rows, type: row_softmax, inputs: both.second}
+  - {name: out, type: dense, units: 4}
+loss: mse
+optimizer: {type: sgd, learning_rate: 0.5}
+""")
+    runs = [re.findall(r"step: \d+, loss is (\S+)", trainctl("run", folder / "more.yaml", "train.steps=6", f"launch.log_dir={folder}/more", "launch.device=cpu", *plan))
+            for plan in ([], ["launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.micro_batches=2", "parallel.strategies={both: [[1, 2]], rows: [[4, 1]]}"])]
+    require(len(runs[0]) == 6 and max(abs(float(a) - float(b)) for a, b in zip(*runs, strict=True)) < 2e-4, f"{runs}")
+    cut = trainctl("check", folder / "more.yaml", "launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.strategies={rows: [[1, 2]]}", code=2)
+    require("a row is divided by its sum" in cut, cut)
     job = (folder / "logs/1/job.yaml").read_text()
     digest = re.search(r"snake\.so#sha256=([0-9a-f]{64})", job)
     require(digest is not None, job)
