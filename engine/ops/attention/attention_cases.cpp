@@ -124,7 +124,7 @@ void add_terms_cases(std::vector<OpCase>& rows) {
     rows.push_back(dropping(with_bias(apart(2, 6, 6, 2, 1, 2, causal), {2, 6, 6}, "hrk"), 0.4, 13));
   }
   rows.push_back(with_bias(packed(2, 70, 1, 1, 1, false), {1, 70, 70}, "hrk"));  // more than one block of rows
-  rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));  // more than one block of keys
+  rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));              // more than one block of keys
   // All at once: documents, a window, a softcap, sinks.
   OpCase all = with_bias(windowed(with_documents(packed(2, 12, 2, 2, 2, true)), 6, 2), {4, 12, 12}, "hrk");
   rows.push_back(dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15));

@@ -9,7 +9,7 @@ namespace trainctl {
 /// p is [rows, pixels, classes], the label i32 [rows, pixels] or f32 like p.
 struct OverlapCall {
   int64_t rows = 1, pixels = 1, classes = 1;
-  int64_t first_class = 0;  ///< of this rank
+  int64_t first_class = 0;  ///< this rank's first class
   bool squared = false;
   const int32_t* ids = nullptr;
   const float* shares = nullptr;
@@ -27,6 +27,12 @@ struct OverlapCall {
     else
       c.shares = label.as<float>();
     return c;
+  }
+
+  /// The operand of overlap_grad with the gradient of a sum; null: it has none.
+  static const float* gradient_of(const KernelCall& call, int64_t sum) {
+    if (!call.attrs.has("only")) return call.in[static_cast<size_t>(2 + sum)].as<float>();
+    return call.attrs.integer("only") == sum ? call.in[2].as<float>() : nullptr;
   }
 
   /// The label of a class of this rank; `pixel` counts over all rows.
