@@ -50,7 +50,7 @@ bool is_run(const PlanCase& plan) {
         "language: tied over 2 stages, vocabulary cut in 3, clipped", "language: data parallel, 4 ranks",
         "hybrid: masks in 2 stages of 2", "gpt: 3 stages of 2 chunks of 2 ranks, level 1, blocks recomputed",
         "language: zero_bubble, tied over 2 stages of 2, level 3"})
-    if (std::string(plan.name) == name) return true;
+    if (plan.name == name) return true;
   return false;
 }
 
