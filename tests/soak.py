@@ -44,6 +44,7 @@ def campaigns(build, seed):
                                                     "--test-case=activations in the memory of the host*"]
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
+    yield "random attention beside PyTorch", python("equivalence/torch/attention.py", binaries / "trainctl", "--jobs", 40, "--seed", 100 + seed)
     yield "random networks beside PyTorch", python("random_jobs/torch_networks.py", *trainctl, "--jobs", 200, "--seed", 100 + seed)
     yield "cookbook jobs that learn", python("equivalence/torch/cookbook.py", binaries / "trainctl", "learns")
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)

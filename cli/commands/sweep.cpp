@@ -152,11 +152,13 @@ std::string write_report(const Sweep& sweep, const std::vector<TrialResult>& res
 
 /// Runs the range test of the learning rate, and draws it.
 int find_learning_rate(SweepArguments options) {
-  if (!options.fields.empty())
-    throw SpecError({}, options.fields.front(), "the range test of the learning rate varies nothing else",
-                    "set fields in the job, or remove --lr-range");
+  TrialFields fields = options.fields;
+  for (const std::string& word : fields)
+    if (parse_swept_field(word).values.size() != 1)
+      throw SpecError({}, word, "the range test of the learning rate varies nothing else",
+                      "give the field one value, or remove --lr-range");
   const LrRange range = parse_lr_range(options.lr_range, options.lr_steps);
-  const TrialFields fields = lr_range_fields(range);
+  for (const std::string& field : lr_range_fields(range)) fields.push_back(field);
   const JobSpec spec = check_trials(options, {fields});
   if (!spec.loss) throw SpecError(spec.position("loss"), "loss", "the job has no loss to draw", "add loss: ...");
   options.fields = fields;

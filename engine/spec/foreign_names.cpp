@@ -224,7 +224,7 @@ std::span<const ForeignName> all_names() {
        "remove it: the size of the input follows from the layer before"},
       {layer_field, "kernel_size ksize pool_size window window_size filter_size", "kernel", "kernel: 3"},
       {layer_field, "strides", "stride", "stride: 2"},
-      {layer_field, "height width", "size", "size: [224, 224]"},
+      {layer_field, "height", "size", "size: [224, 224]"},
       {layer_field, "pad pad_mode", "padding", "padding: 1"},
       {layer_field, "num_heads n_head n_heads nhead num_attention_heads nheads", "heads", "heads: 8"},
       {layer_field, "num_kv_heads n_kv_heads num_key_value_heads", "kv_heads", "kv_heads: 2"},

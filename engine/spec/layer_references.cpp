@@ -28,7 +28,10 @@ bool LayerReferences::refuse_several(const std::string& name, const SourcePos& p
 }
 
 void LayerReferences::demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
-  if (!network_.complete || problems_.full() || (pattern == "loss" && job_.loss) || matches(pattern)) return;
+  // Layers before a loss, "loss.ctc", are known when the graph is built: read_strategies() checks them.
+  const bool is_placed = path.starts_with("parallel.strategies") || path.starts_with("parallel.stage_config");
+  const bool of_loss = pattern == "loss" || (is_placed && pattern.starts_with("loss.") && !is_name_pattern(pattern));
+  if (!network_.complete || problems_.full() || (of_loss && job_.loss) || matches(pattern)) return;
   if (problems_.touch("network") || problems_.touch("modules")) return;
   if (is_name_pattern(pattern)) {
     problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));

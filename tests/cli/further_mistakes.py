@@ -52,11 +52,11 @@ def job_cases(csv, images, tokens):
         ("fsdp", csv, "launch:", "parallel: {mode: fsdp}\nlaunch:", "fsdp", "must be one of", "optimizer_shard: {level: 3}", plan),
         ("the name of a model", images, "network:\n  - {type: flatten}\n  - {type: dense, units: 2}", "network: resnet50", "resnet50", "list of layers", "trainctl init", plan),
         ("an optimizer as a call", csv, "{type: sgd, learning_rate: 0.1}", "Adam(lr=0.1)", "Adam(lr=0.1)", "must be one of", "{type: adam, ", plan),
-        ("one beta", csv, "{type: sgd, learning_rate: 0.1}", "{type: adam, betas: 0.9}", "betas: 0.9", "list of 2 numbers", "write [0.9, 0.999]", plan),
+        ("one beta", csv, "{type: sgd, learning_rate: 0.1}", "{type: adam, betas: 0.9}", "betas: 0.9", "list of 2 numbers", "write [0.9, 0.9", plan),
         ("momentum of adam", csv, "{type: sgd, learning_rate: 0.1}", "{type: adam, momentum: 0.9}", "momentum", "not for adam", "remove it", plan),
         ("padding: valid", images, "- {type: flatten}", "- {type: conv2d, channels: 4, kernel: 3, padding: valid}\n  - {type: flatten}", "valid", "integer", "write 0", plan),
         ("a list of means", images, "hwc2chw]", "{normalize: [0.5, 0.4, 0.4]}, hwc2chw]", "normalize: [", "must be a mapping", "mean, std", plan),
-        ("precision 16", csv, "train:", "precision: 16\ntrain:", "precision: 16", "must be one of", "write bf16", plan),
+        ("precision 16", csv, "train:", "precision: 16\ntrain:", "precision: 16", "must be one of", "write fp16", plan),
         # Fields of other tools.
         ("callbacks", csv, "train:", "callbacks: [early_stopping]\ntrain:", "callbacks", "unknown field 'callbacks'", "stop_when", plan),
         ("ema", csv, "train:", "ema: 0.999\ntrain:", "ema", "unknown field 'ema'", "average: {type: ema", plan),

@@ -107,7 +107,7 @@ def photos(journey, rng):
     journey.go("report 1 -o report.html", says=["open it in a browser"])
     page = (journey.folder / "report.html").read_text()
     assert '"confusion"' in page and "data:image/png;base64" in page, "the worst samples are images"
-    journey.go("sweep job.yaml --lr-range 1e-4..1 launch.device=cpu", says=["learning rate"])
+    journey.go("sweep job.yaml --lr-range 1e-4..1 --lr-steps 20 launch.device=cpu", says=["learning rates from"])
     journey.go("checkpoint show 1", says=["step"])
 
 
@@ -118,13 +118,13 @@ def text(journey, rng):
     small = ["launch.device=cpu", "vars.layers=2", "vars.d=64", "vars.length=48"]
     journey.go("init --data book.txt --validation held_out.txt -o job.yaml", says=["next"])
     journey.go("check job.yaml", *small, says=["valid"])
-    journey.go("run job.yaml train.steps=30", *small, says=["validation loss", "done after"])
-    said = journey.go("run job.yaml --resume train.steps=60", *small, says=["step 30"])
+    journey.go("run job.yaml train.steps=20", *small, says=["validation loss", "done after"])
+    said = journey.go("run job.yaml --resume train.steps=40", *small, says=["step 20"])
     assert "done after" in said
     journey.go("evaluate job.yaml", *small, says=["perplexity"])
     journey.go("generate job.yaml --max-tokens 12", "the cook ", *small)
     journey.go("report 1 2 -o report.html", says=["open it in a browser"])
-    journey.go("ps --all", says=["60/60"])
+    journey.go("ps --all", says=["40/40"])
 
 
 def script(journey, rng):

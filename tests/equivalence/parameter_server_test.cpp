@@ -58,7 +58,8 @@ std::vector<Row> data_parallel_rows() {
       return std::any_of(plan.plan.begin(), plan.plan.end(),
                          [&](const std::string& item) { return item.starts_with(text); });
     };
-    if (!has("parallel.mode=data_parallel") || has("parallel.stages") || plan.reference) continue;
+    const bool is_even = !has("parallel.stages") && !has("parallel.rank_micro_batches");
+    if (!has("parallel.mode=data_parallel") || !is_even || plan.reference) continue;
     Row row{&plan, plan.same};
     for (const std::string& item : plan.plan)
       if (!item.starts_with("parallel.optimizer_shard") && !item.starts_with("parallel.mode"))

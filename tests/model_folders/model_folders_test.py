@@ -119,6 +119,8 @@ class Case:
             assert len(list(out.glob("*.safetensors"))) > 1 or plan == "one rank"
             again, report = self.make.from_pretrained(out, output_loading_info=True)
             assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"], report
+            for name in ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"):
+                assert getattr(again.config, name, None) == getattr(self.model.config, name, None), name
             compare(f"{plan}: exported after {STEPS} steps", self.predicted("--checkpoint", latest), self.logits(again.eval()))
             moved = float((self.logits(again) - self.logits(self.model)).abs().max())
             assert moved > 1e-3, f"{STEPS} steps moved the logits by only {moved}"
@@ -144,12 +146,12 @@ def decoder(make, config, folder, last="head", strategies=PACKED, bias="", proj=
 
 def gpt2(folder):
     config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=48, n_layer=4, n_head=4, resid_pdrop=0,
-                                     embd_pdrop=0, attn_pdrop=0, **TOKENS)
+                                     embd_pdrop=0, attn_pdrop=0.1, **TOKENS)
     decoder(transformers.GPT2LMHeadModel, config, folder, bias=", [2]", proj=", [1]")
 
 
 def llama(folder):
-    decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES, **TOKENS), folder)
+    decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES, **TOKENS, attention_dropout=0.1), folder)
 
 
 def smollm(folder):
@@ -305,7 +307,7 @@ def longrope(folder):
 
 
 ENCODER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=6, hidden_dropout_prob=0,
-               attention_probs_dropout_prob=0)
+               attention_probs_dropout_prob=0.1)
 
 
 def bert_of(make, folder, last):

@@ -100,6 +100,7 @@ inline Outputs attention(const Inputs& in, const Attrs& attrs) {
   const double scale = attrs.number("scale", 1.0), softcap = attrs.number("softcap", 0);
   Outputs out{zeros({batch, n.t, heads * n.e}), zeros({batch, n.g, n.r, n.t})};
   std::vector<double> p(n.s);
+  std::vector<bool> seen(n.s);
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < n.t; ++i) {
@@ -110,9 +111,10 @@ inline Outputs attention(const Inputs& in, const Attrs& attrs) {
           for (int64_t e = 0; e < n.d; ++e) p[j] += scale * n.q(b, i, h, e) * n.k(b, j, h, e);
           if (softcap > 0) p[j] = softcap * std::tanh(p[j] / softcap);
           p[j] += added_to_score(n, attrs, b, h, i, j);
-          if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
+          seen[j] = n.sees(b, i, j, causal) && p[j] > -INFINITY;
+          if (seen[j]) top = std::max(top, p[j]);
         }
-        for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
+        for (int64_t j = 0; j < n.s; ++j) total += p[j] = seen[j] ? std::exp(p[j] - top) : 0.0;
         if (n.has_sinks) total += std::exp(sink - top);
         if (total == 0 && attrs.flag(kPartOfKeys)) out[1].values[(b * heads + h) * n.t + i] = kNoKeys;
         if (total == 0) continue;

@@ -119,12 +119,12 @@ void add_terms_cases(std::vector<OpCase>& rows) {
     rows.push_back(with_bias(with_mask(apart(2, 6, 10, 2, 1, 2, causal)), {2, 6, 10}, "brk"));
     rows.push_back(with_bias(apart(2, 6, 6, 1, 4, 2, causal), {2, 4, 6, 6}, "bhrk"));
     rows.push_back(with_bias(apart(2, 4, 9, 2, 1, 2, causal), {2, 1, 1, 9}, "bhrk"));
-    rows.push_back(with_bias(packed(2, 70, 1, 1, 1, causal), {1, 70, 70}, "hrk"));  // more than one block of rows
     rows.push_back(dropping(packed(2, 9, 2, 2, 1, causal), 0.3, 11));
     rows.push_back(dropping(apart(2, 12, 7, 2, 2, 3, causal), 0.5, 12, {4, 0, 1}));
     rows.push_back(dropping(with_bias(apart(2, 6, 6, 2, 1, 2, causal), {2, 6, 6}, "hrk"), 0.4, 13));
   }
-  rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));  // more than one block of keys
+  rows.push_back(with_bias(packed(2, 70, 1, 1, 1, false), {1, 70, 70}, "hrk"));  // more than one block of rows
+  rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));              // more than one block of keys
   // All at once: documents, a window, a softcap, sinks.
   OpCase all = with_bias(windowed(with_documents(packed(2, 12, 2, 2, 2, true)), 6, 2), {4, 12, 12}, "hrk");
   rows.push_back(dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15));
@@ -362,11 +362,11 @@ extern const OpCases attention_cases = {
                   {{"attention",
                     {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 4}}, {{2, 3, 5}}},
                     with_bias(apart(2, 3, 5, 2, 1, 2, false), {}, "hrk").attrs},
-                   {"attention_score_bias_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->(gr)pk sums bts",
-                    "attention_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums s "
-                    "sums tr sums tr"},
+                   {"attention_score_bias_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->(gr)pk sums btds",
+                    "attention_grad bt(grd),bt(grd),bs(gd),bs(gd),(gr)pk,bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums spk "
+                    "sums trpk sums trpk"},
                    "a bias adds up over the samples; rows of other ranks are 0",
-                   "sdr"}},
+                   "sdrpk"}},
     .shape_errors =
         {{{"attention", {{{2, 3}}}, of(2)}, "attention expects [batch, rows, features], but got [2, 3]"},
          {{"attention", {{{2, 3, 8}}}, of(2)},

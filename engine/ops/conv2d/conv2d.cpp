@@ -55,7 +55,17 @@ std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
   return {out};
 }
 
+/// A grouped convolution that is not the first node of its layer: the channels of its input are one factor there, which
+/// cannot be cut into groups.
+RuleText whole_channels_rule(const Attrs& attrs) {
+  const bool last = is_channels_last(attrs);
+  return {image_letters("c", "hw", last) + ",kdrs->" + image_letters("k", "pq", last), "hwpqrskcd",
+          "a window reads neighbouring rows and columns, which would be on another rank; channels with groups can be "
+          "cut only by a conv2d with padding_mode: zeros"};
+}
+
 RuleText conv2d_rule(Infos, const Attrs& attrs) {
+  if (attrs.flag("whole_channels")) return whole_channels_rule(attrs);
   const bool grouped = groups_of(attrs) > 1, last = is_channels_last(attrs);
   const std::string k = grouped ? "(gk)" : "k", c = grouped ? "(gc)" : "c";
   const std::string x = image_letters(c, "hw", last), y = image_letters(k, "pq", last);
@@ -167,6 +177,7 @@ TensorId emit_conv2d(LayerContext& layer) {
   const bool bias = fields.flag("bias");
   const TensorId w = layer.weight(shape, init);
   const TensorId images = pad_images(b, layer.inputs[0], fields.text("padding_mode"), attrs);
+  if (groups > 1 && images != layer.inputs[0]) attrs.set("whole_channels", true);
   const TensorId product = b.emit("conv2d", {images, w}, attrs, bias ? "conv2d" : "")[0];
   if (!bias) return product;
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
@@ -250,6 +261,7 @@ TensorId emit_conv1d(LayerContext& layer) {
   const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
   TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
   images = pad_images(b, images, fields.text("padding_mode"), attrs);
+  if (groups > 1) attrs.set("whole_channels", true);
   TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
   if (fields.flag("bias"))
     y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];

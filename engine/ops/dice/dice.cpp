@@ -4,7 +4,8 @@
 //   1 - (2 sum p g + smooth) / (sum p + sum g + smooth)       squared: sum p^2 + sum g^2 in the denominator
 //
 //   overlap       (p, g) -> sum p g [n, c] f32, sum p + sum g [n, c] f32, over all dims between the first and the last
-//   overlap_grad  (p, g, d1 [n, c], d2 [n, c]) -> dp = d1 g + d2, with attr squared d1 g + 2 d2 p
+//   overlap_grad  (p, g, d1 [n, c], d2 [n, c]) -> dp = d1 g + d2, with attr squared d1 g + 2 d2 p; attr only has the
+//                 number of the sum whose gradient there is, if it is one
 //
 // Both sums are linear in the dims between, so that a plan may cut them.
 #include <fmt/format.h>
@@ -91,8 +92,8 @@ TensorId dice_terms(LossLayers& layers, const LossInputs& inputs, const Attrs& a
 /// (p, label, d1, d2) -> dp
 extern const OpDef overlap_grad_op = {
     .name = "overlap_grad",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_overlap_inputs("overlap_grad", in, 4);
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_overlap_inputs("overlap_grad", in, attrs.has("only") ? 3 : 4);
       return {in[0]};
     },
     .kernel = {.name = "overlap_grad",
@@ -114,7 +115,12 @@ extern const OpDef overlap_op = {
     },
     .backward =
         [](GradBuilder& g) {
-          g.set_in_grad(0, "overlap_grad", {g.in(0), g.in(1), g.out_grad(0), g.out_grad(1)}, g.attrs());
+          std::vector<TensorId> inputs = {g.in(0), g.in(1)};
+          for (const int sum : {0, 1})
+            if (g.has_out_grad(sum)) inputs.push_back(g.out_grad(sum));
+          Attrs attrs = g.attrs();
+          if (inputs.size() == 3) attrs.set("only", g.has_out_grad(0) ? int64_t{0} : int64_t{1});
+          g.set_in_grad(0, "overlap_grad", inputs, attrs);
         },
     .no_gradient = 2,
     .kernel = {.name = "overlap",

@@ -40,16 +40,17 @@ CpuKernel prepare_overlap(const KernelCall& call) {
 }
 
 CpuKernel prepare_overlap_grad(const KernelCall& call) {
-  return [c = OverlapCall::of(call), p = call.in[0].as<float>(), d_both = call.in[2].as<float>(),
-          d_all = call.in[3].as<float>(), dp = call.out[0].as<float>(), threads = call.threads] {
+  return [c = OverlapCall::of(call), p = call.in[0].as<float>(), d_both = OverlapCall::gradient_of(call, 0),
+          d_all = OverlapCall::gradient_of(call, 1), dp = call.out[0].as<float>(), threads = call.threads] {
     cpu::over_range(threads, c.rows * c.pixels, kOverlapThreadWork / std::max<int64_t>(1, c.classes),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t pixel = begin; pixel < end; ++pixel) {
                         const int64_t row = pixel / c.pixels;
-                        const float *const d1 = d_both + row * c.classes, *const d2 = d_all + row * c.classes;
                         for (int64_t k = 0; k < c.classes; ++k) {
-                          const int64_t at = pixel * c.classes + k;
-                          dp[at] = d1[k] * c.label(pixel, k) + (c.squared ? 2.0f * p[at] : 1.0f) * d2[k];
+                          const int64_t at = pixel * c.classes + k, sum = row * c.classes + k;
+                          const float d1 = d_both != nullptr ? d_both[sum] : 0.0f,
+                                      d2 = d_all != nullptr ? d_all[sum] : 0.0f;
+                          dp[at] = d1 * c.label(pixel, k) + (c.squared ? 2.0f * p[at] : 1.0f) * d2;
                         }
                       }
                     });

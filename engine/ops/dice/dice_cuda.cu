@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kOverlapThreads)
   if (at >= size) return;
   const int64_t pixel = at / c.classes, k = at - pixel * c.classes, sum = pixel / c.pixels * c.classes + k;
   const float slope = c.squared ? 2.0f * to_f32(p[at]) : 1.0f;
-  dp[at] = from_f32<T>(d_both[sum] * c.label(pixel, k) + slope * d_all[sum]);
+  const float d1 = d_both != nullptr ? d_both[sum] : 0.0f, d2 = d_all != nullptr ? d_all[sum] : 0.0f;
+  dp[at] = from_f32<T>(d1 * c.label(pixel, k) + slope * d2);
 }
 
 CudaKernel prepare_overlap(const CudaKernelCall& call) {
@@ -107,8 +108,7 @@ CudaKernel prepare_overlap_grad(const CudaKernelCall& call) {
   return with_float_type(call.out[0].dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, p = static_cast<const T*>(call.in[0].as<T>()),
-                       d_both = static_cast<const float*>(call.in[2].as<float>()),
-                       d_all = static_cast<const float*>(call.in[3].as<float>()),
+                       d_both = OverlapCall::gradient_of(call, 0), d_all = OverlapCall::gradient_of(call, 1),
                        dp = call.out[0].as<T>()](CudaStream stream) {
       launch(overlap_grad_kernel<T>, static_cast<unsigned>(ceil_div(size, kOverlapThreads)), kOverlapThreads, 0, stream,
              "overlap_grad", c, p, d_both, d_all, dp, size);

@@ -29,6 +29,12 @@ struct OverlapCall {
     return c;
   }
 
+  /// The operand of overlap_grad with the gradient of a sum; null: it has none.
+  static const float* gradient_of(const KernelCall& call, int64_t sum) {
+    if (!call.attrs.has("only")) return call.in[static_cast<size_t>(2 + sum)].as<float>();
+    return call.attrs.integer("only") == sum ? call.in[2].as<float>() : nullptr;
+  }
+
   /// The label of a class of this rank; `pixel` counts over all rows.
   TRAINCTL_HOST_DEVICE float label(int64_t pixel, int64_t k) const {
     if (ids != nullptr) return ids[pixel] == first_class + k ? 1.0f : 0.0f;

@@ -162,8 +162,7 @@ std::string digest_of_plugin(const std::string& path) {
       throw EnvError(path + " is not a regular file");
     digest.add_file(path);
   } catch (const EnvError& fault) {
-    throw PluginError(fmt::format("plugin {}: {}", path, fault.what()),
-                      "relative paths start at the folder of the job file");
+    throw PluginError(std::string("the plugin cannot be loaded: ") + fault.what());
   }
   return digest.hex();
 }

@@ -277,6 +277,10 @@ std::vector<Axes> LayerStrategy::with_exchange(const Mesh& mesh, std::vector<Axe
   return given;
 }
 
+static bool has_layer(const Graph& graph, const std::string& name) {
+  return std::any_of(graph.layers.begin(), graph.layers.end(), [&](const Layer& layer) { return layer.name == name; });
+}
+
 std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
                                                           const JobSpec& spec, const Mesh& mesh,
                                                           std::vector<Diagnostic>& errors) {
@@ -289,6 +293,16 @@ std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, co
     strategies[l] = Reader(graph, l, facts[l], spec, mesh, *strategy, of_layers).read();
   }
   for (Diagnostic& error : of_layers.take()) errors.push_back(std::move(error));
+  const auto demand_layer_of_loss = [&](const std::string& section, const std::string& pattern) {
+    if (!pattern.starts_with("loss.") || has_layer(graph, pattern)) return;
+    const std::string path = section + pattern;
+    errors.push_back({spec.position(path), path, "the loss has no layer '" + pattern + "'",
+                      "trainctl show graph lists the layers"});
+  };
+  for (const StrategySpec& strategy : spec.parallel.strategies)
+    demand_layer_of_loss("parallel.strategies.", strategy.pattern);
+  for (const StageRule& rule : spec.parallel.stage_config)
+    demand_layer_of_loss("parallel.stage_config.", rule.pattern);
   return strategies;
 }
 

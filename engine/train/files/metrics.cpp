@@ -27,6 +27,14 @@ void put_loss(Json& line, const char* name, Float loss) {
   if (const std::string_view why = not_finite_name(static_cast<double>(loss)); !why.empty()) line["not_finite"] = why;
 }
 
+/// Scales are mostly powers of two, of which the shortest text of a float would not show all digits.
+void put_scale(FloatJson& line, double scale) {
+  if (scale >= 1 && scale < 0x1p53 && scale == std::floor(scale))
+    line["loss_scale"] = static_cast<int64_t>(scale);
+  else
+    line["loss_scale"] = static_cast<float>(scale);
+}
+
 template <class Json>
 void put_metrics(Json& line, const char* prefix, const MetricValues& metrics) {
   for (size_t i = 0; i < metrics.of.size(); ++i) {
@@ -87,7 +95,7 @@ std::string metrics_line(const StepReport& report) {
   if (report.has_loss) put_loss(line, "loss", report.loss);
   put_metrics(line, "", report.metrics);
   line["learning_rate"] = static_cast<float>(report.learning_rate);
-  if (report.loss_scale > 0) line["loss_scale"] = static_cast<float>(report.loss_scale);
+  if (report.loss_scale > 0) put_scale(line, report.loss_scale);
   line["seconds"] = static_cast<float>(whole_microseconds(report.seconds));
   return line.dump();
 }

@@ -337,8 +337,8 @@ class StepAudit::State {
         error_ = std::current_exception();
       }
       // Of one thread the time on its core is known, without waits for a core that others use.
-      const bool is_one = options_.executor.threads <= 1;
-      replay_seconds_ = is_one ? thread_seconds() : now() - begin_replay;
+      replay_seconds_ =
+          (has_one_thread() ? thread_seconds() : now() - begin_replay) - std::exchange(prepared_seconds_, 0);
       is_done_ = true;
     });
     recorded_seconds_ += now() - begin;
@@ -363,6 +363,7 @@ class StepAudit::State {
   static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
+  bool has_one_thread() const { return options_.executor.threads <= 1; }
   static double thread_seconds() {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -371,7 +372,11 @@ class StepAudit::State {
 
   /// The names and the values after the step, on the calling thread.
   std::pair<NamedValues, float> run_again() {
-    if (!executor_) executor_ = make_cpu_executor(program_, replayed_, options_.executor);
+    if (!executor_) {
+      const double begin = has_one_thread() ? thread_seconds() : now();
+      executor_ = make_cpu_executor(program_, replayed_, options_.executor);
+      prepared_seconds_ = (has_one_thread() ? thread_seconds() : now()) - begin;
+    }
     replayed_.replay(recording_.exchanges);
     executor_->write(0, recording_.arena.data(), program_.arena_bytes);
     const HostBlock inputs = executor_->allocate_inputs(std::max<int64_t>(executor_->inputs().bytes, 1));
@@ -443,7 +448,8 @@ class StepAudit::State {
   int64_t audited_ = 0;
   double first_step_ = -1;  ///< when the first step started
   double recorded_seconds_ = 0, replayed_seconds_ = 0;
-  double replay_seconds_ = 0;  ///< of the replay that runs, once it has ended
+  double prepared_seconds_ = 0;  ///< once, as at the start of a run
+  double replay_seconds_ = 0;    ///< of the replay that runs, once it has ended
 };
 
 /// Passes everything on, and records the steps that are due.

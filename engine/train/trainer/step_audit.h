@@ -80,7 +80,7 @@ class StepAudit final : public StateObserver {
   void at_end(int64_t step, Executor& executor) override;
   int64_t audited_steps() const;
   /// The time of all recordings and replays, relative to the time of all steps so far. A replay on another core counts
-  /// as if it had delayed the steps.
+  /// as if it had delayed the steps. The first replay also prepares its kernels, once; this does not count.
   double overhead() const;
 
  private:

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "engine/compile/parameter_optimizer.h"
+#include "engine/ops/update_formula.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/runtime/stored_ranges.h"
 
@@ -24,55 +24,22 @@ void add_range(const StoredRange& range, int64_t first, int64_t count, int64_t o
   executor.read(offset, all.data() + first, count * byte_size(DType::f32));
 }
 
-/// One parameter through the recomputed updates.
-class ParameterUpdates {
- public:
-  ParameterUpdates(const Optimizer& optimizer, double rate, const std::vector<float>& start)
-      : settings_(optimizer.settings), type_(optimizer.def.name), rate_(rate), w_(start.begin(), start.end()) {
-    first_.resize(w_.size());
-    second_.resize(w_.size());
-    largest_.resize(w_.size());
-  }
-
-  void step(const std::vector<float>& gradient, double scale, double clip_value) {
-    ++steps_;
-    for (size_t i = 0; i < w_.size(); ++i) {
-      double g = scale * double{gradient[i]};
+/// A parameter after the recomputed updates.
+std::vector<double> updated(const Optimizer& optimizer, double rate, const std::vector<float>& start,
+                            const std::vector<const std::vector<float>*>& gradients, const std::vector<double>& scales,
+                            double clip_value) {
+  const UpdateFormula formula = find_update_formula(optimizer.def);
+  std::vector<double> weights(start.begin(), start.end());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    FormulaState state{};
+    for (size_t step = 0; step < gradients.size(); ++step) {
+      double g = scales[step] * double{(*gradients[step])[i]};
       if (clip_value > 0) g = std::clamp(g, -clip_value, clip_value);
-      type_ == "sgd" ? sgd(i, g) : adam(i, g);
+      weights[i] = formula(optimizer.settings, static_cast<int64_t>(step) + 1, rate, g, weights[i], state);
     }
   }
-  const std::vector<double>& weights() const { return w_; }
-
- private:
-  void sgd(size_t i, double g) {
-    const double momentum = settings_.number("momentum");
-    g += settings_.number("weight_decay") * w_[i];
-    first_[i] = momentum * first_[i] + g;
-    w_[i] -= rate_ * (settings_.flag("nesterov") ? g + momentum * first_[i] : momentum > 0 ? first_[i] : g);
-  }
-
-  void adam(size_t i, double g) {
-    const std::vector<double>& betas = settings_.numbers("betas");
-    const double decay = settings_.number("weight_decay");
-    if (type_ == "adamw")
-      w_[i] -= rate_ * decay * w_[i];
-    else
-      g += decay * w_[i];
-    first_[i] = betas[0] * first_[i] + (1 - betas[0]) * g;
-    second_[i] = betas[1] * second_[i] + (1 - betas[1]) * g * g;
-    largest_[i] = std::max(largest_[i], second_[i]);
-    const double v = settings_.flag("amsgrad") ? largest_[i] : second_[i];
-    const double m = first_[i] / (1 - std::pow(betas[0], steps_));
-    w_[i] -= rate_ * m / (std::sqrt(v / (1 - std::pow(betas[1], steps_))) + settings_.number("eps"));
-  }
-
-  const Attrs& settings_;
-  const std::string type_;
-  const double rate_;
-  std::vector<double> w_, first_, second_, largest_;
-  int steps_ = 0;
-};
+  return weights;
+}
 
 /// The factor of clip_norm for all gradients of a step.
 double clip_scale(const TensorValues& gradients, double clip_norm) {
@@ -99,8 +66,8 @@ double move_difference(const std::vector<float>& a, const std::vector<double>& b
 }  // namespace
 
 std::string why_not_recomputed(const OptimizerSpec& optimizer) {
-  if (optimizer.type != "sgd" && optimizer.type != "adam" && optimizer.type != "adamw")
-    return "the formulas of sgd, adam and adamw are recomputed, not that of " + optimizer.type;
+  if (find_update_formula(get_optimizer(optimizer.type)) == nullptr)
+    return "verify has no independent formula of " + optimizer.type;
   if (optimizer.clip_parameter_norm > 0) return "updates with clip_parameter_norm are not recomputed";
   if (optimizer.state_type != StateType::fp32) return "states in fewer bits are rounded";
   return "";
@@ -125,16 +92,18 @@ bool UpdateWitness::is_complete() const {
 
 ValueDifference UpdateWitness::compare(const Graph& graph, const OptimizerSpec& optimizer, double tolerance) const {
   ValueDifference found;
+  std::vector<double> scales;
+  for (const TensorValues& gradients : gradients_) scales.push_back(clip_scale(gradients, optimizer.clip_norm));
   for (const Update& update : graph.updates) {
     const std::string& name = graph.tensors[static_cast<size_t>(update.parameter)].name;
     if (!gradients_[0].contains(name)) continue;
     const Optimizer of = optimizer_of(optimizer, update.group, false);
     const double rate = optimizer.learning_rate.base * optimizer.learning_rate_scale(update.group);
     const std::vector<float>& start = weights_.front().at(name);
-    ParameterUpdates updates(of, rate, start);
-    for (const TensorValues& gradients : gradients_)
-      updates.step(gradients.at(name), clip_scale(gradients, optimizer.clip_norm), optimizer.clip_value);
-    const double difference = move_difference(weights_.back().at(name), updates.weights(), start);
+    std::vector<const std::vector<float>*> gradients;
+    for (const TensorValues& of_step : gradients_) gradients.push_back(&of_step.at(name));
+    const double difference = move_difference(weights_.back().at(name),
+                                              updated(of, rate, start, gradients, scales, optimizer.clip_value), start);
     if (!(difference <= found.largest)) {
       found.largest = difference;
       found.at = name;

@@ -18,7 +18,7 @@ std::vector<PlanCase> uneven_rank_cases() {
        {ranks(2), kData, kFull, "parallel.rank_micro_batches=[1, 2]"}},
       {"mlp: ranks with 5, 1, 4 and 2 micro-batches, level 1, clipped",
        "mlp",
-       {kClip, twelve},
+       {kClip, kMse, twelve},
        {ranks(4), kData, kShard1, "parallel.rank_micro_batches=[5, 1, 4, 2]"}},
       {"mlp: ranks with 3, 1 and 2 micro-batches, groups, small buckets",
        "mlp",

@@ -35,6 +35,7 @@ PLANS = {"one rank": ONE, "as it is": [],
          "4 ranks, sharded": ["parallel={mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}", "launch.ranks=4"],
          "pipeline": ["parallel={mode: semi_auto_parallel, stages: 2, micro_batches: 1}", "launch.ranks=2"],
          "recomputed": ["parallel={mode: data_parallel, recompute: ['*']}", "launch.ranks=2"]}
+OF_IMAGES = list(PLANS)
 
 
 def numbers(seed, *shape, scale=1.0):
@@ -119,7 +120,7 @@ def unet():
         return f.cross_entropy(pixels, batch["label"]) + 0.5 * dice
 
     fields = {"data": numbers(1, 16, 1, 16, 16), "label": integers(2, 4, 16, 16, 16)}
-    compare("unet", fields, loss, 8, PLANS, ["vars.width=4", "metrics=[]"])
+    compare("unet", fields, loss, 8, OF_IMAGES, ["vars.width=4", "metrics=[]"])
 
 
 def diffusion():
@@ -141,7 +142,7 @@ def diffusion():
         return f.mse_loss(conv(w, "noise", f.silu(norm(w, "norm", last)), padding=1), batch["label"])
 
     fields = {"data": numbers(3, 16, 1, 8, 8), "label": numbers(4, 16, 1, 8, 8), "timestep": integers(5, 100, 16), "class": integers(6, 10, 16)}
-    compare("diffusion", fields, loss, 8, PLANS, ["vars.width=8", "vars.d=8"])
+    compare("diffusion", fields, loss, 8, OF_IMAGES, ["vars.width=8", "vars.d=8"])
 
 
 def gnn():

@@ -201,7 +201,8 @@ def fp16():
     data, label = np.concatenate([data] * 10), np.concatenate([label] * 10)
     for spiky in (11, 29):
         label[spiky * BATCH:spiky * BATCH + 2] *= 1e5
-    rule = {"initial_scale": 65536, "growth_interval": 6, "growth_factor": 2, "backoff_factor": 0.5}
+    # autocast has gradients of parameters in half precision, which overflow before ours: the scale stays small.
+    rule = {"initial_scale": 65536, "growth_interval": 9, "growth_factor": 2, "backoff_factor": 0.5}
     for kind, make in (("sgd", lambda w: torch.optim.SGD(w, 0.05, momentum=0.9)), ("adamw", lambda w: torch.optim.AdamW(w, 0.003, weight_decay=0.1))):
         weights = {name: value.clone().to(torch.float32).requires_grad_() for name, value in start.items()}
         optimizer = make(list(weights.values()))
@@ -225,7 +226,7 @@ def fp16():
             trained = Trained(MLP, "mse", fields, start, data, label, steps, changes, precision="fp16", fp16=rule)
             assert [row["loss_scale"] for row in trained.rows] == scales, (kind, plan, [row["loss_scale"] for row in trained.rows], scales)
             assert [row["skipped"] for row in trained.rows] == skipped, (kind, plan)
-            compare(f"fp16, {kind}, {plan}", trained, exact, losses, 5e-3)
+            compare(f"fp16, {kind}, {plan}", trained, exact, losses, 1e-3)
         whole, resumed = runs_and_resumes(fields, {}, {"precision": "fp16", "fp16": rule}, 40, 15, data, label, start)
         assert whole == resumed, "a resumed run has another scale, losses or weights"
         print(f"fp16, {kind}: a resumed run is the same")

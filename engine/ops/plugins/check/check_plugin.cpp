@@ -83,6 +83,7 @@ class OpCheck {
     if (built.has_backward()) check_gradients(built, values);
     if (!report_.faults.empty()) return;
     for (const Node* node : nodes(built)) check_promises(built, *node, values);
+    if (built.has_backward() && built.out_grads.size() > 1) check_unread_outputs(built, values);
     check_costs(built);
     check_cuts(built, values);
   }
@@ -213,6 +214,23 @@ class OpCheck {
     if (!(off.relative <= kSameTolerance))
       fault(fmt::format("backward: {} differs if no other gradient is wanted: {}", built.name_of(tensor),
                         two_values(built, tensor, off.element, run.results[0], values[tensor])));
+  }
+
+  /// An output that nothing reads has no gradient, which counts as 0.
+  void check_unread_outputs(const PluginCase& built, const PluginValues& values) {
+    for (size_t o = 0; o < built.out_grads.size(); ++o) {
+      const PluginCase alone = build_plugin_case(op_, *built.example, ~0U, 1U << o);
+      if (!alone.has_backward()) continue;
+      PluginValues zeros = values;
+      for (size_t other = 0; other < built.out_grads.size(); ++other)
+        if (other != o) std::ranges::fill(zeros[built.out_grads[other]], 0.0);
+      const std::string how = "with a gradient of " + plugin_operand(op_, op_.operands() + o) + " alone";
+      PluginValues expected = values;
+      const PluginRun with_zeros = run_whole(built, built.backward, zeros, {.place = how});
+      for (size_t k = 0; k < with_zeros.results.size(); ++k)
+        expected[built.backward.outputs[k]] = with_zeros.results[k];
+      demand_same(alone, alone.backward, expected, {}, how);
+    }
   }
 
   void check_costs(const PluginCase& built) const {

@@ -54,7 +54,7 @@ TensorId add_tensor_of_case(Graph& graph, std::string name, Shape shape, DType d
   return static_cast<TensorId>(graph.tensors.size() - 1);
 }
 
-void add_backward_of_case(PluginCase& built, NodeId forward, unsigned wanted) {
+void add_backward_of_case(PluginCase& built, NodeId forward, unsigned wanted, unsigned given) {
   const PluginOp& op = *built.op;
   for (const TensorId output : built.forward.outputs) {
     const Tensor tensor = built.graph.tensors[output];
@@ -62,7 +62,7 @@ void add_backward_of_case(PluginCase& built, NodeId forward, unsigned wanted) {
   }
   std::vector<TensorId> out_grads = built.out_grads;
   for (size_t o = 0; o < out_grads.size(); ++o)
-    if (built.graph.tensors[out_grads[o]].dtype == DType::i32) out_grads[o] = -1;
+    if (built.graph.tensors[out_grads[o]].dtype == DType::i32 || (given >> o & 1) == 0) out_grads[o] = -1;
   std::vector<std::string> names;
   for (size_t i = 0; i < op.operands(); ++i)
     names.push_back((wanted >> i & 1) != 0 && op.is_differentiable(i) ? fmt::format("grad.in{}", i) : "");
@@ -88,7 +88,7 @@ std::string PluginCase::name_of(TensorId tensor) const {
   return graph.tensors[tensor].name;
 }
 
-PluginCase build_plugin_case(const PluginOp& op, const trainctl_example& example, unsigned wanted) {
+PluginCase build_plugin_case(const PluginOp& op, const trainctl_example& example, unsigned wanted, unsigned given) {
   PluginCase built;
   built.op = &op;
   built.example = &example;
@@ -105,7 +105,7 @@ PluginCase build_plugin_case(const PluginOp& op, const trainctl_example& example
   op.layer.emit(layer);
   const auto forward = static_cast<NodeId>(graph.nodes.size()) - 1;
   built.forward = graph.nodes.back();
-  if (op.has_gradient() && wanted != 0) add_backward_of_case(built, forward, wanted);
+  if (op.has_gradient() && wanted != 0) add_backward_of_case(built, forward, wanted, given);
   return built;
 }
 

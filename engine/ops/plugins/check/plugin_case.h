@@ -25,8 +25,10 @@ struct PluginCase {
   std::string name_of(TensorId tensor) const;
 };
 
-/// `wanted`: bit i: the gradient of input or parameter i, if it has one. Throws ShapeError and PluginFailure.
-PluginCase build_plugin_case(const PluginOp& op, const trainctl_example& example, unsigned wanted = ~0U);
+/// `wanted`: bit i: the gradient of input or parameter i, if it has one. `given`: bit o: output o has a gradient.
+/// Throws ShapeError and PluginFailure.
+PluginCase build_plugin_case(const PluginOp& op, const trainctl_example& example, unsigned wanted = ~0U,
+                             unsigned given = ~0U);
 
 /// Random values of inputs, parameters and gradients of outputs.
 PluginValues plugin_values(const PluginCase& built);

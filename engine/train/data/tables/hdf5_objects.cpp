@@ -332,7 +332,7 @@ class ObjectReader {
   void read_layout(const Message& message, Hdf5Dataset& set) {
     Hdf5Cursor from(message.bytes, path_);
     const uint8_t version = from.u8();
-    if (version < 3 || version > 4) {
+    if (version < 3 || version > 5) {  // 5 has wider sizes of chunks, which their index states
       set.problem = fmt::format("has version {} of the layout; run h5repack on the file", version);
       return;
     }

@@ -93,13 +93,16 @@ Hdf5Type enum_type(Hdf5Cursor& from, const Hdf5Bytes& file, const TypeHead& head
     names.push_back(from.text());
     if (head.version < 3) from.skip((8 - (from.at() - begin) % 8) % 8);
   }
-  bool counts_up = type.kind == Hdf5Kind::number;
+  std::vector<std::string> classes(count);  // of the values 0, 1, 2, …, which may be in any order
   for (uint32_t i = 0; i < count; ++i)
-    counts_up = little_endian(from.take(type.bytes), type.is_big_endian) == i && counts_up;
-  if (type.kind == Hdf5Kind::number && type.bytes == 1 && names == std::vector<std::string>{"FALSE", "TRUE"})
+    if (const uint64_t value = little_endian(from.take(type.bytes), type.is_big_endian); value < count)
+      classes[value] = names[i];
+  if (type.kind != Hdf5Kind::number) return type;
+  const bool has_all = std::find(classes.begin(), classes.end(), "") == classes.end();
+  if (type.bytes == 1 && classes == std::vector<std::string>{"FALSE", "TRUE"})
     type.element = StoredElement::boolean;
-  else if (counts_up)
-    type.classes = std::move(names);
+  else if (has_all)
+    type.classes = std::move(classes);
   return type;
 }
 
