@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// What an optimizer keeps of an element: its momentum, or its first, second and largest second moment.
+/// The states of an element: its momentum, or its first, second and largest second moment.
 using FormulaState = std::array<double, 3>;
 
 /// Returns the weight after update number `update`, from 1, and renews the state, which begins with zeros.

@@ -111,7 +111,7 @@ bool Elastic::note_work(const Cluster& cluster, const Ints& of_ranks, const std:
   const double limit = spec_.launch.elastic->straggler;
   if (limit == 0 || divisions_ >= kMostDivisions || spec_.parallel.local_steps > 0 || spec_.parallel.stages > 1)
     return false;
-  struct Measured {  ///< of the slowest of its ranks, since all get equal shares
+  struct Measured {  ///< the slowest of its ranks counts, since all get equal shares
     double micro_batches = 0, time = 0, speed = std::numeric_limits<double>::infinity();
   };
   std::map<std::string, Measured> of_hosts;

@@ -97,7 +97,7 @@ class Elastic {
   std::vector<double> speeds_on(const std::vector<HostRanks>& left) const;
   /// The shortest step that speeds_ promise for the work of a step, by another division or without a slow host.
   double shortest_step(const std::vector<HostRanks>& left, double micro_batches) const;
-  int64_t most_rows(const std::vector<HostRanks>& left) const;  ///< of a micro-batch of one rank
+  int64_t most_rows(const std::vector<HostRanks>& left) const;  ///< the most rows of a micro-batch on one rank
   /// A host without which the measured speeds of the others promise clearly faster steps; empty: none.
   std::string host_too_slow(const std::vector<HostRanks>& left) const;
   std::string host_to_leave(const LostLink& link) const;

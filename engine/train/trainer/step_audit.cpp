@@ -336,7 +336,7 @@ class StepAudit::State {
       } catch (...) {
         error_ = std::current_exception();
       }
-      // Of one thread the time on its core is known, without waits for a core that others use.
+      // The time of one thread is that on its core, without waits for a core that others use.
       replay_seconds_ =
           (has_one_thread() ? thread_seconds() : now() - begin_replay) - std::exchange(prepared_seconds_, 0);
       is_done_ = true;
@@ -449,7 +449,7 @@ class StepAudit::State {
   double first_step_ = -1;  ///< when the first step started
   double recorded_seconds_ = 0, replayed_seconds_ = 0;
   double prepared_seconds_ = 0;  ///< once, as at the start of a run
-  double replay_seconds_ = 0;    ///< of the replay that runs, once it has ended
+  double replay_seconds_ = 0;    ///< the current replay, once it has ended
 };
 
 /// Passes everything on, and records the steps that are due.
