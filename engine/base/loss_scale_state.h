@@ -6,7 +6,7 @@
 namespace trainctl {
 
 struct LossScaleState {
-  double scale = 0;          ///< of the next step; 0: the loss is not scaled
+  double scale = 0;          ///< the next step's; 0: the loss is not scaled
   int64_t finite_steps = 0;  ///< consecutive steps with finite gradients since the scale changed
   int64_t skipped = 0;       ///< steps of the run whose gradients were not finite
 

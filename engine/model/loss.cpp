@@ -194,7 +194,7 @@ struct OpenLoss {
   TensorId prediction, label;
   int64_t terms;
   bool soft;
-  /// What metrics compare: for a loss that layers before it compute, their inputs.
+  /// The tensors that metrics compare. If layers compute the loss, the inputs of those layers.
   TensorId scored, scored_label;
   bool is_composed() const { return scored != prediction; }
 };
@@ -227,7 +227,13 @@ OpenLoss open_loss(const LossContext& c, const LossSpec& spec, const std::vector
   const TensorId label = type.label_use == LabelUse::op ? label_for(c, spec, type, shape, soft) : prediction;
   const int64_t terms = num_elements(c.graph.tensors[label].shape) / (soft ? std::max<int64_t>(shape.back(), 1) : 1);
   const bool reads_label = scored_label < 0;
-  return {spec,  type, prediction, label, terms, soft, reads_label ? prediction : outputs[0],
+  return {spec,
+          type,
+          prediction,
+          label,
+          terms,
+          soft,
+          reads_label ? prediction : outputs[0],
           reads_label ? label : scored_label};
 }
 

@@ -45,7 +45,7 @@ struct Decoder {
   bool norms_after = false;      ///< norms also follow attention and MLP
   bool norms_from_zero = false;  ///< weights of norms are stored minus 1
   bool has_sinks = false;        ///< attention has sinks
-  double dropout = 0;            ///< of the weights of attention
+  double dropout = 0;            ///< dropout of attention weights
   bool is_tied = false;
   Experts experts{};
   LatentAttention latent{};

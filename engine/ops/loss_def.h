@@ -32,13 +32,13 @@ struct LossRows {
 struct LossInputs {
   std::vector<TensorId> outputs;
   TensorId label = -1;           ///< with LabelUse::composed or sequence
-  std::vector<TensorId> fields;  ///< those of LossDef::reads, in this order; -1 for a field that the samples lack
+  std::vector<TensorId> fields;  ///< the fields of LossDef::reads, in this order; -1 for a field that the samples lack
   bool sums = false;             ///< loss.reduction is sum
 };
 
 /// The reader of the label.
 enum class LabelUse : uint8_t {
-  op,        ///< the op reads (prediction, label)
+  op,  ///< the op reads (prediction, label)
   /// LossDef::compose: as many elements as the first output; with labels_are_classes one class per row of it, or shares
   /// of its classes.
   composed,

@@ -33,7 +33,7 @@ class LayerReferences {
   const JobSpec& job_;
   const Network& network_;
   Problems& problems_;
-  std::set<std::string> layer_names_;  ///< of all layers, also of those that a layer or an adapter adds
+  std::set<std::string> layer_names_;  ///< names of all layers, also of those that a layer or an adapter adds
 };
 
 }  // namespace trainctl

@@ -25,9 +25,9 @@ class FileQueue {
 
  private:
   struct File {
-    Message::Kind kind = Message::Kind::give;  ///< of keep only the name is sent
+    Message::Kind kind = Message::Kind::give;  ///< keep: only the name is sent
     std::string name, path;
-    int rank = -1;  ///< of a copy: 1 if it is executable
+    int rank = -1;  ///< a copy: 1 if it is executable
     int64_t offset = 0;
   };
   std::deque<File> files_;

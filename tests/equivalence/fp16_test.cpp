@@ -10,6 +10,7 @@
 #include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/compare.h"
 #include "tests/equivalence/harness.h"
+#include "tests/equivalence/plan_cases.h"
 #include "tests/equivalence/saved_run.h"
 #include "tests/jobs/jobs.h"
 #include "tests/train/scratch_folder.h"
@@ -62,6 +63,19 @@ TEST_CASE("fp16: gradients overflow in the same steps on all ranks of every plan
       check_weights(run, one, kF16Tolerance);
       check_communications(run);
     }
+  }
+}
+
+TEST_CASE("fp16: every ninth plan of the table follows one rank, and skips its steps") {
+  const std::vector<PlanCase>& cases = plan_cases();
+  for (size_t c = 0; c < cases.size(); c += 9) {
+    const PlanCase& plan = cases[c];
+    if (plan.reference != nullptr) continue;  // the one-rank run is of another network
+    CAPTURE(plan.name);
+    const Overrides more = {"precision=fp16", "fp16={initial_scale: 16777216, growth_interval: 3}", "train={steps: 8}"};
+    const RunResult one = run_job(plan.job, plan.same + more), run = run_job(plan.job, plan.same + plan.plan + more);
+    check_losses(run, one, 1e-2, 8);
+    CHECK(run.metrics.at("skipped") == one.metrics.at("skipped"));
   }
 }
 

@@ -99,7 +99,7 @@ def template(folder, _):
         (folder / f"{number}").write_bytes(text.encode())
 
 
-def tables(folder, _):
+def tables(folder, options):
     """The first byte is the format's place in fuzz_tables.cpp, the next two the size of the first file."""
     def seed(name, form, first, second=b""):
         (folder / name).write_bytes(bytes([form]) + struct.pack("<H", len(first) if second else 0) + first + second)

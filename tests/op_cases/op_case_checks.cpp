@@ -98,7 +98,7 @@ std::vector<Cuts> tried_cuts(const OpCase& row, const Graph& graph) {
   return tried;
 }
 
-/// Of the rows of an op, in the order of op_cases(), every nth is repeated; of rows outside of them, one in n.
+/// Every nth row of an op, in the order of op_cases(), is repeated, and one in n of the rows outside of them.
 bool is_repeated(const OpCase& row) {
   const size_t n = every_nth();
   if (n == 1) return true;

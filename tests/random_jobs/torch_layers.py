@@ -250,7 +250,7 @@ class Network:
 
         return self.add("attention", run, [q, k, v], (rows, 2 * width), heads=2, causal=causal)
 
-    # Of sequences [c, n], images [c, h, w] and volumes.
+    # For sequences [c, n], images [c, h, w] and volumes.
 
     def conv1d(self, x):
         if len(self.shapes[x]) != 2 or self.shapes[x][1] < 3:

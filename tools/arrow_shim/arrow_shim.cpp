@@ -103,7 +103,7 @@ class CalledFile final : public arrow::io::RandomAccessFile {
   bool is_closed_ = false;
 };
 
-/// What opens the bytes of a file, each time for one reader.
+/// Opens the bytes of a file, each time for one reader.
 struct ShimBytes {
   TrainctlArrowBytes bytes;
   arrow::MemoryPool* pool;

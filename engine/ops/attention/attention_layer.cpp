@@ -20,7 +20,7 @@ bool is_side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads")
 /// The inputs of the layer and the sizes of its heads.
 struct AttentionInputs {
   std::vector<TensorId> rows;  ///< packed q, k and v, or the three(, mask)
-  TensorId bias = -1;          ///< of the scores; -1: none
+  TensorId bias = -1;          ///< bias of the scores; -1: none
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
 
   bool is_packed() const { return rows.size() <= 2; }

@@ -17,7 +17,7 @@ struct BiasGrad {
   BiasDims dims;
   Ref<Mixed> to;
   bool adds;
-  int64_t row_tiles, key_tiles;  ///< of this rank's rows and keys
+  int64_t row_tiles, key_tiles;  ///< tiles of this rank's rows and keys
   bool sums_rows;                ///< one place counts for all rows
 };
 

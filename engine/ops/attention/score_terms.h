@@ -65,7 +65,7 @@ struct ScoreDropout {
   float p = 0;
   uint64_t key = 0;
   uint32_t threshold = 0;  ///< a word below it drops the weight: word / 2^32 < p, in 24 bits
-  float scale = 1;         ///< of kept weights
+  float scale = 1;         ///< factor of kept weights
   BatchIndex rows;         ///< index of a row in [samples, rows] of the micro-batch -> in the whole batch
   int64_t first_sample = 0, samples_rows = 0, blocks = 0;  ///< blocks of a row: keys / 4, rounded up
 
@@ -82,7 +82,7 @@ struct ScoreDropout {
 struct ScoreTerms {
   bool any = false;
   bool alibi = false, has_bias = false;
-  int64_t first_head = 0, heads = 0;     ///< of the whole: this rank's first query head, and their number
+  int64_t first_head = 0, heads = 0;     ///< this rank's first query head, and the number of all
   int64_t first_row = 0, first_key = 0;  ///< indices of this rank's first row and key in the whole
   size_t bias_at = 0;                    ///< the input that has the bias
   int64_t batch = 0, head = 0, row = 0;  ///< elements of the bias from one index to the next; 0: it counts for all

@@ -87,7 +87,7 @@ TensorId emit_conv3d(LayerContext& layer) {
 }
 
 Field of_three(const char* name, const char* doc) {
-  return ints(name, std::string(doc) + ": one number, or [depth, height, width].");
+  return per_dim(name, std::string(doc) + ": one number, or [depth, height, width].");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ constexpr int kCtcThreads = 128, kCtcWarp = 32;
 /// The scratch memory of a row.
 struct CtcMemory {
   double *alpha, *log_sums, *beta, *after, *shares;
-  int32_t* next;  ///< of each label: the next equal one, or -1; after those, whether it is the first
+  int32_t* next;  ///< for each label the next equal one, or -1; after those, whether it is the first
 
   __device__ CtcMemory(const CtcCall& c, double* scratch, int64_t row) {
     const int64_t states = c.most_states();
@@ -97,13 +97,14 @@ struct CtcBlock {
 
   __device__ void step_back(int64_t t, double loss) const {
     for (int64_t s = threadIdx.x; s < states; s += kCtcThreads) {
-      const double beta = t == steps - 1 ? (s + 2 >= states ? 0.0 : -INFINITY)
-                                         : c.leaving(labels, memory.after, s, states);
+      const double beta =
+          t == steps - 1 ? (s + 2 >= states ? 0.0 : -INFINITY) : c.leaving(labels, memory.after, s, states);
       memory.beta[s] = beta;
       memory.shares[s] = exp(memory.alpha[t * states + s] + beta + loss);
     }
     __syncthreads();
-    for (int64_t s = threadIdx.x; s < states; s += kCtcThreads) memory.after[s] = memory.beta[s] + log_probability(t, s);
+    for (int64_t s = threadIdx.x; s < states; s += kCtcThreads)
+      memory.after[s] = memory.beta[s] + log_probability(t, s);
   }
 
   /// dx of a step, after step_back(). Warp 0 sums the shares of the blank.
@@ -161,9 +162,7 @@ __global__ void __launch_bounds__(kCtcThreads)
   }
 }
 
-int64_t lattice_bytes(const CtcCall& c) {
-  return 8 * c.rows * (c.most_states() * (c.steps + 5) + c.steps);
-}
+int64_t lattice_bytes(const CtcCall& c) { return 8 * c.rows * (c.most_states() * (c.steps + 5) + c.steps); }
 
 CudaKernel prepare_ctc(const CudaKernelCall& call) {
   const CtcCall c = CtcCall::of(call);

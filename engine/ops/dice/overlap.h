@@ -9,7 +9,7 @@ namespace trainctl {
 /// p is [rows, pixels, classes], the label i32 [rows, pixels] or f32 like p.
 struct OverlapCall {
   int64_t rows = 1, pixels = 1, classes = 1;
-  int64_t first_class = 0;  ///< of this rank
+  int64_t first_class = 0;  ///< this rank's first class
   bool squared = false;
   const int32_t* ids = nullptr;
   const float* shares = nullptr;

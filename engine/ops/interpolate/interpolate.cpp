@@ -168,7 +168,7 @@ extern const OpDef interpolate_grad_op = {
 extern const LayerDef interpolate_layer = {
     .name = "interpolate",
     .doc = "Resizes all dims after the channels of [n, c, ..], as torch.nn.functional.interpolate.",
-    .fields = {ints("size", "Size of the output's dims after the channels: one number, or one for each.")
+    .fields = {per_dim("size", "Size of the output's dims after the channels: one number, or one for each.")
                    .at_least(1)
                    .at_most(kMaxSize),
                numbers("scale", "In place of size: factor of the dims, one number or one for each.").above(0),

@@ -40,7 +40,7 @@ class MaxPool {
   bool as_one_run() const { return channels_ < kVector; }
   int64_t step() const { return pool_.window.stride[1] * channels_; }
   int64_t spacing() const { return as_one_run() ? step() : channels_; }
-  int64_t dilation() const { return pool_.window.dilation[0]; }  ///< of rows
+  int64_t dilation() const { return pool_.window.dilation[0]; }  ///< dilation of rows
   int64_t in_runs() const { return (windows_ - 1) * spacing() + channels_; }
 
   /// Calls f(place in the runs, place among the columns) for the windows' s-th columns.
@@ -125,8 +125,7 @@ class Backward : public MaxPool {
         dx_(call.out[0].as<float>()) {
     const auto& [rows, columns] = pool_.window.kernel;
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t s = 0; s < columns; ++s)
-        offsets_.push_back(pool_.at(r * dilation(), s * pool_.window.dilation[1]));
+      for (int64_t s = 0; s < columns; ++s) offsets_.push_back(pool_.at(r * dilation(), s * pool_.window.dilation[1]));
     scratch_->reserve(pool_.parts() * of_part());
   }
 

@@ -58,7 +58,7 @@ void sum(std::span<const std::byte* const> from, std::span<std::byte* const> to,
   }
 }
 
-/// Of 16-bit floats. Sums are of f32, rounded once.
+/// For 16-bit floats. Sums are in f32, and rounded once.
 template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
 void sum_halves(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
   alignas(64) float totals[kBlock];

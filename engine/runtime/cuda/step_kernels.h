@@ -70,7 +70,7 @@ struct InputCopy {
 struct ByteCopy {
   int64_t from = 0;  ///< offset in a slot of the bytes
   void* to = nullptr;
-  DType type = DType::f32;  ///< of the floats
+  DType type = DType::f32;  ///< type of the floats
   int64_t samples = 0;
   int64_t pixels = 0, channels = 0;
   bool from_planes = false, to_planes = false;

@@ -46,7 +46,7 @@ struct StepReport {
   MetricValues metrics;
   double learning_rate = 0;
   bool has_overflowed = false;          ///< precision: fp16: the scaled gradients were not finite
-  double loss_scale = 0;                ///< of this step; 0: the loss is not scaled
+  double loss_scale = 0;                ///< this step's; 0: the loss is not scaled
   LossScaleState next_loss_scale = {};  ///< after this step
   bool is_skipped = false;              ///< the step changed neither weights nor optimizer states
   /// Seconds of this step, loading included; steps between two reads of the losses share theirs evenly.

@@ -160,7 +160,7 @@ class Trainer {
   int64_t validated_;                ///< the last validation was before this step, or the run started there
   BestValues best_;                  ///< best of the validations
   PlateauState plateau_;             ///< after the last validation
-  LossScaleState loss_scale_;        ///< of the next step
+  LossScaleState loss_scale_;        ///< scale of the next step
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;

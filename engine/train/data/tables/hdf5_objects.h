@@ -31,7 +31,7 @@ struct Hdf5Dataset {
   std::vector<uint8_t> fill;  ///< a value for parts that were not written; empty: zeros
   Hdf5Storage storage = Hdf5Storage::none;
   std::vector<uint8_t> compact;
-  uint64_t address = kNoHdf5Address;  ///< of the data, or of the index of chunks
+  uint64_t address = kNoHdf5Address;  ///< where the data begin, or the index of chunks
   uint64_t bytes = 0;                 ///< contiguous
   Hdf5Index index = Hdf5Index::btree;
   std::vector<uint64_t> chunk;  ///< dims of a chunk

@@ -18,12 +18,12 @@ struct Hdf5Member;
 
 struct Hdf5Type {
   Hdf5Kind kind = Hdf5Kind::other;
-  uint64_t bytes = 0;  ///< of one value
+  uint64_t bytes = 0;                         ///< bytes per value
   StoredElement element = StoredElement::u8;  ///< number, lists
   bool is_big_endian = false, is_unsigned_64 = false;
-  bool is_space_padded = false;         ///< fixed_text
-  Shape shape = {};                     ///< number: an array type has one
-  std::vector<std::string> classes = {};  ///< of an enumeration of 0, 1, 2, …
+  bool is_space_padded = false;           ///< fixed_text
+  Shape shape = {};                       ///< number: an array type has one
+  std::vector<std::string> classes = {};  ///< names of an enumeration of 0, 1, 2, …
   std::vector<Hdf5Member> members;
   std::string problem = {};
 };

@@ -1,6 +1,6 @@
 // Writes HDF5 files in their oldest form, which every version of the library reads: superblock 0, one group, and a
-// contiguous dataset per column. Booleans are an enumeration, as h5py has them; texts are of any length, in UTF-8; bytes
-// are lists of u8. The layout, in the order of the file:
+// contiguous dataset per column. Booleans are an enumeration, as h5py has them; texts are of any length, in UTF-8;
+// bytes are lists of u8. The layout, in the order of the file:
 //
 //   superblock  header of the root  heap of names  tree  symbols  (header of a dataset  its data  its texts){columns}
 #include <fmt/format.h>
@@ -110,7 +110,8 @@ class Hdf5Writer final : public TableWriter {
       const std::string name = printable(one.column.name);
       if (value.is_null) throw EnvError(fmt::format("{}: '{}' is null, which HDF5 cannot hold", from.where(row), name));
       if (one.column.kind != ColumnKind::number) {
-        if (value.bytes.size() >= kMostObject) throw EnvError(fmt::format("{}: '{}' is too large", from.where(row), name));
+        if (value.bytes.size() >= kMostObject)
+          throw EnvError(fmt::format("{}: '{}' is too large", from.where(row), name));
         one.lengths.push_back(static_cast<uint32_t>(value.bytes.size()));
       } else if (rows_ == 0) {
         one.shape = value.shape;
@@ -142,7 +143,7 @@ class Hdf5Writer final : public TableWriter {
     bool is_wide = false;
     Shape shape;
     std::unique_ptr<PartFile> values;  ///< it never gets its name
-    std::vector<uint32_t> lengths;     ///< of texts and bytes
+    std::vector<uint32_t> lengths;     ///< lengths of texts and bytes
   };
   static constexpr uint64_t kMostObject = uint64_t{1} << 31, kReference = 16, kObjectHead = 16;
 

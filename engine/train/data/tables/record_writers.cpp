@@ -153,8 +153,8 @@ class MdsWriter final : public TableWriter {
     std::string sizes, values;
     for (const size_t i : order_) {
       if (values_[i].is_null)
-        throw EnvError(
-            fmt::format("{}: '{}' is null, which MDS cannot hold", from.where(row), printable(options_.columns[i].name)));
+        throw EnvError(fmt::format("{}: '{}' is null, which MDS cannot hold", from.where(row),
+                                   printable(options_.columns[i].name)));
       const std::string value = value_of(i);
       if (encodings_[i].bytes == 0) append_number(sizes, static_cast<uint32_t>(value.size()));
       values += value;
@@ -223,16 +223,11 @@ class MdsWriter final : public TableWriter {
       names.push_back(options_.columns[i].name);
       encodings.push_back(encodings_[i].name);
       sizes.push_back(encodings_[i].bytes > 0 ? nlohmann::ordered_json(encodings_[i].bytes)
-                                                 : nlohmann::ordered_json(nullptr));
+                                              : nlohmann::ordered_json(nullptr));
     }
-    return {{"column_encodings", encodings},
-            {"column_names", names},
-            {"column_sizes", sizes},
-            {"compression", nullptr},
-            {"format", "mds"},
-            {"hashes", nlohmann::ordered_json::array()},
-            {"size_limit", 1 << 26},
-            {"version", 2}};
+    return {{"column_encodings", encodings}, {"column_names", names}, {"column_sizes", sizes},
+            {"compression", nullptr},        {"format", "mds"},       {"hashes", nlohmann::ordered_json::array()},
+            {"size_limit", 1 << 26},         {"version", 2}};
   }
 
   void flush() {
@@ -264,7 +259,7 @@ class MdsWriter final : public TableWriter {
   std::vector<size_t> order_;  ///< columns by name, as the library orders them
   std::vector<TableValue> values_;
   std::string samples_;
-  std::vector<uint64_t> ends_;  ///< of the samples of this shard
+  std::vector<uint64_t> ends_;  ///< ends of this shard's samples
   nlohmann::ordered_json shards_ = nlohmann::ordered_json::array();
   std::vector<std::string> written_;  ///< shards, which are removed unless the index is written
 };

@@ -21,7 +21,7 @@ namespace trainctl {
 namespace {
 
 struct WriterFormat {
-  const char* name;  ///< of the file
+  const char* name;  ///< the file's name or ending
   std::unique_ptr<TableWriter> (*make)(const TableWriterOptions& options);
 };
 constexpr WriterFormat kWriterFormats[] = {
