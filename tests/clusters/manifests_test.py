@@ -291,7 +291,7 @@ def image_folder(trainctl, folder):
         return done.stderr
     for target in ("kubernetes", "compose"):
         warning = said(f"launch.target={target}")
-        require(f"working_dir is {folder}, which the image registry/train:1 must contain" in warning, warning)
+        require(f"the program starts in {folder}, a folder of this host that the image registry/train:1 may not contain" in warning, warning)
         require(f'launch.kubernetes.volumes="{folder}:{folder}"' in warning, warning)
         mounted = said(f"launch.target={target}", f"launch.kubernetes.volumes={folder}:{folder}")
         require("working_dir" not in mounted, mounted)
@@ -348,7 +348,7 @@ def main():
         print("skipped: needs PyYAML (./bootstrap clusters)")
         return 77
     failed = 0
-    for case in (kubernetes, jobset, volcano, trainjob, kueue, compose, slurm, secret_env, links, image_folder, memory_limits, refused):
+    for case in (kubernetes, jobset, volcano, trainjob, kueue, compose, script, slurm, secret_env, links, image_folder, memory_limits, refused):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 said = case(trainctl, folder)
