@@ -6,8 +6,8 @@ mds, tar: both read the same shards of [64, 64, 3] u8 arrays with a label, and d
 mds is read by StreamingDataset, tar by webdataset with a shuffle buffer of 1,000. In each round both take turns; prints the median and the
 range of the ratios of the rounds. Opening the files is not counted.
 store: a job trains on tar shards with JPEG files of photos in an S3 server whose responses take 200 ms, and of whose requests 5 % fail, from an empty cache, and on the same shards on
-the disk. Prints the share of its time in which training waited for data; the first 20 steps, which wait for the first blocks, are counted
-too. Needs streaming, webdataset, torch; moto[server,s3] and pillow for store. A part whose package is missing is skipped.
+the disk, in turns. Prints the time of all steps relative to that with the disk, and, where autotune measures it (a rank with at least 3 cores), the share
+of its time in which training waited for data; the first steps, which wait for the first blocks, are counted too. Needs streaming, webdataset, torch; moto[server,s3] and pillow for store. A part whose package is missing is skipped.
 """
 import argparse
 import importlib
@@ -102,13 +102,14 @@ def compare(program, kind, folder, options):
           f"median {statistics.median(ratios):.2f} [{min(ratios):.2f} .. {max(ratios):.2f}]", flush=True)
 
 
-def waited(program, folder, job, environment):
+def train(program, folder, job, environment):
     done = subprocess.run([program, "run", job, f"launch.log_dir={folder}/log_{job}"], cwd=folder, env=environment, capture_output=True, text=True)
-    logs = done.stdout + "".join(path.read_text(errors="replace") for path in (folder / f"log_{job}").rglob("stdout"))
-    found = re.findall(r"training waited for data ([\d.]+) %", logs)
-    if done.returncode != 0 or not found:
-        raise SystemExit(done.stdout + done.stderr + logs)
-    return float(found[-1])
+    if done.returncode != 0:
+        raise SystemExit(done.stdout + done.stderr)
+    rows = map(json.loads, next((folder / f"log_{job}").rglob("metrics.jsonl")).read_text().splitlines())
+    seconds = [row["seconds"] for row in rows if "run_step" in row and "loss" in row]
+    waits = re.findall(r"training waited for data ([\d.]+) %", done.stdout + "".join(p.read_text(errors="replace") for p in (folder / f"log_{job}").rglob("stdout")))
+    return sum(seconds), f"waited {waits[-1]} %" if waits else "has no autotune, which counts waits"
 
 
 def distant_store(program, folder, options):
@@ -148,14 +149,17 @@ def distant_store(program, folder, options):
                 "network:\n  - {type: conv2d, channels: 24, kernel: 5, stride: 2}\n  - {type: relu}\n  - {type: conv2d, channels: 48, kernel: 5, stride: 2}\n  - {type: relu}\n"
                 "  - {type: global_avg_pool}\n  - {type: flatten}\n  - {type: dense, units: 2}\nloss: softmax_cross_entropy\noptimizer: {type: sgd, learning_rate: 0.001}\n"
                 f"train: {{steps: {options.steps}, log_every: 1}}\nlaunch: {{device: cpu, ranks: 1}}\n")
+        ratios = []
         for round_number in range(options.rounds):
             environment = stores_test.Scene(program, folder, proxy, keys).environment
             environment["XDG_CACHE_HOME"] = str(folder / f"cache{round_number}")
             environment["OMP_NUM_THREADS"] = "1"
-            disk = waited(program, folder, "disk.yaml", environment)
-            distant = waited(program, folder, "store.yaml", environment)
+            disk, _ = train(program, folder, "disk.yaml", environment)
+            distant, waits = train(program, folder, "store.yaml", environment)
             subprocess.run(["rm", "-rf", str(folder / "log_disk.yaml"), str(folder / "log_store.yaml")], check=True)
-            print(f"round {round_number + 1}: training waited for data {distant:.1f} % of its time with the store, {disk:.1f} % with the disk; {proxy.requests} requests", flush=True)
+            ratios.append(distant / disk)
+            print(f"round {round_number + 1}: all steps take {distant:.1f} s with the store ({waits}), {disk:.1f} s with the disk, {proxy.requests} requests", flush=True)
+        print(f"store, {options.rounds} rounds: time of all steps relative to the disk: median {statistics.median(ratios):.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]")
     finally:
         server.kill()
         server.wait()

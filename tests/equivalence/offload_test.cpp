@@ -44,7 +44,7 @@ TEST_CASE("activations in the memory of the host give the same bits under every 
   int64_t copies = 0;
   for (size_t i = 0; i < plan_cases().size(); i += step) {
     const PlanCase& plan = plan_cases()[i];
-    INFO(plan.name);
+    CAPTURE(plan.name);
     if (job_spec(plan.job, plan.same + plan.plan).dataset.type == "mnist") continue;
     copies += check_same_bits_with_offload(plan.job, plan.same + plan.plan + kOffloadShort);
   }

@@ -96,7 +96,7 @@ TEST_CASE("every data-parallel job of the table has the same losses with paramet
   const std::vector<Row> rows = data_parallel_rows();
   CHECK(rows.size() >= 30);
   for (const Row& row : rows) {
-    SUBCASE(row.plan->name) {
+    SUBCASE(row.plan->name.c_str()) {
       CAPTURE(join(row.overrides));
       const RunResult reference = run_job(row.plan->job, row.plan->same + kShort);
       const RunResult run = run_job(row.plan->job, row.overrides + kShort);

@@ -10,7 +10,7 @@ constexpr double kSgdTolerance = 1e-5;
 constexpr double kAdamTolerance = 1e-4;  ///< adam's division magnifies rounding
 
 struct PlanCase {
-  const char* name;
+  std::string name;
   const char* job;                ///< job file in tests/jobs
   std::vector<std::string> same;  ///< overrides of both runs: micro-batches, optimizers
   std::vector<std::string> plan;  ///< overrides of the plan only

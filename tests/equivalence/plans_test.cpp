@@ -43,7 +43,7 @@ RunResult run_plan(const PlanCase& plan) { return run_job(planned(plan, {})); }
 /// Each plan is a subcase; one that throws fails alone.
 void for_each_plan(const std::function<void(const PlanCase&)>& test) {
   for (const PlanCase& plan : plan_cases()) {
-    SUBCASE(plan.name) {
+    SUBCASE(plan.name.c_str()) {
       try {
         test(plan);
       } catch (const std::runtime_error& error) {

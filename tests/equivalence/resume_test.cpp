@@ -40,7 +40,7 @@ TEST_CASE("a run that is resumed continues with the same bits on its plan, and w
   const std::vector<PlanCase>& cases = plan_cases();
   for (size_t c = 0; c < cases.size(); c += 1) {
     const PlanCase& plan = cases[c];
-    SUBCASE(plan.name) {
+    SUBCASE(plan.name.c_str()) {
       const ScratchFolder folder;
       std::mt19937 random(static_cast<unsigned>(c));
       const auto at = static_cast<int64_t>(1 + random() % (kResumeSteps - 1));

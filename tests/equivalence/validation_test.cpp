@@ -51,7 +51,7 @@ bool is_run(const PlanCase& plan) {
         "hybrid: masks in 2 stages of 2", "gpt: 3 stages of 2 chunks of 2 ranks, level 1, blocks recomputed",
         "language: zero_bubble, tied over 2 stages of 2, level 3", "mlp: ranks with 4 and 2 micro-batches",
         "gpt: averaged weights, ranks with 4 and 2 micro-batches"})
-    if (std::string(plan.name) == name) return true;
+    if (plan.name == name) return true;
   return false;
 }
 
@@ -60,7 +60,7 @@ bool is_run(const PlanCase& plan) {
 TEST_CASE("a validation has the numbers of one rank under every plan, and does not change a bit of the training") {
   for (const PlanCase& plan : plan_cases()) {
     if (!is_run(plan)) continue;
-    SUBCASE(plan.name) {
+    SUBCASE(plan.name.c_str()) {
       const JobSpec job = job_spec(plan.job, plan.same + plan.plan);
       if (!job.loss || job.dataset.type == "mnist") continue;
       const RunResult plain = run_job(plan.job, plan.same + plan.plan + kValidationShort);

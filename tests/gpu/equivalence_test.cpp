@@ -62,7 +62,7 @@ void check_plans_of(int ranks) {
     const RunResult expected = run_job(plan.reference ? plan.reference : plan.job, same_overrides(plan));
     const RunResult found = run_job(plan.job, all_overrides(plan), {.cuda = true});
     const double worst = largest_difference(found.losses, expected.losses);
-    std::printf("%-60s %.2g\n", plan.name, worst);
+    std::printf("%-60s %.2g\n", plan.name.c_str(), worst);
     CHECK(worst < std::max(kTolerance, plan.tolerance));
     const RunResult again = run_job(plan.job, all_overrides(plan), {.cuda = true});
     CHECK(again.losses == found.losses);

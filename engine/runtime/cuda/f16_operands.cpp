@@ -2,11 +2,11 @@
 #include "engine/runtime/cuda/f16_operands.h"
 
 #include <memory>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/ops/program_kernels.h"
 #include "engine/runtime/workspace.h"
 
 namespace trainctl::cuda {
@@ -22,8 +22,8 @@ struct WidenedOperand {
 /// A copy of a whole f32 operand as f16. Level 3 rounds weights so on the stream of the collectives, whose kernels must
 /// not use the scratch memory.
 bool only_rounds(const KernelDef& kernel, const CudaKernelCall& call) {
-  return std::string_view(kernel.name) == "copy_slice" && call.in[0].dtype == DType::f32 &&
-         call.out[0].dtype == DType::f16 && call.in[0].shape == call.out[0].shape && !call.out[0].accumulate;
+  return &kernel == &copy_slice_kernel && call.in[0].dtype == DType::f32 && call.out[0].dtype == DType::f16 &&
+         call.in[0].shape == call.out[0].shape && !call.out[0].accumulate;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "engine/train/data/tables/hdf5_chunks.h"
 
 #include <fmt/format.h>
-#include <zstd.h>
 
 #include <algorithm>
 
