@@ -19,6 +19,7 @@ using Doubles = std::vector<double>;
 
 constexpr int64_t kRows = 3;  // equal except for their labels: the first class, the middle one, the last
 constexpr double kScale = 0.01;
+const StepScalars kNoLossScale;  // its loss_scale is 1
 
 double rounded(double v, DType type) {
   const auto f = static_cast<float>(v);
@@ -176,7 +177,7 @@ void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
     CAPTURE(op);
     const bool has_loss = op != "softmax_cross_entropy_grad", has_grad = op != "softmax_cross_entropy";
     Operand total({1}, DType::f32), grad({kRows, n}, type);
-    KernelCall call;
+    KernelCall call{.scalars = &kNoLossScale};
     call.attrs = {{"scale", kScale}};
     call.in = {from.arg, classes.arg};
     if (has_loss) call.out.push_back(total.arg);
@@ -214,7 +215,7 @@ void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles&
   for (int64_t p = 0; p < kParts; ++p) {
     const Operand from({1, size_of(p, n)}, type, part_of(x, p, n));
     Operand of_part({1, 2}, DType::f32);
-    KernelCall call;
+    KernelCall call{.scalars = &kNoLossScale};
     call.attrs = {{"dim", int64_t{1}}};
     call.in = {from.arg}, call.out = {of_part.arg};
     device.prepare("softmax_stats", call)();
@@ -225,7 +226,7 @@ void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles&
   for (int64_t p = 0; p < kParts; ++p) {
     const Operand from({1, size_of(p, n)}, type, part_of(x, p, n));
     Operand to({1, size_of(p, n)}, type);
-    KernelCall call;
+    KernelCall call{.scalars = &kNoLossScale};
     call.attrs = {{"dim", int64_t{1}}};
     call.in = {from.arg, all.arg}, call.out = {to.arg};
     device.prepare("softmax_apply", call)();
@@ -241,7 +242,7 @@ void check_loss_in_parts(const CaseDevice& device, DType type, const Doubles& x)
     CAPTURE(label);
     const Operand classes({1}, DType::i32, {static_cast<double>(label)});
     const auto call_on = [&](int64_t p, const Operand& logits) {
-      KernelCall call;
+      KernelCall call{.scalars = &kNoLossScale};
       call.attrs = {{"scale", kScale}};
       call.in = {logits.arg, classes.arg};
       call.in[0].offset = {0, first_of(p, n)};
