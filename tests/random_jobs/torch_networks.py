@@ -322,7 +322,8 @@ def main():
     for message, count in refused.most_common():
         print(f"refused {count} times: {message}")
     print(f"{len(numbers)} networks, {sum(refused.values())} drafts refused, {failed} failed")
-    return 1 if failed else 0
+    too_many = sum(refused.values()) > max(3, MOST_REFUSED * len(numbers))
+    return 1 if failed or too_many else 0
 
 
 if __name__ == "__main__":

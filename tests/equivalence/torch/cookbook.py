@@ -90,7 +90,7 @@ def compare(job, fields, loss, batch, plans, more=()):
             losses.append(float(value.detach()))
         for plan in plans:
             runs = folder / plan.replace(" ", "_")
-            trainctl(*words, *PLANS[plan], "weights={from: %s, map: job}" % (folder / "start.safetensors"), "train.log_every=1", f"launch.log_dir={runs}")
+            trainctl(*words, *PLANS[plan], "weights={from: %s, map: job, partial: true}" % (folder / "start.safetensors"), "train.log_every=1", f"launch.log_dir={runs}")
             ours = saved_weights(runs)
             of_weights = max(float((ours[key].to(torch.float64) - value.detach()).abs().max()) for key, value in weights.items())
             of_losses = max(abs(row["loss"] - value) for row, value in zip(rows_of(runs), losses, strict=True))
