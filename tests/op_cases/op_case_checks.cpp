@@ -9,6 +9,8 @@
 #include <functional>
 #include <set>
 
+#include "tests/op_cases/op_cases.h"
+
 namespace trainctl {
 namespace {
 

@@ -37,8 +37,11 @@ TensorArg arg(ProgramKernelsFloats& values, DType dtype = DType::f32) {
   return a;
 }
 
+/// Gradients of losses read the scale of the loss, which is 1 here.
+const StepScalars kUnscaled;
+
 CpuKernel prepare(const char* name, std::vector<TensorArg> in, std::vector<TensorArg> out, Attrs attrs = {},
-                  const StepScalars* scalars = nullptr) {
+                  const StepScalars* scalars = &kUnscaled) {
   KernelCall call{std::move(in), std::move(out), std::move(attrs), scalars};
   return find_cpu_kernel(name)->prepare(call);
 }
