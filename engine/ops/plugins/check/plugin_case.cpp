@@ -93,7 +93,7 @@ PluginCase build_plugin_case(const PluginOp& op, const trainctl_example& example
   built.op = &op;
   built.example = &example;
   Graph& graph = built.graph;
-  graph.layers.push_back({.name = "layer", .type = op.name});
+  graph.layers.push_back({.name = "plugin_layer", .type = op.name});
   std::vector<TensorId> inputs;
   for (int32_t i = 0; i < op.c.num_inputs; ++i) {
     const DType dtype = op.c.inputs[i].kind == TRAINCTL_INDICES ? DType::i32 : DType::f32;
