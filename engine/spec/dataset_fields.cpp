@@ -149,7 +149,7 @@ const Section& dataset_section() {
                             "An expression such as tokens >= 64 and language == 'en'. Documents for which it is false "
                             "are left out. It knows tokens, bytes, and the scalar fields of the JSON line.")
               .for_type({"text", "chat"}),
-          field<&D::deduplicate>("deduplicate", "Of documents with the same tokens, use only the first.")
+          field<&D::deduplicate>("deduplicate", "Use only the first of several documents with the same tokens.")
               .for_type({"text", "chat"}),
           field<&D::fim>("fim",
                          "Fraction of the documents that are rearranged for fill-in-the-middle: prefix, suffix, "
