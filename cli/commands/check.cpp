@@ -35,8 +35,9 @@ void add_check_command(CLI::App& app, Action& chosen) {
   command->footer(
       R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
 their checksums, that samples can be read (all of a small set, otherwise a part that is spread over it), that labels and
-tokens are in the range of the network, and that the weights to start from have the names and shapes of the network. For a job with a command, checks that its program and script exist. Probable mistakes
-are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.
+tokens are in the range of the network, and that the weights to start from have the names and shapes of the network. For
+a job with a command, checks that its program and script exist. Probable mistakes are warnings and do not change the
+exit code, which is 0 for a valid job. Starts nothing.
 
 With --plugin: runs each op of a plugin on the shapes of its examples, under every legal cut, and compares it with one
 rank; compares gradients with differences of the forward kernel; and finds kernels that write outside of their results,
@@ -46,8 +47,8 @@ Examples:
   trainctl check job.yaml
   trainctl check job.yaml launch.ranks=12     is it valid with 12 ranks?
   trainctl check --plugin ./my_op.so)");
-  command->callback([&chosen, job, plugin] {
-    if (plugin->empty() && job->file.empty()) throw CLI::RequiredError("JOB.yaml");
+  command->callback([&chosen, job, plugin, file] {
+    if (plugin->empty() && file->count() == 0) throw CLI::RequiredError("JOB.yaml");
     chosen = [job, plugin] {
       if (!plugin->empty()) return check_plugin(*plugin);
       JobSpec spec = job->load();

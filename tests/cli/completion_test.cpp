@@ -115,10 +115,11 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
   CHECK_FALSE(has(field("network.act1."), "network.act1.units="));
   CHECK(has(field("network.act1.type="), "network.act1.type=gelu"));
   CHECK(field("network.fc1.bias=") == Words{"network.fc1.bias=false", "network.fc1.bias=true"});
-  CHECK(field("loss=") == Words{"loss=binary_cross_entropy", "loss=cosine_embedding", "loss=distillation", "loss=dpo",
-                                "loss=focal", "loss=hinge", "loss=huber", "loss=info_nce", "loss=kl_div",
-                                "loss=log_cosh", "loss=mae", "loss=mse", "loss=poisson", "loss=quantile",
-                                "loss=smooth_l1", "loss=softmax_cross_entropy", "loss=triplet"});
+  CHECK(field("loss=") == Words{"loss=binary_cross_entropy", "loss=cosine_embedding", "loss=ctc", "loss=dice",
+                                "loss=distillation", "loss=dpo", "loss=focal", "loss=hinge", "loss=huber",
+                                "loss=info_nce", "loss=kl_div", "loss=log_cosh", "loss=mae", "loss=mse",
+                                "loss=poisson", "loss=quantile", "loss=smooth_l1", "loss=softmax_cross_entropy",
+                                "loss=triplet"});
   CHECK(has(field("loss"), "loss.input="));
   CHECK(has(field("optimizer."), "optimizer.momentum="));
   CHECK_FALSE(has(field("optimizer."), "optimizer.betas="));  // the file has sgd
