@@ -151,8 +151,10 @@ void add_data_convert_command(CLI::App& data, Action& chosen) {
       "Reads *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.h5, *.csv, *.tsv, *.tar, *.npz, *.npy,\n"
       "*.safetensors, *.idx, and folders of MDS, LMDB, Hugging Face data sets or images. Writes\n" +
       fit_lines(table_writer_formats(), 110) +
-      "npz takes numbers of one shape per column, bin and idx the tokens of one column. FOLDER/index.json is written as\n"
-      "MDS, FOLDER/data.mdb as LMDB, and FOLDER/state.json as a data set of Hugging Face. Files are written atomically.\n\n"
+      "npz takes numbers of one shape per column, bin and idx the tokens of one column. FOLDER/index.json is written "
+      "as\n"
+      "MDS, FOLDER/data.mdb as LMDB, and FOLDER/state.json as a data set of Hugging Face. Files are written "
+      "atomically.\n\n"
       "Examples:\n"
       "  trainctl data convert 'data/*.parquet' -o data.jsonl.zst --columns text\n"
       "  trainctl data convert photos -o photos.tar\n"

@@ -186,7 +186,8 @@ class Overrides {
 
 }  // namespace
 
-std::vector<Candidate> complete_override(const std::string& typed, const std::string& job, const OverrideWords& others) {
+std::vector<Candidate> complete_override(const std::string& typed, const std::string& job,
+                                         const OverrideWords& others) {
   return Overrides(typed, read_draft(job, others)).find();
 }
 

@@ -11,7 +11,8 @@ namespace trainctl {
 ///  "validated": {"loss": {"last", "best", "best_step"}, …},      with validations only
 ///  "loads": {"max_load": curve, …},
 ///  "step_seconds": distribution of all logged steps, "last": the last line of a step,
-///  "restarted_after": steps, "events": the lines of data, skipped and stopped, "start_up": …, "workers": of asynchronous servers}
+///  "restarted_after": steps, "events": the lines of data, skipped and stopped, "start_up": …, "workers": of
+///  asynchronous servers}
 /// A missing file counts as an empty one. A last line without its newline is ignored. Throws SpecError with the line
 /// number if a line is not a JSON object.
 nlohmann::ordered_json metrics_data(const std::string& path);

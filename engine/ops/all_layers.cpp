@@ -41,8 +41,7 @@ EntryType entry_of(const LossDef& def) {
   EntryType type{def.name, def.doc, def.fields};
   type.labels_are_classes = def.labels_are_classes;
   type.has_label = def.label_use != LabelUse::none;
-  type.takes_class_shares =
-      def.labels_are_classes && (def.soft_op != nullptr || def.label_use == LabelUse::composed);
+  type.takes_class_shares = def.labels_are_classes && (def.soft_op != nullptr || def.label_use == LabelUse::composed);
   type.min_inputs = type.max_inputs = def.num_outputs;
   return type;
 }

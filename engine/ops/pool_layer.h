@@ -1,5 +1,5 @@
-// Shared by max_pool2d and avg_pool2d: one window of attrs kernel, stride, dilation, padding and ceil_mode (images.h) on each
-// channel of images.
+// Shared by max_pool2d and avg_pool2d: one window of attrs kernel, stride, dilation, padding and ceil_mode (images.h)
+// on each channel of images.
 #pragma once
 
 #include "engine/ops/window_layer.h"

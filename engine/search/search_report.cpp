@@ -69,9 +69,9 @@ nlohmann::ordered_json search_report(const FoundPlan& found) {
   for (const CutAlternative& other : found.next_best)
     reasons.push_back(
         {{"layers", other.pattern}, {"next_best", other.cuts}, {"seconds", other.seconds}, {"bytes", other.bytes}});
-  return {{"weighed", found.weighed}, {"bound", found.bound}, {"gap", found.gap()},
-          {"exact", found.exact},     {"notes", found.notes}, {"reasons", std::move(reasons)},
-          {"tried", std::move(tried)},    {"not_shown", 0}};
+  return {{"weighed", found.weighed},  {"bound", found.bound}, {"gap", found.gap()},
+          {"exact", found.exact},      {"notes", found.notes}, {"reasons", std::move(reasons)},
+          {"tried", std::move(tried)}, {"not_shown", 0}};
 }
 
 }  // namespace trainctl

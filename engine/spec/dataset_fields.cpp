@@ -48,9 +48,9 @@ const Section& dataset_section() {
               "chosen and rejected answers in JSON Lines or tables, for the loss dpo. random, constant and clicks "
               "generate samples, and shapes generates images of discs, squares and diamonds whose label has the class "
               "of each pixel, for segmentation. mix: draws from several data sets.")
-              .one_of({"mnist", "image_folder", "tar", "csv", "table", "npy", "npz", "safetensors", "cifar10",
-                       "cifar100", "audio_folder", "tokens", "text", "chat", "preference", "random", "constant",
-                       "clicks", "shapes", "mix"})
+              .one_of({"mnist",       "image_folder", "tar",      "csv",          "table",  "npy",  "npz",
+                       "safetensors", "cifar10",      "cifar100", "audio_folder", "tokens", "text", "chat",
+                       "preference",  "random",       "constant", "clicks",       "shapes", "mix"})
               .required(),
           list_field<&D::paths>(
               "path", FieldKind::paths,
@@ -273,11 +273,12 @@ const Section& dataset_section() {
               .at_most(std::numeric_limits<int32_t>::max()),
           field<&D::value>("value", "Value of every element of the data.").for_type({"constant"}),
           field<&D::label_value>("label_value", "Value of every element of the labels.").for_type({"constant"}),
-          field<&D::noise_steps>("noise_steps",
-                                 "For diffusion models: steps of the noise. A step t is drawn for each sample and "
-                                 "pass, the first field becomes sqrt(a) x + sqrt(1 - a) e with a that falls with t, "
-                                 "the label is the noise e, and the fields `timestep` and `class` have t and the former "
-                                 "label. 0: no noise.")
+          field<&D::noise_steps>(
+              "noise_steps",
+              "For diffusion models: steps of the noise. A step t is drawn for each sample and "
+              "pass, the first field becomes sqrt(a) x + sqrt(1 - a) e with a that falls with t, "
+              "the label is the noise e, and the fields `timestep` and `class` have t and the former "
+              "label. 0: no noise.")
               .for_type(with_sources({"mnist", "shapes"}))
               .at_least(0)
               .at_most(100'000),
@@ -344,8 +345,8 @@ const Section& validation_dataset_section() {
           make_field("sources", FieldKind::named_paths,
                      "For mix: the held-out files of sources, by name. Sources that are not named are not evaluated."),
           field<&D::labels>("labels", "false: the files have no labels; as in `dataset`."),
-          unless_zero<&D::samples>("samples",
-                                   "For random, constant, clicks and shapes: number of samples; as in `dataset` if omitted.")
+          unless_zero<&D::samples>(
+              "samples", "For random, constant, clicks and shapes: number of samples; as in `dataset` if omitted.")
               .at_least(1),
       }};
   return section;

@@ -1,9 +1,9 @@
 // The kernels of snake for NVIDIA GPUs, with the formulas of snake.c. They enqueue their work and do not wait for it.
 //
 //     nvcc -O2 -shared -Xcompiler -fPIC -DSNAKE_CUDA -o snake.so snake.c snake_cuda.cu
-#include "snake_cuda.h"
-
 #include <cuda_runtime.h>
+
+#include "snake_cuda.h"
 
 namespace {
 
@@ -18,16 +18,16 @@ __global__ void forward(const float* x, const float* a, float* y, int64_t size, 
   y[i] = x[i] + power * s * s / of_feature;
 }
 
-__global__ void input_gradient(const float* dy, const float* x, const float* a, float* dx, int64_t size, int64_t features, float power,
-                               bool adds) {
+__global__ void input_gradient(const float* dy, const float* x, const float* a, float* dx, int64_t size,
+                               int64_t features, float power, bool adds) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= size) return;
   dx[i] = (adds ? dx[i] : 0.0f) + dy[i] * (1.0f + power * sinf(2.0f * a[i % features] * x[i]));
 }
 
 // One thread per feature adds up the rows in order, so that two runs give the same bits.
-__global__ void parameter_gradient(const float* dy, const float* x, const float* a, float* da, int64_t size, int64_t features, float power,
-                                   bool adds) {
+__global__ void parameter_gradient(const float* dy, const float* x, const float* a, float* da, int64_t size,
+                                   int64_t features, float power, bool adds) {
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n >= features) return;
   const float of_feature = a[n];
@@ -72,10 +72,10 @@ extern "C" int snake_backward_cuda(const trainctl_call* call, void* stream) {
   const auto* dy = static_cast<const float*>(call->output_grads[0].data);
   const trainctl_tensor &dx = call->input_grads[0], &da = call->input_grads[1];
   if (dx.data != nullptr)
-    input_gradient<<<blocks_for(o.size), kThreads, 0, on>>>(dy, o.x, o.a, static_cast<float*>(dx.data), o.size, o.features, o.power,
-                                                            dx.adds != 0);
+    input_gradient<<<blocks_for(o.size), kThreads, 0, on>>>(dy, o.x, o.a, static_cast<float*>(dx.data), o.size,
+                                                            o.features, o.power, dx.adds != 0);
   if (da.data != nullptr)
-    parameter_gradient<<<blocks_for(o.features), kThreads, 0, on>>>(dy, o.x, o.a, static_cast<float*>(da.data), o.size, o.features,
-                                                                    o.power, da.adds != 0);
+    parameter_gradient<<<blocks_for(o.features), kThreads, 0, on>>>(dy, o.x, o.a, static_cast<float*>(da.data), o.size,
+                                                                    o.features, o.power, da.adds != 0);
   return launched(call);
 }

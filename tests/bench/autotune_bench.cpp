@@ -124,9 +124,11 @@ int main(int argc, char** argv) {
   std::vector<std::string> table;
   bool is_same = true;
   for (const Pipeline& pipeline : pipelines()) {
-    fmt::print("{}: read {}, decode {}, transform {}, copy {} ms per sample, {} samples per batch, a step computes for {} ms\n",
-               pipeline.name, pipeline.milliseconds.of[0], pipeline.milliseconds.of[1], pipeline.milliseconds.of[2],
-               pipeline.milliseconds.of[3], kRows, pipeline.compute);
+    fmt::print(
+        "{}: read {}, decode {}, transform {}, copy {} ms per sample, {} samples per batch, a step computes for {} "
+        "ms\n",
+        pipeline.name, pipeline.milliseconds.of[0], pipeline.milliseconds.of[1], pipeline.milliseconds.of[2],
+        pipeline.milliseconds.of[3], kRows, pipeline.compute);
     fmt::print("  by hand, ms a step{:>12}", "ahead 1");
     for (const int ahead : {2, 4, 8}) fmt::print("{:>10}", ahead);
     double best = 1e30;

@@ -117,9 +117,8 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
   CHECK(field("network.fc1.bias=") == Words{"network.fc1.bias=false", "network.fc1.bias=true"});
   CHECK(field("loss=") == Words{"loss=binary_cross_entropy", "loss=cosine_embedding", "loss=ctc", "loss=dice",
                                 "loss=distillation", "loss=dpo", "loss=focal", "loss=hinge", "loss=huber",
-                                "loss=info_nce", "loss=kl_div", "loss=log_cosh", "loss=mae", "loss=mse",
-                                "loss=poisson", "loss=quantile", "loss=smooth_l1", "loss=softmax_cross_entropy",
-                                "loss=triplet"});
+                                "loss=info_nce", "loss=kl_div", "loss=log_cosh", "loss=mae", "loss=mse", "loss=poisson",
+                                "loss=quantile", "loss=smooth_l1", "loss=softmax_cross_entropy", "loss=triplet"});
   CHECK(has(field("loss"), "loss.input="));
   CHECK(has(field("optimizer."), "optimizer.momentum="));
   CHECK_FALSE(has(field("optimizer."), "optimizer.betas="));  // the file has sgd

@@ -78,7 +78,8 @@ TEST_CASE("a head sharded by vocabulary exchanges three numbers per row, and no 
 }
 
 TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged") {
-  for (const Program& p : inner_sums_programs(text_job(inner_sums_model(4, "strategies: {head: [[4, 1, 1], [1, 1]]}")))) {
+  for (const Program& p :
+       inner_sums_programs(text_job(inner_sums_model(4, "strategies: {head: [[4, 1, 1], [1, 1]]}")))) {
     CHECK(collectives(p, Purpose::statistics).empty());
     const std::set<std::string> run = kernels(p);
     CHECK(run.contains("softmax_cross_entropy_with_grad"));

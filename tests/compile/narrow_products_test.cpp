@@ -120,13 +120,14 @@ TEST_CASE("fp8: the programs of all ranks are proved, at every level of optimize
   for (const std::string level : {"0", "1", "2", "3"}) {
     const auto programs =
         narrow_compiled({"launch.ranks=4", "parallel.mode=data_parallel",
-                  "parallel.optimizer_shard={min_kb: 0, level: " + level + "}", "parallel.micro_batches=2"})
+                         "parallel.optimizer_shard={min_kb: 0, level: " + level + "}", "parallel.micro_batches=2"})
             .programs;
     CHECK(count_ops(programs[0]).at("matmul_fp8") == 2 * 3 * 8);
   }
-  const auto staged = narrow_compiled({"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
-                                "parallel.micro_batches=2", "parallel.stage_config={'h.1.*': 1, ln_f: 1, head: 1}",
-                                "parallel.strategies={'h.*.up': [[1, 1, 1], [2, 1]]}"})
-                          .programs;
+  const auto staged =
+      narrow_compiled({"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
+                       "parallel.micro_batches=2", "parallel.stage_config={'h.1.*': 1, ln_f: 1, head: 1}",
+                       "parallel.strategies={'h.*.up': [[1, 1, 1], [2, 1]]}"})
+          .programs;
   CHECK(count_ops(staged[0]).at("matmul_fp8") == 2 * 3 * 4);
 }

@@ -34,7 +34,8 @@ class Server {
   uint16_t port() const { return store_.port(); }
   /// False: the store is full.
   bool put(const std::string& key, std::string value) {
-    return boost::asio::post(loop_, std::packaged_task<bool()>([&] { return store_.put(key, std::move(value)); })).get();
+    return boost::asio::post(loop_, std::packaged_task<bool()>([&] { return store_.put(key, std::move(value)); }))
+        .get();
   }
 
  private:

@@ -237,7 +237,8 @@ TEST_CASE("each outside library stays in its room") {
       {"hwloc", std::regex("launcher/topology\\.cpp")},
       {"archive", std::regex("launcher/tar_gz\\.cpp")},
       {"openssl/",
-       std::regex("launcher/.*|engine/base/(tls_stream|sha256)\\.cpp|engine/train/files/store/(credentials|signature)\\.cpp")},
+       std::regex(
+           "launcher/.*|engine/base/(tls_stream|sha256)\\.cpp|engine/train/files/store/(credentials|signature)\\.cpp")},
       {"curl/", std::regex("engine/train/files/store/http\\.cpp")},
       {"utf8proc", std::regex("engine/text/unicode\\.cpp")},
       {"pcre2", std::regex("engine/text/regex\\.cpp")},

@@ -221,7 +221,9 @@ TEST_CASE("a group placed like a measured one takes the measured time") {
   CHECK(collective_time(machine, Collective::all_gather, {1e6}, eight).value < 1e-3);
 }
 
-TEST_CASE("the time of a message is the one measured between ranks in the same places, or follows from latency and bandwidth") {
+TEST_CASE(
+    "the time of a message is the one measured between ranks in the same places, or follows from latency and "
+    "bandwidth") {
   Machine machine = *find_machine("h100x8");
   const GroupSpread within = spread_of(machine, std::array{2, 5}), across = spread_of(machine, std::array{2, 13});
   CHECK(message_key(within) == "message 2");

@@ -310,8 +310,8 @@ void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
   const Bucket& b = l.c.program.buckets[bucket];
   // f32 weights are whole when a step ends: readers take them from one rank.
   // Ranks with other micro-batches have no forward task in common.
-  const bool may_be_late = (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut() &&
-                           !l.c.plan.divides_micro_batches();
+  const bool may_be_late =
+      (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut() && !l.c.plan.divides_micro_batches();
   if (!may_be_late || spans_stages(l, bucket) || l.task.kind != TaskKind::forward) return;
   if (l.first_layer < 0) l.first_layer = layer;
   if (layer == l.first_layer && l.c.trains()) return;

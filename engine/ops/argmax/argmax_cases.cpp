@@ -17,8 +17,7 @@ Outputs argmax(const Inputs& in, const Attrs& attrs) {
     }
     return static_cast<double>(best[dim]);
   });
-  if (!attrs.flag("keep_dims") && shape.size() > 1)
-    y.shape.erase(y.shape.begin() + static_cast<std::ptrdiff_t>(dim));
+  if (!attrs.flag("keep_dims") && shape.size() > 1) y.shape.erase(y.shape.begin() + static_cast<std::ptrdiff_t>(dim));
   return {y};
 }
 

@@ -410,8 +410,7 @@ extern const LayerDef conv2d_layer = {
                    .defaults(Ints{1})
                    .at_least(1)
                    .at_most(kMaxSize),
-               groups_field(),
-               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv2d,
 };
 

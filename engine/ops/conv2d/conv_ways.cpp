@@ -54,7 +54,8 @@ ConvShape call_of(const ConvShape& s, const ConvWay& way, int64_t unit) {
 
 int64_t most_conv_scratch(const Shape& weight) {
   const int64_t most_padding = 8;
-  const int64_t padded = rounded_up_to(weight[0], most_padding) * rounded_up_to(weight[1], most_padding) * weight[2] * weight[3];
+  const int64_t padded =
+      rounded_up_to(weight[0], most_padding) * rounded_up_to(weight[1], most_padding) * weight[2] * weight[3];
   return kMostCudnnWorkspace + 2 * conv_room(4 * padded);
 }
 

@@ -4,8 +4,8 @@
 //             -log of the probability of the labels, with attr by_length divided by their number
 //   ctc_grad  the same inputs, dy [n] -> dlogits = dy (softmax(logits) - the share of paths that emit c at step t)
 //
-// attrs blank, zero_infinity (labels that no path emits have loss 0, else infinity), input_lengths, label_lengths: which
-// of the last inputs there are. The loss sums the rows with mean_value (pair_loss).
+// attrs blank, zero_infinity (labels that no path emits have loss 0, else infinity), input_lengths, label_lengths:
+// which of the last inputs there are. The loss sums the rows with mean_value (pair_loss).
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -49,8 +49,8 @@ void expect_ctc_inputs(std::string_view op, Infos in, const Attrs& attrs, size_t
 Cost ctc_cost(Infos in, Infos out, const Attrs&) {
   Cost cost = traffic_cost(in, out, 0);
   const auto states = static_cast<double>(2 * in[1].shape[1] + 1);
-  cost.flops = static_cast<double>(in[0].shape[0] * in[0].shape[1]) *
-               (20 * states + 12 * static_cast<double>(in[0].shape[2]));
+  cost.flops =
+      static_cast<double>(in[0].shape[0] * in[0].shape[1]) * (20 * states + 12 * static_cast<double>(in[0].shape[2]));
   return cost;
 }
 
@@ -134,7 +134,8 @@ extern const OpDef ctc_op = {
     .kernel = {.name = "ctc",
                .cost = ctc_cost,
                .most_cuda_scratch = lattice_scratch,
-               .example = [] { return ctc_example("-log of the probability of labels; inputs logits, labels", false); }},
+               .example =
+                   [] { return ctc_example("-log of the probability of labels; inputs logits, labels", false); }},
 };
 
 extern const LossDef ctc_loss = {
@@ -143,10 +144,11 @@ extern const LossDef ctc_loss = {
         "connectionist temporal classification of a prediction [n, steps, classes], logits, and labels [n, length]: "
         "mean over the rows of -log of the probability of the labels, divided by their number; sum: the sum, not "
         "divided",
-    .fields = {integer("blank", "The class that stands for no label.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
-               flag("zero_infinity", false,
-                    "A row with more labels than its steps allow has loss 0 and no gradient. false: its loss is "
-                    "infinite.")},
+    .fields =
+        {integer("blank", "The class that stands for no label.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
+         flag("zero_infinity", false,
+              "A row with more labels than its steps allow has loss 0 and no gradient. false: its loss is "
+              "infinite.")},
     .op = &mean_value_op,
     .labels_are_classes = true,
     .label_use = LabelUse::sequence,

@@ -43,8 +43,8 @@ Tensor64 ctc_losses(const Inputs& in, const Attrs& attrs) {
       if (counts != nullptr ? k >= static_cast<int64_t>(at(*counts, i)) : value < 0 || value == blank) break;
       label.push_back(value);
     }
-    const double loss = ctc_row_loss(
-        in[0], label, i[0], steps != nullptr ? static_cast<int64_t>(at(*steps, i)) : in[0].shape[1], blank);
+    const double loss = ctc_row_loss(in[0], label, i[0],
+                                     steps != nullptr ? static_cast<int64_t>(at(*steps, i)) : in[0].shape[1], blank);
     if (std::isinf(loss) && attrs.flag("zero_infinity")) return 0.0;
     return attrs.flag("by_length") ? loss / std::max<double>(1, static_cast<double>(label.size())) : loss;
   });

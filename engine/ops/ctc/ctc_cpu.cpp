@@ -45,9 +45,7 @@ class CtcRow {
       log_sums_[t] = top + std::log(cpu::sum(c_.classes, [=](int64_t k) { return double{cpu::exp(x[k] - top)}; }));
       double* const alpha = alpha_ + t * states_;
       for (int64_t s = 0; s < states_; ++s) {
-        const double before = t > 0   ? c_.arriving(labels_, alpha - states_, s)
-                              : s < 2 ? 0.0
-                                      : -INFINITY;
+        const double before = t > 0 ? c_.arriving(labels_, alpha - states_, s) : s < 2 ? 0.0 : -INFINITY;
         alpha[s] = before + log_probability(t, s);
       }
     }
@@ -88,13 +86,13 @@ class CtcRow {
   void check_row(int64_t row) const {
     const auto of_row = [row] { return " of row " + std::to_string(row) + " of the micro-batch"; };
     if (steps_ < 0 || steps_ > c_.steps)
-      wrong_ctc_data("the input length " + std::to_string(steps_) + of_row() + " is not between 0 and " +
-                         std::to_string(c_.steps),
-                     "input_lengths are the steps of the prediction that count");
+      wrong_ctc_data(
+          "the input length " + std::to_string(steps_) + of_row() + " is not between 0 and " + std::to_string(c_.steps),
+          "input_lengths are the steps of the prediction that count");
     if (count_ < 0 || count_ > c_.most)
-      wrong_ctc_data("the label length " + std::to_string(count_) + of_row() + " is not between 0 and " +
-                         std::to_string(c_.most),
-                     "label_lengths are the labels of each sample that count");
+      wrong_ctc_data(
+          "the label length " + std::to_string(count_) + of_row() + " is not between 0 and " + std::to_string(c_.most),
+          "label_lengths are the labels of each sample that count");
     for (int64_t i = 0; i < count_; ++i)
       if (!c_.is_class(labels_[i]))
         wrong_ctc_data("the label " + std::to_string(labels_[i]) + of_row() + " is not a class",
@@ -120,8 +118,7 @@ CpuKernel over_ctc_rows(const KernelCall& call, F f) {
   cpu::start_workers(parts);
   return [=, logits = call.in[0].as<float>()] {
     // An error is reported by this thread: run_parts does not pass it on.
-    for (int64_t row = 0; row < c.rows; ++row)
-      CtcRow(c, logits, row, reinterpret_cast<double*>(scratch->data()));
+    for (int64_t row = 0; row < c.rows; ++row) CtcRow(c, logits, row, reinterpret_cast<double*>(scratch->data()));
     cpu::run_parts(parts, [&](int part) {
       double* const own = reinterpret_cast<double*>(scratch->data()) + part * memory;
       for (int64_t row = c.rows * part / parts; row < c.rows * (part + 1) / parts; ++row)

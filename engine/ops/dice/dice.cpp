@@ -1,5 +1,5 @@
-// The loss dice of a prediction p [n, .., c], probabilities of c classes, and labels g, classes i32 [n, ..] or shares f32
-// [n, .., c]: the mean over rows and classes of
+// The loss dice of a prediction p [n, .., c], probabilities of c classes, and labels g, classes i32 [n, ..] or shares
+// f32 [n, .., c]: the mean over rows and classes of
 //
 //   1 - (2 sum p g + smooth) / (sum p + sum g + smooth)       squared: sum p^2 + sum g^2 in the denominator
 //
@@ -54,7 +54,6 @@ KernelExample overlap_example(const char* what, bool is_gradient) {
   if (is_gradient) shown.inputs.insert(shown.inputs.end(), {f32({16, 64}), f32({16, 64})});
   return shown;
 }
-
 
 TensorId dice_node(LayerBuilder& b, const char* op, std::vector<TensorId> inputs, Attrs attrs, const char* name) {
   return b.emit(op, std::move(inputs), std::move(attrs), name)[0];
@@ -132,7 +131,8 @@ extern const OpDef overlap_op = {
 extern const LossDef dice_loss = {
     .name = "dice",
     .doc =
-        "soft Dice loss of a prediction [n, .., classes], logits, and labels that are classes or shares of classes: mean "
+        "soft Dice loss of a prediction [n, .., classes], logits, and labels that are classes or shares of classes: "
+        "mean "
         "over rows and classes of 1 - (2 sum p g + smooth) / (sum p + sum g + smooth), with sums over the dims between",
     .fields = {number("smooth", "Added to both sums.").defaults(1.0).above(0),
                text("activation", "Function that turns the prediction into probabilities; none: it consists of them.")

@@ -27,7 +27,8 @@ CpuKernel prepare_overlap(const KernelCall& call) {
                           for (int64_t k = 0; k < c.classes; ++k) {
                             const float v = p[pixel * c.classes + k], g = c.label(pixel, k);
                             products[k] += double{v} * double{g};
-                            totals[k] += c.squared ? double{v} * double{v} + double{g} * double{g} : double{v} + double{g};
+                            totals[k] +=
+                                c.squared ? double{v} * double{v} + double{g} * double{g} : double{v} + double{g};
                           }
                         }
                         for (int64_t k = 0; k < c.classes; ++k) {

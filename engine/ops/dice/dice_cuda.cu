@@ -107,9 +107,8 @@ CudaKernel prepare_overlap_grad(const CudaKernelCall& call) {
   if (size == 0) return [](CudaStream) {};
   return with_float_type(call.out[0].dtype, [&](auto t) {
     using T = decltype(t);
-    return CudaKernel([=, p = static_cast<const T*>(call.in[0].as<T>()),
-                       d_both = OverlapCall::gradient_of(call, 0), d_all = OverlapCall::gradient_of(call, 1),
-                       dp = call.out[0].as<T>()](CudaStream stream) {
+    return CudaKernel([=, p = static_cast<const T*>(call.in[0].as<T>()), d_both = OverlapCall::gradient_of(call, 0),
+                       d_all = OverlapCall::gradient_of(call, 1), dp = call.out[0].as<T>()](CudaStream stream) {
       launch(overlap_grad_kernel<T>, static_cast<unsigned>(ceil_div(size, kOverlapThreads)), kOverlapThreads, 0, stream,
              "overlap_grad", c, p, d_both, d_all, dp, size);
     });

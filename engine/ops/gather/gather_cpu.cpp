@@ -55,6 +55,7 @@ CpuKernel prepare_gather_grad(const KernelCall& call) {
 
 }  // namespace
 
-extern const CpuKernels gather_cpu = {{"gather", prepare_gather}, {"gather_grad", prepare_gather_grad}, {"scatter_add", prepare_gather_grad}};
+extern const CpuKernels gather_cpu = {
+    {"gather", prepare_gather}, {"gather_grad", prepare_gather_grad}, {"scatter_add", prepare_gather_grad}};
 
 }  // namespace trainctl

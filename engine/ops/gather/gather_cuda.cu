@@ -73,6 +73,7 @@ CudaKernel prepare_gather_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels gather_cuda = {{"gather", prepare_gather}, {"gather_grad", prepare_gather_grad}, {"scatter_add", prepare_gather_grad}};
+extern const CudaKernels gather_cuda = {
+    {"gather", prepare_gather}, {"gather_grad", prepare_gather_grad}, {"scatter_add", prepare_gather_grad}};
 
 }  // namespace trainctl

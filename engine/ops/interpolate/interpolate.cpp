@@ -108,7 +108,8 @@ TensorId emit_interpolate(LayerContext& layer) {
 
 std::vector<FieldFault> interpolate_faults(const Attrs& attrs) {
   if (attrs.has("size") == attrs.has("scale"))
-    return {{attrs.has("size") ? "scale" : "size", attrs.has("size") ? "size and scale exclude each other" : "it is missing",
+    return {{attrs.has("size") ? "scale" : "size",
+             attrs.has("size") ? "size and scale exclude each other" : "it is missing",
              "give size, e.g. [64, 64], or scale, e.g. 2"}};
   if (attrs.flag("align_corners") && attrs.text("mode") == "nearest")
     return {{"align_corners", "mode nearest has no align_corners", "set mode: bilinear, or remove align_corners"}};
@@ -138,9 +139,8 @@ extern const OpDef interpolate_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "y = x resized along a dim",
-                                          .inputs = {{kMatrix}},
-                                          .attrs = interpolate_example()};
+                     return KernelExample{
+                         .what = "y = x resized along a dim", .inputs = {{kMatrix}}, .attrs = interpolate_example()};
                    }},
     .attrs_name_places = true,
 };
@@ -158,9 +158,8 @@ extern const OpDef interpolate_grad_op = {
                      Attrs attrs = interpolate_example();
                      attrs.set("to", kCols);
                      attrs.set("size", kCols / 2);
-                     return KernelExample{.what = "dx = the sum of dy times the weights of x",
-                                          .inputs = {{kMatrix}},
-                                          .attrs = attrs};
+                     return KernelExample{
+                         .what = "dx = the sum of dy times the weights of x", .inputs = {{kMatrix}}, .attrs = attrs};
                    }},
     .attrs_name_places = true,
 };

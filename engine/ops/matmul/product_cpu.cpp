@@ -53,8 +53,8 @@ Product columns_of(Product p, int64_t first, int64_t count) {
   return p;
 }
 
-/// One part per thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread takes as
-/// long as a few hundred thousand multiplications.
+/// One part per thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread takes
+/// as long as a few hundred thousand multiplications.
 std::vector<Product> shares(const Product& p) {
   constexpr int64_t kWorthAThread = 1 << 20;
   const int64_t longer = std::max(p.m, p.n);

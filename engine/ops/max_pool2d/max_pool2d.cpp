@@ -38,11 +38,8 @@ extern const OpDef max_pool2d_op = {
         [](GradBuilder& g) {
           g.set_in_grad(0, "max_pool2d_grad", {g.out_grad(), g.in(0)}, g.attrs());
         },
-    .kernel =
-        pool_kernel<1>("max_pool2d",
-                       [] {
-                         return max_pool_example("y = the largest x of each window", {{kPoolInput}});
-                       }),
+    .kernel = pool_kernel<1>("max_pool2d",
+                             [] { return max_pool_example("y = the largest x of each window", {{kPoolInput}}); }),
 };
 
 /// (dy, x) -> dx

@@ -296,13 +296,12 @@ std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, co
   const auto demand_layer_of_loss = [&](const std::string& section, const std::string& pattern) {
     if (!pattern.starts_with("loss.") || has_layer(graph, pattern)) return;
     const std::string path = section + pattern;
-    errors.push_back({spec.position(path), path, "the loss has no layer '" + pattern + "'",
-                      "trainctl show graph lists the layers"});
+    errors.push_back(
+        {spec.position(path), path, "the loss has no layer '" + pattern + "'", "trainctl show graph lists the layers"});
   };
   for (const StrategySpec& strategy : spec.parallel.strategies)
     demand_layer_of_loss("parallel.strategies.", strategy.pattern);
-  for (const StageRule& rule : spec.parallel.stage_config)
-    demand_layer_of_loss("parallel.stage_config.", rule.pattern);
+  for (const StageRule& rule : spec.parallel.stage_config) demand_layer_of_loss("parallel.stage_config.", rule.pattern);
   return strategies;
 }
 

@@ -116,8 +116,7 @@ int open_packed(const std::string& path) {
 
 }  // namespace
 
-InflatedFile::InflatedFile(const std::string& path)
-    : name_(path == "-" ? "stdin" : shown_url(path)) {
+InflatedFile::InflatedFile(const std::string& path) : name_(path == "-" ? "stdin" : shown_url(path)) {
   const int fd = open_packed(path);
   if (fd < 0) throw EnvError(name_ + ": cannot be read: " + std::strerror(errno));
   if (name_.ends_with(".zst"))

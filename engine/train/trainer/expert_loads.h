@@ -20,8 +20,8 @@ using LoadsOfLayers = std::map<std::string, std::vector<float>>;
 /// Whether the training of this job reports loads: it has experts, and all of its processes are ranks that train in
 /// step.
 bool reports_expert_loads(const PlannedJob& job);
-/// The elements of the loads that this rank would write to a checkpoint; the others are 0, so that the sum over all ranks
-/// is the loads. Waits for all started steps.
+/// The elements of the loads that this rank would write to a checkpoint; the others are 0, so that the sum over all
+/// ranks is the loads. Waits for all started steps.
 LoadsOfLayers own_expert_loads(const Program& program, Executor& executor);
 
 class ExpertLoads : public StateObserver {

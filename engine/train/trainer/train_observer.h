@@ -33,7 +33,8 @@ class TrainObserver {
   /// dataset.on_error: skip has left out samples of the first `step` steps, or of steps that are read ahead. Called for
   /// the first sample, and each time the number of samples has doubled since the last call.
   virtual void on_skipped(int64_t /*step*/, const SkippedSamples&) {}
-  /// train.on_spike: after step `step`, counted from 1, the state was set back to that before step `to`, counted from 0.
+  /// train.on_spike: after step `step`, counted from 1, the state was set back to that before step `to`, counted from
+  /// 0.
   virtual void on_rollback(int64_t /*step*/, int64_t /*to*/) {}
 };
 
@@ -46,7 +47,8 @@ class StateObserver : public TrainObserver {
   /// Called before a validation that follows step `step`, so that a save survives a validation that fails. `is_end`:
   /// the run ends there. The arena contains the state before that step.
   virtual void before_validation(int64_t /*step*/, bool /*is_end*/, Executor&) {}
-  /// Before another program than that of the steps changes the state (parallel.local_steps): a copy of it must be complete.
+  /// Before another program than that of the steps changes the state (parallel.local_steps): a copy of it must be
+  /// complete.
   virtual void before_synchronization(Executor&) {}
   /// Called once, when the last step of the run is done, with the number of steps; not if the run fails.
   virtual void at_end(int64_t /*step*/, Executor&) {}

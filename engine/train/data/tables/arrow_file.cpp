@@ -228,7 +228,7 @@ class ArrowTable final : public TableFile {
   std::vector<TableColumn> columns_;
   std::vector<int64_t> first_rows_;  ///< the first row of each group
   int64_t size_ = 0;
-  std::vector<int32_t> chosen_;  ///< ascending
+  std::vector<int32_t> chosen_;                      ///< ascending
   mutable std::vector<std::atomic<bool>> expected_;  ///< groups that have been requested and not read
   BlockCache blocks_;
 };

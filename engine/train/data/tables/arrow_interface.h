@@ -76,7 +76,8 @@ struct TrainctlArrow {
   /// it.
   void (*expect)(void* file, int64_t group, const int32_t* columns, int32_t count);
   /// Creates a Parquet file (zstd), or one in Arrow's file or stream format. Takes over the schema.
-  void* (*create)(const char* path, enum TrainctlArrowForm form, struct ArrowSchema* schema, struct TrainctlArrowError error);
+  void* (*create)(const char* path, enum TrainctlArrowForm form, struct ArrowSchema* schema,
+                  struct TrainctlArrowError error);
   /// Appends a batch, which becomes a row group, and takes it over.
   int (*write)(void* writer, struct ArrowArray* batch, struct TrainctlArrowError error);
   /// Completes the file and frees the writer, also on failure.

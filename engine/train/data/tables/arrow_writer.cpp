@@ -319,8 +319,7 @@ class HuggingFaceWriter final : public TableWriter {
 }  // namespace
 
 std::unique_ptr<TableWriter> write_arrow_file(const TableWriterOptions& options) {
-  return std::make_unique<ArrowFileWriter>(options,
-                                           options.path.ends_with(".parquet") ? kArrowParquet : kArrowIpcFile);
+  return std::make_unique<ArrowFileWriter>(options, options.path.ends_with(".parquet") ? kArrowParquet : kArrowIpcFile);
 }
 std::unique_ptr<TableWriter> write_hugging_face(const TableWriterOptions& options) {
   return std::make_unique<HuggingFaceWriter>(options);

@@ -60,9 +60,10 @@ class Hdf5Set {
       fail_hdf5(path, "'" + printable(shortened(set_.name)) + "' has more values than bytes");
     const int64_t chunk = set_.chunk.empty() ? 0 : static_cast<int64_t>(hdf5_chunk_bytes(set_));
     if (!may_inflate(file_bytes, bytes) || !may_inflate(file_bytes, chunk))
-      throw EnvError(fmt::format("{}: '{}' has more than 100 times the size of the file; if it is correct, write it "
-                                 "without compression",
-                                 path, printable(shortened(set_.name))));
+      throw EnvError(
+          fmt::format("{}: '{}' has more than 100 times the size of the file; if it is correct, write it "
+                      "without compression",
+                      path, printable(shortened(set_.name))));
     set_.problem = hdf5_filter_problem(set_);
   }
 
@@ -174,7 +175,8 @@ class Hdf5Set {
 class Hdf5Table final : public TableFile {
  public:
   explicit Hdf5Table(const std::string& path) : file_(path) {
-    for (Hdf5Dataset& set : read_hdf5_datasets(file_)) sets_.push_back(std::make_unique<Hdf5Set>(file_, std::move(set)));
+    for (Hdf5Dataset& set : read_hdf5_datasets(file_))
+      sets_.push_back(std::make_unique<Hdf5Set>(file_, std::move(set)));
     for (size_t s = 0; s < sets_.size(); ++s) {
       size_ = std::max(size_, sets_[s]->rows());
       const Hdf5Dataset& set = sets_[s]->header();
@@ -299,7 +301,8 @@ class Hdf5Table final : public TableFile {
     const auto width = static_cast<size_t>(byte_size(type.element));
     if (type.is_big_endian)
       for (size_t at = 0; at + width <= out.bytes.size(); at += width)
-        std::reverse(out.bytes.begin() + static_cast<int64_t>(at), out.bytes.begin() + static_cast<int64_t>(at + width));
+        std::reverse(out.bytes.begin() + static_cast<int64_t>(at),
+                     out.bytes.begin() + static_cast<int64_t>(at + width));
     if (!type.is_unsigned_64) return;
     for (size_t at = 7; at < out.bytes.size(); at += 8)
       if ((out.bytes[at] & 0x80) != 0) throw EnvError("has a number that exceeds 63 bits, which is not supported");

@@ -79,8 +79,7 @@ class ChunkIndexReader {
   }
 
   void read_fixed_array() {
-    const std::vector<uint8_t> head =
-        file_.read(set_.address, 8 + file_.length_bytes + file_.address_bytes);
+    const std::vector<uint8_t> head = file_.read(set_.address, 8 + file_.length_bytes + file_.address_bytes);
     Hdf5Cursor start(head, path_);
     start.expect("FAHD");
     start.skip(1);
@@ -217,9 +216,9 @@ std::vector<uint8_t> read_hdf5_chunk(const Hdf5Bytes& file, const Hdf5Dataset& s
     if (f < 32 && (chunk.mask >> f & 1) != 0) continue;
     const Hdf5Filter& filter = set.filters[f];
     // Filters that were applied before may have added a checksum.
-    const uint64_t sums = static_cast<uint64_t>(std::count_if(
-        set.filters.begin(), set.filters.begin() + static_cast<int64_t>(f),
-        [](const Hdf5Filter& before) { return before.id == kFletcher32; }));
+    const uint64_t sums =
+        static_cast<uint64_t>(std::count_if(set.filters.begin(), set.filters.begin() + static_cast<int64_t>(f),
+                                            [](const Hdf5Filter& before) { return before.id == kFletcher32; }));
     const auto expected = static_cast<int64_t>(bytes + 4 * sums);
     if (filter.id == kDeflate) data = inflated_gzip(data, expected, path);
     if (filter.id == kHdf5Zstd) data = inflated_zstd(data, expected, path);

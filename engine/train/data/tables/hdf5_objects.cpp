@@ -64,9 +64,8 @@ class ObjectReader {
     const auto size = static_cast<uint64_t>(file_.file.bytes());
     for (uint64_t at = 0; at + kSignature.size() <= size; at = at == 0 ? 512 : 2 * at) {
       const std::vector<uint8_t> bytes = file_.read_up_to(at, 128);
-      if (!std::equal(kSignature.begin(), kSignature.end(), bytes.begin(), [](char a, uint8_t b) {
-            return static_cast<uint8_t>(a) == b;
-          }))
+      if (!std::equal(kSignature.begin(), kSignature.end(), bytes.begin(),
+                      [](char a, uint8_t b) { return static_cast<uint8_t>(a) == b; }))
         continue;
       Hdf5Cursor from(bytes, path_);
       from.skip(kSignature.size());
@@ -88,8 +87,8 @@ class ObjectReader {
     from.skip(2 * file_.address_bytes);
     const uint64_t end = from.number(file_.address_bytes);
     if (const auto bytes = static_cast<uint64_t>(file_.file.bytes()); end > bytes)
-      throw EnvError(fmt::format("{}: is truncated: it has {} bytes, but should have {}; get the file again", path_,
-                                 bytes, end));
+      throw EnvError(
+          fmt::format("{}: is truncated: it has {} bytes, but should have {}; get the file again", path_, bytes, end));
     if (version < 2) from.skip(2 * file_.address_bytes);
     return file_.address(from);
   }

@@ -1,6 +1,7 @@
 // Writes LMDB environments (lmdb_pages.h has the format): the value of a column in row i has the key COLUMN-i, with 9
-// digits and counted from 1, and `num-samples` is the number of rows. Columns that are called key and value are entries.
-// Texts and bytes are stored as they are, a number as its digits, and arrays as .npy. A null is an entry that is missing.
+// digits and counted from 1, and `num-samples` is the number of rows. Columns that are called key and value are
+// entries. Texts and bytes are stored as they are, a number as its digits, and arrays as .npy. A null is an entry that
+// is missing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -98,8 +99,7 @@ class LmdbWriter final : public TableWriter {
       return;
     }
     for (size_t i = 0; i < columns.size(); ++i)
-      if (!row_values_[i].is_null)
-        add(fmt::format("{}-{:09}", columns_[i].name, rows_), value_of(i), from.where(row));
+      if (!row_values_[i].is_null) add(fmt::format("{}-{:09}", columns_[i].name, rows_), value_of(i), from.where(row));
   }
 
   void finish() override {

@@ -26,9 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct MdsShard {
-  std::string path;                ///< the file that is read
+  std::string path;                             ///< the file that is read
   bool is_compressed = false, is_gzip = false;  ///< by zstd, or by gzip
-  int64_t samples = 0, bytes = 0;  ///< bytes: without compression
+  int64_t samples = 0, bytes = 0;               ///< bytes: without compression
 };
 
 struct MdsIndexFile {

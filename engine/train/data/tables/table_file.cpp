@@ -30,12 +30,22 @@ struct TableFormat {
   std::unique_ptr<TableFile> (*open)(const std::string& path);
 };
 constexpr TableFormat kTableFormats[] = {
-    {".jsonl", open_json_lines},     {".jsonl.gz", open_json_lines},   {".jsonl.zst", open_json_lines},
-    {".ndjson", open_json_lines},    {".parquet", open_arrow_file},    {".arrow", open_arrow_file},
-    {".feather", open_arrow_file},   {".tfrecord", open_tfrecord},     {".tfrecords", open_tfrecord},
-    {".tfrecord.gz", open_tfrecord}, {".tfrecords.gz", open_tfrecord}, {".mdb", open_lmdb},
+    {".jsonl", open_json_lines},
+    {".jsonl.gz", open_json_lines},
+    {".jsonl.zst", open_json_lines},
+    {".ndjson", open_json_lines},
+    {".parquet", open_arrow_file},
+    {".arrow", open_arrow_file},
+    {".feather", open_arrow_file},
+    {".tfrecord", open_tfrecord},
+    {".tfrecords", open_tfrecord},
+    {".tfrecord.gz", open_tfrecord},
+    {".tfrecords.gz", open_tfrecord},
+    {".mdb", open_lmdb},
     {".lmdb", open_lmdb},
-    {".idx", open_megatron},         {".h5", open_hdf5},               {".hdf5", open_hdf5},
+    {".idx", open_megatron},
+    {".h5", open_hdf5},
+    {".hdf5", open_hdf5},
 };
 
 /// TensorFlow writes mnist.tfrecord-00000-of-00010.

@@ -115,13 +115,15 @@ class JsonLinesWriter final : public TableWriter {
 /// Numbers and texts with a header, quoted as RFC 4180 has it. A null is an empty field.
 class CsvWriter final : public TableWriter {
  public:
-  explicit CsvWriter(const TableWriterOptions& options) : columns_(options.columns), file_(options.path, options.replace) {
+  explicit CsvWriter(const TableWriterOptions& options)
+      : columns_(options.columns), file_(options.path, options.replace) {
     std::string header;
     for (const TableColumn& column : columns_) {
       if (column.kind == ColumnKind::nested || column.kind == ColumnKind::bytes || !column.shape.empty())
-        throw EnvError(fmt::format("the column '{}' is {}, but csv files take numbers and texts; leave it out with "
-                                   "--columns",
-                                   printable(column.name), column.type_text()));
+        throw EnvError(
+            fmt::format("the column '{}' is {}, but csv files take numbers and texts; leave it out with "
+                        "--columns",
+                        printable(column.name), column.type_text()));
       header += (header.empty() ? "" : ",") + quoted(column.name);
     }
     file_.write(header + "\n");
@@ -202,7 +204,9 @@ std::unique_ptr<TableWriter> write_json_lines(const TableWriterOptions& options)
   return std::make_unique<JsonLinesWriter>(options);
 }
 
-std::unique_ptr<TableWriter> write_csv(const TableWriterOptions& options) { return std::make_unique<CsvWriter>(options); }
+std::unique_ptr<TableWriter> write_csv(const TableWriterOptions& options) {
+  return std::make_unique<CsvWriter>(options);
+}
 
 std::unique_ptr<TableWriter> write_token_column(const TableWriterOptions& options) {
   return std::make_unique<TokenColumnWriter>(options);

@@ -99,7 +99,9 @@ class TfRecords final : public TableFile {
       uint32_t crc = 0;
       std::memcpy(&length, header, sizeof length);
       std::memcpy(&crc, header + sizeof length, sizeof crc);
-      if (tf_checksum({header, sizeof length}) != crc) fail_at(at, "the checksum of a record's length is wrong, or the file is compressed in another way than by gzip");
+      if (tf_checksum({header, sizeof length}) != crc)
+        fail_at(at,
+                "the checksum of a record's length is wrong, or the file is compressed in another way than by gzip");
       if (length > static_cast<uint64_t>(bytes() - at - kRecordHeaderBytes - kRecordFooterBytes))
         fail_at(at, fmt::format("a record of {} bytes exceeds the file", length));
       places_.push_back(at + kRecordHeaderBytes);
