@@ -1,6 +1,7 @@
-// Any bytes are a table with rows that can be read, or an EnvError: files of each format, and an index of MDS or
-// Megatron with the file that it refers to. The first byte is the format, the next two the size of the first file. The
-// variable TRAINCTL_FUZZ_FORMAT can set the format, by the name of its file.
+// Any bytes are a table with rows that can be read, or an EnvError, or a SpecError (packed data in place of text):
+// files of each format, and an index of MDS or Megatron with the file that it refers to. The first byte is the format,
+// the next two the size of the first file. The variable TRAINCTL_FUZZ_FORMAT can set the format, by the name of its
+// file.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -109,6 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
          is_folder ? table_files_of_folder(folder().string()) : std::vector<std::string>{path})
       read_all(file);
   } catch (const EnvError&) {
+  } catch (const SpecError&) {
   }
   std::error_code ignored;
   fs::remove(path, ignored);
