@@ -1,5 +1,5 @@
-// Ranks of different speeds in one data-parallel job: each runs whole micro-batches of its own, as many as suit its
-// speed.
+// Ranks of different speeds in one data-parallel job. Each rank runs whole micro-batches of its own; their number is in
+// proportion to its speed.
 //
 //   batch of 12 rows    | 0 1 2 | 3 4 5 | 6 7 8 | 9 10 11 |      micro-batches of 3 rows
 //   rank 0, speed 1       run     run     run                    then one all_reduce of the gradients
@@ -24,7 +24,7 @@ struct DividedMicroBatches {
 };
 
 /// The division with the least time, counting a small cost per micro-batch. Each micro-batch has at most `most_rows`
-/// rows. Empty: the batch cannot be divided among so many ranks.
+/// rows. Empty if the batch cannot be divided among that number of ranks.
 std::optional<DividedMicroBatches> divide_micro_batches(int64_t batch, int64_t most_rows,
                                                         const std::vector<double>& speeds);
 

@@ -1,4 +1,4 @@
-// Which link between two hosts is broken, from the hosts' own checks of their links (link_check.h).
+// Finds the broken link between two hosts from the hosts' own checks of their links (link_check.h).
 #pragma once
 
 #include <map>

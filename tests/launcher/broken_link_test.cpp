@@ -1,4 +1,4 @@
-// Which link is named as the broken one.
+// Tests that the launcher names the right link as the broken one.
 #include "launcher/hosts/broken_link.h"
 
 #include <doctest/doctest.h>

@@ -358,7 +358,7 @@ bool decode_matrix_product(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-/// Arithmetic on integers and floating-point numbers alike.
+/// Decodes arithmetic on integers and on floating-point numbers.
 bool decode_number(Decoder& d, const Statement& s, Instruction& in) {
   const std::string_view op = s.words[0], type = s.words.back();
   if (op == "add" || op == "sub" || op == "min" || op == "max" || op == "div" || op == "neg" || op == "abs") {

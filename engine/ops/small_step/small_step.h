@@ -1,6 +1,6 @@
 // The switch of the kernels for small steps (docs/small_step.md), TRAINCTL_SMALL_STEP in a rank's environment: `on`,
 // `off`, or one kind alone, `launches` or `products`, for measurements. `trainctl run` passes its environment to the
-// ranks, so all of them choose alike.
+// ranks, so all of them make the same choice.
 #pragma once
 
 namespace trainctl {

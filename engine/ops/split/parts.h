@@ -71,7 +71,7 @@ struct SplitParts {
   }
 };
 
-/// A copy of rows of bytes: as many as StripCopies::rows says.
+/// Copies StripCopies::rows rows of bytes.
 struct StripCopy {
   const std::byte* from;
   std::byte* to;

@@ -209,7 +209,7 @@ class Tracer {
     return add({shards_.kinds[static_cast<size_t>(outer)].count * count, std::move(shard)});
   }
 
-  /// Each shard in as many as a group has ranks.
+  /// The kind in which each shard is divided among the ranks of its group.
   int divided(int kind, const std::vector<Ints>& groups) {
     if (if_equal(kind, groups) != kind) return 0;
     const auto size = static_cast<int>(groups.empty() ? 1 : groups[0].size());

@@ -100,7 +100,7 @@ int open_object(const std::string& url) {
   return fd;
 }
 
-/// Memory for data that inflate to `bytes`. EnvError if they cannot be so many.
+/// Allocates memory for data that inflate to `bytes`. Throws EnvError if the data cannot inflate to that size.
 std::vector<uint8_t> room_for(std::span<const uint8_t> packed, int64_t bytes, const std::string& name) {
   constexpr int64_t kMostBytes = std::numeric_limits<uint32_t>::max();  // zlib counts with 32 bits
   const auto packed_bytes = static_cast<int64_t>(packed.size());
