@@ -240,7 +240,9 @@ OpenLoss open_loss(const LossContext& c, const LossSpec& spec, const std::vector
 /// In the last layer; returns [1].
 TensorId emit_loss(const LossContext& c, LayerBuilder& builder, const OpenLoss& loss, const std::string& suffix) {
   const LossDef& type = loss.type;
-  Attrs attrs = type.margins != nullptr ? Attrs() : with_defaults(loss.spec.attrs, type.fields);
+  // The fields of a loss of several ops are attrs of those ops, whose last one has none of them.
+  const bool has_fields = type.margins == nullptr && type.compose == nullptr;
+  Attrs attrs = has_fields ? with_defaults(loss.spec.attrs, type.fields) : Attrs();
   const double mean = loss.spec.weight / (static_cast<double>(loss.terms) * c.shares);
   const bool sums = loss.spec.reduction == "sum";
   attrs.set("scale", sums ? loss.spec.weight : mean);

@@ -75,6 +75,15 @@ TEST_CASE("the loss is the mean over the global batch: micro-batches share the s
   CHECK(loss.attrs.number("scale") == doctest::Approx(1.0 / 8));
 }
 
+TEST_CASE("the last op of a loss of several ops has the scale of the mean, and none of the loss's fields") {
+  // dice's `activation` is not an epilogue's.
+  const Graph graph = build("network:\n  - {name: out, type: dense, units: 3}\nloss: {type: dice, activation: sigmoid}\n",
+                            {.shape = {4, 5}, .label = {4, 3}});
+  const Node& last = graph.nodes[tensor(graph, "loss").producer];
+  CHECK(last.op == "mean_value");
+  CHECK(last.attrs == Attrs{{"scale", 1.0 / (8 * 3)}});
+}
+
 TEST_CASE("a label takes the prediction's shape if the numbers of elements are equal") {
   CHECK(tensor(build(kMlp), "label").shape == Shape{8, 1});
   const Graph classes =

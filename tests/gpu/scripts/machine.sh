@@ -3,7 +3,7 @@
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 at=/tmp/trainctl_gpu; out=${OUT:-/tmp}
 if [ ! -e $at/done ]; then
-  mkdir -p $at && tar xJf "$here/binaries.tar.xz" -C $at && cp -r "$here"/{templates,configs,tests,peers} $at/ && touch $at/done
+  mkdir -p $at && tar xJf "$here/packed.tar.xz" -C $at && touch $at/done
 fi
 cd $at
 export LD_LIBRARY_PATH=$at/lib

@@ -20,7 +20,9 @@ for b in "${binaries[@]}"; do
   ldd "$from" | awk '$3 ~ /^\// {print $3}'
 done | sort -u | grep -vE '/lib(c|m|dl|rt|pthread|resolv)\.so|ld-linux|libcuda|libnvidia' | while read -r f; do cp -L "$f" $to/lib/; done
 cp -r templates configs $to/
-cp -r tests/bench tests/jobs tests/random_jobs engine/ops/all_ops.def $to/tests/
-cp tests/gpu/scripts/*.sh $to/
-(cd $to && tar c bin lib | xz -3 -T0 > binaries.tar.xz && rm -rf bin lib)
+cp -r tests/bench tests/jobs tests/random_jobs tests/model_folders engine/ops/all_ops.def $to/tests/
+mkdir $to/tests/equivalence && cp -r tests/equivalence/torch $to/tests/equivalence/
+cp tests/gpu/scripts/*.{sh,py} $to/
+# One window over all programs, which contain the same kernels.
+(cd $to && tar c bin lib templates configs tests peers | xz --x86 --lzma2=preset=6,dict=512MiB > packed.tar.xz && rm -rf bin lib templates configs tests peers)
 du -sh $to
