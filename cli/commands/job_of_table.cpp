@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kScannedRows = 200'000;
 constexpr size_t kMostDistinct = 1000;  ///< words of a column that become rows of an embedding
-constexpr int64_t kMostClasses = 1 << 16;
+constexpr int64_t kMostClassNumber = 1 << 16;
 constexpr size_t kMostNumberClasses = 20;  ///< distinct integers that are classes unless the user says otherwise
 
 /// The values of a column in the rows that were read.
@@ -168,7 +168,7 @@ const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const User
 bool is_class(const ColumnFacts& target, const UserData& data) {
   const bool can_be =
       target.is_words() || (target.is_whole && !target.numbers.empty() && *target.numbers.begin() >= 0 &&
-                            *target.numbers.rbegin() < static_cast<double>(kMostClasses));
+                            *target.numbers.rbegin() < static_cast<double>(kMostClassNumber));
   if (data.target_type == "class" && !can_be)
     throw SpecError({}, "init", fmt::format("the target '{}' has numbers that are no classes", target.column.name),
                     "classes are words, or integers from 0; or --target-type number");
