@@ -148,7 +148,7 @@ int64_t epochs_for(int64_t samples, int64_t batch, int64_t steps, int64_t most) 
 
 std::string job_of_data(const UserData& data) {
   if (!std::filesystem::exists(data.path)) throw EnvError(data.path + ": no such file or folder");
-  if (is_table_path(data.path)) return job_of_table(data);
+  if (has_table(data.path)) return job_of_table(data);
   if (!data.target.empty() || !data.target_type.empty())
     throw SpecError({}, "init", "--target and --target-type are for tables, and " + data.path + " is none",
                     "leave them out: the classes of images are their folders");

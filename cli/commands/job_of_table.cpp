@@ -355,7 +355,7 @@ void refuse_other_delimiters(const TableFile& table, const std::string& path) {
 
 }  // namespace
 
-bool is_table_path(const std::string& path) {
+bool has_table(const std::string& path) {
   if (path.ends_with(".csv") || path.ends_with(".tsv") || is_table_file(path)) return true;
   return std::filesystem::is_directory(path) && !table_files_of_folder(path).empty();
 }
