@@ -127,9 +127,7 @@ std::vector<Field> adafactor_fields() {
           number("beta2_decay", "The weight of a step's squares in their means is step^beta2_decay.")
               .defaults(-0.8)
               .below(0),
-          number("eps", "adafactor: least mean of squares, squared for each element.")
-              .defaults(1.1920928955078125e-07)
-              .above(0),
+          number("eps", "Least mean of squares, squared for each element.").defaults(1.1920928955078125e-07).above(0),
           number("rms_eps", "Least root mean square of a parameter, to which the learning rate is relative.")
               .defaults(1e-3)
               .above(0),
