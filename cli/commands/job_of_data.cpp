@@ -68,7 +68,7 @@ std::string job_of_images(UserData options) {
   constexpr int64_t kBatch = 16;
   replace_line(text, "train: ",
                "train: {epochs: " + std::to_string(epochs_for(images->size(), kBatch, 600, 40)) +
-                   ", checkpoint: {keep_best: accuracy}}   # predict and evaluate take the best");
+                   ", checkpoint: {every_epochs: 1, keep_best: accuracy}}   # predict and evaluate take the best");
   if (options.validation.empty()) return text;
   open_images(options.validation);  // says what is wrong with it
   const std::string held_out_path = yaml_text(path_for_job(options.validation, options.file));

@@ -340,7 +340,7 @@ std::string training_of(const TableJob& job) {
                     "\noptimizer:\n  type: adamw\n  learning_rate: {{type: cosine, base: 0.003, warmup_steps: 5}}\n"
                     "  weight_decay: 0.01\n\ntrain: {{epochs: {}, checkpoint: {}}}\nlaunch: {{ranks: 1}}\n",
                     epochs_for(job.training_rows(), job.batch(), kSteps, kMostEpochs),
-                    job.validates() ? "{keep_best: " + best + "}" : "auto");
+                    job.validates() ? "{every_epochs: 1, keep_best: " + best + "}" : "auto");
 }
 
 /// Spreadsheets of some countries separate values by semicolons.
