@@ -66,18 +66,19 @@ class AdapterLayers {
     return layers_.back().name;
   }
 
-  /// The layers up to the scaled product, whose name it returns. `own`: ".NAME", or "".
+  /// The layers up to the scaled product, whose name it returns. `own`: ".NAME", or "". The scale follows the first
+  /// product, whose rows are short, so that no pass over the wide rows is needed for it.
   std::string product_of(const std::string& own) {
     const auto suffix = [&](std::string_view end) { return own + std::string(end); };
     std::string last = beside_.inputs[0];
     if (lora_.dropout > 0) last = add(suffix(kLoraDropout), "dropout", {last}, {{"p", lora_.dropout}});
     last = add(suffix(kLoraA), "dense", {last}, {{"units", lora_.rank}, {"bias", false}});
-    last = add(suffix(kLoraB), "dense", {last},
+    last = add(suffix(kLoraScale), "scale", {last}, {{"factor", adapter_factor(lora_)}});
+    return add(suffix(kLoraB), "dense", {last},
                {{"units", beside_.attrs.integer("units")},
                 {"bias", false},
                 {"init.type", std::string("constant")},
                 {"init.value", 0.0}});
-    return add(suffix(kLoraScale), "scale", {last}, {{"factor", adapter_factor(lora_)}});
   }
 
   /// Adds the layers of DoRA that follow an adapter's product. Returns the last one.

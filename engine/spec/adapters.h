@@ -20,7 +20,7 @@
 //   L.lora_rest     y without L.lora_product
 //   L.lora          the sum of L.dora and L.lora_rest
 //
-// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_scale (with dora all of the above),
+// With adapters.names [one, two] there are L.one.lora_dropout to L.one.lora_b (with dora all of the above),
 // L.two.…,
 //
 //   L.lora_chosen   for each sample the product of its adapter (with dora L.lora, which readers read)

@@ -32,6 +32,13 @@ std::span<const ForeignName> all_names() {
       {field, "param_groups parameter_groups layer_decay", "optimizer.groups",
        "optimizer: {groups: [{parameters: ['*.bias'], weight_decay: 0}]}"},
       {field, "criterion loss_fn loss_function objective cost", "loss", "loss: softmax_cross_entropy"},
+      {field,
+       "recipe fp8_recipe fp8_format float8_recipe_name fp8_margin amax_history_len fp8_amax_history_len scaling_type",
+       "", "",
+       "fp8 has one recipe: E4M3 factors, with a scale of their current maximum for each 128 numbers of a line, and "
+       "for each "
+       "128 by 128 of a weight (blocks, as DeepSeek-V3 has them). Scales of a whole tensor, delayed scales, mxfp8 and "
+       "nvfp4 are not supported; omit the field"},
       {field, "label_smoothing_factor smoothing", "loss.label_smoothing",
        "loss: {type: softmax_cross_entropy, label_smoothing: 0.1}"},
       {field, "class_weights class_weight", "", "",

@@ -80,8 +80,8 @@ def photos(journey, rng):
         for kind in KINDS:
             for i in range(count):
                 journey.write(f"shapes/{part}/{kind}/{i}.png", photo(kind, rng))
-    for i in range(6):
-        journey.write(f"inbox/{'deeper/' if i > 3 else ''}{KINDS[i % 3]}_{i}.png", photo(KINDS[i % 3], rng))
+    for i in range(12):
+        journey.write(f"inbox/{'deeper/' if i > 7 else ''}{KINDS[i % 3]}_{i}.png", photo(KINDS[i % 3], rng))
     small = ["launch.device=cpu", "train.epochs=12"]
     journey.go("init --data shapes -o job.yaml", says=["next: trainctl plan job.yaml"])
     journey.go("check job.yaml launch.device=cpu", says=["valid"])
@@ -99,11 +99,16 @@ def photos(journey, rng):
         said = journey.go("evaluate job.yaml launch.device=cpu", columns=columns, says=["confusion matrix", "mean F1", "precision"])
         tables = said[said.index("classes\n"):]
         assert max(map(len, tables.splitlines())) <= columns, tables
-    said = journey.go("predict job.yaml inbox launch.device=cpu -o answers.csv", says=["6 answers"])
+    said = journey.go("predict job.yaml inbox launch.device=cpu -o answers.csv", says=["12 answers"])
     rows = (journey.folder / "answers.csv").read_text().splitlines()
-    assert rows[0] == "file,class,probability" and len(rows) == 7, rows
+    assert rows[0] == "file,class,probability" and len(rows) == 13, rows
     right = sum(row.split(",")[1] == pathlib.Path(row).name.split("_")[0] for row in rows[1:])
-    assert right >= 2 and all(row.split(",")[1] in KINDS for row in rows[1:]), rows  # after a minute's training: a guess is right twice
+    assert right >= 8 and all(row.split(",")[1] in KINDS for row in rows[1:]), rows  # a guess is right four times
+    evaluated, _ = json.JSONDecoder().raw_decode(journey.go("evaluate job.yaml launch.device=cpu --json"))
+    journey.go("predict job.yaml shapes/val launch.device=cpu -o held_out.csv", says=["24 answers"])
+    held_out = [line.split(",") for line in (journey.folder / "held_out.csv").read_text().splitlines()[1:]]
+    right = sum(row[1] == pathlib.Path(row[0]).parent.name for row in held_out)
+    assert right == round(24 * evaluated["accuracy"]), "predict sees the photos as evaluate does"
     journey.go("report 1 -o report.html", says=["open it in a browser"])
     page = (journey.folder / "report.html").read_text()
     assert '"confusion"' in page and "data:image/png;base64" in page, "the worst samples are images"

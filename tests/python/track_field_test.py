@@ -130,7 +130,7 @@ def a_killed_launcher_leaves_no_tracker():
 
 def on_several_hosts_the_launcher_runs_the_tracker():
     """It gets each line once, from the files that the host of rank 0 sends; no other host starts one or needs its program."""
-    folder = write("hosts", "'command: pwd > where; hostname > host; cat > lines.jsonl'")
+    folder = write("hosts", "'command: pwd > where; hostname > host; cat > lines.jsonl; ls log_output/1/rank.1 > left'")
     (folder / "ssh").write_text("#!/bin/sh\n"  # a host is a home of its own
                                 'while [ "${1#-}" != "$1" ]; do shift; done\n'
                                 f'HOME={folder}/$1; export HOME; mkdir -p $HOME; shift; unset XDG_CACHE_HOME; exec sh -c "$*"\n')
@@ -142,6 +142,7 @@ def on_several_hosts_the_launcher_runs_the_tracker():
         return [(line.get("kind"), line["run_step"], line["loss"]) for line in lines if "run_step" in line and "loss" in line]
     assert numbers_in(got) == numbers_in(lines_of(folder)), (got, lines_of(folder))
     assert len(numbers_in(got)) == 16 + 2, got
+    assert "metrics.jsonl" not in (folder / "left").read_text(), "lines of other hosts are gathered before a tracker ends"
     assert (folder / "where").read_text().strip() == str(folder.resolve())
     assert not [path for host in "ab" for path in (folder / host).rglob("lines.jsonl")]
 

@@ -102,7 +102,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "attention_window_not_causal",
       "audit_device",
       "batch_micro_batches",
-      "rank_micro_batches_count",
+      "rank_micro_batches_*",
       "chunks_of_1f1b",
       "clip_bounds",
       "average_of_an_average",

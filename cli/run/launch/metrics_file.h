@@ -16,7 +16,8 @@ namespace trainctl {
 /// Returns the size of metrics.jsonl in bytes. If the disk is full, the file is not changed.
 int64_t keep_metrics(const RunDirectory& directory, int64_t last_step);
 
-/// At the end of the run: adds the lines of rank.<N>/metrics.jsonl that metrics.jsonl lacks, and deletes those files.
+/// At the end of the run, before outcome.json ends those who follow metrics.jsonl: adds the lines of
+/// rank.<N>/metrics.jsonl that metrics.jsonl lacks, and deletes those files.
 void gather_metrics(const RunDirectory& directory);
 
 }  // namespace trainctl

@@ -9,6 +9,7 @@
 #include "cli/run/launch/elastic_run.h"
 #include "cli/run/launch/hosts_run.h"
 #include "cli/run/launch/local_run.h"
+#include "cli/run/launch/metrics_file.h"
 #include "cli/run/launch/run_end.h"
 #include "cli/run/launch/run_files.h"
 #include "cli/run/worker/metrics_log.h"
@@ -159,7 +160,10 @@ int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs)
     for (const std::string& line : finish_workload()) view().news(line);  // outcome.json names the last checkpoint
   RunResult result = reports().result();
-  if (!spec().has_command() && !outcome.disk_hangs) add_validations(result);
+  if (!spec().has_command() && !outcome.disk_hangs) {
+    gather_metrics(directory_);  // before outcome.json, which ends the trackers
+    add_validations(result);
+  }
   if (outcome.cause.kind != Cause::Kind::none) result.unsaved.clear();  // the failure explains it
   if (outcome.exit_code == kExitDone && !result.unsaved.empty()) outcome.exit_code = kExitEnv;
   folder_.keep();
@@ -175,7 +179,7 @@ int Run::finish(Outcome outcome) {
   return outcome.exit_code;
 }
 
-/// The ranks have written what metrics.jsonl gets.
+/// metrics.jsonl is complete.
 void Run::add_validations(RunResult& result) const {
   result.validation = read_validations(directory_.file(kMetricsFile));
   if (result.validation.ended_early()) result.steps = std::max(result.steps, result.validation.planned_steps);
@@ -208,8 +212,8 @@ void Run::finish_trackers() {
 
 void Run::show_end(const Outcome& outcome, const RunResult& result, const std::string& report) {
   RunEnd end = run_end(outcome, result);
-  if (!outcome.disk_hangs && !spec().has_command())
-    if (const std::string line = gather_files(directory_, spec().launch.has_hosts()); !line.empty()) view().news(line);
+  if (!outcome.disk_hangs && !spec().has_command() && spec().launch.has_hosts())
+    if (const std::string line = join_printed_tensors(directory_); !line.empty()) view().news(line);
   if (!outcome.disk_hangs) end.report = summary();
   if (const std::string line = changes_line(); !line.empty()) end.report += (end.report.empty() ? "" : "\n") + line;
   view().end(end, directory_);  // may wait for the reader of our output

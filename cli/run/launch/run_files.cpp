@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/run/launch/metrics_file.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 #include "engine/spec/plugins.h"
@@ -71,10 +70,9 @@ JobSpec job_on_hosts(const JobSpec& spec) {
   return job;
 }
 
-std::string gather_files(const RunDirectory& directory, bool has_hosts) {
-  gather_metrics(directory);
+std::string join_printed_tensors(const RunDirectory& directory) {
   try {
-    if (has_hosts) join_npy_shards(directory.file("tensors"));
+    join_npy_shards(directory.file("tensors"));
   } catch (const EnvError& error) {
     return std::string("cannot join the parts of printed tensors: ") + error.what();
   }

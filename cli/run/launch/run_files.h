@@ -25,8 +25,9 @@ std::vector<std::string> copied_to_hosts(const JobSpec& spec);
 /// The job for other hosts, where job.yaml is two levels below the agent's folder with the copied files.
 JobSpec job_on_hosts(const JobSpec& spec);
 
-/// Joins the files that ranks have written separately. Returns a line about what could not be joined, or "".
-std::string gather_files(const RunDirectory& directory, bool has_hosts);
+/// Joins the parts of printed tensors that hosts have written separately. Returns a line about what could not be
+/// joined, or "".
+std::string join_printed_tensors(const RunDirectory& directory);
 
 /// The end of a run, for outcome.json and error.json.
 struct RunOutcome {

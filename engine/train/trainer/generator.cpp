@@ -98,6 +98,9 @@ class GeneratedText {
 
 using Batch = std::vector<std::unique_ptr<GeneratedText>>;
 
+/// Choosing among fewer logits is not worth a thread.
+constexpr int64_t kLogitsOfThread = int64_t{1} << 16;
+
 void prefill(const Batch& batch, TokenSteps& steps) {
   const int64_t chunk = steps.prefill_tokens();
   int64_t longest = 0;
@@ -129,7 +132,8 @@ void decode(const Batch& batch, TokenSteps& steps, const std::function<void(std:
     }
     const std::span<float> logits = steps.decode(tokens, starts);
     const size_t vocabulary = logits.size() / rows;
-    cpu::over_range(steps.threads(), static_cast<int64_t>(batch.size()), 1, [&](int64_t begin, int64_t end) {
+    const int64_t least = kLogitsOfThread / static_cast<int64_t>(vocabulary);
+    cpu::over_range(steps.threads(), static_cast<int64_t>(batch.size()), least, [&](int64_t begin, int64_t end) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
         if (!batch[row]->is_done()) tokens[row] = batch[row]->choose(logits.subspan(row * vocabulary, vocabulary));
     });

@@ -172,6 +172,13 @@ std::map<int64_t, fs::path> printed_steps(const std::string& run) {
   return steps;
 }
 
+std::set<std::string> printed_names(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".npy") names.insert(entry.path().stem());
+  return names;
+}
+
 void compare_printed(const std::string& a, const std::string& b, double tolerance, RunDifference& found) {
   const auto left = printed_steps(a), right = printed_steps(b);
   for (const auto& [step, folder] : left) {
@@ -246,7 +253,9 @@ RunDifference compare_with_file(const std::string& run, const std::string& safet
   if (printed == steps.end()) throw EnvError(fmt::format("{} has printed no tensors in step {}", run, step));
   found.steps.push_back(printed->first);
   const SafetensorsFile file(safetensors);
+  std::set<std::string> in_file;
   for (const SafetensorsEntry& entry : file.header().entries) {
+    in_file.insert(entry.name);
     const fs::path path = printed->second / (entry.name + ".npy");
     if (!fs::exists(path)) {
       found.notes.push_back("the run has not printed " + entry.name);
@@ -259,6 +268,8 @@ RunDifference compare_with_file(const std::string& run, const std::string& safet
           fmt::format("{} is {} in the run, {} in the file", entry.name, to_string(own.shape), to_string(entry.shape)));
     found.distances.push_back({printed->first, "output", entry.name, distance, exceeds(distance, tolerance)});
   }
+  for (const std::string& name : printed_names(printed->second))
+    if (!in_file.contains(name)) found.notes.push_back("the file has no " + name + ", which the run has printed");
   if (found.distances.empty())
     throw EnvError(safetensors + " has no tensor with the name of a printed tensor of " + run);
   sort_distances(found.distances, layers_of_run(run, found.notes));

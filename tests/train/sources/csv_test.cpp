@@ -115,9 +115,12 @@ TEST_CASE("numbers are read with full precision, and a value that does not fit i
                    at + "expected a number of type f32, found '"));
   CsvField integers = kA;
   integers.type = ElementType::i32;
-  for (const char* text : {"2147483648", "1.0", "1e3", "nan"})
+  for (const char* text : {"2147483648", "1.5", "1.", "1e3", "nan", ".0"})
     CHECK(
         contains(error_of_csv(folder, fmt::format("a\n{}\n", text), {integers}), at + "expected a number of type i32"));
+  const std::string path =
+      folder.write("whole.csv", to_bytes("a\n3.0\n-2.00\n"));  // as pandas writes integers with gaps
+  CHECK(all_values<int32_t>(*open_csv({.paths = {path}, .fields = {integers}}), 0) == std::vector<int32_t>{3, -2});
 }
 
 TEST_CASE("a wrong value in row 900001 is an error that names that line") {

@@ -46,6 +46,19 @@ bool parse_number(std::string_view text, T& value) {
   }
 }
 
+/// An integer, also as pandas writes a column of integers with gaps: 3.0.
+template <class T>
+bool parse_value(std::string_view text, T& value) {
+  if (parse_number(text, value)) return true;
+  if constexpr (std::is_integral_v<T>) {
+    const size_t point = text.find('.');
+    return point != std::string_view::npos && point + 1 < text.size() &&
+           text.find_first_not_of('0', point + 1) == std::string_view::npos &&
+           parse_number(text.substr(0, point), value);
+  }
+  return false;
+}
+
 /// A field, and the columns that it has.
 struct Column {
   size_t place = 0;  ///< in a row, from 0
@@ -270,7 +283,7 @@ class CsvSet : public Source {
           return fmt::format("column '{}': '{}' is not one of the {} classes", field.columns[i].name,
                              printable(shortened(text)), field.words.size());
         value = static_cast<T>(field.numbers[static_cast<size_t>(found - field.words.begin())]);
-      } else if (!parse_number(without_blanks(text), value)) {
+      } else if (!parse_value(without_blanks(text), value)) {
         return fmt::format("column '{}': expected a number of type {}, found '{}'", field.columns[i].name,
                            to_string(field.spec.type), printable(shortened(text)));
       }

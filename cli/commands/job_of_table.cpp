@@ -1,0 +1,384 @@
+// The job of `trainctl init --data TABLE`: a small network that predicts one column from the others. Numbers are
+// normalized by a batch_norm, and words are rows of an embedding.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "cli/commands/job_of_data.h"
+#include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/base/text.h"
+#include "engine/train/data/convert_table.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kScannedRows = 200'000;
+constexpr size_t kMostDistinct = 1000;  ///< words of a column that become rows of an embedding
+constexpr int64_t kMostClassNumber = 1 << 16;
+constexpr size_t kMostNumberClasses = 20;  ///< distinct integers that are classes unless the user says otherwise
+
+/// The values of a column in the rows that were read.
+struct ColumnFacts {
+  TableColumn column;
+  std::string problem;  ///< why the network cannot read it; empty: it can
+  std::set<std::string, std::less<>> words;
+  std::set<double> numbers;  ///< distinct values, at most kScannedRows
+  bool is_whole = true;      ///< all numbers are integers
+  int64_t count = 0;
+  double mean = 0, squares = 0;  ///< squares: sum of the squared distances from the mean
+  Shape shape;
+
+  bool is_words() const { return column.kind == ColumnKind::text; }
+  bool is_list() const { return column.kind == ColumnKind::number && !shape.empty(); }
+  double deviation() const { return count > 1 ? std::sqrt(squares / static_cast<double>(count)) : 0; }
+};
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+void note_value(ColumnFacts& facts, const TableValue& value, const std::string& where) {
+  if (value.is_null || (facts.is_words() && value.text().empty())) {
+    facts.problem = "has no value in " + where;
+    return;
+  }
+  if (facts.is_words()) {
+    if (facts.words.size() <= static_cast<size_t>(kScannedRows)) facts.words.emplace(value.text());
+    ++facts.count;
+    return;
+  }
+  if (facts.count == 0) facts.shape = value.shape;
+  if (value.shape != facts.shape) {
+    facts.problem = "has lists of different lengths";
+    return;
+  }
+  const int width = byte_size(facts.column.element);
+  const int64_t elements = num_elements(value.shape);
+  for (int64_t i = 0; i < elements; ++i) {
+    const double number = stored_as_double(facts.column.element, value.bytes.data() + i * width);
+    if (!std::isfinite(number)) facts.problem = "is not finite in " + where;
+    if (facts.is_list()) continue;
+    facts.is_whole = facts.is_whole && std::trunc(number) == number;
+    facts.numbers.insert(number);
+    const double from_mean = number - facts.mean;
+    facts.mean += from_mean / static_cast<double>(facts.count + 1);
+    facts.squares += from_mean * (number - facts.mean);
+  }
+  ++facts.count;
+}
+
+/// Reads all columns at once, and one by one where a value of the row cannot be read.
+void note_row(const TableFile& table, int64_t row, std::vector<ColumnFacts>& facts) {
+  std::vector<size_t> wanted;
+  for (size_t c = 0; c < facts.size(); ++c)
+    if (facts[c].problem.empty()) wanted.push_back(c);
+  std::vector<TableValue> values(wanted.size());
+  try {
+    table.read(row, wanted, values);
+    for (size_t i = 0; i < wanted.size(); ++i) note_value(facts[wanted[i]], values[i], table.where(row));
+    return;
+  } catch (const EnvError&) {
+  }
+  size_t refused = 0;
+  std::string first;
+  for (const size_t c : wanted) {
+    TableValue value;
+    try {
+      table.read(row, std::span(&c, 1), std::span(&value, 1));
+      note_value(facts[c], value, table.where(row));
+    } catch (const EnvError& error) {
+      if (refused++ == 0) first = error.what();
+      facts[c].problem = "is not a number in " + table.where(row);
+    }
+  }
+  if (refused == wanted.size()) throw EnvError(first);  // the row is damaged, not a value of it
+}
+
+std::vector<ColumnFacts> read_facts(const std::vector<std::unique_ptr<TableFile>>& tables, int64_t rows) {
+  std::vector<ColumnFacts> facts;
+  for (const TableColumn& column : tables.front()->columns()) {
+    facts.push_back({column});
+    const bool is_read = column.kind == ColumnKind::number || column.kind == ColumnKind::text;
+    if (!is_read) facts.back().problem = "is " + column.type_text();
+  }
+  int64_t done = 0;
+  for (const auto& table : tables) {
+    if (table->columns().size() != facts.size()) break;  // the data set refuses it, and says why
+    for (int64_t row = 0; row < table->size() && done < std::min(rows, kScannedRows); ++row, ++done)
+      note_row(*table, row, facts);
+  }
+  return facts;
+}
+
+/// A number or a text of each row that says nothing about other rows.
+void refuse_identifiers(std::vector<ColumnFacts>& facts, int64_t rows, const std::string& target) {
+  for (ColumnFacts& one : facts) {
+    if (!one.problem.empty() || one.column.name == target) continue;
+    const std::string& name = one.column.name;
+    const std::string lower = lower_case(name);
+    const bool is_id_name = lower.empty() || lower == "id" || lower == "index" || lower == "unnamed: 0" ||
+                            lower.ends_with("_id") || name.ends_with("Id") || name.ends_with("ID");
+    const auto words = one.words.size(), few = size_t{20};
+    if (one.is_words() && words > few && static_cast<int64_t>(2 * words) > rows)
+      one.problem = "is different in most rows";
+    else if (one.is_words() && words > kMostDistinct)
+      one.problem = fmt::format("has {} different words", words);
+    else if (is_id_name && one.is_whole && !one.is_list() && static_cast<int64_t>(one.numbers.size()) == one.count)
+      one.problem = "numbers the rows";
+  }
+}
+
+const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const UserData& data) {
+  const auto is_target = [&](const ColumnFacts& one) { return one.column.name == data.target; };
+  auto found = data.target.empty() ? facts.end() : std::find_if(facts.begin(), facts.end(), is_target);
+  if (!data.target.empty() && found == facts.end()) {
+    std::vector<std::string> names;
+    for (const ColumnFacts& one : facts) names.push_back(one.column.name);
+    const std::string near = did_you_mean(data.target, names);
+    throw SpecError({}, "init", fmt::format("{} has no column '{}'", data.path, data.target),
+                    near + (near.empty() ? "" : " ") + "columns: " + printable(shortened(join(names))));
+  }
+  for (const char* name : {"label", "target", "class", "y"})
+    for (auto one = facts.begin(); found == facts.end() && one != facts.end(); ++one)
+      if (lower_case(one->column.name) == name && one->problem.empty()) found = one;
+  if (found == facts.end()) {
+    const auto last = std::find_if(facts.rbegin(), facts.rend(),
+                                   [](const ColumnFacts& one) { return one.problem.empty() && !one.is_list(); });
+    if (last == facts.rend())
+      throw SpecError({}, "init", data.path + " has no column of numbers or words that is complete",
+                      "for conversations and texts add --from MODEL and --finetune chat or text; otherwise fill in "
+                      "the missing values");
+    found = std::prev(last.base());
+  }
+  if (!found->problem.empty() || found->is_list())
+    throw SpecError({}, "init",
+                    fmt::format("the target '{}' {}", printable(shortened(found->column.name)),
+                                found->is_list() ? "has lists" : found->problem),
+                    "choose another column with --target, or fill in the missing values");
+  return *found;
+}
+
+bool is_class(const ColumnFacts& target, const UserData& data) {
+  const bool can_be =
+      target.is_words() || (target.is_whole && !target.numbers.empty() && *target.numbers.begin() >= 0 &&
+                            *target.numbers.rbegin() < static_cast<double>(kMostClassNumber));
+  if (data.target_type == "class" && !can_be)
+    throw SpecError({}, "init", fmt::format("the target '{}' has numbers that are no classes", target.column.name),
+                    "classes are words, or integers from 0; or --target-type number");
+  if (data.target_type == "number" && target.is_words())
+    throw SpecError({}, "init", fmt::format("the target '{}' has words", target.column.name), "--target-type class");
+  if (!data.target_type.empty()) return data.target_type == "class";
+  const bool is_integer = target.column.is_untyped ||
+                          (target.column.element != StoredElement::f32 && target.column.element != StoredElement::f64 &&
+                           target.column.element != StoredElement::f16);
+  return target.is_words() || (can_be && is_integer && target.numbers.size() <= kMostNumberClasses &&
+                               *target.numbers.rbegin() < static_cast<double>(kMostDistinct));
+}
+
+/// "[a, b, …]", wrapped.
+std::string yaml_list(const std::vector<std::string>& names) {
+  std::string text = "[", line;
+  constexpr size_t kWidth = 90;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string item = yaml_text(names[i]) + (i + 1 < names.size() ? "," : "");
+    if (!line.empty() && line.size() + item.size() > kWidth) {
+      text += line + "\n             ";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + item;
+  }
+  return text + line + "]";
+}
+
+/// The inputs of the network: which columns they read, and the layers between them and the first dense layer.
+struct TableInputs {
+  std::vector<std::string> numbers, words;
+  std::string lists;   ///< fields, a line each
+  std::string layers;  ///< lines
+  std::vector<std::string> names;
+};
+
+TableInputs inputs_of(const std::vector<ColumnFacts>& facts, const ColumnFacts& target) {
+  TableInputs inputs;
+  std::set<std::string, std::less<>> words;
+  std::string lists;
+  for (const ColumnFacts& one : facts) {
+    if (&one == &target || !one.problem.empty()) continue;
+    const std::string& name = one.column.name;
+    if (one.is_list()) {
+      const std::string field = "list" + std::to_string(inputs.names.size() + 1);
+      inputs.lists += fmt::format("    {}: {}\n", field, yaml_text(name));
+      lists += fmt::format("  - {{name: {0}_flat, type: flatten, inputs: [{0}]}}\n", field);
+      inputs.names.push_back(field + "_flat");
+    } else if (one.is_words()) {
+      inputs.words.push_back(name);
+      words.insert(one.words.begin(), one.words.end());
+    } else {
+      inputs.numbers.push_back(name);
+    }
+  }
+  if (!inputs.numbers.empty()) {
+    inputs.layers += "  - {name: scaled, type: batch_norm, inputs: [numbers]}    # mean 0 and deviation 1\n";
+    inputs.names.emplace_back("scaled");
+  }
+  if (!inputs.words.empty()) {
+    inputs.layers += fmt::format(
+        "  - {{name: vectors, type: embedding, vocab: {}, units: 8, inputs: [words]}}    # a vector per word\n"
+        "  - {{name: vectors_flat, type: flatten}}\n",
+        words.size());
+    inputs.names.emplace_back("vectors_flat");
+  }
+  inputs.layers += lists;
+  if (inputs.names.size() > 1)
+    inputs.layers += fmt::format("  - {{name: all, type: concat, inputs: [{}]}}\n", join(inputs.names));
+  return inputs;
+}
+
+std::string comment_of(const std::vector<ColumnFacts>& facts, const ColumnFacts& target) {
+  std::string text;
+  for (const ColumnFacts& one : facts)
+    if (!one.problem.empty() && &one != &target)
+      text += fmt::format("# Left out: the column {}, which {}.\n", yaml_text(printable(shortened(one.column.name))),
+                          printable(shortened(one.problem)));
+  return text;
+}
+
+/// Everything that the text of the job depends on.
+struct TableJob {
+  const UserData& data;
+  int64_t rows = 0;
+  const ColumnFacts& target;
+  bool is_class = false;
+  TableInputs inputs;
+  std::string left_out;  ///< comment lines
+
+  bool splits() const {
+    constexpr int64_t kFewRows = 20;
+    return data.validation.empty() && rows >= kFewRows;
+  }
+  bool validates() const { return splits() || !data.validation.empty(); }
+  int64_t training_rows() const { return splits() ? rows * 4 / 5 : rows; }
+  int64_t batch() const {
+    constexpr int64_t kMostBatch = 256;
+    return static_cast<int64_t>(
+        std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(training_rows() / 8, 2, kMostBatch))));
+  }
+  size_t classes() const {
+    return target.is_words() ? target.words.size() : static_cast<size_t>(*target.numbers.rbegin()) + 1;
+  }
+  std::string shown_target() const { return yaml_text(printable(shortened(target.column.name))); }
+};
+
+std::string head_of(const TableJob& job) {
+  const std::string target = job.shown_target();
+  std::string text = fmt::format(
+      "# A trainctl job: predicts the column {} of a table, {}.\n#\n"
+      "#   trainctl data check FILE                         check all rows\n"
+      "#   trainctl run FILE                                train it\n"
+      "#   trainctl evaluate FILE                           {}\n"
+      "#   trainctl predict FILE new.csv -o answers.csv     for rows without the column {}\n#\n",
+      target, job.is_class ? fmt::format("one of {} classes", job.classes()) : "a number",
+      job.is_class ? "precision and recall of each class" : "mean absolute error and R2", target);
+  text += job.left_out;
+  if (job.rows > kScannedRows)
+    text += fmt::format("# The columns were judged by the first {} of {} rows.\n", with_commas(kScannedRows),
+                        with_commas(job.rows));
+  return text + "# docs/job.md describes every field, docs/data.md data sets.\n";
+}
+
+std::string dataset_of(const TableJob& job) {
+  const std::string& path = job.data.path;
+  const bool is_csv = path.ends_with(".csv") || path.ends_with(".tsv");
+  std::string text = fmt::format("dataset:\n  type: {}\n  path: {}\n", is_csv ? "csv" : "table",
+                                 yaml_text(path_for_job(path, job.data.file)));
+  if (path.ends_with(".tsv")) text += "  delimiter: tab\n";
+  if (job.splits()) text += "  split: {train: 0.8, validation: 0.2}    # by a hash: no row is in both sets\n";
+  text += "  fields:\n";
+  if (!job.inputs.numbers.empty()) text += "    numbers: " + yaml_list(job.inputs.numbers) + "\n";
+  if (!job.inputs.words.empty()) text += "    words: " + yaml_list(job.inputs.words) + "\n";
+  text += job.inputs.lists + "    label: " + yaml_text(job.target.column.name) + "\n";
+  if (!job.is_class) text += "  label_dtype: f32\n";
+  return text + fmt::format("  batch: {}\n", job.batch());
+}
+
+std::string network_of(const TableJob& job) {
+  std::string text = "network:\n" + job.inputs.layers +
+                     "  - {name: fc1, type: dense, units: 64}\n  - {name: act1, type: relu}\n"
+                     "  - {name: fc2, type: dense, units: 64}\n  - {name: act2, type: relu}\n";
+  if (job.is_class)
+    return text + fmt::format(
+                      "  - {{name: out, type: dense, units: {}}}    # one per class\n\n"
+                      "loss: softmax_cross_entropy\nmetrics: [accuracy]\n",
+                      job.classes());
+  const double deviation = job.target.deviation() > 0 ? job.target.deviation() : 1;
+  return text +
+         fmt::format(
+             "  - {{name: out, type: dense, units: 1}}\n"
+             "  - {{name: in_units, type: scale, factor: {:.6g}, shift: {:.6g}}}    # deviation and mean of {}\n\n"
+             "loss: mse\n",
+             deviation, job.target.mean, job.shown_target());
+}
+
+std::string training_of(const TableJob& job) {
+  std::string text;
+  if (!job.data.validation.empty())
+    text +=
+        "validation: {every_epochs: 1, dataset: {path: " + yaml_text(path_for_job(job.data.validation, job.data.file)) +
+        "}}\n";
+  else if (job.splits())
+    text += "validation: {every_epochs: 1}\n";
+  constexpr int64_t kSteps = 2000, kMostEpochs = 60;
+  const std::string best = job.is_class ? "accuracy" : "loss";
+  return text + fmt::format(
+                    "\noptimizer:\n  type: adamw\n  learning_rate: {{type: cosine, base: 0.003, warmup_steps: 5}}\n"
+                    "  weight_decay: 0.01\n\ntrain: {{epochs: {}, checkpoint: {}}}\nlaunch: {{ranks: 1}}\n",
+                    epochs_for(job.training_rows(), job.batch(), kSteps, kMostEpochs),
+                    job.validates() ? "{every_epochs: 1, keep_best: " + best + "}" : "auto");
+}
+
+/// Spreadsheets of some countries separate values by semicolons.
+void refuse_other_delimiters(const TableFile& table, const std::string& path) {
+  if (table.columns().size() != 1 || !path.ends_with(".csv")) return;
+  const std::string& only = table.columns().front().name;
+  if (only.find_first_of(";\t|") == std::string::npos) return;
+  throw SpecError({}, "init", fmt::format("{} has one column, '{}'", path, printable(shortened(only))),
+                  "its values are not separated by commas: name the file *.tsv if they are separated by tabs; "
+                  "otherwise set dataset.delimiter in a job of your own (docs/data.md)");
+}
+
+}  // namespace
+
+bool has_table(const std::string& path) {
+  if (path.ends_with(".csv") || path.ends_with(".tsv") || is_table_file(path)) return true;
+  return std::filesystem::is_directory(path) && !table_files_of_folder(path).empty();
+}
+
+std::string job_of_table(const UserData& data) {
+  const std::vector<std::unique_ptr<TableFile>> tables = open_tables({data.path});
+  int64_t rows = 0;
+  for (const auto& table : tables) rows += table->size();
+  if (rows == 0) throw SpecError({}, "init", data.path + " has no rows", "a table needs a row per sample");
+  refuse_other_delimiters(*tables.front(), data.path);
+  if (!data.validation.empty() && !std::filesystem::exists(data.validation))
+    throw EnvError(data.validation + ": no such file or folder");
+  std::vector<ColumnFacts> facts = read_facts(tables, rows);
+  const ColumnFacts& target = find_target(facts, data);
+  refuse_identifiers(facts, rows, target.column.name);
+  const TableJob job{data, rows, target, is_class(target, data), inputs_of(facts, target), comment_of(facts, target)};
+  if (job.inputs.names.empty())
+    throw SpecError({}, "init", data.path + " has no column to predict '" + target.column.name + "' from",
+                    "it needs another column of numbers or words without gaps; for conversations and texts add "
+                    "--from MODEL and --finetune chat or text");
+  const std::string name = std::filesystem::path(data.path).lexically_normal().stem().string();
+  return head_of(job) + "name: " + yaml_text(name.empty() ? "table" : name) + "\nseed: 1\n\n" + dataset_of(job) + "\n" +
+         network_of(job) + training_of(job);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Fine-tuning, long sequences, mixtures of experts and images: a training step on GPUs beside PyTorch, in turn in one run.
+
+  beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts; products and attention are kernels alone
+  --rounds N     how often each side starts (default: 2); --only trainctl | torch
+  --tiny         tiny sizes, to try the program on a CPU
+  --folder DIR   of qlora: a model folder of 8B's shape (language_peers.py folder)
+
+For each side: the median of all steps but the first ones, [fastest .. slowest], tokens or images per second, memory (of trainctl: as its plan
+states and as nvidia-smi shows; of PyTorch: most that its allocator gave out), and the ratio of the medians: above 1, trainctl is faster."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+here = pathlib.Path(__file__).resolve().parent
+root = here.parent.parent
+KEEP = "parallel.recompute=[]"
+ALONE = ["launch.ranks=1", "parallel={mode: stand_alone, recompute: []}"]
+LLAMA = dict(layers=4, heads=32, kv_heads=8, d=4096, hidden=14336, length=32768, vocab=32000)
+QWEN = dict(layers=12, heads=32, kv_heads=4, head=128, d=2048, hidden=768, experts=128, top_k=8, length=4096, vocab=151936)
+TINY = dict(layers=1, heads=4, kv_heads=2, head=16, d=64, hidden=128, experts=8, top_k=2, length=64, vocab=320, batch=2)
+
+
+def images(job, batch, shape, labels, classes, *more):
+    data = f"dataset={{type: random, shape: {shape}, label_shape: {labels}, label_dtype: i32, classes: {classes}, batch: {batch}, samples: {2 * batch}}}"
+    return [f"configs/cookbook/{job}.yaml", data, "metrics=[]", "validation=null", "precision=bf16", *ALONE, "launch.device=cuda",
+            "train={steps: %d, log_every: 1, checkpoint: none}", *more]
+
+
+def variables(sizes):
+    return [f"vars.{name}={value}" for name, value in sizes.items() if name != "batch"] + ([f"dataset.batch={sizes['batch']}"] if "batch" in sizes else [])
+
+
+def vit(d, heads, layers, size, patch, batch, classes):
+    rows = (size // patch) ** 2
+    return images("vit", batch, [3, size, size], [], classes, f"vars.d={d}", f"vars.heads={heads}", f"vars.layers={layers}", f"network.patches.kernel={patch}",
+                  f"network.patches.stride={patch}", f"network.rows.shape=[{d},{rows}]", f"network.wpe.max_length={rows}", f"network.head.units={classes}",
+                  "optimizer={type: adamw, learning_rate: 0.001}")
+
+
+def unet(width, size, batch):
+    return images("unet", batch, [1, size, size], [size, size], 4, f"vars.width={width}", "optimizer={type: sgd, momentum: 0.9, learning_rate: 0.1}")
+
+
+class Part:
+    """trainctl's words, with %d where the number of steps is; sizes of the peer; what a step computes."""
+
+    def __init__(self, ours, peer, sizes, units, steps, ranks=1, unit="tokens"):
+        self.ours, self.peer, self.sizes, self.units, self.steps, self.ranks, self.unit = ours, peer, sizes, units, steps, ranks, unit
+
+
+def language(job, peer, sizes, steps, ranks, *more):
+    words = [job, *variables(sizes), "train={steps: %d, log_every: 1, checkpoint: none}", f"launch.ranks={ranks}", "launch.device=cuda", *more]
+    return Part(words, peer, sizes, sizes["batch"] * sizes["length"], steps, ranks)
+
+
+def parts(tiny, folder):
+    def cut(sizes):
+        return {name: min(value, TINY[name]) for name, value in sizes.items()} if tiny else sizes
+
+    lora = cut(dict(layers=32, heads=32, kv_heads=8, d=4096, hidden=14336, length=4096, vocab=128256, batch=2))
+    long, mixed = cut(LLAMA | dict(batch=1)), cut(QWEN | dict(batch=4))
+    seen = dict(layers=2, heads=4, d=64, size=32, patch=16, classes=10, batch=4) if tiny else dict(layers=12, heads=12, d=768, size=224, patch=16, classes=1000, batch=128)
+    pixels = dict(width=8, size=32, batch=2) if tiny else dict(width=64, size=256, batch=16)
+    found = {
+        "lora": language("tests/bench/jobs/llama_lora.yaml", "lora", lora, 12, 1, KEEP),
+        "vit": Part(vit(**seen), "vit", seen, seen["batch"], 40, unit="images"),
+        "unet": Part(unet(**pixels), "unet", pixels, pixels["batch"], 40, unit="images"),
+        "context": language("templates/llama_long.yaml", "context", long, 10, 2, "parallel={mode: semi_auto_parallel, context: 2, recompute: [], head_pieces: 4}"),
+        "experts": language("tests/bench/jobs/qwen_moe.yaml", "experts", mixed, 10, 2, "parallel={mode: semi_auto_parallel, expert: 2, recompute: []}",
+                            "modules.block.moe.capacity=1.5"),
+    }
+    if folder:
+        found["qlora"] = language("tests/bench/jobs/llama_lora.yaml", None, lora, 12, 1, KEEP, "train.frozen_type=nf4", f"weights={{from: {folder}, map: auto}}")
+        found["qlora_small"] = language("tests/bench/jobs/llama_lora.yaml", None, lora | dict(batch=1), 8, 1, "parallel={recompute: ['h.*'], head_pieces: 16}",
+                                        "train.frozen_type=nf4", f"weights={{from: {folder}, map: auto}}")
+    return found
+
+
+def sh(words, **more):
+    done = subprocess.run(words, capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    return done.stdout
+
+
+class InUse:
+    """The most memory in use on the GPUs that this process sees, in GiB."""
+
+    def __enter__(self):
+        which = os.environ.get("CUDA_VISIBLE_DEVICES")
+        words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200", *([f"--id={which}"] if which else [])]
+        try:
+            self.watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        except OSError:
+            self.watch = None
+        return self
+
+    def __exit__(self, *_):
+        self.gib = 0
+        if self.watch:
+            self.watch.terminate()
+            self.gib = max((int(line) for line in self.watch.communicate()[0].split() if line.isdigit()), default=0) / 1024
+
+
+def trainctl(a, part):
+    words = [word % part.steps if "%d" in word else word for word in part.ours]
+    words = [str(root / words[0]), *words[1:], *(["launch.device=cpu", "precision=fp32"] if a.tiny else []), *a.set]
+    with tempfile.TemporaryDirectory() as logs, InUse() as seen:
+        sh([a.trainctl, "run", *words, f"launch.log_dir={logs}"], timeout=a.limit)
+        rows = [json.loads(line) for line in open(f"{logs}/1/metrics.jsonl")]
+    plan = json.loads(sh([a.trainctl, "plan", "--json", *words]))
+    steps = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
+    arena = max(kind["arena_bytes"] for kind in plan["rank_classes"]) / 2**30
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    return steps[max(3, len(steps) // 3):], arena, seen.gib, losses
+
+
+def torch(a, part):
+    sizes = {("features" if name == "d" else name): value for name, value in part.sizes.items()}
+    words = [str(here / "peers_torch.py"), part.peer, *(word for name, value in sizes.items() for word in (f"--{name}", str(value)))]
+    words += ["--warm", "2", "--steps", "2"] if a.tiny else ["--warm", "4", "--steps", str(max(6, part.steps // 2))]
+    start = [a.python] if part.ranks == 1 else [a.python, "-m", "torch.distributed.run", "--nproc-per-node", str(part.ranks), "--master-port", "29517"]
+    return json.loads(sh([*start, *words], timeout=a.limit).strip().splitlines()[-1])
+
+
+def row(name, side, ms, low, high, part, memory, more=""):
+    print(f"{name:12s} {side:9s} {ms:9.2f} ms [{low:.2f} .. {high:.2f}]  {part.units / ms * 1e3:9,.0f} {part.unit}/s  {memory}{more}", flush=True)
+
+
+def compare(a, name, part):
+    steps, peers = [], []
+    for _ in range(a.rounds):
+        if a.only != "torch":
+            measured, arena, seen, losses = trainctl(a, part)
+            steps += measured
+            print(f"{name}: losses {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
+        if a.only != "trainctl" and part.peer:
+            peers.append(torch(a, part))
+    if steps:
+        row(name, "trainctl", statistics.median(steps), min(steps), max(steps), part, f"{arena:.1f} GiB, {seen:.1f} in use")
+    if peers:
+        ms = statistics.median(peer["ms"] for peer in peers)
+        ratio = f"   {ms / statistics.median(steps):.2f}x" if steps else ""
+        row(name, "PyTorch", ms, min(peer["low"] for peer in peers), max(peer["high"] for peer in peers), part, f"{peers[-1]['memory']:.1f} GiB", ratio)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainctl")
+    parser.add_argument("parts", nargs="+")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=["trainctl", "torch"])
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--folder")
+    parser.add_argument("--limit", type=int, default=200, help="seconds of one start")
+    parser.add_argument("--set", action="append", default=[], help="a field of trainctl's job")
+    parser.add_argument("--python", default=sys.executable, help="that has PyTorch")
+    a = parser.parse_args()
+    known = parts(a.tiny, a.folder)
+    unknown = set(a.parts) - set(known)
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    failed = False
+    for name in a.parts:
+        try:
+            compare(a, name, known[name])
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            failed = True
+            print(f"{name} failed: {str(error)[-1800:]}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

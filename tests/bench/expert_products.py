@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""expert_products.py TRAINCTL [TOKENSxTOPxEXPERTSxFEATURESxHIDDEN …]: the kernels of a mixture of experts, forward and gradient, beside PyTorch.
+
+In bf16 on a GPU, with swiglu. trainctl's kernels sort, gather, apply the activation and sum the rows; the peers are the products alone:
+dense ones with as many rows (cuBLAS), and grouped_mm with equal groups. Ratio: the peer's time over trainctl's."""
+
+import argparse
+import json
+import math
+import subprocess
+
+import torch
+from attention import median_ms
+from torch.nn import functional as F
+
+SIZES = ["8192x8x64x2048x768", "8192x8x128x2048x768"]
+TINY = ["64x2x4x64x32"]
+
+
+def ours(a, tokens, top, experts, features, hidden):
+    """Milliseconds: median, and the 10th and 90th percentile."""
+    blocks = math.gcd(hidden, 64)
+    block = hidden // blocks
+    call = f"{tokens}x{features},{tokens}x{top},{tokens}x{top},{experts}x2x{hidden}x{features},{experts}x{features}x{hidden}"
+    kept = f"{tokens}x{experts}x{blocks}x{math.ceil(2 * top * block / experts)}"
+    attrs = f"block={block},capacity=1.0,experts={experts},function=swiglu"
+    for op, shapes in (("experts", call), ("experts_grad", f"{tokens}x{features},{call},{kept}")):
+        words = [a.trainctl, "bench", "op", op, "--shape", shapes, "--attrs", attrs, "--device", a.device, "--json", "--repeat", "12"]
+        words += ["--dtype", "bf16" if a.device == "cuda" else "f32"]
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+        seconds = json.loads(done.stdout)["results"][0]["seconds"]
+        yield [1e3 * seconds[name] for name in ("median", "p10", "p90")]
+
+
+def products(a, rows, experts, features, hidden):
+    """Dense and grouped products, forward and backward: functions without arguments."""
+    kind = dict(device=a.device, dtype=torch.bfloat16)
+    x, h = torch.randn(rows, features, **kind), torch.randn(rows, 2 * hidden, **kind)
+    act = torch.randn(rows, hidden, **kind)
+    up, down = torch.randn(2 * hidden, features, **kind), torch.randn(features, hidden, **kind)
+    ups, downs = up.expand(experts, -1, -1).contiguous(), down.expand(experts, -1, -1).contiguous()
+    ends = (torch.arange(1, experts + 1, device=a.device) * rows // experts).to(torch.int32)
+    grouped = F.grouped_mm
+    return {
+        "dense": (lambda: (x @ up.T, act @ down.T), lambda: (x @ down, h @ up, h.T @ x, x.T @ act)),
+        "grouped_mm": (lambda: (grouped(x, ups.transpose(1, 2), offs=ends), grouped(act, downs.transpose(1, 2), offs=ends)),
+                       lambda: (grouped(x, downs, offs=ends), grouped(h, ups, offs=ends), grouped(h.T, x, offs=ends), grouped(x.T, act, offs=ends))),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainctl")
+    parser.add_argument("sizes", nargs="*")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    a = parser.parse_args()
+    for size in a.sizes or (SIZES if a.device == "cuda" else TINY):
+        tokens, top, experts, features, hidden = map(int, size.split("x"))
+        rows = tokens * top
+        flops = 2 * rows * 3 * hidden * features
+        peers = {name: [median_ms(call, a.device, 12) for call in calls] for name, calls in products(a, rows, experts, features, hidden).items()}
+        for k, (ms, low, high) in enumerate(ours(a, tokens, top, experts, features, hidden)):
+            print(f"{size} {('forward', 'gradient')[k]:8s} {ms:.3f} ms [{low:.3f} .. {high:.3f}], {flops * (k + 1) / ms / 1e9:.0f} TFLOP/s" +
+                  "".join(f"; {name} {times[k]:.3f} ms, {times[k] / ms:.2f}x" for name, times in peers.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
