@@ -146,7 +146,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
   for (const BucketPlan& bucket : buckets)
     if (clips && bucket.updated) counted.emplace_back(plan, bucket);
   MeshIndices indices(plan.mesh);
-  const bool rings = has_uneven_ring(graph, plan);
+  const std::vector<int> rings = uneven_rings(graph, plan);
   std::vector<RankTraits> all(static_cast<size_t>(plan.processes()));
   for (int server = 0; server < plan.servers; ++server) all[static_cast<size_t>(plan.ranks + server)].server = server;
   for (int rank = 0; rank < plan.ranks; ++rank) {
@@ -154,7 +154,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
     RankTraits& traits = all[static_cast<size_t>(rank)];
     traits.stage = of.stage;
     if (plan.divides_micro_batches()) traits.first_micro_batch = plan.first_micro_batch(of.rank_in_stage);
-    if (rings) traits.in_ring = of.rank_in_stage;
+    if (!rings.empty()) traits.in_ring = rings[static_cast<size_t>(of.rank_in_stage)];
     traits.counts_loss = has_loss && counts_loss(graph, of);
     for (const CountedBucket& bucket : counted) {
       if (!bucket.bucket().in_stage(of.stage)) continue;

@@ -78,7 +78,7 @@ struct RankTraits {
   std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
   std::vector<bool> is_root;  ///< and whether the rank is its root
   int first_micro_batch = -1;  ///< if ranks have different micro-batches
-  int in_ring = -1;            ///< rank in its stage, if ranks of a ring of keys compute with different blocks
+  int in_ring = -1;            ///< if ranks of a ring see different blocks of keys: the number of what it sees
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

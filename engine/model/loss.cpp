@@ -237,12 +237,23 @@ OpenLoss open_loss(const LossContext& c, const LossSpec& spec, const std::vector
           reads_label ? label : scored_label};
 }
 
+/// The fields of a loss of several ops are attrs of those ops: its last one has only those that its kernel accepts.
+Attrs attrs_of_op(const OpenLoss& loss) {
+  const LossDef& type = loss.type;
+  if (type.margins != nullptr) return {};
+  const Attrs fields = with_defaults(loss.spec.attrs, type.fields);
+  if (type.compose == nullptr) return fields;
+  const KernelExample accepted = type.op->kernel.example();
+  Attrs attrs;
+  for (const auto& [name, value] : fields)
+    if (accepted.attrs.has(name) || accepted.optional.has(name)) attrs.set(name, value);
+  return attrs;
+}
+
 /// In the last layer; returns [1].
 TensorId emit_loss(const LossContext& c, LayerBuilder& builder, const OpenLoss& loss, const std::string& suffix) {
   const LossDef& type = loss.type;
-  // The fields of a loss of several ops are attrs of those ops, whose last one has none of them.
-  const bool has_fields = type.margins == nullptr && type.compose == nullptr;
-  Attrs attrs = has_fields ? with_defaults(loss.spec.attrs, type.fields) : Attrs();
+  Attrs attrs = attrs_of_op(loss);
   const double mean = loss.spec.weight / (static_cast<double>(loss.terms) * c.shares);
   const bool sums = loss.spec.reduction == "sum";
   attrs.set("scale", sums ? loss.spec.weight : mean);

@@ -1,7 +1,10 @@
 // See the header.
 #include "engine/plan/row_exchange.h"
 
-#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "engine/ops/attention/key_exchange.h"
 #include "engine/ops/attention/score_terms.h"
@@ -29,11 +32,62 @@ bool has_balanced_ring(const Node& node) {
   return node.attrs.integer(kRowOrder, 0) > 1 && node.attrs.integer("window", 0) == 0 && !masks_keys;
 }
 
-bool has_uneven_ring(const Graph& graph, const Plan& plan) {
-  return plan.context_method == ContextMethod::ring &&
-         std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-           return !exchange_axes(graph, plan, node).empty() && !has_balanced_ring(node);
-         });
+RingSights::RingSights(const Node& node, int64_t rows, int64_t ways)
+    : is_causal_(node.attrs.flag("causal")),
+      window_(node.attrs.integer("window", 0)),
+      rows_(rows),
+      ways_(ways),
+      order_(RowOrder::of(node.attrs, rows)) {}
+
+int64_t RingSights::position(int64_t index, size_t piece) const {
+  return order_.position(index * (rows_ / ways_) + static_cast<int64_t>(piece) * piece_rows());
+}
+
+Sight RingSights::of(int64_t index, size_t queries, int64_t step, size_t keys) const {
+  if (!is_causal_) return Sight::all;
+  const int64_t rows = piece_rows(), first = position(index, queries);
+  const int64_t key = position((index - step + ways_) % ways_, keys);
+  if (key > first + rows - 1 || (window_ > 0 && key + rows - 1 + window_ <= first)) return Sight::none;
+  const bool all = key + rows - 1 <= first && (window_ == 0 || key + window_ > first + rows - 1);
+  return all ? Sight::all : Sight::some;
+}
+
+std::vector<Sight> RingSights::of_rank(int64_t index) const {
+  std::vector<Sight> sights;
+  for (int64_t step = 0; step < ways_; ++step)
+    for (size_t queries = 0; queries < pieces(); ++queries)
+      for (size_t keys = 0; keys < pieces(); ++keys) sights.push_back(of(index, queries, step, keys));
+  return sights;
+}
+
+std::vector<int> uneven_rings(const Graph& graph, const Plan& plan) {
+  if (plan.context_method != ContextMethod::ring) return {};
+  using Ring = std::tuple<Axes, int64_t, int64_t, int64_t, int64_t>;  // all that the sights of a rank depend on
+  std::set<Ring> rings;
+  std::vector<std::vector<Sight>> seen(static_cast<size_t>(plan.mesh.size()));
+  for (const Node& node : graph.nodes) {
+    const Axes axes = exchange_axes(graph, plan, node);
+    if (axes.empty() || has_balanced_ring(node)) continue;
+    const int64_t rows = graph.tensors[node.inputs[node.phase == Phase::backward ? 1 : 0]].shape[1];
+    const Attrs& attrs = node.attrs;
+    if (!rings
+             .insert(
+                 {axes, rows, attrs.integer("window", 0), attrs.integer(kRowOrder, 0), attrs.integer(kRowGroups, 1)})
+             .second)
+      continue;
+    const RingSights sights(node, rows, plan.mesh.ways(axes));
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      const std::vector<Sight> own = sights.of_rank(plan.mesh.index(rank, axes));
+      std::vector<Sight>& all = seen[static_cast<size_t>(rank)];
+      all.insert(all.end(), own.begin(), own.end());
+    }
+  }
+  if (rings.empty()) return {};
+  std::map<std::vector<Sight>, int> numbers;
+  std::vector<int> of_ranks;
+  for (std::vector<Sight>& own : seen)
+    of_ranks.push_back(numbers.try_emplace(std::move(own), static_cast<int>(numbers.size())).first->second);
+  return of_ranks;
 }
 
 }  // namespace trainctl

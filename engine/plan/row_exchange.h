@@ -1,6 +1,10 @@
 // Nodes of attention whose ranks exchange keys and values, because they share the rows of the sequences.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
+#include "engine/ops/row_order.h"
 #include "engine/plan/plan.h"
 
 namespace trainctl {
@@ -15,7 +19,33 @@ bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node);
 /// seen), and each row sees its own key. Their programs then differ only in numbers and in which calls are idle.
 bool has_balanced_ring(const Node& node);
 
-/// True if some node of the graph passes keys around a ring that is not balanced.
-bool has_uneven_ring(const Graph& graph, const Plan& plan);
+/// The keys of a piece that a piece of queries sees, as determined by their positions.
+enum class Sight : uint8_t { none, some, all };
+
+/// What each rank of a ring sees of the block that it has in each step. In step s rank i has the block of rank i - s.
+class RingSights {
+ public:
+  /// `rows`: of the whole sequence; `ways`: ranks of the ring.
+  RingSights(const Node& node, int64_t rows, int64_t ways);
+
+  /// Pieces of a rank's rows.
+  size_t pieces() const { return static_cast<size_t>(order_.piece > 0 ? 2 * order_.groups : 1); }
+  Sight of(int64_t index, size_t queries, int64_t step, size_t keys) const;
+  /// All sights of a rank. Ranks with equal sights have the same calls.
+  std::vector<Sight> of_rank(int64_t index) const;
+
+ private:
+  /// The position of the first row of a piece of a rank.
+  int64_t position(int64_t index, size_t piece) const;
+  int64_t piece_rows() const { return rows_ / ways_ / static_cast<int64_t>(pieces()); }
+
+  bool is_causal_;
+  int64_t window_, rows_, ways_;
+  RowOrder order_;
+};
+
+/// By rank in stage, a number of what the rank sees in all rings that are not balanced: ranks with the same number have
+/// the same calls. Empty if there is no such ring.
+std::vector<int> uneven_rings(const Graph& graph, const Plan& plan);
 
 }  // namespace trainctl

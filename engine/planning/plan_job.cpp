@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,10 +14,10 @@
 #include "engine/model/model.h"
 #include "engine/plan/outdated.h"
 #include "engine/planning/compile_job.h"
-#include "engine/planning/exchanging_choice.h"
 #include "engine/planning/plan_graph.h"
 #include "engine/planning/plugin_devices.h"
 #include "engine/planning/run_length.h"
+#include "engine/planning/search_plan.h"
 #include "engine/planning/trials.h"
 #include "engine/planning/unequal_ranks.h"
 #include "engine/spec/error_positions.h"
@@ -68,89 +67,6 @@ PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
   return evaluation;
-}
-
-/// Puts the plan that was found in place of the job's mode. If its ranks share experts, the same plan with an exchange
-/// of tokens is tried too.
-Trials::KnownGraph take_choice(PlannedJob& job, JobSpec spec, FoundPlan found, int64_t memory, Trials& trials) {
-  job.search = std::move(found);
-  job.spec = with_choice(spec, job.search->best().choice);
-  Trials::KnownGraph known = trials.take(job.spec);
-  if (!known.graph) return known;
-  const std::optional<PlanChoice> choice = exchanging_choice(*known.graph, job.search->best().choice);
-  if (!choice) return known;
-  JobSpec exchanging = with_choice(std::move(spec), *choice);
-  Trials others(job);
-  TriedPlan tried{job.search->best().name + "; tokens exchanged", *choice, 0, others.run(exchanging, TriedRanks::all)};
-  const Trial& best = job.search->best().trial;
-  if (!tried.trial.fits(memory) || tried.trial.seconds >= best.seconds) return known;
-  job.search->tried.insert(job.search->tried.begin(), std::move(tried));
-  job.spec = std::move(exchanging);
-  return others.take(job.spec);
-}
-
-/// Candidates for offloading if no plan fits otherwise: each part that the job keeps on its devices, and then both.
-std::vector<OffloadSpec> offload_ways(const JobSpec& spec, const Machine& machine) {
-  if (machine.kind != DeviceKind::cuda || spec.servers() > 0) return {};
-  const OffloadSpec& given = spec.parallel.offload;
-  OffloadSpec optimizer = given, activations = given;
-  optimizer.optimizer = StatePlace::host;
-  if (given.activations.empty()) activations.activations.push_back({"*", "parallel.offload.activations"});
-  OffloadSpec both = activations;
-  both.optimizer = StatePlace::host;
-  if (given.optimizer == StatePlace::host && !given.activations.empty()) return {};
-  if (given.optimizer == StatePlace::host) return {activations};
-  if (!given.activations.empty()) return {optimizer};
-  return {optimizer, activations, both};
-}
-
-/// The fastest plan that fits with one of offload_ways(); both are tried only if neither alone is enough.
-std::optional<Trials::KnownGraph> search_offloading(PlannedJob& job, const JobSpec& given,
-                                                    const std::function<Trials::KnownGraph(const JobSpec&)>& search) {
-  std::optional<Trials::KnownGraph> best;
-  std::optional<FoundPlan> found;
-  JobSpec spec;
-  const std::vector<OffloadSpec> ways = offload_ways(given, job.cost.machine());
-  for (size_t w = 0; w < ways.size() && (w < 2 || !best); ++w) {
-    JobSpec offloading = given;
-    offloading.parallel.offload = ways[w];
-    try {
-      Trials::KnownGraph known = search(offloading);
-      if (best && job.search->best().trial.seconds >= found->best().trial.seconds) continue;
-      best = std::move(known);
-      found = std::exchange(job.search, std::nullopt);
-      spec = job.spec;
-    } catch (const SpecError&) {
-    }
-  }
-  if (!best) return std::nullopt;
-  job.search = std::move(found);
-  job.spec = std::move(spec);
-  return best;
-}
-
-/// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
-Trials::KnownGraph search_plan(PlannedJob& job) {
-  ParallelSpec& parallel = job.spec.parallel;
-  if (parallel.mode != ParallelMode::auto_parallel) return {};
-  parallel.mode = ParallelMode::semi_auto_parallel;
-  // Memory does not affect which cuts are chosen here; whether they fit is reported once everything is planned.
-  const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
-  const auto search = [&](const JobSpec& spec) {
-    Trials trials(job);
-    FoundPlan found = find_plan(spec, job.data.shapes, job.cost, memory, [&trials](JobSpec each, TriedRanks ranks) {
-      return trials.run(std::move(each), ranks);
-    });
-    return take_choice(job, spec, std::move(found), memory, trials);
-  };
-  const JobSpec given = job.spec;
-  try {
-    return search(given);
-  } catch (const SpecError&) {
-    if (memory <= 0) throw;
-    if (std::optional<Trials::KnownGraph> known = search_offloading(job, given, search)) return std::move(*known);
-    throw;  // the first error names the job's own fields
-  }
 }
 
 /// The plan and the programs of the search's trial, if the plan that was found is exactly what it tried.
@@ -214,12 +130,14 @@ std::string replicas_note(const PlannedJob& job) {
   for (const Update& update : job.graph.updates)
     if (!update.gradients.empty()) elements += num_elements(job.plan.variable(update.parameter).global_shape);
   const int64_t bytes = elements * byte_size(DType::f32), local = job.plan.local_steps;
+  int64_t rounds = 0;
+  for (int64_t step = 1; step <= local; ++step) rounds += synchronizes_after(step, local) ? 1 : 0;
   return fmt::format(
-      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to "
-      "synchronize "
-      "the weights, {} per step",
+      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps, and {} times in the first "
+      "{}, each sends {} to synchronize the weights; {} per step after that",
       job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
-      job.spec.dataset.batch / job.plan.replicas, local, format_bytes(bytes), format_bytes(bytes / local));
+      job.spec.dataset.batch / job.plan.replicas, local, rounds, local, format_bytes(bytes),
+      format_bytes(bytes / local));
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // See the header.
 #include "engine/search/networks.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <utility>
 
+#include "engine/plan/axes/size_strategies.h"
 #include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
+#include "engine/plan/traffic/context_method.h"
 
 namespace trainctl {
 namespace {
@@ -14,8 +18,9 @@ constexpr int kBlocks = 3;  ///< the first, one for those between, the last
 
 }  // namespace
 
-Network::Network(Folded from, const DataShapes& data, const CostModel& cost)
-    : folded(std::move(from)),
+Network::Network(Folded from, const DataShapes& data, const CostModel& its_cost)
+    : cost(its_cost),
+      folded(std::move(from)),
       graph(build_graph(folded.job, data)),
       facts(sharding_facts(graph)),
       units(find_units(graph)) {
@@ -38,7 +43,19 @@ std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, 
   JobSpec job = folded.job;
   job.parallel.stages = stages;
   job.parallel.mode = ParallelMode::semi_auto_parallel;
-  return read_strategies(graph, facts, job, mesh, errors);
+  std::vector<std::optional<LayerStrategy>> all = read_strategies(graph, facts, job, mesh, errors);
+  if (!job.parallel.has_sizes()) return all;
+  const ParallelSpec& parallel = job.parallel;
+  const int shared = parallel.tensor * parallel.context;
+  if (mesh.size() % shared != 0 || (parallel.data > 0 && mesh.size() != parallel.data * shared)) {
+    errors.push_back({job.position("parallel"), "parallel",
+                      fmt::format("data, tensor and context do not make up the {} ranks of a stage", mesh.size()),
+                      "set parallel.stages, or omit data"});
+    return all;
+  }
+  const ContextMethod method = choose_context_method(parallel, context_method_costs(graph, parallel, mesh, cost));
+  add_size_strategies(graph, facts, job, mesh, method, all, errors);
+  return all;
 }
 
 Networks::Networks(const JobSpec& job, const DataShapes& data, const CostModel& cost)

@@ -20,6 +20,7 @@
 namespace trainctl {
 
 struct Network {
+  const CostModel& cost;  ///< must outlive the network
   Folded folded;
   Graph graph;
   std::vector<LayerFacts> facts;
@@ -30,7 +31,7 @@ struct Network {
   double kernel_seconds = 0;  ///< estimated seconds of all kernels of a micro-batch on one rank
   double launch_seconds = 0;  ///< seconds of starting them
 
-  Network(Folded folded, const DataShapes& data, const CostModel& cost);
+  Network(Folded folded, const DataShapes& data, const CostModel& its_cost);
   Network(const Network&) = delete;
 
   /// Strategies of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not

@@ -75,13 +75,19 @@ TEST_CASE("the loss is the mean over the global batch: micro-batches share the s
   CHECK(loss.attrs.number("scale") == doctest::Approx(1.0 / 8));
 }
 
-TEST_CASE("the last op of a loss of several ops has the scale of the mean, and none of the loss's fields") {
+TEST_CASE("the last op of a loss of several ops has the scale of the mean, and the fields that its kernel reads") {
   // dice's `activation` is not an epilogue's.
-  const Graph graph = build("network:\n  - {name: out, type: dense, units: 3}\nloss: {type: dice, activation: sigmoid}\n",
-                            {.shape = {4, 5}, .label = {4, 3}});
+  const Graph graph =
+      build("network:\n  - {name: out, type: dense, units: 3}\nloss: {type: dice, activation: sigmoid}\n",
+            {.shape = {4, 5}, .label = {4, 3}});
   const Node& last = graph.nodes[tensor(graph, "loss").producer];
   CHECK(last.op == "mean_value");
   CHECK(last.attrs == Attrs{{"scale", 1.0 / (8 * 3)}});
+  const Graph cosines = build(
+      "network:\n  - {name: a, type: dense, units: 3}\n  - {name: b, type: dense, units: 3, inputs: data}\n"
+      "loss: {type: cosine_embedding, inputs: [a, b], margin: 0.1}\n",
+      {.shape = {4, 5}, .label = {4}});
+  CHECK(cosines.nodes[tensor(cosines, "loss").producer].attrs == Attrs{{"margin", 0.1}, {"scale", 1.0 / (8 * 4)}});
 }
 
 TEST_CASE("a label takes the prediction's shape if the numbers of elements are equal") {

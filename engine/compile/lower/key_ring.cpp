@@ -9,7 +9,7 @@ namespace {
 
 class KeyRing : public KeyExchange {
  public:
-  using KeyExchange::KeyExchange;
+  KeyRing(Lowering& l, NodeId id) : KeyExchange(l, id), sights_(node_, rows_, ways_) {}
 
   void ring() {
     const std::vector<View> whole_mask = mask();
@@ -26,17 +26,7 @@ class KeyRing : public KeyExchange {
 
   int64_t block_of(int64_t step) const { return (index_ - step + ways_) % ways_; }
 
-  /// The keys of a piece that a piece of this rank's queries sees, as determined by their positions.
-  enum class Sight : uint8_t { none, some, all };
-  Sight sight(size_t queries, int64_t step, size_t keys) const {
-    if (!attrs_.flag("causal")) return Sight::all;
-    const int64_t rows = piece_rows(), window = attrs_.integer("window", 0);
-    const int64_t first = position(index_, static_cast<int64_t>(queries));
-    const int64_t key = position(block_of(step), static_cast<int64_t>(keys));
-    if (key > first + rows - 1 || (window > 0 && key + rows - 1 + window <= first)) return Sight::none;
-    const bool all = key + rows - 1 <= first && (window == 0 || key + window > first + rows - 1);
-    return all ? Sight::all : Sight::some;
-  }
+  Sight sight(size_t queries, int64_t step, size_t keys) const { return sights_.of(index_, queries, step, keys); }
   size_t pieces() const { return static_cast<size_t>(num_pieces()); }
   bool sees_block(int64_t step) const {
     for (size_t q = 0; q < pieces(); ++q)
@@ -337,6 +327,8 @@ class KeyRing : public KeyExchange {
     join(dks, grads.k);
     join(dvs, grads.v);
   }
+
+  const RingSights sights_;
 };
 
 }  // namespace

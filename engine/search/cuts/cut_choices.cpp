@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/text.h"
+#include "engine/plan/axes/size_strategies.h"
 
 namespace trainctl {
 namespace {
@@ -22,6 +23,13 @@ std::string name_of(const Mesh& mesh, const AxisSplit& split) {
   std::vector<std::string> runs;
   for (const Axes& run : split) runs.push_back(std::to_string(mesh.ways(run)));
   return mesh.size() == 1 ? "1 rank" : join(runs, " x ") + " ranks";
+}
+
+/// "data 2 x tensor 1 x context 4"
+std::string name_of_sizes(const Mesh& mesh, const ParallelSpec& parallel) {
+  const SizeAxes axes = size_axes(mesh, parallel);
+  return fmt::format("data {} x tensor {} x context {}", mesh.ways(axes.data), mesh.ways(axes.tensor),
+                     mesh.ways(axes.context));
 }
 
 }  // namespace
@@ -55,6 +63,11 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::of(int stages, int mic
     add("least redistribution on " + ranks_text(mesh.size()), KnownAs::nothing, std::move(*least));
     return all;
   }
+  if (job_.parallel.has_sizes()) {  // they fix all cuts
+    add(name_of_sizes(mesh, job_.parallel), KnownAs::data_parallel,
+        find(axis_splits(mesh, effort).front(), CutAim::least_time));
+    return all;
+  }
   if (is_free && mesh.size() > 1 && seconds_per_byte == 0) {
     add("data parallel on " + ranks_text(mesh.size()), KnownAs::data_parallel, data_parallel_cuts(space));
     if (stages == 1) {
@@ -73,7 +86,7 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int m
   const Mesh mesh(job_.launch.ranks / stages);
   std::vector<Diagnostic> errors;
   CutSpace space(*network->cuts, mesh, Effort::high, cost_, micro_batches, network->strategies(mesh, stages, errors));
-  if (!errors.empty()) return {};
+  if (!errors.empty() || job_.parallel.has_sizes()) return {};
   std::vector<FoundCuts> found = least_cuts(space, 0, bytes_per_weight(), kManyCuts);
   const double spread = found.back().seconds - found.front().seconds;
   for (double factor : {0.1, 1.0, 10.0})

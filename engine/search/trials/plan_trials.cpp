@@ -98,7 +98,8 @@ void PlanTrials::add_cuts(const Considered& one, PlanChoice& choice) const {
   if (cuts.mesh.size() == 1) return;
   std::set<std::string> added;  // patterns, each of which stands for several layers
   const Graph& graph = cuts.network->graph;
-  for (size_t l = 0; l < graph.layers.size(); ++l) {
+  // With parallel.data, tensor or context the cuts of all other layers follow from these sizes.
+  for (size_t l = 0; l < graph.layers.size() && !job.parallel.has_sizes(); ++l) {
     const std::string& pattern = cuts.network->cuts->patterns[l];
     const bool given =
         rule_for(job.parallel.strategies, graph.layers[l].name, cuts.network->facts[l].is_loss) != nullptr;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/text.h"
+#include "engine/search/no_plan_fits.h"
 
 namespace trainctl {
 namespace {
@@ -140,14 +141,7 @@ void TriedPlans::throw_none_fits() const {
                     fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
                                   : "none of the plans tried is legal: " + fault,
                     "fix fewer fields of parallel");
-  const int64_t needed = least->trial.memory;
-  throw SpecError(
-      job_.position("parallel.max_memory"), "parallel.max_memory",
-      fmt::format("no plan fits into memory: {} is {}, but the smallest plan needs {} per rank, {} more "
-                  "({})",
-                  job_.parallel.max_memory > 0 ? "parallel.max_memory" : "device memory without driver and libraries",
-                  format_bytes(memory_), format_bytes(needed), format_bytes(needed - memory_), least->name),
-      fmt::format("allow {}, use more ranks, or reduce dataset.batch", format_bytes(needed)));
+  throw NoPlanFits(job_, memory_, least->trial.memory, least->name);
 }
 
 }  // namespace trainctl

@@ -85,11 +85,18 @@ void parallel_sizes_multiply_to_the_ranks(RuleContext& r) {
   const std::string first = parallel.context > 1  ? "parallel.context"
                             : parallel.tensor > 1 ? "parallel.tensor"
                                                   : "parallel.data";
-  if (parallel.mode != ParallelMode::semi_auto_parallel)
+  const bool is_searched = parallel.mode == ParallelMode::auto_parallel &&
+                           parallel.search.algorithm == SearchAlgorithm::recursive_programming;
+  if (parallel.mode == ParallelMode::auto_parallel && !is_searched)
     return r.wrong(first,
-                   "sizes of data, tensor and context parallelism are for semi_auto_parallel, not for " +
-                       std::string(to_string(parallel.mode)),
-                   "set parallel.mode: semi_auto_parallel, or remove them");
+                   "of the searches only recursive_programming keeps sizes of data, tensor and context parallelism",
+                   "remove parallel.search.algorithm, or the sizes");
+  if (parallel.mode != ParallelMode::semi_auto_parallel && !is_searched)
+    return r.wrong(
+        first,
+        "sizes of data, tensor and context parallelism are for semi_auto_parallel and auto_parallel, not for " +
+            std::string(to_string(parallel.mode)),
+        "set parallel.mode: semi_auto_parallel, or remove them");
   const int64_t ranks = r.ranks(), stages = parallel.stages;
   if (ranks % stages != 0) return;
   const int64_t fixed = int64_t{parallel.tensor} * parallel.context, per_stage = ranks / stages;

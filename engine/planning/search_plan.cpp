@@ -1,0 +1,161 @@
+// See the header.
+#include "engine/planning/search_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/text.h"
+#include "engine/planning/compile_job.h"
+#include "engine/planning/exchanging_choice.h"
+#include "engine/planning/shared_rows.h"
+#include "engine/search/no_plan_fits.h"
+
+namespace trainctl {
+namespace {
+
+/// Ranks that share sequences must make the step faster by more than this.
+constexpr double kSimpler = 0.005;
+
+/// The result of one search.
+struct Searched {
+  FoundPlan found;
+  JobSpec spec;  ///< with the best plan
+  Trials::KnownGraph known;
+
+  double seconds() const { return found.best().trial.seconds; }
+};
+
+/// Candidates for offloading if no plan fits otherwise: each part that the job keeps on its devices, and then both.
+std::vector<OffloadSpec> offload_ways(const JobSpec& spec, const Machine& machine) {
+  if (machine.kind != DeviceKind::cuda || spec.servers() > 0) return {};
+  const OffloadSpec& given = spec.parallel.offload;
+  OffloadSpec optimizer = given, activations = given;
+  optimizer.optimizer = StatePlace::host;
+  if (given.activations.empty()) activations.activations.push_back({"*", "parallel.offload.activations"});
+  OffloadSpec both = activations;
+  both.optimizer = StatePlace::host;
+  if (given.optimizer == StatePlace::host && !given.activations.empty()) return {};
+  if (given.optimizer == StatePlace::host) return {activations};
+  if (!given.activations.empty()) return {optimizer};
+  return {optimizer, activations, both};
+}
+
+std::string to_string(const OffloadSpec& offload) {
+  std::vector<std::string> parts;
+  if (offload.optimizer == StatePlace::host) parts.emplace_back("optimizer");
+  if (!offload.activations.empty()) parts.emplace_back("activations");
+  return "offload " + join(parts, " and ");
+}
+
+class PlanSearch {
+ public:
+  PlanSearch(const PlannedJob& job, int64_t memory, const FindPlan& find) : job_(job), memory_(memory), find_(find) {}
+
+  Searched run(const JobSpec& given) {
+    search_sizes(given, "");
+    const std::vector<OffloadSpec> ways = best_ ? std::vector<OffloadSpec>{} : offload_ways(given, job_.cost.machine());
+    for (size_t w = 0; w < ways.size() && (w < 2 || !best_); ++w) {
+      JobSpec offloading = given;
+      offloading.parallel.offload = ways[w];
+      try {
+        search_sizes(offloading, "; " + to_string(ways[w]));
+      } catch (const SpecError&) {  // the job permits no such offloading
+      }
+    }
+    if (!best_) throw NoPlanFits(given, memory_, smallest_->needed(), smallest_plan_);
+    return std::move(*best_);
+  }
+
+ private:
+  /// Searches with the sizes that the job gives, and then, where it may help, with ranks that share sequences.
+  /// `differs`: from the job, for names of plans.
+  void search_sizes(const JobSpec& spec, const std::string& differs) {
+    const bool is_short = search(spec, differs);
+    const bool has_few_samples = spec.dataset.batch < spec.launch.ranks;
+    if (!may_share_rows(spec) || !(is_short || has_few_samples)) return;
+    const std::optional<double> before = best_ ? std::optional(best_->seconds()) : std::nullopt;
+    bool is_chosen = false;
+    for (const SharedRows& sizes : sizes_to_search(job_, spec)) {
+      try {
+        const double seconds = best_ ? best_->seconds() : 0;
+        const bool is_short_too = search(with_sizes(spec, sizes), differs);
+        is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
+        if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
+      } catch (const SpecError&) {          // not legal with what the job fixes
+      }
+    }
+    if (!is_chosen) return;
+    const ParallelSpec& parallel = best_->spec.parallel;
+    best_->found.notes.push_back(fmt::format(
+        "tensor {} x context {}: the best plan without parallel.context {}", parallel.tensor, parallel.context,
+        before ? fmt::format("takes {:.4g} ms per step", *before * 1e3) : std::string("does not fit into memory")));
+  }
+
+  /// Keeps the result if it is the best. Returns true if plans that do not fit would be faster.
+  bool search(const JobSpec& spec, const std::string& differs) {
+    try {
+      Trials trials(job_);
+      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
+                              [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
+      const double seconds = found.best().trial.seconds;
+      const bool is_short = std::any_of(found.tried.begin(), found.tried.end(), [&](const TriedPlan& plan) {
+        return plan.trial.fault.empty() && !plan.trial.fits(memory_) && plan.trial.seconds < seconds;
+      });
+      if (!best_ || seconds < best_->seconds() * (1 - kSimpler)) best_ = take_choice(spec, std::move(found), trials);
+      return is_short;
+    } catch (const NoPlanFits& error) {
+      if (smallest_ && smallest_->needed() <= error.needed()) return true;
+      smallest_ = error;
+      smallest_plan_ = error.plan() + differs;
+      return true;
+    }
+  }
+
+  /// Puts the plan that was found in place of the job's mode. If its ranks share experts, the same plan with an
+  /// exchange of tokens is tried too.
+  Searched take_choice(const JobSpec& spec, FoundPlan found, Trials& trials) const {
+    Searched result{std::move(found), {}, {}};
+    result.spec = with_choice(spec, result.found.best().choice);
+    result.known = trials.take(result.spec);
+    if (!result.known.graph) return result;
+    const std::optional<PlanChoice> choice = exchanging_choice(*result.known.graph, result.found.best().choice);
+    if (!choice) return result;
+    JobSpec exchanging = with_choice(spec, *choice);
+    Trials others(job_);
+    TriedPlan tried{result.found.best().name + "; tokens exchanged", *choice, 0,
+                    others.run(exchanging, TriedRanks::all)};
+    if (!tried.trial.fits(memory_) || tried.trial.seconds >= result.seconds()) return result;
+    result.found.tried.insert(result.found.tried.begin(), std::move(tried));
+    result.spec = std::move(exchanging);
+    result.known = others.take(result.spec);
+    return result;
+  }
+
+  const PlannedJob& job_;
+  const int64_t memory_;
+  const FindPlan& find_;
+  std::optional<Searched> best_;
+  std::optional<NoPlanFits> smallest_;
+  std::string smallest_plan_;
+};
+
+}  // namespace
+
+Trials::KnownGraph search_plan(PlannedJob& job, const FindPlan& find) {
+  ParallelSpec& parallel = job.spec.parallel;
+  if (parallel.mode != ParallelMode::auto_parallel) return {};
+  parallel.mode = ParallelMode::semi_auto_parallel;
+  // Memory does not affect which cuts are chosen here; whether they fit is reported once everything is planned.
+  const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
+  Searched best = PlanSearch(job, memory, find).run(job.spec);
+  job.search = std::move(best.found);
+  job.spec = std::move(best.spec);
+  return std::move(best.known);
+}
+
+}  // namespace trainctl

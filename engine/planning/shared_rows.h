@@ -1,0 +1,24 @@
+// Sizes of tensor and context parallelism that a search of plans considers, in which ranks share sequences.
+#pragma once
+
+#include <vector>
+
+#include "engine/planning/planned_job.h"
+
+namespace trainctl {
+
+struct SharedRows {
+  int tensor = 1, context = 1;
+};
+
+/// True if ranks may share the rows of sequences in a way that the job leaves open: it has attention, and fixes neither
+/// sizes nor strategies.
+bool may_share_rows(const JobSpec& spec);
+
+/// For each number of ranks that may share a sample, ascending, the sizes with the fastest step by a trial of a few
+/// blocks. Sizes that are not legal are left out.
+std::vector<SharedRows> sizes_to_search(const PlannedJob& job, const JobSpec& spec);
+
+JobSpec with_sizes(JobSpec spec, const SharedRows& sizes);
+
+}  // namespace trainctl

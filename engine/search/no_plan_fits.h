@@ -1,0 +1,25 @@
+// The error of a search in which no plan fits into memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+class NoPlanFits : public SpecError {
+ public:
+  /// `limit`: bytes per rank; `needed`: bytes of the smallest plan, which is named `plan`.
+  NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan);
+
+  int64_t needed() const { return needed_; }
+  const std::string& plan() const { return plan_; }
+
+ private:
+  int64_t needed_;
+  std::string plan_;
+};
+
+}  // namespace trainctl
