@@ -68,10 +68,11 @@ function(room_tests folder)
     PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
 endfunction()
 
-# family_tests(<program> NAME <rule> CASES <patterns> LABEL <label> [ENVIRONMENT <variables>]): the test cases that walk the rows of every family of ops, as
-# one CTest test per family, so that families run beside each other and a slow one is visible. `@family@` in the rule is its name.
+# family_tests(<program> NAME <rule> CASES <patterns> LABEL <label> [ENVIRONMENT <variables>] [APART <families>]): the test cases that walk the rows of
+# every family of ops, as one CTest test per family, so that families run beside each other and a slow one is visible. `@family@` in the rule is
+# its name. The slowest families, APART, have a second test for the first of the patterns.
 function(family_tests program)
-  cmake_parse_arguments(FAMILY "" "NAME;LABEL" "CASES;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(FAMILY "" "NAME;LABEL" "CASES;ENVIRONMENT;APART" ${ARGN})
   set(list ${PROJECT_SOURCE_DIR}/engine/ops/all_ops.def)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
   list(JOIN FAMILY_CASES "," cases)
@@ -83,8 +84,17 @@ function(family_tests program)
       continue()
     endif()
     string(CONFIGURE "${FAMILY_NAME}" test @ONLY)
-    add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}")
-    set_tests_properties("${test}" PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
+    set(tests "${test}")
+    if(family IN_LIST FAMILY_APART)
+      list(GET FAMILY_CASES 0 first)
+      add_test(NAME "${test} (${first})" COMMAND ${program} "--test-case=${first}")
+      add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}" "--test-case-exclude=${first}")
+      list(APPEND tests "${test} (${first})")
+      set_tests_properties(${tests} PROPERTIES COST 250)
+    else()
+      add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}")
+    endif()
+    set_tests_properties(${tests} PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=1;TRAINCTL_OP_CASES=${family};${FAMILY_ENVIRONMENT}")
   endforeach()
 endfunction()

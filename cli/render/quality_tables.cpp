@@ -17,7 +17,7 @@ namespace trainctl {
 namespace {
 
 /// Classes of a matrix that is shown whole.
-constexpr size_t kMostColumns = 20;
+constexpr size_t kMostMatrixColumns = 20;
 /// Rows of the table of classes, and of the table of confusions.
 constexpr size_t kMostClasses = 40, kMostConfusions = 10;
 
@@ -107,8 +107,8 @@ std::string quality_text(const Quality& quality, size_t width) {
   std::string text;
   if (!quality.classes.empty()) text += "\n" + class_table(quality, width);
   if (!quality.confusion.empty())
-    text +=
-        "\n" + (quality.confusion.size() <= kMostColumns ? matrix(quality, width) : largest_confusions(quality, width));
+    text += "\n" + (quality.confusion.size() <= kMostMatrixColumns ? matrix(quality, width)
+                                                                   : largest_confusions(quality, width));
   std::vector<std::string> values;
   for (const auto& [name, value] : quality.values) values.push_back(fmt::format("{} {:.4f}", shown_name(name), value));
   return text + (text.empty() ? "" : "\n") + join(values) + "\n";

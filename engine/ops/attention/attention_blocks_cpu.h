@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/base/round_up.h"
 #include "engine/ops/attention/attention_shape.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/cpu/scratch_cpu.h"
@@ -20,8 +21,6 @@ inline constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
 inline constexpr int64_t kAttentionLanes = 16;        // of queries: what a loop keeps in registers
 /// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
 inline constexpr float kUnseen = -std::numeric_limits<float>::max();
-
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// A block of one head's queries: rows [first, first + count), in `width` columns of the transposed matrices. Columns
 /// beyond count hold numbers that nothing reads.

@@ -18,7 +18,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
-constexpr int64_t kTile = 256;             ///< features whose values fit the first cache
+constexpr int64_t kFeatureTile = 256;      ///< features whose values fit the first cache
 constexpr int64_t kShort = 8;              ///< terms that are added in float before double takes their sum
 constexpr int64_t kBlockRows = 256;        ///< least rows of a block, and the most blocks, of a sum over rows of
 constexpr int64_t kMostBlocks = 64;        ///< features: the same for any number of threads, and so are the bits
@@ -44,12 +44,12 @@ using Terms = std::array<float, N>;
 template <size_t N>
 using Sums = std::array<double, N>;
 
-/// The sums of rows [begin, end) of features [first, first + count), `count` up to kTile: total[k][feature].
+/// The sums of rows [begin, end) of features [first, first + count), `count` up to kFeatureTile: total[k][feature].
 template <size_t N, class F>
 void sum_block(const Dims& d, int64_t begin, int64_t end, int64_t first, int64_t count, const F& f,
-               double (&total)[N][kTile]) {
+               double (&total)[N][kFeatureTile]) {
   for (int64_t from = begin; from < end; from += kShort) {
-    float part[N][kTile];
+    float part[N][kFeatureTile];
     for (size_t k = 0; k < N; ++k) std::fill_n(part[k], count, 0.0f);
     for (int64_t n = from; n < std::min(from + kShort, end); ++n) {
       const int64_t row = n * d.c + first;
@@ -107,9 +107,9 @@ class FeatureSums {
     const int64_t blocks = d_.blocks(), rows = d_.block_rows();
     cpu::over_range(d_.threads, blocks, d_.least(rows * d_.c), [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        for (int64_t first = 0; first < d_.c; first += kTile) {
-          const int64_t count = std::min(kTile, d_.c - first);
-          double total[N][kTile] = {};
+        for (int64_t first = 0; first < d_.c; first += kFeatureTile) {
+          const int64_t count = std::min(kFeatureTile, d_.c - first);
+          double total[N][kFeatureTile] = {};
           sum_block<N>(d_, block * rows, std::min((block + 1) * rows, d_.n), first, count, f, total);
           for (int64_t i = 0; i < count; ++i) {
             Sums<N> sums;
@@ -160,9 +160,9 @@ template <size_t N, class Values, class F>
 void map_per_feature(const Dims& d, float* y, const Values& values, const F& f) {
   if (d.s == 1) {
     cpu::over_range(d.threads, d.n, d.least(d.c), [&](int64_t begin, int64_t end) {
-      for (int64_t first = 0; first < d.c; first += kTile) {
-        const int64_t count = std::min(kTile, d.c - first);
-        float of[N][kTile];
+      for (int64_t first = 0; first < d.c; first += kFeatureTile) {
+        const int64_t count = std::min(kFeatureTile, d.c - first);
+        float of[N][kFeatureTile];
         for (int64_t i = 0; i < count; ++i) {
           const std::array<float, N> v = values(first + i);
           for (size_t k = 0; k < N; ++k) of[k][i] = v[k];

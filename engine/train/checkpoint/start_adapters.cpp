@@ -54,7 +54,7 @@ T value_of_field(const Json& config, const char* field, const std::string& path)
 }
 
 /// Stores values as floats of that type.
-void store(const float* values, int64_t count, DType dtype, std::byte* to) {
+void store_floats(const float* values, int64_t count, DType dtype, std::byte* to) {
   if (dtype == DType::f32)
     std::memcpy(to, values, static_cast<size_t>(count) * sizeof(float));
   else
@@ -179,7 +179,7 @@ void StartAdapters::load_magnitudes(const StoredRange& range, Executor& executor
   const int64_t width = byte_size(range.dtype);
   for (int64_t i = 0; i < range.count; ++i)
     if (const auto& value = values.magnitudes[static_cast<size_t>(range.variable->offset[0] + range.first + i)]) {
-      store(&*value, 1, range.dtype, element);
+      store_floats(&*value, 1, range.dtype, element);
       executor.write(range.offset + i * width, element, width);
     }
 }
@@ -200,8 +200,8 @@ void StartAdapters::load(const Program& program, Executor& executor) const {
       const int64_t rows = is_a ? std::clamp<int64_t>(values.filled - box.offset[0], 0, box.shape[0]) : box.shape[0];
       buffer.resize(static_cast<size_t>(rows * box.shape[1] * width));  // the other rows keep their initial values
       for (int64_t row = 0; row < rows; ++row)
-        store(&from[static_cast<size_t>((box.offset[0] + row) * columns + box.offset[1])], box.shape[1], range.dtype,
-              &buffer[static_cast<size_t>(row * box.shape[1] * width)]);
+        store_floats(&from[static_cast<size_t>((box.offset[0] + row) * columns + box.offset[1])], box.shape[1],
+                     range.dtype, &buffer[static_cast<size_t>(row * box.shape[1] * width)]);
       if (!buffer.empty()) executor.write(to, buffer.data(), static_cast<int64_t>(buffer.size()));
       to += num_elements(box.shape) * width;
     }

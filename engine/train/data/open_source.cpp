@@ -59,9 +59,9 @@ class MnistSource final : public Source {
 };
 
 /// Images [c, h, w] of a source as [h, w, c], which transforms take.
-class ChannelsLast final : public Source {
+class ImagesChannelsLast final : public Source {
  public:
-  explicit ChannelsLast(std::unique_ptr<Source> inner) : inner_(std::move(inner)), fields_(inner_->fields()) {
+  explicit ImagesChannelsLast(std::unique_ptr<Source> inner) : inner_(std::move(inner)), fields_(inner_->fields()) {
     Shape& shape = fields_.front().shape;
     channels_ = shape[0];
     pixels_ = shape[1] * shape[2];
@@ -136,7 +136,7 @@ std::unique_ptr<Source> open_cifar_folder(const DatasetSpec& spec) {
     options.paths = {(folder / (is_test ? "test.bin" : "train.bin")).string()};
   const std::string label = options.classes == 100 && spec.label_set == "coarse" ? "coarse" : "label";
   return std::make_unique<ChosenFields>(
-      std::make_unique<ChannelsLast>(open_cifar(options)),
+      std::make_unique<ImagesChannelsLast>(open_cifar(options)),
       std::vector<std::pair<std::string, std::string>>{{"image", "image"}, {"label", label}});
 }
 

@@ -3,7 +3,7 @@
 # Packed by `pack.sh test_op_cases_cuda`.
 #
 #   ops.sh cases [FAMILY …]   5 min   of conv2d, attention and rotary, unless others are named; 16 cores
-#   ops.sh rest               ? min   of all other families, and the tests that belong to no family
+#   ops.sh rest               5 min   of all other families, and the tests that belong to no family
 #   ops.sh sanitize           5 min   memcheck and racecheck of own kernels: conv2d, batch_norm, attention, rotary
 #   ops.sh race               1 min   memcheck and racecheck of single calls of own kernels: convolutions, gradient of attention
 # Prints a line a process, with its slowest tests, and the end of those that fail. All of it is in $OUT/ops_PART.log.
@@ -40,8 +40,13 @@ cases)
     [ $f != conv2d ] || { start conv2d.products $f $tests -tc="matrix products on*"; start conv2d.networks $f $tests -tc="$conv"; }
   done ;;
 rest)
-  for w in "${!walks[@]}"; do start rest.$w "$rest" $tests -tc="${walks[$w]}"; done
-  start rest.alone "$rest" $tests -tce="$(IFS=,; echo "${walks[*]}"),$conv" ;;
+  # Processes that share a GPU take turns, so a few of them, each with its share of the families.
+  all=$(IFS=,; echo "${walks[*]}") gpus=$(nvidia-smi -L | wc -l) groups=${GROUPS_OF_FAMILIES:-12}
+  for ((g = 0; g < groups; g++)); do
+    start rest.$g "$(tr , '\n' <<< "$rest" | awk -v g=$g -v n=$groups 'NR % n == g' | paste -sd,)" \
+      env CUDA_VISIBLE_DEVICES=$((g % gpus)) $tests -tc="$all"
+  done
+  start rest.alone "$rest" $tests -tce="$all,$conv" ;;
 sanitize)
   check="compute-sanitizer --error-exitcode 9 --print-limit 20"
   start conv_library conv2d $check --tool memcheck $tests -tc="matrix products on*"
