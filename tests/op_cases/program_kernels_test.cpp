@@ -13,6 +13,7 @@
 #include "engine/ops/optimizer_def.h"
 #include "engine/ops/random.h"
 #include "tests/op_cases/allocations.h"
+#include "tests/op_cases/case_device.h"
 
 namespace trainctl {
 namespace {
@@ -37,11 +38,8 @@ TensorArg arg(ProgramKernelsFloats& values, DType dtype = DType::f32) {
   return a;
 }
 
-/// Gradients of losses read the scale of the loss, which is 1 here.
-const StepScalars kUnscaled;
-
 CpuKernel prepare(const char* name, std::vector<TensorArg> in, std::vector<TensorArg> out, Attrs attrs = {},
-                  const StepScalars* scalars = &kUnscaled) {
+                  const StepScalars* scalars = &kUnscaledStep) {
   KernelCall call{std::move(in), std::move(out), std::move(attrs), scalars};
   return find_cpu_kernel(name)->prepare(call);
 }
