@@ -82,7 +82,7 @@ Field rank_micro_batches_field() {
                 "to the speeds of a list of machines. See unequal_machines.md.")
                 .at_least(1)
                 .at_most(kMaxMicroBatches);
-  f.get = [](const void* object) -> Value {  // an empty text is no value
+  f.get = [](const void* object) -> Value {  // an empty text means "not set"
     const Ints& counts = static_cast<const ParallelSpec*>(object)->rank_micro_batches;
     return counts.empty() ? Value(std::string()) : Value(counts);
   };
@@ -171,7 +171,8 @@ const Section& parallel_section() {
           field<&P::local_steps>(
               "local_steps",
               "DiLoCo: replicas train this many steps on their own parts of the batch, then synchronize their weights "
-              "through the outer optimizer; 0: all ranks share every step. Changes the results. See local_steps.md.")
+              "through the outer optimizer; in the first round also after each quarter. 0: all ranks share every step. "
+              "Changes the results. See local_steps.md.")
               .at_least(0)
               .at_most(kMaxSize),
           unless_zero<&P::replicas>(

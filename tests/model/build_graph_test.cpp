@@ -87,7 +87,7 @@ TEST_CASE("the last op of a loss of several ops has the scale of the mean, and t
       "network:\n  - {name: a, type: dense, units: 3}\n  - {name: b, type: dense, units: 3, inputs: data}\n"
       "loss: {type: cosine_embedding, inputs: [a, b], margin: 0.1}\n",
       {.shape = {4, 5}, .label = {4}});
-  CHECK(cosines.nodes[tensor(cosines, "loss").producer].attrs == Attrs{{"margin", 0.1}, {"scale", 1.0 / 8}});
+  CHECK(cosines.nodes[tensor(cosines, "loss").producer].attrs == Attrs{{"margin", 0.1}, {"scale", 1.0 / (8 * 4)}});
 }
 
 TEST_CASE("a label takes the prediction's shape if the numbers of elements are equal") {

@@ -15,8 +15,8 @@ namespace trainctl {
 namespace {
 
 /// Maximum number of other instructions between two of a chain, because the inputs of the first are kept until the
-/// last.
-constexpr int kMostBetween = 6;
+/// last. The gradient of a product with an adapter takes 7.
+constexpr int kMostBetween = 8;
 
 bool like(const Operand& a, const Operand& b) {
   return a.shape == b.shape && a.global_shape == b.global_shape && a.global_offset == b.global_offset;

@@ -1,8 +1,8 @@
 // Three kernels: the new keys and values are written; blocks attend to a part of the keys each; the parts are combined.
 //
 //   grid of attend   x: sample, row, kv head, up to R of its query heads    y: part of the keys
-//   warp             every kWarps-th key of the part: one dot product for each of R queries, over the lanes
-//   lane             U features, 32 apart, of q, of the key, and of the sum of values
+//   warp             K keys at a time, so that their loads overlap: a dot product with each of R queries, over the lanes
+//   lane             U features, 32 apart, of q, of the keys, and of the sum of values
 #include "engine/ops/cached_attention/cached_attention_shape.h"
 #include "engine/ops/cached_attention/key_splits.h"
 #include "engine/ops/cuda/cuda_kernel.h"
@@ -11,7 +11,11 @@
 namespace trainctl {
 namespace {
 
-constexpr int kCachedThreads = 128, kCachedWarps = kCachedThreads / 32;
+constexpr int kCachedThreads = 256, kCachedWarps = kCachedThreads / 32;
+
+/// Keys whose features a lane has in registers at a time.
+template <int U>
+constexpr int kKeysAtOnce = U <= 4 ? 4 : 2;
 
 template <class T>
 struct CachedOperands {
@@ -46,34 +50,55 @@ __global__ void __launch_bounds__(kCachedThreads) append_kernel(CachedOperands<T
         p.v[offset_of(p.v_heads, b, g, 0, t) + f - p.n.d];
 }
 
-/// The sum over the keys of a warp, of R queries.
+/// The softmax of R queries over a warp's keys so far: largest score, sum of exponentials, weighted sum of values.
 template <int U, int R>
 struct KeySums {
   float top[R], total[R], sum[R][U];
 };
 
 template <class T, int U, int R>
-__device__ void meet_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at, int64_t begin, int64_t end,
+__device__ void attend_to_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at, int64_t begin, int64_t end,
                           int64_t position, const float (&slopes)[R], const float (&q)[R][U], KeySums<U, R>& sums) {
+  constexpr int K = kKeysAtOnce<U>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int64_t j = begin + warp; j < end; j += kCachedWarps) {
-    float key[U], value[U];
-    for (int u = 0; u < U; ++u) {
-      const int64_t f = lane + 32 * u;
-      key[u] = f < p.n.d ? to_f32(p.k_cache[k_at + j * p.k_cache_heads.row + f]) : 0.0f;
-      value[u] = f < p.n.e ? to_f32(p.v_cache[v_at + j * p.v_cache_heads.row + f]) : 0.0f;
+  for (int64_t first = begin + warp * K; first < end; first += kCachedWarps * K) {
+    float key[K][U], value[K][U];
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        const int64_t f = lane + 32 * u, j = first + i;
+        key[i][u] = j < end && f < p.n.d ? to_f32(p.k_cache[k_at + j * p.k_cache_heads.row + f]) : 0.0f;
+        value[i][u] = j < end && f < p.n.e ? to_f32(p.v_cache[v_at + j * p.v_cache_heads.row + f]) : 0.0f;
+      }
     }
+#pragma unroll
     for (int r = 0; r < R; ++r) {
-      float score = 0;
-      for (int u = 0; u < U; ++u) score += q[r][u] * key[u];
-      for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
-      if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
-      score -= slopes[r] * static_cast<float>(position - j);
-      const float top = fmaxf(sums.top[r], score);
-      const float before = expf(sums.top[r] - top), weight = expf(score - top);
+      float scores[K], top = sums.top[r];
+#pragma unroll
+      for (int i = 0; i < K; ++i) {
+        float score = 0;
+#pragma unroll
+        for (int u = 0; u < U; ++u) score += q[r][u] * key[i][u];
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
+        if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
+        score -= slopes[r] * static_cast<float>(position - first - i);
+        scores[i] = first + i < end ? score : -INFINITY;
+        top = fmaxf(top, scores[i]);
+      }
+      const float before = expf(sums.top[r] - top);
       sums.top[r] = top;
-      sums.total[r] = sums.total[r] * before + weight;
-      for (int u = 0; u < U; ++u) sums.sum[r][u] = sums.sum[r][u] * before + weight * value[u];
+      sums.total[r] *= before;
+#pragma unroll
+      for (int u = 0; u < U; ++u) sums.sum[r][u] *= before;
+#pragma unroll
+      for (int i = 0; i < K; ++i) {
+        const float weight = expf(scores[i] - top);
+        sums.total[r] += weight;
+#pragma unroll
+        for (int u = 0; u < U; ++u) sums.sum[r][u] += weight * value[i][u];
+      }
     }
   }
 }
@@ -142,7 +167,7 @@ __global__ void __launch_bounds__(kCachedThreads) attend_kernel(CachedOperands<T
   int64_t begin = blockIdx.y * p.keys_of_part, end = begin + p.keys_of_part;
   if (p.window > 0 && begin < seen - p.window) begin = seen - p.window;
   if (end > seen) end = seen;
-  meet_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end,
+  attend_to_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end,
                      position, slopes, q, sums);
   write_part<T, U, R>(p, sums, (row * p.n.g + g) * p.n.r + first_head, offset_of(p.out_heads, b, g, 0, t), first_head,
                       count);

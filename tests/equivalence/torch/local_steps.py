@@ -25,7 +25,9 @@ except ImportError as error:
 
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 BATCH, SAMPLES, IN, HIDDEN, OUT = 16, 64, 8, 16, 4
-STEPS, LOCAL = 10, 4  # synchronizes after steps 4, 8 and 10
+STEPS, LOCAL = 10, 4
+ROUNDS = [1, 2, 3, 4, 8, 10]  # steps after which the replicas synchronize: in the first round after each quarter
+DEFAULT = {"learning_rate": 0.9, "momentum": 0.5, "nesterov": True}
 torch.manual_seed(1)
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
@@ -72,7 +74,7 @@ def simulate(start, data, label, replicas, outer):
             optimizer.step()
             if replica == 0:
                 losses.append(float(loss.detach()))
-        if (step + 1) % LOCAL == 0 or step + 1 == STEPS:
+        if step + 1 in ROUNDS:
             for name, parameter in parameters.items():
                 parameter.grad = sum(parameter.detach() - weights[name].detach() for weights in inner) / replicas
             outer_optimizer.step()
@@ -129,7 +131,7 @@ def newest(logs, run=1):
 def follows_pytorch(scene, replicas, plan, outer):
     ranks, parallel = PLANS[plan]
     fields = dict(parallel)
-    if outer != {"learning_rate": 0.7, "momentum": 0.9, "nesterov": True}:
+    if outer != DEFAULT:
         fields["outer"] = outer
     path, logs = scene.job(ranks * replicas, {**fields, "replicas": replicas})
     scene.run(path)
@@ -175,9 +177,9 @@ def another_number_of_replicas(scene):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(folder)
-        default = {"learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
         for plan in PLANS:
-            follows_pytorch(scene, 2, plan, default)
+            follows_pytorch(scene, 2, plan, DEFAULT)
+        follows_pytorch(scene, 2, "one rank", {"learning_rate": 0.7, "momentum": 0.9, "nesterov": True})  # of the paper
         follows_pytorch(scene, 4, "one rank", {"learning_rate": 0.4, "momentum": 0.5, "nesterov": False})
         for plan in ("data parallel", "sharded, level 3"):
             resumes_within_a_round(scene, plan)
