@@ -57,7 +57,7 @@ class Splitter {
     }
   }
 
-  /// Returns the number of further words that belong to it.
+  /// Returns the number of following words that belong to it.
   size_t option(const std::string& word, const std::string& next) {
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);

@@ -25,7 +25,7 @@ std::string own_group(const std::string& proc, const std::string& controller) {
   return "";
 }
 
-/// `base`/a/b, `base`/a, `base`. In a container the path may be the host's, of which only `base` is visible.
+/// `base`/a/b, `base`/a, `base`. In a container the path may be the host's, where only `base` is visible.
 std::vector<std::string> group_and_above(const std::string& base, std::string group) {
   std::vector<std::string> paths;
   while (group.size() > 1) {

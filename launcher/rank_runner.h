@@ -31,7 +31,7 @@ class RankRunner {
   virtual void signal(int rank, int signal) = 0;
   /// Makes all ranks end after the same step (RankProgram::stop_after_step).
   virtual void stop_after_step() = 0;
-  /// Whether the rank's host has been heard from recently; if not, its progress is unknown.
+  /// Whether the rank's host has responded recently; if not, its progress is unknown.
   virtual bool is_heard(int /*rank*/) const { return true; }
   /// Whether its process is stopped by SIGSTOP or a debugger.
   virtual bool is_frozen(int rank) = 0;

@@ -87,7 +87,7 @@ class PosixProcessRunner : public ProcessRunner {
     bool is_asked = false;     ///< it was sent a signal that ends it
     double exited = 0;         ///< steady seconds at which it was seen to have exited with 0; 0: it has not
     bool is_reported = false;  ///< new_leftovers() has returned it
-    std::optional<std::vector<Leftover>> leftovers = {};  ///< still running; nullopt: not looked for yet
+    std::optional<std::vector<Leftover>> leftovers = {};  ///< still running; nullopt: not searched for yet
     std::vector<std::string> failures = {};               ///< failed leftovers: "sh (pid 17) exited with code 3"
   };
   static void note_ended_leftovers(Running& running);
@@ -96,7 +96,7 @@ class PosixProcessRunner : public ProcessRunner {
 
   std::vector<Running> running_;
   std::vector<int> killed_groups_;  ///< groups of processes that have ended; other members may not have
-  double looked_ = 0;               ///< when leftovers were last looked for
+  double looked_ = 0;               ///< when leftovers were last searched for
   double orphans_ = 0;              ///< when orphans were last reaped
 };
 

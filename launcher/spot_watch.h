@@ -2,7 +2,7 @@
 //
 //   aws    PUT /latest/api/token, then GET /latest/meta-data/spot/instance-action: 404, or {"action", "time"} (IMDSv2)
 //   gcp    GET /computeMetadata/v1/instance/preempted: FALSE or TRUE
-//   azure  GET /metadata/scheduledevents: a list of events, of which those count that have the type Preempt or
+//   azure  GET /metadata/scheduledevents: a list of events; those count whose type is Preempt or
 //          Terminate and name this host
 #pragma once
 

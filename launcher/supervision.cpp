@@ -25,7 +25,7 @@ bool hopeless(const RankReport& report) {
   return report.error && (report.error->kind == ErrorKind::spec || report.error->kind == ErrorKind::loss);
 }
 
-/// Whether to wait for further failures. A rank's complaint about another is followed by that rank's own failure; a
+/// Whether to wait for more failures. A rank's report about another is followed by that rank's own failure; a
 /// loss that is nan ends every rank, and each still has something to write.
 bool expects_others_to_end(ErrorKind kind) { return kind == ErrorKind::comm || kind == ErrorKind::loss; }
 

@@ -54,7 +54,7 @@ struct RankReport {
   std::string last_lines;                  ///< last lines of its stderr
   bool spared = false;                     ///< it was killed, and the run continued without it (Limits::on_their_own)
   std::string host_lost;                   ///< why its host was lost: "has not responded for 15 s"; empty: it was not
-  std::optional<LostLink> lost_link = {};  ///< broken link because of which it lost another rank
+  std::optional<LostLink> lost_link = {};  ///< broken link that made it lose another rank
   bool stuck = false;                      ///< SIGKILL did not end it: it waits for a disk or device
   /// See Limits. Without explanations, a rank may have failed only because another one hangs or is gone.
   bool ranks_explain = true;

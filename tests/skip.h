@@ -6,7 +6,7 @@
 namespace trainctl {
 
 /// Marks the running test case as skipped and prints why. The case should then return: what it checked before counts,
-/// and a failed check still fails the case. A program of which every case was skipped exits with kExitSkipped, which
+/// and a failed check still fails the case. A program whose cases were all skipped exits with kExitSkipped, which
 /// CTest reports as Skipped.
 void skip_test(const std::string& reason);
 

@@ -1,5 +1,5 @@
-// trainctl agent: supervises the ranks of a host for a launcher on another. Started by `trainctl run` over ssh, never
-// by hand.
+// trainctl agent: supervises the ranks of its host for a launcher on another host. Started by `trainctl run` over ssh,
+// never by hand.
 #include "launcher/hosts/agent.h"
 
 #include <CLI/CLI.hpp>

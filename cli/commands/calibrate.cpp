@@ -46,7 +46,7 @@ struct CalibrateArguments {
 };
 
 /// A template, small enough to measure but with every kernel of its layers. On a GPU it has several blocks: a single
-/// block beside a large head would run at lower clocks than blocks do in a deep network.
+/// block next to a large head would run at lower clocks than blocks do in a deep network.
 struct Example {
   std::string_view name;
   std::vector<std::string> overrides;

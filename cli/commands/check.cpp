@@ -22,18 +22,10 @@
 #include "launcher/rank_names.h"
 
 namespace trainctl {
+namespace {
 
-void add_check_command(CLI::App& app, Action& chosen) {
-  auto job = std::make_shared<JobArguments>();
-  auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
-  job->add_to(*command);
-  auto* const file = command->get_option("JOB.yaml")->required(false);
-  auto plugin = std::make_shared<std::string>();
-  command->add_option("--plugin", *plugin, "Tests the layer types of this shared library instead of a job")
-      ->type_name("FILE")
-      ->excludes(file);
-  command->footer(
-      R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
+constexpr const char* kCheckFooter =
+    R"(Reads the job, builds its graph, plans it and verifies the programs of all ranks. Also checks that data files match
 their checksums, that samples can be read (all of a small set, otherwise a part that is spread over it), that labels and
 tokens are in the range of the network, and that the weights to start from have the names and shapes of the network. For
 a job with a command, checks that its program and script exist. Probable mistakes are warnings and do not change the
@@ -46,41 +38,59 @@ or depend on what was in their memory. This runs the code of the plugin.
 Examples:
   trainctl check job.yaml
   trainctl check job.yaml launch.ranks=12     is it valid with 12 ranks?
-  trainctl check --plugin ./my_op.so)");
+  trainctl check --plugin ./my_op.so)";
+
+int check_command(const JobSpec& spec) {
+  require_program(spec);
+  launch_report(spec);
+  std::cout << spec.file << ": valid (" << shell_words(spec.command) << ", " << spec.launch.ranks
+            << (spec.launch.ranks == 1 ? " rank)\n" : " ranks)\n");
+  return kExitDone;
+}
+
+int check_network(JobSpec spec) {
+  print_warnings(spec);
+  std::vector<Diagnostic> about_trackers;
+  startable_trackers(spec, about_trackers);
+  print_warnings(std::move(about_trackers));
+  const auto watch = watch_files(spec.launch.timeout_seconds);
+  const PlannedJob planned = plan_job(std::move(spec));
+  if (planned.spec.launch.device == Device::cpu) require_precision(planned.spec);
+  require_intact_files(planned);
+  require_sound_samples(planned, ReadSamples::all);
+  require_start_weights(planned);
+  RankClasses classes = compile_classes(planned);
+  if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
+  if (const auto texts = plan_texts(planned)) make_room_for(*texts, classes);
+  launch_report(planned.spec);
+  require_memory_limit(planned, classes.programs);
+  require_machine_memory(planned, classes.programs);
+  const size_t layers = planned.spec.network.size();
+  std::cout << planned.spec.file << ": valid (" << layers << (layers == 1 ? " layer, " : " layers, ")
+            << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";
+  for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
+  for (const std::string& note : notes_on_samples(planned)) std::cout << "note: " << note << "\n";
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& app, Action& chosen) {
+  auto job = std::make_shared<JobArguments>();
+  auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
+  job->add_to(*command);
+  auto* const file = command->get_option("JOB.yaml")->required(false);
+  auto plugin = std::make_shared<std::string>();
+  command->add_option("--plugin", *plugin, "Tests the layer types of this shared library instead of a job")
+      ->type_name("FILE")
+      ->excludes(file);
+  command->footer(kCheckFooter);
   command->callback([&chosen, job, plugin, file] {
     if (plugin->empty() && file->count() == 0) throw CLI::RequiredError("JOB.yaml");
     chosen = [job, plugin] {
       if (!plugin->empty()) return check_plugin(*plugin);
       JobSpec spec = job->load();
-      if (spec.has_command()) {
-        require_program(spec);
-        launch_report(spec);
-        std::cout << spec.file << ": valid (" << shell_words(spec.command) << ", " << spec.launch.ranks
-                  << (spec.launch.ranks == 1 ? " rank)\n" : " ranks)\n");
-        return kExitDone;
-      }
-      print_warnings(spec);
-      std::vector<Diagnostic> about_trackers;
-      startable_trackers(spec, about_trackers);
-      print_warnings(std::move(about_trackers));
-      const auto watch = watch_files(spec.launch.timeout_seconds);
-      const PlannedJob planned = plan_job(std::move(spec));
-      if (planned.spec.launch.device == Device::cpu) require_precision(planned.spec);
-      require_intact_files(planned);
-      require_sound_samples(planned, ReadSamples::all);
-      require_start_weights(planned);
-      RankClasses classes = compile_classes(planned);
-      if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
-      if (const auto texts = plan_texts(planned)) make_room_for(*texts, classes);
-      launch_report(planned.spec);
-      require_memory_limit(planned, classes.programs);
-      require_machine_memory(planned, classes.programs);
-      const size_t layers = planned.spec.network.size();
-      std::cout << planned.spec.file << ": valid (" << layers << (layers == 1 ? " layer, " : " layers, ")
-                << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";
-      for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
-      for (const std::string& note : notes_on_samples(planned)) std::cout << "note: " << note << "\n";
-      return kExitDone;
+      return spec.has_command() ? check_command(spec) : check_network(std::move(spec));
     };
   });
 }

@@ -1,4 +1,4 @@
-// The option --plugin FILE of commands.
+// Loads the plugin of an option --plugin FILE, and tests its ops for `trainctl check`.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// See the header; and trainctl data convert.
+// See the header. Also implements `trainctl data convert`.
 #include "cli/commands/data_files.h"
 
 #include <fmt/format.h>

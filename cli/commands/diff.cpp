@@ -1,4 +1,4 @@
-// trainctl diff: where two runs diverge, or a run and the activations that another program has saved.
+// trainctl diff: finds where two runs diverge, or a run and activations that another program has saved.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

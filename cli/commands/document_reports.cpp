@@ -36,7 +36,7 @@ TokenRow read_row(const DocumentSet& set, int64_t sample) {
   return row;
 }
 
-/// Consecutive tokens of which all or none are trained.
+/// Consecutive tokens that are either all trained or all not trained.
 std::string run_text(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens, bool is_trained) {
   const std::string text = printable_lines(tokenizer.decode(tokens, false));
   if (colors(STDOUT_FILENO)) return paint(STDOUT_FILENO, is_trained ? Paint::green : Paint::dim, text);

@@ -138,7 +138,7 @@ int init(const InitArguments& options) {
   if (options.file.empty()) {
     std::cout << text;
     if (is_template && !files_of(text).empty())
-      std::cerr << "note: with -o FILE, the data that this job names are written beside it\n";
+      std::cerr << "note: with -o FILE, the data that this job names are written next to it\n";
   } else {
     write_file(options.file, text);
     if (is_template) data = write_template_data(text, options.file);

@@ -247,6 +247,43 @@ int sweep(const SweepArguments& options) {
   return failed ? kExitRankFailed : kExitDone;
 }
 
+constexpr const char* kSweepFooter =
+    R"(Prints a table of the trials, best first, and writes a report of the best ten. Ctrl-C stops the active trials at the end
+of a step; the same command then resumes the unfinished trials, from their checkpoints if the job saves them. Failed
+trials are not repeated.
+
+Examples:
+  trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2
+  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' dataset.batch=32,64 --random 20 --seed 7
+  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' 'network.fc.units=16..256*' --tpe 40
+  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' --random 64 --asha 100
+  trainctl sweep job.yaml --lr-range 1e-6..10
+  trainctl sweep job.yaml seed=1..5+1 --by 'validation accuracy')";
+
+/// The options that choose the values of trials, and those that end trials early.
+void add_search_options(CLI::App& command, SweepArguments& options) {
+  command
+      .add_option("--random", options.random, "Run this many trials with random values instead of all combinations")
+      ->check(CLI::Range(1, 10'000))
+      ->option_text("N");
+  command
+      .add_option(
+          "--tpe", options.tpe,
+          "Run this many trials whose values are chosen from the results of earlier ones, after 10 random ones")
+      ->check(CLI::Range(1, 10'000))
+      ->option_text("N")
+      ->excludes("--random");
+  command
+      .add_option("--asha", options.asha,
+                   "End trials that are not among the best 1/F at STEPS, F*STEPS, F*F*STEPS, ... steps (successive "
+                   "halving)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
+      ->option_text("STEPS");
+  command.add_option("--asha-factor", options.asha_factor, "The factor F of --asha")
+      ->check(CLI::Range(int64_t{2}, int64_t{100}))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_sweep_command(CLI::App& app, Action& chosen) {
@@ -256,26 +293,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   command->add_option(
       "field=values", options->fields,
       "Fields to vary: a=1,2,3 or 'a=64..512*2' or a=0..1+0.25; with --random also a=1..9 and 'a=1e-4..1e-1*'");
-  command
-      ->add_option("--random", options->random, "Run this many trials with random values instead of all combinations")
-      ->check(CLI::Range(1, 10'000))
-      ->option_text("N");
-  command
-      ->add_option(
-          "--tpe", options->tpe,
-          "Run this many trials whose values are chosen from the results of earlier ones, after 10 random ones")
-      ->check(CLI::Range(1, 10'000))
-      ->option_text("N")
-      ->excludes("--random");
-  command
-      ->add_option("--asha", options->asha,
-                   "End trials that are not among the best 1/F at STEPS, F*STEPS, F*F*STEPS, ... steps (successive "
-                   "halving)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
-      ->option_text("STEPS");
-  command->add_option("--asha-factor", options->asha_factor, "The factor F of --asha")
-      ->check(CLI::Range(int64_t{2}, int64_t{100}))
-      ->capture_default_str();
+  add_search_options(*command, *options);
   command->add_option("--seed", options->seed, "Seed for --random and --tpe; the same seed draws the same values")
       ->capture_default_str();
   command
@@ -293,18 +311,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   command->add_option("--by", options->by,
                       "Metric that ranks the trials, e.g. accuracy or 'validation accuracy'; default: validation loss "
                       "if there is one, else loss");
-  command->footer(
-      R"(Prints a table of the trials, best first, and writes a report of the best ten. Ctrl-C stops the active trials at the end
-of a step; the same command then resumes the unfinished trials, from their checkpoints if the job saves them. Failed
-trials are not repeated.
-
-Examples:
-  trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2
-  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' dataset.batch=32,64 --random 20 --seed 7
-  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' 'network.fc.units=16..256*' --tpe 40
-  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' --random 64 --asha 100
-  trainctl sweep job.yaml --lr-range 1e-6..10
-  trainctl sweep job.yaml seed=1..5+1 --by 'validation accuracy')");
+  command->footer(kSweepFooter);
   command->callback([&chosen, options] { chosen = [options] { return sweep(*options); }; });
 }
 

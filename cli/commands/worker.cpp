@@ -71,7 +71,7 @@ struct WorkerArguments {
   int snapshot_fd = -1;         ///< memory for this rank's whole state before each step; -1: no copy is kept
   int tables_fd = -1;           ///< same as image_fd for the rows of a server's tables
   int cache_fd = -1;            ///< sample cache shared by the ranks of this host; -1: none
-  int weights_fd = -1;          ///< memory in which ranks pass weights to a text generation; -1: of one rank, or none
+  int weights_fd = -1;          ///< memory that passes weights from ranks to text generation; -1: not used
   int failures = 0;             ///< number of failures of the run before this attempt
   std::string resume;           ///< the checkpoint to resume from; empty: none
   int generate_fd = -1;         ///< writes generated texts there; -1: generates none
@@ -494,7 +494,7 @@ class Worker {
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
-  std::optional<Program> program_, beside_;  ///< beside_: of the validation, or of prompts
+  std::optional<Program> program_, beside_;  ///< the programs of beside_: those of the validation or of prompts
   std::optional<Program> exchange_;          ///< exchanges weights and their averages around validations
   std::optional<Program> synchronization_;   ///< updates the weights of all replicas (parallel.local_steps)
   std::optional<FileWatch> watch_;

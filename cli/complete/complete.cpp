@@ -104,7 +104,7 @@ std::vector<Candidate> options_of(const CLI::App& command) {
   return found;
 }
 
-/// The positional that is being typed: the last one takes all further words.
+/// The positional that is being typed: the last one takes all remaining words.
 const CLI::Option* positional(const CommandWords& typed) {
   const CLI::Option* last = nullptr;
   size_t index = 0;
@@ -127,7 +127,7 @@ std::vector<Candidate> choices(const std::string& text) {
   return found;
 }
 
-/// The job file is the first argument that looks like one; all further words with '=' are overrides.
+/// The job file is the first argument that looks like one; all later words with '=' are overrides.
 std::vector<Candidate> overrides(const CommandWords& typed, const std::string& word) {
   std::string job;
   Words others;

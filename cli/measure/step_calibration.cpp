@@ -79,7 +79,7 @@ void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios
   for (const MeasuredStep::Launch& launch : step.measured.launches)
     if (launch.instructions > 0) sum += std::max(launch.seconds - cost, Seconds{});
   if (sum == Seconds{}) return;
-  // Timed steps differ from those of a long run: the device is idle before each, and timing has further costs. A run
+  // Timed steps differ from those of a long run: the device is idle before each, and timing itself has a cost. A run
   // whose steps take longer than their kernels also waits for its host.
   const double as_in_run = std::clamp(step.measured.seconds / sum, 0.85, 1.05);
   for (size_t i = 0; i < step.measured.launches.size(); ++i) {

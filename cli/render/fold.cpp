@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// Longer blocks are not looked for.
+/// Repeated blocks of more rows than this are not detected.
 constexpr size_t kLongestPeriod = 512;
 /// Least lines that a fold must save; smaller folds are harder to read than the rows.
 constexpr size_t kFewestSavedLines = 2;

@@ -72,7 +72,7 @@ std::string color_plan(const std::string& text) {
     if (!line.empty() && line[0] != ' ') {
       section = line;
       kinds = std::string::npos;
-      is_first = at > 0 && !line.starts_with("schedule");  // the headline's rows are no table
+      is_first = at > 0 && !line.starts_with("schedule");  // the headline's rows are not a table
       const size_t title = std::min(line.find(':'), line.size());
       const bool is_note = line.starts_with("note:");
       colored += painted(is_note ? Paint::yellow : Paint::bold, line.substr(0, title)) + line.substr(title);

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// A table of the classes, the confusion matrix (the largest entries beside its diagonal if there are many classes),
+/// A table of the classes, the confusion matrix (for many classes: the largest entries off its diagonal),
 /// and a line with the other measures. Lines fit into `width` columns; 0: unlimited. "" without samples.
 std::string quality_text(const Quality& quality, size_t width);
 

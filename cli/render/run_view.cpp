@@ -111,7 +111,7 @@ void RunView::end(const RunEnd& end, const RunDirectory& directory) {
   progress_.finish();
 }
 
-/// ", accuracy 0.9934": the means of the last epoch; beside a validation "; training loss 0.0058, accuracy 0.9995".
+/// ", accuracy 0.9934": the means of the last epoch; next to a validation "; training loss 0.0058, accuracy 0.9995".
 std::string RunView::training_means(const RunEnd& end) const {
   if (epochs_.empty()) return "";
   const bool is_validated = !end.result.validation.metrics.empty();

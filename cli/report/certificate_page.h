@@ -1,4 +1,4 @@
-// A certificate of `trainctl verify` as one HTML file without references to others.
+// A certificate of `trainctl verify` as one self-contained HTML file.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Where two runs diverge, drawn as one HTML file without references to others.
+// Draws where two runs diverge, as one self-contained HTML file.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The page of `trainctl report`: one HTML file without references to others.
+// The page of `trainctl report`: one self-contained HTML file.
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,7 @@ std::string traffic_table(const Json& traffic, size_t width) {
   return "\ntraffic per step\n" + table.str(2, width);
 }
 
-/// Table for launch.elastic (cli/run/launch/losses.h).
+/// Table for launch.elastic (cli/run/launch/lost_hosts.h).
 std::string losses_table(const Json& losses, size_t width) {
   Table table({"lost host", "resume from", ">bytes moved"});
   for (const Json& row : losses)

@@ -1,4 +1,4 @@
-// Making fields, and what becomes of their values.
+// Constructors of Field, and the values of fields with their defaults.
 #include "engine/base/field.h"
 
 namespace trainctl {

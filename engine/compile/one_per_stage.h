@@ -1,4 +1,4 @@
-// Programs of plans that are compared, and not run.
+// Programs for comparing plans: one rank per stage is compiled, and nothing is run.
 #pragma once
 
 #include "engine/compile/rank_classes.h"

@@ -1,4 +1,4 @@
-// An all_to_all of blocks of rows of which only some are moved: its input 1 is i32 [p, p], the number of rows that
+// An all_to_all that moves only some rows of each block: its input 1 is i32 [p, p], the number of rows that
 // member i of the group sends to member j. Members without transfers of variable sizes have no such input and move
 // whole blocks.
 #pragma once

@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// By tensor: the dim that runs over the rows, as the major part; -1: none. Nothing for tensors of the backward pass.
-/// Empty if the data are no sequences.
+/// Empty if the data are not sequences.
 std::vector<int> row_dims(const Graph& graph);
 
 /// True if no op of the forward pass divides the rows into parts or moves them, so that the results do not depend on

@@ -7,7 +7,7 @@
 //                  multiprocessor, at 1.41 (H100: 1.7) GHz (CUDA C++ Programming Guide, "Arithmetic Instructions")
 //   memory         80 to 90 %
 //   links          the part that NCCL's large collectives reach
-//   memory taken   what the driver said of H100s, beyond the plans (tests/bench/NOTEBOOK.md)
+//   memory taken   what the driver reported on H100s, beyond the plans (tests/bench/NOTEBOOK.md)
 //
 // Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX
 // H100, H200 and A100 system data sheets: 8 GPUs per host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// The least number that is no index of this node; 0: its inputs are no indices.
+/// Indices that this node reads must be below this number; 0: its inputs are not indices.
 int64_t bound_of(const Graph& graph, const Node& node) {
   const KernelDef& kernel = get_op(node.op).kernel;
   if (kernel.example == nullptr) return 0;

@@ -191,7 +191,7 @@ ModelJob deepseek_v3_job(const ModelConfig& config, const Finetune& tuning) {
   if (config.integer("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq");
   if (config.text("scoring_func", "sigmoid") != "sigmoid") config.refuse("scoring_func");
   if (!config.flag("rope_interleave", true)) config.refuse("rope_interleave");
-  // Layers that predict further tokens are additional ones, which transformers does not read either.
+  // Layers that predict more than the next token are ignored; transformers does not read them either.
   config.ignore({"num_nextn_predict_layers", "ep_size", "auto_map", "aux_loss_alpha", "seq_aux"});
   return decoder_job(d, tuning);
 }

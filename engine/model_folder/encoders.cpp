@@ -19,7 +19,7 @@ std::string layer_norm(const char* name, double eps) { return LayerLine(name, "l
 
 std::string sum(const char* name, const char* inputs) { return LayerLine(name, "add").with("inputs", inputs).text(); }
 
-/// `inputs`: "[q, k, v]", possibly with a mask. `dropout`: of the weights of keys.
+/// `inputs`: "[q, k, v]", possibly with a mask. `dropout`: rate of dropout on the attention weights.
 std::string attention(const char* inputs, double dropout) {
   LayerLine line("attn", "attention");
   line.with("inputs", inputs).with("heads", "${heads}");

@@ -46,7 +46,7 @@ const std::vector<std::string> kWithoutEffect = {"_name_or_path",
                                                  "unsloth_fixed",
                                                  "unsloth_version"};
 
-/// Probabilities that act only in training, beside those of attention.
+/// Probabilities of dropout, which only training uses, other than those of attention.
 const std::vector<std::string> kDropouts = {"classifier_dropout", "embd_pdrop", "hidden_dropout_prob", "resid_pdrop"};
 
 /// Dropout of the weights of attention, under the names of the families.

@@ -58,7 +58,7 @@ struct ModelJob {
   std::string pixels{};                 ///< fields of the transform normalize, for images
 };
 
-/// The text of the job file. `from`: the model folder, as the job names it; `name`: of the job.
+/// The text of the job file. `from`: the model folder, as the job names it; `name`: the job's name.
 std::string job_text(const ModelJob& job, const Finetune& tuning, const std::string& from, const std::string& name);
 
 /// A text in YAML's double quotes, in which ${ is not an expression.

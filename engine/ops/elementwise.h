@@ -25,7 +25,7 @@ Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
   return traffic_cost(inputs, outputs, kFlops);
 }
 
-/// The same, with flops for each element of the first input: of a sum, or of a loss.
+/// The same, with flops for each element of the first input, as for a sum or a loss.
 template <int kFlops>
 Cost reduction_cost(Infos inputs, Infos outputs, const Attrs&) {
   Cost cost = traffic_cost(inputs, outputs, 0);

@@ -10,7 +10,7 @@ namespace trainctl {
 struct Fans {
   int64_t in = 1, out = 1;
 };
-/// The fans of a weight [out, in, ..] whose further dims are a window, as in PyTorch.
+/// The fans of a weight [out, in, ..] whose remaining dims are a window, as in PyTorch.
 Fans fans_of(const Shape& weight);
 
 /// `attrs`: attributes of an entry of initial_types(). `fans`: null for a bias, for which only some types are defined;

@@ -32,7 +32,7 @@ class LayerBuilder {
   TensorId state(std::string_view name, Shape shape, double value);
 
   /// Appends a node `<layer>.<suffix>` (or `<layer>` if suffix is empty). Its first output has the node's name,
-  /// further ones add .1 .2 …. Returns the outputs. `like`: a tensor of the layer from which output 0 takes the factors
+  /// later ones add .1 .2 …. Returns the outputs. `like`: a tensor of the layer from which output 0 takes the factors
   /// of dims that no input has, so that nodes that read both see the same factors; -1: none.
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {},
                              std::string_view suffix = "", TensorId like = -1);

@@ -32,7 +32,7 @@ struct RowOrder {
   int64_t ranks = 1;   ///< that share the rows
   int64_t groups = 1;  ///< a rank has two pieces of each group
 
-  /// `rows`: of the whole sequence.
+  /// `rows`: number of rows of the whole sequence.
   static RowOrder of(const Attrs& attrs, int64_t rows) {
     const int64_t ranks = attrs.integer(kRowOrder, 0), groups = attrs.integer(kRowGroups, 1);
     return ranks > 1 ? RowOrder{rows / (2 * ranks * groups), ranks, groups} : RowOrder{};

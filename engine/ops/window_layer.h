@@ -13,7 +13,7 @@ Field padding_field(std::string doc, std::vector<std::string> words = {});
 
 /// A field with one number for height and width, or one for each. Throws a ShapeError of the field.
 std::array<int64_t, 2> per_side(const Attrs& attrs, const char* field);
-/// Field padding as [top, bottom, left, right]: of all sides, of height and width, or of each side.
+/// Field padding as [top, bottom, left, right]. A job states one number, [height, width], or all four.
 Ints padding_of(const Attrs& attrs);
 
 /// Throws unless the layer's input is [n, c, h, w] with the batch in dim 0.

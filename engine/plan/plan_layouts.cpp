@@ -20,7 +20,7 @@ bool is_parameter_gradient(const Graph& graph, TensorId tensor, TensorId* parame
   return false;
 }
 
-/// The layout of a tensor that its rank alone has: the loss and metrics are partial over all axes, a parameter's
+/// The layout of a tensor that only its rank has: the loss and metrics are partial over all axes, a parameter's
 /// gradient over those that do not cut the parameter.
 Layout local_output(const Graph& graph, const Plan& plan, TensorId tensor) {
   Layout layout = Layout::replicated(static_cast<int>(graph.tensors[tensor].shape.size()));

@@ -36,7 +36,7 @@ RankClasses compile_exchange_classes(const PlannedJob& job);
 Program compile_synchronization(const PlannedJob& job, int rank);
 RankClasses compile_synchronization_classes(const PlannedJob& job);
 
-/// Memory::validation of a training program, beside which this validation runs in the same arena.
+/// Memory::validation of the training program with which this validation shares an arena.
 int64_t room_for(const Memory& validation, const Memory& training);
 /// Sets it in all programs of the training.
 void make_room_for(const RankClasses& validation, RankClasses& training);

@@ -49,7 +49,7 @@ void require_whole_parameters(const PlannedJob& job) {
   }
 }
 
-/// Throws SpecError for a parameter whose parts on ranks are no blocks of its elements (optimizer.state_type: int8).
+/// Throws SpecError for a parameter whose shards are not blocks of its elements (optimizer.state_type: int8).
 void require_whole_blocks(const PlannedJob& job) {
   const OptimizerSpec& spec = job.spec.optimizer;
   if (spec.state_type != StateType::int8 || job.graph.loss < 0) return;

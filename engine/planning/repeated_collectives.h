@@ -1,12 +1,13 @@
-// Whether recompute keeps results of collectives, such as gathered keys and values, or repeats the collectives.
+// Decides whether recompute keeps the results of collectives, such as gathered keys and values, or runs the collectives
+// again in the backward pass.
 #pragma once
 
 #include "engine/planning/planned_job.h"
 
 namespace trainctl {
 
-/// Empties Plan::kept if the job does not fit into parallel.max_memory with what it keeps, and needs less memory
-/// without. Adds a note.
+/// Empties Plan::kept (so that collectives run again) if the job exceeds parallel.max_memory and needs less memory
+/// that way. Adds a note to the plan.
 void repeat_collectives_to_fit(PlannedJob& job);
 
 }  // namespace trainctl

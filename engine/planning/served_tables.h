@@ -35,7 +35,7 @@ inline constexpr int kMostTableFields = 28;
 
 /// How long rows of a table live: fields of its layer (engine/ops/embedding/table_layer.h).
 struct RowLife {
-  int64_t cached_batches = 0;  ///< further batches in which a worker uses a row that it has pulled
+  int64_t cached_batches = 0;  ///< later batches in which a worker uses a row that it has pulled
   int64_t admit_after = 1;     ///< the update from which on a server keeps a row
   int64_t expire_after = 0;    ///< consecutive updates that do not change a row, after which it is dropped; 0: never
 };

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// Cost of a further micro-batch per rank, relative to the step: smaller products, one more pass over the gradients.
+/// Cost of one more micro-batch per rank, relative to the step: smaller products, one more pass over the gradients.
 constexpr double kCostOfMicroBatch = 0.01;
 constexpr int64_t kMostPerRank = 32;
 /// Speeds within this factor count as equal.

@@ -1,5 +1,5 @@
-// Collectives and messages between the ranks of a job. One Communicator a rank, used by one thread.
-// Every call ends within the timeout, with a CommError that names the missing ranks.
+// Collectives and messages between the ranks of a job. Each rank has one Communicator, which one thread uses.
+// A call that the other ranks do not join throws CommError after the timeout and names the missing ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct CommError : EnvError {
   std::vector<int> missing;  ///< global ranks
 };
 
-/// Rows of the blocks of an all_to_all that are needed. All members have the same counts.
+/// The rows that an all_to_all actually transfers per block. All members pass the same counts.
 struct CountedRows {
   int64_t row = 1;                  ///< elements of a row; divides those of a block
   const int32_t* counts = nullptr;  ///< [p, p]: rows that member i sends to member j; with `reversed`, j to i
@@ -60,7 +60,7 @@ class Communicator {
   virtual void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   /// in[p * count], out[p * count]: out block j = member j's block i. `in` and `out` are disjoint.
   virtual void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
-  /// An all_to_all of which only the first rows of each block are needed; the rest of `out` is undefined.
+  /// An all_to_all that transfers only the first rows of each block; the rest of `out` is undefined.
   /// Implementations may move all of it.
   virtual void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
                                const CountedRows& rows) {

@@ -45,7 +45,7 @@ struct ExecutorOptions {
   std::vector<SampleTable> tables;
   std::vector<ByteTable> byte_tables;  ///< tensors that a device may convert from bytes; a CPU does not
   std::function<void()> on_prepared;   ///< called with each kernel that is ready: to choose one may take seconds
-  /// Least size of an arena that the executor allocates: room for programs that run beside() it.
+  /// Minimum size of the arena that the executor allocates, to leave room for programs that run beside() it.
   int64_t least_arena_bytes = 0;
   std::optional<LeftOut> left_out;  ///< for tests
   Timeline* timeline = nullptr;  ///< decides once per step whether to time its instructions; must outlive the executor

@@ -19,7 +19,7 @@ int64_t rows_of(const Instruction& load, const std::vector<SampleTable>& kept) {
   return table == kept.end() ? 0 : load.outputs[0].bytes() / table->sample_bytes;
 }
 
-/// `sample_elements(part)`: of one sample.
+/// `sample_elements(part)`: elements of one sample.
 template <class F>
 bool loads_whole(const Program& program, const std::string& tensor, F sample_elements) {
   return std::all_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& load) {

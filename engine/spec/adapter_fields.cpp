@@ -19,7 +19,7 @@ const Section& lora_section() {
           field<&L::dropout>("dropout", "Probability with which an element of an adapter's input is zero.")
               .at_least(0)
               .below(1),
-          field<&L::rank_stabilized>("rank_stabilized", "Multiply with alpha / sqrt(rank) instead (rsLoRA)."),
+          field<&L::rank_stabilized>("rank_stabilized", "Multiply by alpha / sqrt(rank) instead (rsLoRA)."),
           field<&L::dora>(
               "dora",
               "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
@@ -45,7 +45,7 @@ const Section& adapters_section() {
     using A = AdaptersSpec;
     return Section{
         "adapters",
-        "Small trained layers beside frozen ones.",
+        "Small trained layers added to frozen ones.",
         {lora,
          list_field<&A::names>("names", FieldKind::metric_names,
                                "Several adapters on one base: each sample uses one of them. Needs `field`."),

@@ -45,7 +45,7 @@ bool is_var_name(std::string_view name);
 /// The same as a regular expression, for the schema.
 std::string var_name_pattern();
 
-/// True if there is an expression in it. "$${" is no expression: it stands for "${".
+/// True if there is an expression in it. "$${" is not an expression: it stands for "${".
 bool has_expression(std::string_view text);
 
 /// The text with its expressions replaced; the value itself if the text is just one expression. Throws

@@ -90,7 +90,7 @@ template <auto Member>
 Field unless_zero(std::string name, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
   Field f = field<Member>(std::move(name), std::move(doc));
-  f.get = [](const void* object) -> Value {  // an empty text is no value
+  f.get = [](const void* object) -> Value {  // an empty text means "not set"
     const int64_t number = static_cast<const C*>(object)->*Member;
     return number == 0 ? Value(std::string()) : Value(number);
   };

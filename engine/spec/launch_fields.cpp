@@ -16,7 +16,7 @@ const Section& elastic_section() {
           field<&ElasticSpec::straggler>(
               "straggler",
               "A host whose ranks persistently take this many times as long for their work as those of the fastest "
-              "host gets less of it, or is left out if the others are faster alone; default: 1.5; 0: never.")
+              "host gets less of it, or is left out if the run is faster without it; default: 1.5; 0: never.")
               .at_least(0),
       }};
   return section;

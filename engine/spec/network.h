@@ -68,13 +68,13 @@ struct Network {
   std::vector<LayerSpec> layers;
   std::vector<std::string> print_names;        ///< names allowed in `print` and `loss.input`
   std::map<std::string, std::string> outputs;  ///< layer, module or one of several outputs -> its full name
-  /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are no outputs.
+  /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are not outputs.
   std::map<std::string, std::vector<std::string>> several;
   std::string last;      ///< the name of the last item, whose output is the network's
   bool complete = true;  ///< false: some names could not be made
 };
 
-/// Expands modules, and resolves inputs and shares to full names. `fields`: of the samples, which inputs may name.
+/// Expands modules, and resolves inputs and shares to full names. `fields`: fields of samples, which inputs may name.
 Network unroll(const LayerList& layers, const Modules& modules, const std::vector<std::string>& fields,
                const Names& vars, Expander& expander, Problems& problems);
 

@@ -82,7 +82,7 @@ Field rank_micro_batches_field() {
                 "to the speeds of a list of machines. See unequal_machines.md.")
                 .at_least(1)
                 .at_most(kMaxMicroBatches);
-  f.get = [](const void* object) -> Value {  // an empty text is no value
+  f.get = [](const void* object) -> Value {  // an empty text means "not set"
     const Ints& counts = static_cast<const ParallelSpec*>(object)->rank_micro_batches;
     return counts.empty() ? Value(std::string()) : Value(counts);
   };

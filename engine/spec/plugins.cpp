@@ -66,7 +66,7 @@ bool load_plugins(YamlNode& root, const JobText& from, Problems& problems) {
                                   [](const YamlNode::Entry& each) { return each.key == "plugins"; });
   if (entry == root.entries.end() || entry->value.is_null()) return true;
   std::vector<std::string> paths;
-  read_paths(entry->value, entry->key, paths, problems);  // reports entries that are no paths
+  read_paths(entry->value, entry->key, paths, problems);  // reports entries that are not paths
   if (problems.touch(entry->key)) return false;
   const bool is_list = entry->value.is_list();
   for (size_t i = 0; i < paths.size(); ++i)

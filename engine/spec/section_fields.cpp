@@ -21,7 +21,7 @@ const Section& weights_section() {
                           "relative to the job file. Each rank reads only its part.")
               .required(),
           field<&W::map>("map",
-                         "Name map of the tensors: auto (chosen by model_type in the config.json beside the weights), "
+                         "Name map of the tensors: auto (chosen by model_type in the config.json next to the weights), "
                          "a map of `trainctl checkpoint maps`, or a YAML file."),
           field<&W::partial>("partial",
                              "Load the tensors that fit, and initialise the others, such as those of a new head."),
@@ -215,7 +215,7 @@ const Section& job_section() {
           make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           fp8_field(),
           fp16_field(),
-          subsection<&J::adapters>("adapters", adapters_section(), "Small trained layers beside frozen ones.")
+          subsection<&J::adapters>("adapters", adapters_section(), "Small trained layers added to frozen ones.")
               .of(JobKind::network),
           loss_field(),
           make_field("auxiliary_losses", FieldKind::losses,

@@ -390,7 +390,7 @@ class Unroller {
            values;
   }
 
-  /// Its layers are not known, so names that are not found are no errors.
+  /// Its layers are not known, so names that are not found are not errors.
   void fail(Scope& scope, const LayerEntry& entry) {
     scope.outputs[entry.name] = scope.prefix + entry.name;
     network_.complete = false;

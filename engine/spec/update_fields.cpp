@@ -146,7 +146,9 @@ const std::vector<Field>& schedule_fields() {
       field<&S::patience>("patience", "Validations without an improvement before the rate falls.")
           .for_type({"plateau"})
           .at_least(0),
-      field<&S::threshold>("threshold", "The least improvement that counts.").for_type({"plateau"}).at_least(0),
+      field<&S::threshold>("threshold", "Smallest change that counts as an improvement.")
+          .for_type({"plateau"})
+          .at_least(0),
       field<&S::threshold_mode>("threshold_mode", "rel: the threshold is relative to the best value; abs: absolute.")
           .one_of({"rel", "abs"})
           .for_type({"plateau"}),
@@ -221,7 +223,7 @@ const Section& loss_section() {
 const Section& auxiliary_loss_section() {
   static const Section section{
       "auxiliary_losses", "A loss of another output or another label, which is added to the loss.",
-      loss_fields("As that of loss.") +
+      loss_fields("Same as for `loss`.") +
           std::vector<Field>{
               field<&L::name>("name", "It is reported as loss.NAME, without its weight; its type if omitted."),
               field<&L::label>("label", "The sample field that is its label."),
@@ -244,7 +246,7 @@ const Section& average_section() {
           field<&A::warmup>("warmup", "The decay of the n-th average is at most (1 + n) / (10 + n).").for_type({"ema"}),
           field<&A::start>("start", "Steps before the average begins; until then it is a copy of the weights.")
               .at_least(0),
-          field<&A::every>("every", "Steps between two weights that count.").at_least(1),
+          field<&A::every>("every", "Steps between the weights that enter the average.").at_least(1),
       }};
   return section;
 }

@@ -17,7 +17,7 @@ const Section& generate_section() {
                              "A file with a prompt per line, or *.jsonl with the field prompt or messages; relative to "
                              "the job file. With dataset.type chat, a prompt is a message of a user.")
               .required(),
-          field<&G::max_tokens>("max_tokens", "Most tokens that are generated for a prompt.")
+          field<&G::max_tokens>("max_tokens", "Maximum number of tokens to generate per prompt.")
               .at_least(1)
               .at_most(1 << 24),
           field<&G::temperature>("temperature", "0: always the most probable token; higher: more random.").at_least(0),

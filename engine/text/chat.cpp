@@ -47,7 +47,7 @@ std::string token_text(const Json& config, const char* key) {
              : "";
 }
 
-/// The template in tokenizer_config.json: a text, or a list of named ones, of which `default` applies.
+/// The template in tokenizer_config.json: a text, or a list of named ones, from which `default` is used.
 std::string template_in(const Json& config) {
   const auto found = config.find("chat_template");
   if (found == config.end()) return "";

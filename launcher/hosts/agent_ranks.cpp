@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 using Json = nlohmann::json;
 using RankFrame = Message::Kind;
 
-/// A host that has been silent for this long does not count as heard.
+/// A host that has sent nothing for this long counts as not responding.
 constexpr double kUnheardSeconds = 1;
 /// Time for agents to confirm the end of the run and close their connections.
 constexpr double kRankFarewellSeconds = 5;

@@ -34,7 +34,7 @@ struct Message {
     prepare = 'P',  ///< text: JSON, the description of an attempt
     start = 'S',    ///< rank; text: JSON, its command
     signal = 'K',   ///< rank; number: the signal
-    hold = 'H',     ///< start no further step, and reply with `gates_held`
+    hold = 'H',     ///< start no more steps, and reply with `gates_held`
     stop = 'Z',     ///< number: the last step
     release = 'L',  ///< resume after `hold`
     give = 'Q',     ///< name: name of a file; number: offset; text: bytes

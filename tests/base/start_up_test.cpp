@@ -30,7 +30,7 @@ TEST_CASE("each phase is the time since the last one, so they add up to the whol
   nap();
   clock.met_others("NCCL");
   nap();
-  clock.ended("data");  // of one name: added up, in the place of the first
+  clock.ended("data");  // phases of the same name add up in the place of the first
   clock.stop();
   nap();
   clock.ended("later");

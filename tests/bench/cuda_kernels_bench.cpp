@@ -1,4 +1,4 @@
-// Speed of the CUDA kernels. Large tensors: GB/s, counting each operand once, beside a copy by the driver in the same
+// Speed of the CUDA kernels. Large tensors: GB/s, counting each operand once, next to a copy by the driver in the same
 // run. Small tensors, as in the reference MLP: microseconds of one kernel in a chain of a captured graph.
 //
 //   bench_cuda_kernels [part of a name]
@@ -183,7 +183,7 @@ std::vector<Row> large_rows(DType t) {
   return all;
 }
 
-/// The kernels in a step of the reference MLP beside its products, and others of that size.
+/// The kernels in a step of the reference MLP other than its products, and others of that size.
 std::vector<Row> small_rows() {
   const Operand a{{32, 512}}, b{{512}}, p{{32, 1}}, one{{1}}, w{{664577}};
   const Operand logits{{32, 10}}, labels{{32}, i32, 10};

@@ -198,7 +198,7 @@ def drop_from_memory(path):
 
 
 def cold(trainctl, folder, args):
-    """An epoch over a file of tokens that is not in memory, beside reads of the same bytes: in order, and window by window."""
+    """An epoch over a file of tokens that is not in memory, compared with reads of the same bytes: in order, and window by window."""
     file, length, batch = folder / "tokens.bin", 1024, 256
     windows = args.mib * (1 << 20) // (2 * length)
     with open(file, "wb") as out:

@@ -58,7 +58,7 @@ def ours(trainctl, folder, seconds, *fields):
 
 
 def tjbench_one(file, seconds):
-    """Seconds per image. tjbench prints megapixels per second for one file, and writes the decoded image beside its input."""
+    """Seconds per image. tjbench prints megapixels per second for one file, and writes the decoded image next to its input."""
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copy(file, folder)
         out = subprocess.run(["tjbench", copy, "-nowrite", "-quiet", "-rgb", "-benchtime", str(seconds), "-warmup", "0.05"],

@@ -1,6 +1,6 @@
 // Measures how many photos one core reads, in images per second: bench_images FOLDER [SECONDS] reads the JPEGs there;
 // --write FOLDER makes 48 of 500 x 375 pixels at quality 85, of smooth light, edges and noise, first. images.py runs it
-// beside libjpeg-turbo's tjbench and, where they are installed, Pillow and torchvision.
+// compared with libjpeg-turbo's tjbench and, where they are installed, Pillow and torchvision.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Speed of the CPU kernels: the matrix products of the reference MLP (784-512-512-1) beside oneDNN's, their sum as
+// Speed of the CPU kernels: the matrix products of the reference MLP (784-512-512-1) next to oneDNN's, their sum as
 // the lower bound of a training step, and nanoseconds an element for everything else.
 //
 //   bench_kernels [threads]
@@ -77,7 +77,7 @@ double product(const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool 
   return seconds;
 }
 
-/// The parts of a training step beside its products: biases, relus, loss, update of 664,577 parameters.
+/// The parts of a training step other than its products: biases, relus, loss, update of 664,577 parameters.
 void around_the_products(int64_t batch) {
   const int64_t parameters = 784 * 512 + 512 + 512 * 512 + 512 + 512 + 1;
   const Memory weights = filled(parameters), gradients = filled(parameters), x = filled(batch * 512),

@@ -1,4 +1,4 @@
-"""A training step of whole networks beside PyTorch, alternating between the two in one run.
+"""A training step of whole networks compared with PyTorch, alternating between the two in one run.
 
   networks.py TRAINCTL [lenet gpt …] [--threads 1 2] [--rounds N]
   networks.py TRAINCTL [resnet50 gpt2 llama …] --device cuda [--batch B] [--set parallel.recompute=[] …] [--llmc train_gpt2cu]

@@ -1,4 +1,4 @@
-"""Predicted steps beside measured ones.
+"""Predicted steps compared with measured ones.
 
   predictions.py TRAINCTL --machine NAME [--device cuda] [--gpus 1] [--suite one] [--rounds N] [--budget SECONDS] [--json FILE] [--measured FILE]
 

@@ -1,4 +1,4 @@
-"""Trainings that others published, beside what data sheets alone predict of an equal job.
+"""Published training runs of others, compared with the prediction for an equal job from data sheets alone.
 
   published.py TRAINCTL [--only TEXT] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""The plan that auto_parallel takes, run beside its rivals on CPU ranks, or GPUs, of this machine.
+"""The plan that auto_parallel chooses, compared with its competitors by running them on CPU ranks or GPUs of this machine.
 
   regret.py TRAINCTL [JOB [FIELD=VALUE …]] [--ranks 8] [--device cpu] [--machine NAME] [--random 50] [--top 20] [--rounds 3] [--steps 60] [--seed 1]
             [--budget SECONDS] [--json FILE]

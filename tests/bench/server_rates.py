@@ -1,4 +1,4 @@
-"""server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8] [--cpu]: synchronous parameter servers beside data_parallel, in turn.
+"""server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8] [--cpu]: synchronous parameter servers compared with data_parallel, in turn.
 
 --device cuda: workers on GPUs, servers on the host's cores. Dense networks whose weights have so many megabytes. For data_parallel and each count of servers: the median step of each round
 (the first fifth left out), the median over the rounds with the lowest and the highest, and beside it the rate by what counting
@@ -64,7 +64,7 @@ def predicted(a, job, servers):
                           capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    rates = json.loads(done.stdout).get("servers_beside_all_reduce", [])  # none beside one worker
+    rates = json.loads(done.stdout).get("servers_beside_all_reduce", [])  # none for a single worker
     return {row["servers"]: row["rate"] for row in rates}
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long until ranks are at work: trainctl beside torchrun.
+"""Time until ranks start to train: trainctl compared with torchrun.
 
   python3 tests/bench/start_up.py build/release/bin/trainctl
 

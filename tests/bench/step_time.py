@@ -1,4 +1,4 @@
-"""Step time of the reference MLP beside its peers, alternating between the two in one run.
+"""Step time of the reference MLP compared with its peers, alternating between the two in one run.
 
   step_time.py TRAINCTL [--rounds N]
 

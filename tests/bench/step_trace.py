@@ -1,4 +1,4 @@
-"""A predicted step beside a measured one, op by op.
+"""A predicted step compared with a measured one, op by op.
 
   step_trace.py PREDICTED.json MEASURED.json [--by op|call] [--most N]
 

@@ -1,4 +1,4 @@
-"""tables.py TRAINCTL [--python PYTHON] [--rounds N] [--equal ROWS]: an embedding table on parameter servers beside PyTorch's sparse embedding, in turn.
+"""tables.py TRAINCTL [--python PYTHON] [--rounds N] [--equal ROWS]: an embedding table on parameter servers compared with PyTorch's sparse embedding, in turn.
 
 Wide and deep on made-up clicks (configs/wide_deep_ps.yaml), 8 ids by Zipf's law, rows of 64, batch 1,024 in all, adam. trainctl: --servers
 servers and --workers workers, a table of --rows and one of --peer-rows; PyTorch: nn.Embedding(sparse=True) of --peer-rows with SparseAdam, as many threads as

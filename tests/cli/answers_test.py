@@ -258,6 +258,11 @@ launch: {device: cpu}
     folder.write("new.csv", "b,a\n0.5,0.25\n0.1,0.9\n")
     rows = folder.rows(folder.run("predict", "job.yaml", "new.csv").stdout)
     assert list(rows[0]) == ["file", "line", "value"] and abs(float(rows[1]["value"]) - 2.6) < 1, rows
+    # The held-out numbers are negated, so the first validation is the best one.
+    folder.write("negated.csv", "\n".join([lines[0]] + [f"{a},{b},{-float(price)}" for a, b, price in (line.split(",") for line in lines[1:])]) + "\n")
+    negated = ["validation={dataset: {path: negated.csv}}", "dataset.split=train", "train.checkpoint={every_epochs: 1, keep_best: loss}"]
+    folder.run("run", "job.yaml", "name=negated", *negated)
+    assert "after step 20 " in folder.run("evaluate", "job.yaml", "name=negated", *negated).stdout, "keep_best: loss chooses it too"
     shutil.rmtree(folder.path)
 
 

@@ -58,7 +58,7 @@ TEST_CASE("a run's TensorBoard events have the steps and numbers of metrics.json
       expected = {{"epoch/mean_loss", line["mean_loss"]}};
       step = line["last_step"];
     } else if (!line.contains("start_up")) {
-      continue;  // what is no number over steps
+      continue;  // not a number over steps
     }
     REQUIRE(next < events.size());
     CHECK(events[next].step == step);

@@ -1,4 +1,4 @@
-// Jobs that do not come from a regular file: standard input, pipes, FIFOs; and what is no job file at all.
+// Jobs that do not come from a regular file: standard input, pipes, FIFOs; and files that are not jobs.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

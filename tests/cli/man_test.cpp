@@ -1,4 +1,4 @@
-// The manual pages, beside the help that comes from the same table.
+// The manual pages, compared with the help that comes from the same table.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

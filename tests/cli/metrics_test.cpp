@@ -15,7 +15,7 @@ using namespace trainctl;
 
 namespace {
 
-/// A run of which only metrics.jsonl is there.
+/// A run whose folder has only metrics.jsonl.
 RunDirectory run_with(const Scratch& scratch, const std::string& metrics) {
   const std::string log_dir = scratch.path() + "/log_output";
   std::filesystem::create_directories(log_dir + "/1");

@@ -231,7 +231,7 @@ TEST_CASE("a save of only the changed rows links to all rows, and a run resumes 
 TEST_CASE("rows of tables are taken by a job without servers, which has the whole tensor, and the other way") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml") << kClicks;
-  // Plain SGD leaves rows without a gradient alone, so both kinds of job have the same numbers.
+  // Plain SGD does not change rows without a gradient, so both kinds of job have the same numbers.
   const std::vector<std::string> run = {"run", "job.yaml", "optimizer={type: sgd, learning_rate: 0.1}"};
   const std::vector<std::string> plain = {"parallel={mode: data_parallel}", "launch.ranks=2"};
   REQUIRE(trainctl_command(scratch.path(), run).exit_code == kExitDone);

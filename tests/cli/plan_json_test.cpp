@@ -1,4 +1,4 @@
-// plan.json in the folder of a run, beside the output of `trainctl plan --json`.
+// plan.json in the folder of a run, compared with the output of `trainctl plan --json`.
 #include <doctest/doctest.h>
 
 #include <boost/asio/io_context.hpp>

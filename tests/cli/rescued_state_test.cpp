@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cli/run/launch/losses.h"
+#include "cli/run/launch/lost_hosts.h"
 #include "cli/run/saves/host_snapshots.h"
 #include "cli/run/saves/saver.h"
 #include "cli/run/saves/state_snapshots.h"
@@ -250,21 +250,21 @@ TEST_CASE("saves: if steps wait for them, the step after a save counts once the 
 }
 
 TEST_CASE("plan: which lost hosts the memory of the others can replace, and the bytes that move") {
-  const auto replicas = losses_report(job_of(kData, kTwoHosts));
+  const auto replicas = lost_hosts_report(job_of(kData, kTwoHosts));
   REQUIRE(replicas.size() == 2);
   CHECK(replicas[0]["host"] == "a");
   CHECK(replicas[0]["covered"] == true);
   CHECK(replicas[0]["bytes"] == 2 * kStateBytes);
-  const auto shards = losses_report(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
+  const auto shards = lost_hosts_report(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
   CHECK(shards[1]["covered"] == false);
   CHECK(shards[1]["missing"].get<std::string>().starts_with("fc"));
-  const auto stages = losses_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
+  const auto stages = lost_hosts_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
   CHECK(stages[0]["missing"] == "fc1.bias:m");
-  const auto within = losses_report(
+  const auto within = lost_hosts_report(
       job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0, within_host: true}}", kTwoHosts));
   CHECK(within[0]["covered"] == true);
   CHECK(within[1]["covered"] == true);
-  CHECK(losses_report(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
-  CHECK(is_each_loss_covered(job_of(kData, kTwoHosts)));
-  CHECK_FALSE(is_each_loss_covered(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts)));
+  CHECK(lost_hosts_report(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
+  CHECK(is_each_lost_host_covered(job_of(kData, kTwoHosts)));
+  CHECK_FALSE(is_each_lost_host_covered(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts)));
 }

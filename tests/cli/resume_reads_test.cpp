@@ -19,7 +19,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// 12.6 million numbers with adam's state: 50 MB, much more than a run reads beside it.
+/// 12.6 million numbers with adam's state: 50 MB, much more than a run reads otherwise.
 constexpr const char* kResumeReadsJob = R"(
 name: reads
 seed: 3

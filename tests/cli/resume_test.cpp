@@ -327,7 +327,7 @@ TEST_CASE("configs/mnist_mlp.yaml continues after a failure, on its plan and on 
   const std::vector<std::string> expected = loss_lines(uninterrupted.out, 3);
   REQUIRE(expected.size() >= 8 * 44);
   setenv("TRAINCTL_TEST_FAULT", "5:100:exit9", 1);  // of 44 steps an epoch
-  // On a busy machine a save beside the training may hold up the next one by some steps.
+  // On a busy machine a save during training may delay the next one by some steps.
   for (const Scratch* scratch : {&same, &other})
     CHECK(trainctl_command(scratch->path(), {"run", job, "train.checkpoint.async=false"}).exit_code == kExitRankFailed);
   unsetenv("TRAINCTL_TEST_FAULT");

@@ -68,7 +68,7 @@ TEST_CASE("the head runs in as many pieces of rows as the plan says, and the pre
     const Program p = programs(language_model(pieces, ""))[0];
     CHECK(largest_activation(p) == (12 + pieces - 1) / pieces * 16 * kClasses);
     CHECK(head_in_pieces_count(p, "softmax_cross_entropy_with_grad") == pieces);
-    // The pieces save this much; beside them there are dx and the activations of the layers before.
+    // The pieces save this much; in addition there are dx and the activations of the layers before.
     // Pieces of unequal sizes, as 5 of 12, leave gaps of a piece or two.
     const int64_t of_12 = (12 + pieces - 1) / pieces + (12 % pieces == 0 ? 0 : 2);
     CHECK(p.memory.activations < whole.memory.activations * of_12 / 12 + 5 * kRows * 24 * 4);

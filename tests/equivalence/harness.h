@@ -57,7 +57,7 @@ RunResult run_job(PlannedJob job, const RunOn& on = {});
 /// Runs `body` once per rank, each on its own thread, with a communicator over shared memory and the rank's arena in
 /// it, which lives until `after` has run. Throws the first error, preferably a rank's own rather than one of a rank
 /// that waited for it.
-/// `beside`: programs that run in the same arenas, and on routes of their own.
+/// `beside`: programs that share the arenas, with routes of their own.
 using RankBody = std::function<void(int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena)>;
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after = {},
                const std::vector<Program>& beside = {});

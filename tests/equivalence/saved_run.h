@@ -14,7 +14,7 @@ struct SavedRun {
 };
 SavedRun run_and_save(PlannedJob job, int64_t at, const std::string& folder);
 
-/// From the checkpoint at `path`, of which no rank may read much more than its parts.
+/// Resumes from the checkpoint at `path`. No rank may read much more than its own shards.
 RunResult resume(PlannedJob job, const std::string& path);
 
 bool same_weights(const RunResult& a, const RunResult& b);

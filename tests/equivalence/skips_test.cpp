@@ -91,7 +91,7 @@ void require_same_numbers(const Chain& chain) {
   }
 }
 
-/// Compiled and proved, for training, for a validation beside it and for one by itself.
+/// Compiled and proved, for training, for a validation during training and for an evaluation.
 void require_proved(const Chain& chain) {
   CAPTURE(chain.text());
   const PlannedJob job = chain.planned();

@@ -1,8 +1,9 @@
-// Bytes as a sequence of valid frames to a real agent: orders with right and wrong contents, confirmations now and
-// later. The agent starts real processes (/bin/true, sleep), and must end on request and delete its folder.
+// libFuzzer target: the input is decoded to a sequence of valid frames for a real agent: orders with right and wrong
+// contents, and confirmations at different times. The agent starts real processes (/bin/true, sleep), and must end on
+// request and delete its folder.
 //
 //   sequence := order*        order := kind attempt rank number name text confirms      one byte each: an index
-//   text 255 := the next byte gives a length, and so many bytes follow
+//   text 255 := the next byte gives a length, and that many bytes follow
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>

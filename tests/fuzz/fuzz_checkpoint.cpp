@@ -1,7 +1,8 @@
-// A folder whose files are any bytes: what verify, list, the reader and merge do with it is an EnvError or an answer,
-// and they agree: a folder that verify finds whole is read to its end. The input is split into checkpoint.json and one
-// rank's file at the first 0xff 0xfe; the manifest gets the right last line, and says the file's true size and checksum
-// where it has the words SIZE and DIGEST, so that fuzzing reaches what is behind them.
+// libFuzzer target: a checkpoint folder whose files are any bytes. For each of verify, list, the reader and merge the
+// result is an answer or an EnvError, and they agree: a folder that verify accepts can be read completely. The input is
+// split into checkpoint.json and one rank's file at the first 0xff 0xfe. The manifest gets a valid last line, and the
+// words SIZE and DIGEST in it are replaced by the file's true size and checksum, so that fuzzing gets past these
+// checks.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// The readers of cluster input accept any text as Slurm's list of nodes, as a hostfile and as the address of a
-// listener, and any bytes as mpiexec's answers to a process that speaks PMI. They return values, or the error that they
-// document.
+// libFuzzer target: the readers of cluster input get any text as Slurm's list of nodes, as a hostfile and as the
+// address of a listener, and any bytes as mpiexec's answers to a process that speaks PMI. Each returns a value, or the
+// error that it documents.
 #include <sys/socket.h>
 #include <unistd.h>
 

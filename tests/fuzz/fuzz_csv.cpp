@@ -1,4 +1,5 @@
-// Any text is rows that make up the text. The values of a row, quoted and joined again, are the same values.
+// libFuzzer target: any text is split into rows of CSV that together make up the text. The values of a row, quoted and
+// joined again, are the same values.
 #include <cstdlib>
 
 #include "engine/train/data/sources/csv_text.h"

@@ -1,5 +1,6 @@
-// Any bytes, raw or gzip, give an array that fits its header or an EnvError. Raw input is also tested in compressed
-// form with the same result expected, so that fuzzing reaches headers behind gzip's checksum.
+// libFuzzer target: any bytes, raw or gzip, are read as an IDX array that fits its header, or cause an EnvError. Raw
+// input is also read in compressed form and must give the same result, so that fuzzing reaches headers behind gzip's
+// checksum.
 #include <zlib.h>
 
 #include <cstdlib>

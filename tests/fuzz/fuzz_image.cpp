@@ -1,5 +1,5 @@
-// Any bytes are an image that has the size of its header, whose regions have the bits of the whole, or an EnvError; and
-// any EXIF data have an orientation.
+// libFuzzer target: any bytes are decoded as an image with the size that its header states, or cause an EnvError.
+// Decoding only a region gives the same pixels as decoding the whole image. Any bytes of EXIF data have an orientation.
 #include <cstdlib>
 #include <cstring>
 

@@ -1,5 +1,6 @@
-// Any bytes as a rank's logs and their times: every byte of the logs is returned once and in order, whatever the times
-// contain; from any start, the result is the end of the logs. And any text as --rank and --since.
+// libFuzzer target: with any bytes as a rank's logs and as the times of its lines, every byte of the logs is returned
+// once and in order, and a reader that starts at any position gets the rest of the logs. Any text is accepted or
+// refused as --rank and --since.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Any text gives a sound manifest or an EnvError. Behind the checksum too: the input gets a last line that is right.
-// An accepted manifest is written and read again as the same text.
+// libFuzzer target: any text is parsed as a valid checkpoint.json or causes an EnvError. The input also gets a last
+// line with the right checksum, so that fuzzing gets past it. An accepted manifest is written and read again as the
+// same text.
 #include <cstdlib>
 #include <string>
 

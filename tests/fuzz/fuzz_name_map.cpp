@@ -1,4 +1,4 @@
-// Any text is a file of name maps or a SpecError, which is shown beside the text.
+// libFuzzer target: any text is parsed as a file of name maps, or causes a SpecError, which can be shown with the text.
 #include <cstdint>
 #include <string>
 

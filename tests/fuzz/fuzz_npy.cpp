@@ -1,4 +1,4 @@
-// Any bytes are an npy or npz file whose arrays lie within it, or an EnvError.
+// libFuzzer target: any bytes are read as an npy or npz file whose arrays lie within the file, or cause an EnvError.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ void read_npy(std::span<const uint8_t> bytes) {
   if (static_cast<int64_t>(out.size()) != elements * byte_size(element_type(header.stored))) abort();
 }
 
-/// A file of these bytes that exists in memory alone.
+/// A file of these bytes that exists only in memory.
 class FileInMemory {
  public:
   explicit FileInMemory(std::span<const uint8_t> bytes) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {

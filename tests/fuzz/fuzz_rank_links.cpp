@@ -1,5 +1,5 @@
 // libFuzzer target: a rank receives any bytes over TLS from a peer that has the job's token, after any bytes from a
-// client without it, while it sends and receives on other threads. Each operation of the rank completes or throws as
+// client without it, while it sends and receives on other threads. Each operation of the rank completes, or throws as
 // soon as the peer has closed the connection. None waits for its timeout, and no buffer is accessed after it was freed.
 //
 //   input := operations count stranger[count] step*        operations: two bits per slot, an Operation

@@ -1,5 +1,5 @@
-// Any bytes as a request to `trainctl report --serve`. The server answers with one whole HTTP response or closes the
-// connection, and serves its page afterwards.
+// libFuzzer target: any bytes are sent as a request to `trainctl report --serve`. The server answers with one complete
+// HTTP response or closes the connection, and still serves its page afterwards.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>

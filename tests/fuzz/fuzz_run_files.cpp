@@ -1,5 +1,6 @@
-// Any bytes as a file of a run directory or of the registry, as a part of a printed tensor, or as a measured machine: an answer, or the error that its
-// reader documents. What is read is written and read again as the same text. The first byte chooses the file.
+// libFuzzer target: any bytes are read as a file of a run's folder or of the registry, as a shard of a printed tensor,
+// or as a calibrated machine. The reader returns a value or the error that it documents. A value is written and read
+// again as the same text. The first byte of the input selects the kind of file.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -74,7 +75,7 @@ void read_machine(std::string_view text) {
     const std::string again = to_json(machine_of_json(std::string(text), "fuzz"));
     require(to_json(machine_of_json(again, "again")) == again);
   } catch (const EnvError&) {
-    // The text is no machine.
+    // The text is not a machine.
   }
 }
 

@@ -1,5 +1,5 @@
-// Any bytes give a header that keeps the published rules, or an EnvError; what is accepted is written back as a header
-// that reads the same.
+// libFuzzer target: any bytes are parsed as a header of safetensors that follows the published rules, or cause an
+// EnvError. An accepted header is written and read again as the same header.
 #include <cstdlib>
 #include <vector>
 

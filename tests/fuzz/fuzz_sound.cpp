@@ -1,4 +1,4 @@
-// Any bytes are a wav or flac file whose samples can be read, or an EnvError.
+// libFuzzer target: any bytes are read as a wav or flac file all of whose samples can be decoded, or cause an EnvError.
 #include <unistd.h>
 
 #include <cmath>

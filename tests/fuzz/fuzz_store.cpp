@@ -1,4 +1,5 @@
-// Any bytes as a frame of the store's protocol: parsed or refused, and a parsed request encodes to the same.
+// libFuzzer target: any bytes are parsed as a frame of the store's protocol or refused. A parsed request encodes to the
+// same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Any bytes as requests of a client that has the token, after any bytes of one without it, to a real store that serves two
-// clients on other threads meanwhile. Both clients get what they have set.
+// libFuzzer target: a real store gets any bytes as requests of a client with the job's token, after any bytes of a
+// client without it, while it serves two other clients on other threads. These two read back what they have set.
 //
 //   input := count stranger[count] request*        request := kind key size value[size]
 //   kind 0 sets, 1 gets, 2 is a frame with these bytes, 3 are these bytes without a frame

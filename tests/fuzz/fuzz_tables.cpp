@@ -1,7 +1,7 @@
-// Any bytes are a table with rows that can be read, or an EnvError, or a SpecError (packed data in place of text):
-// files of each format, and an index of MDS or Megatron with the file that it refers to. The first byte is the format,
-// the next two the size of the first file. The variable TRAINCTL_FUZZ_FORMAT can set the format, by the name of its
-// file.
+// libFuzzer target: any bytes are read as a table all of whose rows can be decoded, or cause an EnvError or a SpecError
+// (binary data in place of text). Formats with an index (MDS, Megatron) get an index and the file that it refers to.
+// The first byte of the input selects the format, the next two give the size of the first file. The environment
+// variable TRAINCTL_FUZZ_FORMAT selects the format by the name of its file instead.
 #include <unistd.h>
 
 #include <cstdlib>

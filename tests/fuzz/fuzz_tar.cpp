@@ -1,6 +1,6 @@
-// libFuzzer target: any bytes are read as a tar file whose members are within it, or cause an EnvError, and an index of
-// such a file can be read. Any bytes are read as an index whose positions are within the tar file, or cause an
-// EnvError.
+// libFuzzer target: any bytes are read as a tar file whose members lie within it, or cause an EnvError. The index of an
+// accepted file is written and read again. Any bytes are also read as an index whose positions lie within a tar file,
+// or cause an EnvError.
 #include <cstdlib>
 #include <cstring>
 

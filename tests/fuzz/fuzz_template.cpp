@@ -1,4 +1,4 @@
-// Any bytes are a chat template, which gives a text or an EnvError.
+// libFuzzer target: any bytes are rendered as a chat template, or cause an EnvError.
 #include <string_view>
 
 #include "engine/base/error.h"

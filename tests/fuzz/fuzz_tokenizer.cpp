@@ -1,5 +1,5 @@
-// Any bytes are a tokenizer.json and a text, or an EnvError. The tokens are the same with a cache that is full and one
-// that is empty, each is in the vocabulary, and any tokens can be decoded.
+// libFuzzer target: any bytes are a tokenizer.json followed by a text, or cause an EnvError. The tokens do not depend
+// on the contents of the cache, each is in the vocabulary, and any list of tokens can be decoded.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

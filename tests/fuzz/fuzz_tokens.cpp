@@ -1,4 +1,5 @@
-// Any bytes are tokens that fit the file, or an EnvError. What is read of them agrees with a plain loop.
+// libFuzzer target: any bytes are read as a file of tokens, or cause an EnvError. The tokens equal those of a plain
+// loop.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -519,7 +519,7 @@ def too_few(scene):
 
 
 def copied(scene):
-    """launch.copy: data that the launcher's host alone has goes to each host once, and ranks find it at the same relative path."""
+    """launch.copy: data that only the launcher's host has is sent to each host once, and ranks find it at the same relative path."""
     one = scene.run(f"{ONE_RANK} train.steps=6")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
@@ -555,7 +555,7 @@ def copied(scene):
 
 
 def plugins(scene):
-    """A plugin that the launcher's host alone has goes to each host once, and its layers have the numbers of one rank there."""
+    """A plugin that only the launcher's host has is sent to each host once, and its layers have the numbers of one rank there."""
     compiler = shutil.which("cc")
     if compiler is None:
         return "skipped: there is no C compiler"

@@ -74,7 +74,7 @@ def kill_connections(scene, process, random):
     """Kills the connections of ssh on the launcher's host: they are opened again."""
     pids = subprocess.run(["pgrep", "-f", "ssh -T -oBatchMode=yes"], capture_output=True, text=True, check=False).stdout.split()
     for pid in pids:
-        with contextlib.suppress(OSError):  # those in the launcher's network alone
+        with contextlib.suppress(OSError):  # only those in the launcher's network
             if os.readlink(f"/proc/{pid}/cwd") and f"{scene.network.folder}" in pathlib.Path(f"/proc/{pid}/mountinfo").read_text():
                 os.kill(int(pid), signal.SIGKILL)
     goes_on(scene, process)

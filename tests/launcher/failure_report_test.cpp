@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Three ranks, of which rank 1 is the cause.
+/// A failure of three ranks that rank 1 caused.
 struct Scene {
   Scratch scratch;
   Cluster cluster = one_host(3);

@@ -197,7 +197,7 @@ TEST_CASE("a client without a proof learns only a nonce") {
   }
 }
 
-/// Listens as a store does, and is none: it says hello, and answers the proof with what it has heard.
+/// An impostor that listens like a store: it sends a hello, and answers the proof by echoing what it has received.
 class ImpostorStore {
  public:
   ImpostorStore() : listener_(socket(AF_INET, SOCK_STREAM, 0)) {

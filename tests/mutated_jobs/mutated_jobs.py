@@ -3,17 +3,17 @@
 
   python3 tests/mutated_jobs/mutated_jobs.py --trainctl build/release/bin/trainctl --jobs 2000
 
-A job of this tree is mutated (mutations.py) and must then be refused with a place in the file and the next move, or be run:
+A job of this tree is mutated (mutations.py). It must then be refused, with a position in the file and the next step, or be run:
 
-  check     ends, with 0, 2 or 3; an error of the job names the file; no control character reaches the output
+  check     exits with 0, 2 or 3; an error of the job names the file; no control character reaches the output
   plan      agrees with check
-  run       of what check refuses: refuses it as well, at once
-            of what check accepts: trains for two steps (of a command: runs it), and never says that the job is wrong; a rank that fails
-            is allowed to a command alone. What still runs after RUN_S is asked to stop, and must end
+  run       refuses immediately what check refuses
+            trains what check accepts for two steps (or runs its command), and never reports an error of the job; only a command may have
+            a rank that fails. A run that still runs after RUN_S is asked to stop, and must end
 
-An end that takes longer than PATIENCE is none. On a quiet machine, --limit 5 allows `check`, `plan`, a refusal and a stop that many seconds.
+A command that takes longer than PATIENCE hangs. On a quiet machine, --limit 5 allows `check`, `plan`, a refusal and a stop 5 s each.
 
-Prints a row for each deviation, with the mutated job's path (kept under --keep). Of one seed, job N is always the same: --only N.
+Prints a row for each deviation, with the mutated job's path (kept under --keep). With the same seed, job N is always the same: --only N.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def parse_arguments():
     parser.add_argument("--trainctl", required=True)
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="this job alone")
+    parser.add_argument("--only", type=int, help="only this job")
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--limit", type=float, default=PATIENCE, help="seconds that anything but training may take")
     parser.add_argument("--keep", default="mutated_jobs.failed", help="folder for the jobs that deviate")
@@ -115,7 +115,7 @@ def judge(index, jobs, parts, options, scratch):
     draw = random.Random(f"{options.seed}:{index}")
     folder, text = draw.choice(jobs)
     text, names = mutate(draw, text, parts)
-    # beside the original's data: paths in a job are relative to its file
+    # next to the original's data: paths in a job are relative to its file
     here = scratch / str(index)
     here.mkdir()
     for entry in folder.iterdir():

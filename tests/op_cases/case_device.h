@@ -8,6 +8,9 @@
 
 namespace trainctl {
 
+/// The scalars of a step whose loss is not scaled, which gradients of losses read.
+inline constexpr StepScalars kUnscaledStep{};
+
 class CaseDevice {
  public:
   virtual ~CaseDevice() = default;

@@ -19,7 +19,6 @@ using Doubles = std::vector<double>;
 
 constexpr int64_t kRows = 3;  // equal except for their labels: the first class, the middle one, the last
 constexpr double kScale = 0.01;
-const StepScalars kNoLossScale;  // its loss_scale is 1
 
 double rounded(double v, DType type) {
   const auto f = static_cast<float>(v);
@@ -154,7 +153,7 @@ void check_softmax(const CaseDevice& device, DType type, const Doubles& x, const
   device.prepare("softmax", forward)();
   device.prepare("softmax_grad", backward)();
   check_near(to.values(), tensor(y), 0, tolerance(type));
-  const double likeliest = std::fmax(0.0, *std::max_element(y.begin(), y.end()));  // beside it dy and their mean cancel
+  const double likeliest = std::fmax(0.0, *std::max_element(y.begin(), y.end()));  // beyond it dy and their mean cancel
   check_near(grad.values(), tensor(dx), likeliest, tolerance(type));
 }
 
@@ -177,7 +176,7 @@ void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
     CAPTURE(op);
     const bool has_loss = op != "softmax_cross_entropy_grad", has_grad = op != "softmax_cross_entropy";
     Operand total({1}, DType::f32), grad({kRows, n}, type);
-    KernelCall call{.scalars = &kNoLossScale};
+    KernelCall call{.scalars = &kUnscaledStep};
     call.attrs = {{"scale", kScale}};
     call.in = {from.arg, classes.arg};
     if (has_loss) call.out.push_back(total.arg);
@@ -188,7 +187,7 @@ void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
   }
 }
 
-/// A row in two parts, of which statistics are combined, is the whole row.
+/// Combining the statistics of two parts of a row gives the result of the whole row.
 constexpr int64_t kParts = 2;
 
 int64_t first_of(int64_t part, int64_t n) { return part * (n / 2); }
@@ -215,7 +214,7 @@ void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles&
   for (int64_t p = 0; p < kParts; ++p) {
     const Operand from({1, size_of(p, n)}, type, part_of(x, p, n));
     Operand of_part({1, 2}, DType::f32);
-    KernelCall call{.scalars = &kNoLossScale};
+    KernelCall call{.scalars = &kUnscaledStep};
     call.attrs = {{"dim", int64_t{1}}};
     call.in = {from.arg}, call.out = {of_part.arg};
     device.prepare("softmax_stats", call)();
@@ -226,7 +225,7 @@ void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles&
   for (int64_t p = 0; p < kParts; ++p) {
     const Operand from({1, size_of(p, n)}, type, part_of(x, p, n));
     Operand to({1, size_of(p, n)}, type);
-    KernelCall call{.scalars = &kNoLossScale};
+    KernelCall call{.scalars = &kUnscaledStep};
     call.attrs = {{"dim", int64_t{1}}};
     call.in = {from.arg, all.arg}, call.out = {to.arg};
     device.prepare("softmax_apply", call)();
@@ -242,7 +241,7 @@ void check_loss_in_parts(const CaseDevice& device, DType type, const Doubles& x)
     CAPTURE(label);
     const Operand classes({1}, DType::i32, {static_cast<double>(label)});
     const auto call_on = [&](int64_t p, const Operand& logits) {
-      KernelCall call{.scalars = &kNoLossScale};
+      KernelCall call{.scalars = &kUnscaledStep};
       call.attrs = {{"scale", kScale}};
       call.in = {logits.arg, classes.arg};
       call.in[0].offset = {0, first_of(p, n)};

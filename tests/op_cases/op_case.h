@@ -35,7 +35,7 @@ struct OpCase {
   BuildLayer build = nullptr;  ///< for a layer of more than one node
   bool fused = false;          ///< with an epilogue, which only the compiler sets: no backward
   bool has_losses = false;     ///< its gradient also has that of losses which its outputs do not show
-  bool has_kinks = false;      ///< rounding to bf16 crosses kinks of its function: gradients are compared in f32 alone
+  bool has_kinks = false;      ///< rounding to bf16 crosses kinks of its function: gradients are compared only in f32
 
   std::string name() const;
 };

@@ -13,6 +13,7 @@
 #include "engine/ops/optimizer_def.h"
 #include "engine/ops/random.h"
 #include "tests/op_cases/allocations.h"
+#include "tests/op_cases/case_device.h"
 
 namespace trainctl {
 namespace {
@@ -37,11 +38,8 @@ TensorArg arg(ProgramKernelsFloats& values, DType dtype = DType::f32) {
   return a;
 }
 
-/// Gradients of losses read the scale of the loss, which is 1 here.
-const StepScalars kUnscaled;
-
 CpuKernel prepare(const char* name, std::vector<TensorArg> in, std::vector<TensorArg> out, Attrs attrs = {},
-                  const StepScalars* scalars = &kUnscaled) {
+                  const StepScalars* scalars = &kUnscaledStep) {
   KernelCall call{std::move(in), std::move(out), std::move(attrs), scalars};
   return find_cpu_kernel(name)->prepare(call);
 }
@@ -179,92 +177,6 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
         for (size_t i = 0; i < kWeights; ++i) expected[i].adam(scale * g[i], 0.01, step, 0.1, decoupled);
         check_weights(w, expected);
       }
-    }
-  }
-}
-
-namespace {
-
-/// Everything an optimizer needs for the weights as one parameter: the attr, and work space as an output after the
-/// states.
-void add_whole_parameter(const Optimizer& optimizer, Attrs& attrs, std::vector<TensorArg>& out,
-                         ProgramKernelsFloats& work) {
-  if (!optimizer.needs_whole_parameters()) return;
-  const std::vector<Ints> parameters = {{0, 1, static_cast<int64_t>(kWeights)}};
-  attrs.set("parameters", parameters);
-  if (optimizer.def.work_elements == nullptr) return;
-  work.resize(static_cast<size_t>(optimizer.def.work_elements(parameters)));
-  out.push_back(arg(work));
-  out.back().dtype = DType::i32;
-}
-
-}  // namespace
-
-TEST_CASE(
-    "every optimizer with one kernel reduces a loss with its defaults, and a plain step is -learning_rate * gradient") {
-  for (const OptimizerDef* def : all_optimizers()) {
-    CAPTURE(def->name);
-    if (def->sums != nullptr) continue;  // adafactor_cases.cpp runs its kernels
-    const Optimizer optimizer(def->name, {});
-    // The gradient of sum w^2 / 2 is w.
-    ProgramKernelsFloats w = random_floats(kWeights, 1), g = w;
-    std::vector<ProgramKernelsFloats> states(optimizer.states().size(), ProgramKernelsFloats(kWeights, 0.0f));
-    std::vector<TensorArg> out = {arg(w)};
-    for (ProgramKernelsFloats& state : states) out.push_back(arg(state));
-    StepScalars scalars{.learning_rate = 1e-3f};
-    optimizer.fill_scalars(1, scalars);
-    Attrs attrs = optimizer.kernel_attrs();
-    attrs.set("clip_norm", 0.0);
-    ProgramKernelsFloats work;
-    add_whole_parameter(optimizer, attrs, out, work);
-    prepare(def->kernel->name, {arg(g)}, out, attrs, &scalars)();
-    CHECK(norm_of(w) < norm_of(g));
-    if (!optimizer.is_plain_step()) continue;
-    CHECK(states.empty());
-    for (size_t i = 0; i < kWeights; ++i) CHECK(w[i] == doctest::Approx(g[i] - 1e-3 * g[i]).epsilon(1e-6));
-  }
-}
-
-TEST_CASE(
-    "every optimizer with one kernel clips by value, divides by the loss scale, and skips a step without a change") {
-  for (const OptimizerDef* def : all_optimizers()) {
-    CAPTURE(def->name);
-    if (def->sums != nullptr) continue;  // adafactor_cases.cpp runs its kernels
-    const Optimizer optimizer(def->name, {});
-    const size_t num_states = optimizer.states().size();
-    const auto updated = [&](ProgramKernelsFloats g, float norm, const Attrs& more, float loss_scale = 1) {
-      std::vector<ProgramKernelsFloats> values = {random_floats(kWeights, 1)};
-      for (size_t s = 0; s < num_states; ++s) values.push_back(ProgramKernelsFloats(kWeights, 0.25f));
-      std::vector<TensorArg> out;
-      for (ProgramKernelsFloats& v : values) out.push_back(arg(v));
-      StepScalars scalars{.learning_rate = 1e-2f, .loss_scale = loss_scale};
-      optimizer.fill_scalars(1, scalars);
-      Attrs attrs = optimizer.kernel_attrs();
-      attrs.set("clip_norm", 0.0);
-      for (const auto& [name, value] : more) attrs.set(name, value);
-      ProgramKernelsFloats squared = {norm}, work;
-      add_whole_parameter(optimizer, attrs, out, work);
-      prepare(def->kernel->name, {arg(g), arg(squared)}, out, attrs, &scalars)();
-      return values;
-    };
-    const ProgramKernelsFloats g = random_floats(kWeights, 2);
-    ProgramKernelsFloats bounded = g;
-    for (float& x : bounded) x = std::min(std::max(x, -0.1f), 0.1f);
-    CHECK(updated(g, 0, {{"clip_value", 0.1}}) == updated(bounded, 0, {}));
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    const Attrs skips{{"skip_not_finite", true}};
-    CHECK(updated(g, 1, skips) == updated(g, 1, {}));
-    const auto skipped = updated(g, kInfinity, skips);
-    CHECK(skipped[0] == random_floats(kWeights, 1));
-    for (size_t s = 1; s < skipped.size(); ++s) CHECK(skipped[s] == ProgramKernelsFloats(kWeights, 0.25f));
-    CHECK(updated(g, std::numeric_limits<float>::quiet_NaN(), skips) == skipped);
-    // Gradients of a scaled loss: a power of two changes no bit.
-    ProgramKernelsFloats scaled = g;
-    for (float& x : scaled) x *= 1024;
-    for (Attrs attrs : {Attrs{}, Attrs{{"clip_norm", 0.5}}, Attrs{{"clip_value", 0.1}}}) {
-      const auto expected = updated(g, 4, attrs);
-      attrs.set("unscale", true);
-      CHECK(updated(scaled, 4 * 1024 * 1024, attrs, 1024) == expected);
     }
   }
 }

@@ -1,4 +1,4 @@
-"""tests/update_plans in a small tree of its own: what it names, and what it leaves alone.
+"""Runs tests/update_plans in a small tree of its own: which jobs it reports, and which files it does not change.
 
     python3 tests/plan/update_plans_test.py build/release/bin/trainctl
 """

@@ -43,7 +43,7 @@ class Hybrid(Network):
         return ways, {"group": [[copy + copies * part for part in range(ways)] for copy in range(copies)]}
 
     def part_dense(self, units, ways, bias, contract):
-        """A dense layer of which each of `ways` ranks has a part: of its units, or of its input features."""
+        """A dense layer cut over `ways` ranks, by its units or by its input features."""
         whole = {} if contract else {"units": units * ways}
         fields = {"units": units, "init": {"type": "normal", "std": 0.2}, **({} if bias else {"bias": False})}
         name = self.put("dense", self.shape[:-1] + (units,), (["mk", "nk"], ""), whole=whole, **fields)

@@ -152,7 +152,7 @@ def draw_strategies(rng, net, ranks):
 
 
 def draw_stages(rng, net, stages):
-    """stage_config in the order of the layers; sometimes only for some layers, sometimes with the loss alone in the last stage."""
+    """stage_config in the order of the layers; sometimes only for some layers, sometimes with only the loss in the last stage."""
     if chance(rng, 0.15):
         config = draw_stages(rng, net, stages - 1) if stages > 2 else {layer["name"]: 0 for layer in net.flat}
         return {**config, "loss": stages - 1} if config else None

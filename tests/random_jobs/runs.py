@@ -1,4 +1,4 @@
-"""Runs of trainctl, their losses, and the differences between these."""
+"""Runs trainctl, reads the losses of runs and the digests of checkpoints, and compares losses."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def read_losses(path):
 
 
 def of_steps(losses):
-    """Without those of validations."""
+    """The losses of steps, without those of validations."""
     return {step: loss for step, loss in losses.items() if isinstance(step, int)}
 
 

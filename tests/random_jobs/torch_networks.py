@@ -285,7 +285,7 @@ def check(options, number, refused):
 
 
 def compare_bf16(options, job, folder):
-    """The losses on emulated GPUs in bf16, beside those of one rank of the same job on the CPU in fp32."""
+    """The losses on emulated GPUs in bf16, compared with those of one rank of the same job on the CPU in fp32."""
     found = run_emulated(options, folder)
     fields = json.loads((folder / "job.yaml").read_text())
     fields |= {"precision": "fp32", "parallel": {"micro_batches": job.parallel.get("micro_batches", 1)}, "launch": {"ranks": 1, "device": "cpu", "log_dir": str(folder / "runs")}}

@@ -64,7 +64,7 @@ TEST_CASE("any sequence of calls over any groups, from shared or own memory, is 
       for (uint64_t i = 0; i < calls; ++i) {
         const Case c = random_case(i, 8, counts);
         if (!contains(c.ranks, rank)) continue;
-        // Each rank chooses alone: the choice does not change its peers' results.
+        // Each rank chooses independently: the choice does not change its peers' results.
         const bool staged = (i * 7 + static_cast<uint64_t>(rank)) % 5 == 0;
         check_case(comm, c, staged ? own.data() : arena + i % 3);
         ++checked;

@@ -109,7 +109,7 @@ TEST_CASE("hosts: what a call moves within and between hosts is what the plan sa
         for (const int rank : ranks) ++members[layout[static_cast<size_t>(rank)]];
         std::vector<int> of_hosts;
         for (const auto& [host, number] : members) of_hosts.push_back(number);
-        for (const int64_t count : {3, 1023, 2048}) {  // sums that are made alone, and sums that are made in slices
+        for (const int64_t count : {3, 1023, 2048}) {  // sums of each member, and sums in slices
           cases.push_back({.op = op, .ranks = ranks, .count = count, .dtype = DType::i32});
           const HostTraffic one = traffic_of(kind, of_hosts, count, DType::i32);
           CHECK((one.between > 0) == (of_hosts.size() > 1));

@@ -1,4 +1,4 @@
-// GPU memory of ranks beside their arenas, from programs alone.
+// GPU memory of ranks outside their arenas, computed from programs alone.
 #include "engine/runtime/workspace.h"
 
 #include <doctest/doctest.h>

@@ -40,7 +40,7 @@ int64_t most_memory(const PlannedJob& job);
 /// The bound that a search would prove for the job's stages, micro-batches and schedule.
 double bound_of(const PlannedJob& job);
 
-/// One small graph: the search beside the best of all plans.
+/// One small graph: compares the search's plan with the best of all plans.
 struct Regret {
   std::string text;
   std::vector<std::string> settings;

@@ -1,4 +1,4 @@
-// Llama-shaped jobs that are short of memory: auto_parallel beside other plans, and the laws of the search.
+// Llama-shaped jobs that are short of memory: auto_parallel compared with other plans, and properties of the search.
 // TRAINCTL_LLAMA_JOBS: number of drawn jobs (`./bootstrap soak` draws 40).
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Tables on the servers beside workers that run in step: the workers all_reduce the rest (parallel.sync: true, tables).
+// Tables on the servers of workers that run in lockstep: the workers all_reduce the rest (parallel.sync: true, tables).
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -48,7 +48,7 @@ TEST_CASE("synchronous workers have verified programs of data_parallel without m
       for (const Bucket& b : program.buckets)
         if (program.rank == 0 && !b.table) dense += b.elements;
     }
-    CHECK(reduced == dense);  // all that is no table, and no row of a table
+    CHECK(reduced == dense);  // everything but tables and their rows
     CHECK(dense > 0);
   }
 }

@@ -100,7 +100,7 @@ TEST_CASE("a row without an update during n updates returns to its initial value
   CHECK(trained != initial(1));
   update(rows, {2});
   update(rows, {2});
-  CHECK(read(rows, 1) == trained);  // left alone twice
+  CHECK(read(rows, 1) == trained);  // not used twice
   update(rows, {2});
   CHECK(read(rows, 1) == initial(1));
   CHECK(rows.rows() == 1);

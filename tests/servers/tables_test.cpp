@@ -1,4 +1,4 @@
-// Tables on the servers: the numbers of a dense embedding, and memory for the rows that were trained alone.
+// Tables on the servers: the numbers of a dense embedding, and memory only for rows that were trained.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -58,7 +58,7 @@ TEST_CASE("one worker with tables has the losses of a dense embedding under one 
     const char* optimizer;
     int64_t vocab;
   };
-  // Plain SGD leaves rows without a gradient alone. Adam moves them by its momentum, so there every row is in every
+  // Plain SGD does not change rows without a gradient. Adam moves them by its momentum, so there every row is in every
   // batch.
   for (const Case& c :
        {Case{"{type: sgd, learning_rate: 0.1}", 500}, Case{"{type: sgd, learning_rate: 0.1, clip_norm: 0.2}", 500},

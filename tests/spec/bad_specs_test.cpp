@@ -1,4 +1,4 @@
-// Jobs that the parser alone must refuse. Those that need shapes or a plan: tests/bad_specs/plan.
+// Jobs that the parser must refuse by itself. Jobs whose errors need shapes or a plan are in tests/bad_specs/plan.
 #include "engine/spec/parse.h"
 #include "tests/bad_specs/bad_jobs.h"
 

@@ -1,5 +1,5 @@
-// The schema's verdict on a job beside the parser's. An editor that knows the schema shows no error in a right job, and
-// shows those of a wrong one, except for the kinds of errors that are listed below.
+// Compares the schema's verdict on a job with the parser's. An editor with the schema shows no error in a valid job,
+// and shows the errors of an invalid one, except for the kinds of errors that are listed below.
 #include <doctest/doctest.h>
 
 #include <charconv>

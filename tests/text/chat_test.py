@@ -27,7 +27,7 @@ parallel: {mode: data_parallel}
 launch: {device: cpu, ranks: 1}
 """
 
-# Attention and positions of each document alone; {documents} and {mask} are empty in a job whose rows have one document.
+# Attention and positions are computed per document; {documents} and {mask} are empty in a job whose rows have one document.
 DECODER = """dataset: {{type: chat, path: talks.jsonl, tokenizer: model, length: {length}, train_on: assistant, batch: 1, pack: {pack}, shuffle: false}}
 network:
   - {{name: emb, type: embedding, vocab: 400, units: 32}}

@@ -141,7 +141,7 @@ launch: {device: cpu}
 
 
 def check_documents(scene, folder):
-    """Packed, filtered and rearranged documents beside rows of tokens: the losses of one rank under every plan, and notes on what is left out."""
+    """Packed, filtered and rearranged documents together with rows of tokens: the losses of one rank under every plan, and notes on what is left out."""
     words = "alpha beta gamma delta epsilon zeta eta theta".split()
     draw = random.Random(3)
     for name, count in [("texts", 60), ("held_out", 20)]:

@@ -227,7 +227,7 @@ TEST_CASE("batches of bytes are the same for workers, for devices that map bytes
 
 namespace {
 
-/// Photos, of which none is read.
+/// A folder of photos, none of which is read.
 class Photos final : public Source {
  public:
   int64_t size() const override { return 8; }

@@ -48,7 +48,7 @@ TEST_CASE("an event file begins with its version, and holds scalars at their ste
     file.write(7, {});
   }
   const std::vector<ReadEvent> events = events_in(folder.path());
-  REQUIRE(events.size() == 4);  // a write of nothing is no event
+  REQUIRE(events.size() == 4);  // a write without values adds no event
   CHECK(events[0].file_version == "brain.Event:2");
   CHECK(events[1].texts.at("job") == "```yaml\nname: x\n```");
   CHECK(events[2].step == 1);

@@ -1,4 +1,4 @@
-// An observer for tests: calls functions, of which those that are not set do nothing.
+// An observer for tests: calls functions. Functions that are not set do nothing.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ struct FunctionObserver : StateObserver {
   std::function<void(int64_t step, Executor&)> state;  ///< before each step
   std::function<void(int64_t step, Executor&)> end;
 
-  /// This observer alone.
+  /// A list with only this observer.
   TrainObservers alone() {
     TrainObservers observers;
     observers.add(*this);

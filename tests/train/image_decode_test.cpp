@@ -1,4 +1,4 @@
-// Decoding: regions, orientation, colors, and files that are no good.
+// Decoding: regions, orientation, colors, and damaged files.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -44,7 +44,7 @@ SimulatedPipeline uneven(const StageSeconds& mean) {
   return pipeline;
 }
 
-/// The four of which it is known what is slow; a step computes for 1.
+/// The four cases whose bottleneck is known; a step computes for one unit of time.
 std::vector<SimulatedPipeline> known_pipelines() {
   SimulatedPipeline decode = uneven({{0.02, 1.0, 0.1, 0.02}}), source = uneven({{0.9, 0.02, 0.02, 0.02}}),
                     transform = uneven({{0.01, 0.1, 0.6, 0.01}}), balanced = uneven({{0.12, 0.12, 0.12, 0.12}});

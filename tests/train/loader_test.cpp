@@ -371,7 +371,7 @@ TEST_CASE("autotune adds workers while the trainer waits for the loader, which c
     CHECK(loader_floats(block, program, 0) == std::vector<float>(whole.begin(), whole.begin() + 60000));
     loader.release_step();
   }
-  // On a busy machine the worker may get too little time to seem busy: then it reads further ahead first.
+  // On a busy machine the worker may get too little CPU time to seem busy; it then reads farther ahead first.
   CHECK(std::any_of(changes.begin(), changes.end(), [](const auto& change) { return change.to.workers > 1; }));
   spec.autotune = false;
   Loader alone(std::make_unique<Drawn>(), spec, program, 5, {.num_steps = steps, .most_workers = 4});

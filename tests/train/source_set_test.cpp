@@ -67,7 +67,7 @@ std::unique_ptr<Dataset> open(std::shared_ptr<const Source> source, const Datase
   return std::make_unique<SourceSet>(std::move(source), std::move(ways));
 }
 
-/// Images, of which sample 3 is cut off.
+/// Images; the file of sample 3 is truncated.
 class SourceSetPictures final : public Source {
  public:
   int64_t size() const override { return 5; }

@@ -108,8 +108,9 @@ struct Warp {
 
  private:
   bool flow(const Instruction& in, size_t group, uint32_t on);
+  bool wait_for_mbarrier(const Instruction& in, size_t group, uint32_t on);
   void wait_at(size_t group, uint32_t on, Group::Wait wait, int pc);
-  bool meet(size_t group);
+  bool reconverge(size_t group);
 };
 
 /// A barrier in shared memory.

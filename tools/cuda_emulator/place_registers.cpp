@@ -1,4 +1,4 @@
-// PTX has one register a value. Registers that are never live at the same time share a place, so that the register
+// PTX has one register per value. Registers that are never live at the same time share a place, so that the register
 // files of a block fit into the processor's cache.
 #include "tools/cuda_emulator/place_registers.h"
 
@@ -24,10 +24,10 @@ void each_operand(Instruction& in, Work work) {
   for (int32_t& at : in.to) work(at, true);
 }
 
-}  // namespace
+using Lives = std::map<int32_t, Life>;  // by register
 
-int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, uint8_t>& widths, int32_t fixed) {
-  std::map<int32_t, Life> lives;
+Lives lives_of(std::vector<Instruction>& code, const std::map<int32_t, uint8_t>& widths) {
+  Lives lives;
   for (size_t i = 0; i < code.size(); ++i) {
     each_operand(code[i], [&](int32_t at, bool writes) {
       if (widths.count(at) == 0) return;
@@ -38,7 +38,11 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
       life.writes += writes;
     });
   }
-  // A register that is live at the end of a loop is live in all of it.
+  return lives;
+}
+
+/// A register that is live at the end of a loop is live in all of it.
+void extend_over_loops(const std::vector<Instruction>& code, Lives& lives) {
   std::vector<std::pair<int, int>> loops;
   for (size_t i = 0; i < code.size(); ++i) {
     if (code[i].flow == Flow::branch && code[i].target <= static_cast<int>(i))
@@ -58,6 +62,13 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
       }
     }
   }
+}
+
+}  // namespace
+
+int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, uint8_t>& widths, int32_t fixed) {
+  Lives lives = lives_of(code, widths);
+  extend_over_loops(code, lives);
   std::vector<std::pair<int32_t, Life>> in_order(lives.begin(), lives.end());
   std::stable_sort(in_order.begin(), in_order.end(),
                    [](const auto& a, const auto& b) { return a.second.first < b.second.first; });

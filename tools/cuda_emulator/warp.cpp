@@ -18,7 +18,7 @@ bool Warp::run(int instructions) {
     size_t current = groups.size();
     int next = INT_MAX;
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (groups[g].wait == Group::Wait::warp && meet(g)) {
+      if (groups[g].wait == Group::Wait::warp && reconverge(g)) {
         worked = true;
         current = groups.size();
         next = -1;
@@ -95,7 +95,7 @@ void Warp::wait_at(size_t group, uint32_t on, Group::Wait wait, int pc) {
 }
 
 /// Lanes that wait for other lanes of the warp. Returns whether all have arrived and have gone on.
-bool Warp::meet(size_t group) {
+bool Warp::reconverge(size_t group) {
   Group& g = groups[group];
   const Instruction& in = block->cluster->launch->kernel->code[static_cast<size_t>(g.pc)];
   const int lane = __builtin_ctz(g.mask);
@@ -127,6 +127,32 @@ bool Warp::meet(size_t group) {
   }
   g.wait = Group::Wait::none;
   ++g.pc;
+  return true;
+}
+
+/// False if the group has to wait and execute the instruction again.
+bool Warp::wait_for_mbarrier(const Instruction& in, size_t group, uint32_t on) {
+  const uint32_t* addresses = at<uint32_t>(in.from[0]);
+  const uint32_t* parities = at<uint32_t>(in.from[1]);
+  uint32_t passed = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if ((on >> lane & 1) == 0) continue;
+    const auto address = static_cast<uint32_t>(addresses[lane] + in.offset);
+    const auto found = block->barriers.find(address & 0xffffff);
+    if (found == block->barriers.end())
+      trap(*this, in, lane, "mbarrier", "waits at an mbarrier that is not initialised");
+    Mbarrier& barrier = found->second;
+    if ((barrier.phase & 1) == (parities[lane] & 1)) continue;
+    passed |= 1u << lane;
+    block->cluster->clocks.hear(number, barrier.last_news);
+  }
+  if (passed == 0 && in.data_width == 0) {  // 1: a test that does not wait
+    wait_at(group, on, Group::Wait::mbarrier, groups[group].pc);
+    return false;
+  }
+  uint32_t& answer = mask_at(in.to[0]);
+  answer = (answer & ~on) | passed;
+  ++groups[group].pc;
   return true;
 }
 
@@ -166,30 +192,8 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
     case Flow::bar_warp:
       wait_at(group, on, Group::Wait::warp, pc);
       return true;
-    case Flow::mbarrier_wait: {
-      const uint32_t* addresses = at<uint32_t>(in.from[0]);
-      const uint32_t* parities = at<uint32_t>(in.from[1]);
-      uint32_t passed = 0;
-      for (int lane = 0; lane < kLanes; ++lane) {
-        if ((on >> lane & 1) == 0) continue;
-        const auto address = static_cast<uint32_t>(addresses[lane] + in.offset);
-        const auto found = block->barriers.find(address & 0xffffff);
-        if (found == block->barriers.end())
-          trap(*this, in, lane, "mbarrier", "waits at an mbarrier that is not initialised");
-        Mbarrier& barrier = found->second;
-        if ((barrier.phase & 1) == (parities[lane] & 1)) continue;
-        passed |= 1u << lane;
-        cluster.clocks.hear(number, barrier.last_news);
-      }
-      if (passed == 0 && in.data_width == 0) {  // 1: a test that does not wait
-        wait_at(group, on, Group::Wait::mbarrier, pc);
-        return false;
-      }
-      uint32_t& answer = mask_at(in.to[0]);
-      answer = (answer & ~on) | passed;
-      ++groups[group].pc;
-      return true;
-    }
+    case Flow::mbarrier_wait:
+      return wait_for_mbarrier(in, group, on);
     case Flow::cluster_arrive:
       if ((cluster_arrived & on) != 0)
         trap(*this, in, __builtin_ctz(on), "cluster barrier", "arrives twice at the cluster's barrier");

@@ -36,7 +36,7 @@ struct HostChange {
 
 class Elastic {
  public:
-  /// `spec`: of the whole run. `transport`: null selects the job's. Throws SpecError, EnvError.
+  /// `spec`: the job of the whole run. `transport`: null selects the job's. Throws SpecError, EnvError.
   explicit Elastic(const JobSpec& spec, std::shared_ptr<const hosts::Transport> transport = nullptr);
   ~Elastic();
   Elastic(const Elastic&) = delete;

@@ -2,7 +2,7 @@
 #include "cli/run/launch/job_report.h"
 
 #include "cli/run/launch/headline.h"
-#include "cli/run/launch/losses.h"
+#include "cli/run/launch/lost_hosts.h"
 #include "cli/text/launch_report.h"
 #include "engine/base/error.h"
 #include "engine/compile/report/report.h"
@@ -69,7 +69,7 @@ Json job_json(const PlannedJob& job, const RankClasses& classes, const RankClass
     json["estimate"] = estimate_report(estimate->simulated(classes), job.cost.machine(), estimate->step);
   if (Json rate = rate_json(job); !rate.is_null()) json["learning_rate"] = std::move(rate);
   json["launch"] = launch_report(job.spec, classes);
-  if (Json losses = losses_report(job); !losses.is_null()) json["launch"]["losses"] = std::move(losses);
+  if (Json losses = lost_hosts_report(job); !losses.is_null()) json["launch"]["losses"] = std::move(losses);
   for (std::string& note : notes_on_samples(job)) json["notes"].push_back(std::move(note));
   json["headline"] = headline_json(job, classes, json);
   return json;

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "cli/run/launch/device_choice.h"
-#include "cli/run/launch/losses.h"
+#include "cli/run/launch/lost_hosts.h"
 #include "cli/run/launch/metrics_file.h"
 #include "cli/run/worker/host_memory.h"
 #include "cli/run/worker/host_share.h"
@@ -56,7 +56,7 @@ void NetworkOnHosts::require_room_for_final_weights() const {
 SaveAfter NetworkOnHosts::save_after() const {
   const TrainSpec& train = job_.spec.train;
   const bool is_needed = keeps_snapshots() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
-  return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
+  return is_needed && !is_each_lost_host_covered(job_) ? SaveAfter::whole : SaveAfter::written;
 }
 
 void NetworkOnHosts::prepare(int attempt, const RunDirectory& directory, const std::shared_ptr<SharedMemory>& board,

@@ -52,7 +52,7 @@ class NetworkReports : public WorkloadReports {
   double share_of_peak(double samples_per_second) const;
   Metrics metrics() const;  ///< metrics of the last finished step
   std::string unsaved() const;
-  /// The bytes of tokens that the run has sent to experts and back, beside the planned ones; null if not counted.
+  /// The bytes of tokens that the run has sent to experts and back, next to the planned ones; null if not counted.
   nlohmann::ordered_json token_exchange() const;
   /// How many steps each rank has audited, and the largest overhead; null if none was.
   nlohmann::ordered_json audits() const;

@@ -31,7 +31,7 @@ struct ReluUsers {
 /// The forward kernel's inputs are x, its mean and variance, and then the parameters.
 constexpr int kParameters = 3;
 
-/// True if gradient `g` is of the forward instruction: of the same x and statistics.
+/// True if gradient `g` belongs to the forward instruction: it reads the same x and statistics.
 bool is_gradient_of(const VirtualInstruction& g, const VirtualInstruction& forward) {
   if (g.inputs.size() < 1 + kParameters) return false;
   for (size_t i = 0; i < kParameters; ++i) {

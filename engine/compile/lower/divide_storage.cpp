@@ -5,7 +5,7 @@
 //   rank 0           rank 1           rank 2
 //   [ w0           | w0     w1      | w1     b0 b1 ]
 //
-// Parts end between rows, and a small variable is one rank's alone. A sharded bucket is divided already: there the
+// Parts end between rows, and a small variable belongs to one rank. A sharded bucket is divided already: there the
 // first of the ranks with the same shard writes it. Each server writes the shard that it holds.
 #include <algorithm>
 #include <unordered_map>

@@ -249,13 +249,13 @@ void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers);
 Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
-/// `norm`: of all gradients, with clip_norm.
+/// `norm`: the norm of all gradients, with clip_norm.
 void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
 
 // parameter_sums.cpp
 /// Sets the attrs of placed_parameters.h: element 0 of the operands is element `first` of the bucket.
 void place_parameters(const Lowering& l, int bucket, int64_t first, Attrs& attrs);
-/// Emits what OptimizerDef::sums needs before the update, whose attrs are `attrs`. Returns the further inputs of the
+/// Emits what OptimizerDef::sums needs before the update, whose attrs are `attrs`. Returns the additional inputs of the
 /// update: sums, norms, and the states of other shapes with their means.
 std::vector<View> sum_over_parameters(Lowering& l, int bucket, const std::optional<View>& norm, const Attrs& attrs);
 

@@ -1,4 +1,4 @@
-// Optimizers whose updates use sums over whole parameters, of which a rank may have a part (OptimizerDef::sums):
+// Optimizers whose updates use sums over whole parameters, which may be sharded over ranks (OptimizerDef::sums):
 //
 //   sums of my elements -> all_reduce -> states -> norms of my elements -> all_reduce -> update
 //

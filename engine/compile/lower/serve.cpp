@@ -13,7 +13,7 @@
 // Asynchronous: the programs are those of one worker with its servers, and each worker runs them on its own. A server
 // answers and takes pushes in an event loop (engine/train/servers), and runs its program once a push.
 //
-// Servers that hold tables alone have no instructions: the workers' programs are those of data_parallel, in which each
+// Servers that hold only tables have no instructions: the workers' programs are those of data_parallel, in which each
 // worker has a window of rows of its own (engine/planning/served_tables.h).
 #include <algorithm>
 #include <numeric>
@@ -123,7 +123,7 @@ class Server {
   Compiler& c_;
 };
 
-/// The buckets of which worker 0 exchanges this server's part, in its order: those that it pulls, and pushes.
+/// The buckets whose shards on this server worker 0 pulls, and those that it pushes, in its order.
 struct ServedBuckets {
   std::vector<int> pulled, pushed;
 };

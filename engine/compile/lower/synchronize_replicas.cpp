@@ -120,7 +120,7 @@ class OuterPiece {
   const Bucket::Piece piece_;
 };
 
-/// Running statistics, of which each replica has its own.
+/// Running statistics, which each replica has for itself.
 void average_statistics(Lowering& l) {
   if (l.c.plan.replicas == 1) return;
   const std::vector<int> ranks = same_rank_of_replicas(l.c);

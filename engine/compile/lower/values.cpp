@@ -135,7 +135,7 @@ View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
 
   const bool outer = l.recomputing;
   l.recomputing = outer || (l.task.kind != TaskKind::forward && l.is_recomputed(tensor));
-  // Tensors that a rank alone has are not redistributed.
+  // Tensors that only one rank has are not redistributed.
   Located now =
       l.c.plan.has_local_tensors() ? local_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
   if (!l.c.plan.has_local_tensors()) {

@@ -1,5 +1,5 @@
-// Operations of matrix products, 2 m k n each: which is usually stated as the work of a model. Other kernels are left
-// out: they are bound by memory, and small in comparison.
+// Floating-point operations of matrix products, 2 m k n each, which is how the work of a model is usually stated. Other
+// kernels are left out: they are limited by memory, and small in comparison.
 #pragma once
 
 #include <vector>

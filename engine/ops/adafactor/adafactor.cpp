@@ -127,8 +127,10 @@ std::vector<Field> adafactor_fields() {
           number("beta2_decay", "The weight of a step's squares in their means is step^beta2_decay.")
               .defaults(-0.8)
               .below(0),
-          number("eps", "Least mean of squares, squared for each element.").defaults(1.1920928955078125e-07).above(0),
-          number("rms_eps", "Least root mean square of a parameter, to which the learning rate is relative.")
+          number("eps", "Lower bound of the mean of squares; its square is the bound for each element.")
+              .defaults(1.1920928955078125e-07)
+              .above(0),
+          number("rms_eps", "Lower bound of a parameter's root mean square, which scales the learning rate.")
               .defaults(1e-3)
               .above(0),
           number("max_update_rms", "Largest root mean square of a parameter's update before the learning rate.")

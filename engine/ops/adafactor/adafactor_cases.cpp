@@ -128,7 +128,7 @@ Outputs states(const NaiveCall& call) {
   return out;
 }
 
-/// The variance of an element. `own`: of the elements of vectors before the step.
+/// The variance of an element. `own`: the variances of the elements of vectors before the step.
 double variance(const NaiveCall& call, const Element& e, const Tensor64& own, double g) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const Parameter& p = all[e.parameter];

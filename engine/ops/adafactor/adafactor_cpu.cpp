@@ -1,4 +1,4 @@
-// adafactor_rule.h over the elements of a bucket that a rank has.
+// The update of Adafactor (adafactor_rule.h) on a CPU, for this rank's elements of a bucket.
 #include <algorithm>
 #include <cmath>
 #include <vector>

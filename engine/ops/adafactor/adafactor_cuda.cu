@@ -29,7 +29,7 @@ __global__ void zero_sums(float* out, int64_t n) {
   if (i < n) out[i] = 0;
 }
 
-/// One block per row of which the range has elements.
+/// One block per row that has elements in the range.
 template <class G>
 __global__ void __launch_bounds__(kAdafactorThreads) adafactor_rows(Elements<G> e, int64_t first_row, float* sums) {
   wait_for_kernel_before();
@@ -189,7 +189,7 @@ unsigned few_blocks(int64_t elements) {
   return std::min<unsigned>(adafactor_blocks(elements, kLayerwiseElements), kMostLayerwiseBlocks);
 }
 
-/// The parameters of which the operands have elements.
+/// The parameters that have elements in the operands.
 template <class G>
 std::vector<Elements<G>> elements_of(const CudaKernelCall& call, int64_t n) {
   std::vector<Elements<G>> all;

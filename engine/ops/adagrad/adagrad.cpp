@@ -1,5 +1,5 @@
-// Adagrad as in PyTorch, but for the default of eps, which is that of adam; the formula is in adagrad_cpu.cpp. It keeps
-// the sum of each weight's squared gradients.
+// Adagrad as in PyTorch, except that eps has the default of adam; the formula is in adagrad_cpu.cpp. It keeps the sum
+// of each weight's squared gradients.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"

@@ -1,4 +1,4 @@
-// Layers built from a pool, or from slice, reduce_sum or reduce_max, and concat.
+// Cases of adaptive pools: layers built from a pool, or from slice, reduce_sum or reduce_max, and concat.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// A warp per row if the dim is the innermost; else a thread per column, so that a warp reads consecutive elements.
+// argmax along one dim: a warp per row if the dim is innermost, else a thread per column, for coalesced reads.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/launch_cuda.h"
 

@@ -93,7 +93,7 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   return size;
 }
 
-/// Cuts by heads of keys and values, with the query heads of each; of one, by query heads.
+/// Cuts by kv heads together with their query heads; if there is a single kv head, by query heads.
 RuleText with_heads(RuleText attention_rule, int64_t heads, bool one) {
   attention_rule.sizes = {{'g', heads}};
   if (!one)

@@ -107,7 +107,7 @@ OpCase dropping(OpCase row, double p, int64_t key, const Ints& batch = {}) {
   return row;
 }
 
-/// Each with and without causal: biases of all forms, in the layouts of q, k and v, beside other terms and masks.
+/// Each with and without causal: biases of all forms, in the layouts of q, k and v, with other terms and masks.
 void add_terms_cases(std::vector<OpCase>& rows) {
   const Attrs alibi{{kAlibi, true}};
   for (const bool causal : {false, true}) {

@@ -1,4 +1,4 @@
-// A block of queries meets the keys block by block; scores are transposed, [keys, queries], so that the softmax of a
+// A block of queries attends to keys block by block; scores are transposed, [keys, queries], so that the softmax of a
 // block is vectors of queries and every product reads its matrices along their rows:
 //   S = K Q^T    P = e^(S - log)    out += P^T V
 //   backward: S and P again, R = V dy^T, G = scale * P * (R - sum dy * out); dv += P dy, dk += G q, dq += G^T k

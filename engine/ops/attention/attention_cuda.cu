@@ -1,5 +1,5 @@
 // In bf16 the engine's gradients for Hopper apply first, then cuDNN. The engine's own tiles, chosen by the size of the
-// heads, compute everything else, and all calls whose scores have further terms.
+// heads, compute everything else, and all calls whose scores have additional terms.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"

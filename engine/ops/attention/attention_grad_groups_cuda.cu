@@ -5,7 +5,7 @@
 //   keys_kernel      a block for 64 keys of a kv head: dk and dv, over the tiles of 64 queries that see them
 //   queries_kernel   a block for 64 queries of a head: dq, over the tiles of 64 keys that they see
 //
-// A block is one group of four warps; several run on a multiprocessor, so that one's exponentials are computed beside
+// A block is one group of four warps; several run on a multiprocessor, so that one's exponentials are computed during
 // another's products. The blocks of a head run at about the same time: each reads all of the head's tiles, which only
 // stay in the L2 cache meanwhile. The copy engine loads kPlaces tiles ahead. With p = e^(score - log) and
 // g = p (dy v' - mean):
@@ -41,7 +41,7 @@ struct Gradient {
   __device__ bool see_all(int row0, int key0) const {
     return key0 + kSquare <= s && (!causal || key0 + kSquare - 1 <= first_row + row0);
   }
-  /// The logs of 64 rows, and kSquare further on their means.
+  /// The logs of 64 rows, and kSquare places later their means.
   __device__ const float* rows_of(int b_, int g_, int r_, int row0) const {
     return rows + 2 * (((static_cast<int64_t>(b_) * g + g_) * r + r_) * tiles(t) * kSquare + row0);
   }
@@ -118,7 +118,7 @@ __device__ void clear(float (&d)[32]) {
 
 constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 
-/// Each warp says that it no longer reads the tile before the block's i-th; only the first waits until all have said
+/// Each warp signals that it no longer reads the tile before the block's i-th; only the first waits for all signals
 /// so, and may then load another in its place. No warp is two tiles ahead, so two barriers in turn suffice.
 __device__ void leave_tile(int i) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS

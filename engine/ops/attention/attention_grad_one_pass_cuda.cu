@@ -10,7 +10,7 @@
 //   add_parts_kernel   dk and dv, if the query heads of a kv head are divided among blocks of threads
 //
 // In tiles_kernel two groups of four warps compute, each for 64 of the keys. They take turns in the product for dq, so
-// one computes exponentials while the other one multiplies. Of the third group, one warp loads tiles, and three add dq
+// one computes exponentials while the other one multiplies. In the third group, one warp loads tiles, and three add dq
 // to the sums; both let the copy engine work. Products with 64 columns read shared memory as fast as it can be read, so
 // dk, dv and dq have 128.
 //
@@ -56,7 +56,7 @@ struct Gradient {
   int g, r, t, s, d;
   int parts;          ///< groups of the query heads of a kv head
   int first_group;    ///< the first kv head of this launch
-  float scale, unit;  ///< unit: of the scores, so that they are exponents of 2
+  float scale, unit;  ///< unit: factor of the scores that makes them exponents of 2
   /// [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
   const float* rows;
   float* sums;      ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
@@ -102,7 +102,7 @@ struct alignas(1024) Shared {
 static_assert(Shared::bytes() <= 227 * 1024);
 
 /// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
-enum Meeting { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
+enum Barrier { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
 
 /// Sums of a group of warps to memory: the first stores them, later ones add theirs.
 __device__ void copy_sums(float* to, const float* from, bool first) {
@@ -170,7 +170,7 @@ struct Column {
   }
 };
 
-/// A warp of which one thread loads the blocks of keys and the tiles of queries.
+/// Run by one warp. One of its threads loads the blocks of keys and the tiles of queries.
 __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) {
   if (threadIdx.x % 32 != 0) return;
   const OnePassSchedule& schedule = x.schedule;
@@ -202,7 +202,7 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
   }
 }
 
-/// A warp of which one thread adds dq of every third tile to the sums in memory when it is the block's turn.
+/// Run by one warp. One of its threads adds dq of every third tile to the sums in memory when it is the block's turn.
 __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int adder) {
   if (threadIdx.x % 32 != 0) return;
   const OnePassSchedule& schedule = x.schedule;
@@ -280,12 +280,12 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       begin_products();
       add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
       end_products();
-      if (turn != group && done >= kGroups) meet<kComputing>(kSlopesEmpty + turn);
+      if (turn != group && done >= kGroups) wait_at<kComputing>(kSlopesEmpty + turn);
 #pragma unroll
       for (int j = 0; j < 4; ++j) store_matrices((slope_line + turn * kHalfBytes) ^ (32 * j), g_pairs + 4 * j);
       publish_to_copies();
       if (turn != group) {
-        arrive<kComputing>(kSlopesFull + turn);
+        arrive_at<kComputing>(kSlopesFull + turn);
         products_done<0>();
         settle(dk);
         settle(dv);
@@ -296,10 +296,10 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       settle(dv);
       float dq[64];
       const uint64_t slopes = square_at(shared_address(shared.slopes[turn]));
-      meet<kGroupThreads>(kGroup + group);
+      wait_at<kGroupThreads>(kGroup + group);
       begin_products();
       multiply_over_lines<kSquare>(dq, slopes + group * kNextSquare, key_lines + group * kNextSquare);
-      meet<kComputing>(kSlopesFull + turn);
+      wait_at<kComputing>(kSlopesFull + turn);
       add_over_lines<kSquare>(dq, slopes + (1 - group) * kNextSquare, key_lines + (1 - group) * kNextSquare);
       end_products();
       products_done<1>();
@@ -307,7 +307,7 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       arrive(shared.left[stage]);
       products_done<0>();
       settle(dq);
-      arrive<kComputing>(kSlopesEmpty + turn);
+      arrive_at<kComputing>(kSlopesEmpty + turn);
       if (done >= kGroups) wait_for_bytes(shared.sums_empty[group], (done / kGroups - 1) % 2);
 #pragma unroll
       for (int j = 0; j < 16; ++j)
@@ -478,7 +478,7 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
                 static_cast<int>(a.first_row),
                 a.causal,
                 static_cast<int>(n.r / memory.parts)};
-  // Blocks that wait for each other must run together, also beside other kernels.
+  // Blocks that wait for each other must run together, even while other kernels run.
   if (memory.columns > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
   x.d = static_cast<int>(n.d), x.parts = static_cast<int>(memory.parts);

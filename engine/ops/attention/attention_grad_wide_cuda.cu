@@ -25,7 +25,7 @@ using namespace cuda;
 constexpr int kTile = kSquare;  ///< queries or keys of a tile
 constexpr int kThreads = 3 * kGroupThreads, kComputing = 2 * kGroupThreads;
 constexpr int kSlopeNumbers = kTile * kTile;
-constexpr int kHeadsAtOnce = 8;  ///< heads whose tiles run side by side
+constexpr int kHeadsAtOnce = 8;  ///< heads whose tiles run at the same time
 constexpr uint64_t kNextPanel = kSquareBytes / 16;
 
 /// The operands of keys_kernel and queries_kernel, for some kv heads of all samples.
@@ -36,7 +36,7 @@ struct Gradient {
   int first_row;
   bool causal;
   int first_group, groups;  ///< the kv heads of this launch
-  float scale, unit;        ///< unit: of the scores, so that they are exponents of 2
+  float scale, unit;        ///< unit: factor of the scores that makes them exponents of 2
   /// [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
   const float* rows;
   bf16* slopes;  ///< [groups, r, tiles of SlopeTiles, 64 keys, 64 queries]
@@ -56,7 +56,7 @@ struct Gradient {
   }
 };
 
-/// Tiles of a few heads side by side, those of the lowest turn first.
+/// The head and the tile (turn) of a block: blocks are numbered so that a few heads run at a time, turn by turn.
 struct Turn {
   int head, turn;
 
@@ -134,7 +134,8 @@ __device__ T& shared_as() {
   return *reinterpret_cast<T*>(bytes + (past == 0 ? 0 : 1024 - past));
 }
 
-enum Meeting { kAll, kSlopesGroup };
+/// Numbers of the block's named barriers; 0 is the one of __syncthreads().
+enum Barrier { kAll, kSlopesGroup };
 
 /// The keys of a block, and the query tiles that see them, of all heads of the group, one after another.
 struct KeysPlace {
@@ -231,11 +232,11 @@ __device__ void store_slopes(unsigned char* tile, const Lane& lane, const unsign
   const int line = 16 * lane.warp + lane.lane % 16;
   const unsigned address = shared_address(tile) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
   if (first) all_but_last_read();
-  meet<kGroupThreads>(kSlopesGroup);
+  wait_at<kGroupThreads>(kSlopesGroup);
 #pragma unroll
   for (int j = 0; j < 4; ++j) store_matrices(address ^ (32 * j), pairs + 4 * j);
   publish_to_copies();
-  meet<kGroupThreads>(kSlopesGroup);
+  wait_at<kGroupThreads>(kSlopesGroup);
   if (!first) return;
   copy_tile_to_memory(to, tile);
   end_copies();

@@ -145,7 +145,8 @@ extern const LayerDef attention_layer = {
     .name = "attention",
     .doc =
         "Softmax attention of q, k and v, packed in one input or given as three; an additional input is a mask. Of "
-        "three inputs, keys and values may have another number of rows than queries (cross-attention), and the heads "
+        "three inputs, keys and values may have a different number of rows than queries (cross-attention), and the "
+        "heads "
         "of "
         "v may have another size than those of q and k; the output's heads have the size of v's.",
     .fields =
@@ -170,7 +171,7 @@ extern const LayerDef attention_layer = {
          text("score_bias",
               "A tensor that is added to the scores, after the softcap: an additive mask or a bias. input: the last "
               "input, [rows, keys], [heads, rows, keys], [batch, rows, keys] or [batch, heads, rows, keys]; a dim of "
-              "size 1 counts for all, and -inf hides a key. trained: the weight NAME.weight [heads, rows, keys], "
+              "size 1 is broadcast, and -inf hides a key. trained: the weight NAME.weight [heads, rows, keys], "
               "initially 0.")
              .one_of({"none", "input", "trained"})
              .defaults(std::string("none")),
@@ -179,10 +180,9 @@ extern const LayerDef attention_layer = {
              .defaults(0.0)
              .at_least(0)
              .below(1),
-         text(
-             "mask",
-             "Meaning of an additional input behind q, k and v. keys: keys where it is 0 are left out; documents: i32, "
-             "the index of the first row of each row's document, and rows attend only to rows of their document.")
+         text("mask",
+              "Meaning of an additional input after q, k and v. keys: keys where it is 0 are left out; documents: i32, "
+              "the index of the first row of each row's document, and rows attend only to rows of their document.")
              .one_of({"keys", "documents"})
              .defaults(std::string("keys")),
          number("scale", "Factor of the scores; default: 1 / sqrt(features per head).").above(0),

@@ -1,4 +1,4 @@
-// A task is a query head: it sums over the rows of all samples, always in the same order.
+// The gradient of attention sinks (sinks.h). A task is a query head; it sums over all rows in a fixed order.
 #include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"

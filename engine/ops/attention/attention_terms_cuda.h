@@ -1,4 +1,4 @@
-// Attention on GPUs whose scores have further terms, or whose weights are dropped (score_terms.h).
+// Attention on GPUs whose scores have additional terms, or whose weights are dropped (score_terms.h).
 #pragma once
 
 #include "engine/ops/attention/attention_shape.h"

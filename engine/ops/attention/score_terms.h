@@ -1,4 +1,4 @@
-// Terms of attention's scores beside q . k, and dropout of its weights. For row i and key j of query head h of sample b
+// Terms of attention's scores other than q k, dropout of its weights. For row i and key j of query head h of sample b
 //
 //   score    scale * q . k, with the softcap; then + slope(h) * -|i - j| (attr alibi) and + bias[b, h, i, j]
 //   weight   softmax of the scores; with attr dropout: p, weight / (1 - p) where it is kept, else 0
@@ -36,7 +36,7 @@ inline constexpr const char* kScoreBias = "score_bias";
 inline constexpr const char* kScoreDropout = "dropout";
 inline constexpr const char* kScoreDropoutKey = "dropout_key";
 
-/// Attr of the gradient of a bias that is no parameter: it has the type of the bias, and otherwise f32.
+/// Attr of the gradient of a bias: set if the bias is not a parameter. The gradient then has its type, otherwise f32.
 inline constexpr const char* kBiasIsActivation = "bias_is_activation";
 
 /// Inputs of attention behind q, k, v and the mask: the bias of scores and the sinks.

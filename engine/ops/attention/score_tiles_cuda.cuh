@@ -1,5 +1,5 @@
-// Shared by the gradients that multiply keys by queries: tiles of scores with 64 keys as rows and 64 queries as
-// columns, in the registers of four warps, and what passes between warps.
+// Shared by the attention gradients that multiply keys by queries: score tiles of 64 keys (rows) by 64 queries (columns)
+// in the registers of four warps, and the barriers and copies with which warps pass data to one another.
 #pragma once
 
 #include "engine/ops/attention/head_copies_cuda.cuh"
@@ -9,7 +9,7 @@ namespace trainctl::attention {
 
 using cuda::shared_address;
 
-/// Keys and queries that see each other.
+/// Which queries attend to which keys.
 struct Sight {
   int keys;       ///< number of keys
   int first_row;  ///< index of the first query in the whole
@@ -20,17 +20,18 @@ inline constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 /// The place of a query's numbers among those of its tile: a thread reads those of its columns in packs of four.
 __device__ inline int row_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2; }
 
+/// Waits until `Threads` threads have arrived at the barrier of this number.
 template <int Threads>
-__device__ void meet(int meeting) {
+__device__ void wait_at(int barrier) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("bar.sync %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
 #endif
 }
 /// Signals that this warp has arrived, without waiting.
 template <int Threads>
-__device__ void arrive(int meeting) {
+__device__ void arrive_at(int barrier) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("bar.arrive %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
 #endif
 }
 

@@ -1,5 +1,5 @@
 // Causal attention of a few new rows to all rows so far, whose keys and values are in caches (text generation):
-//   packed   x [b, t, (g, r + 2, d)], or with attr packing: qkv in that order, as attention has it
+//   packed   x [b, t, (g, r + 2, d)], or with attr packing: qkv in that order, as in attention
 //   apart    q [b, t, (g, r, d)], k [b, t, (g, d)], v [b, t, (g, e)]
 // after the caches [b, positions, (g, d)] and [b, positions, (g, e)] and starts [b], i32. Row i of a sample has
 // position p = starts[b] + i. Its key and value are written to row p of the caches, and it attends to rows 0 to p of

@@ -1,4 +1,4 @@
-// A task is a kv head of one sample: it writes the new keys and values, then each row of its queries meets the keys.
+// A task is a kv head of one sample: it writes the new keys and values, then each of its queries attends to all keys.
 #include <algorithm>
 #include <cmath>
 

@@ -50,14 +50,14 @@ __global__ void __launch_bounds__(kCachedThreads) append_kernel(CachedOperands<T
         p.v[offset_of(p.v_heads, b, g, 0, t) + f - p.n.d];
 }
 
-/// The sum over the keys of a warp, of R queries.
+/// The softmax of R queries over a warp's keys so far: largest score, sum of exponentials, weighted sum of values.
 template <int U, int R>
 struct KeySums {
   float top[R], total[R], sum[R][U];
 };
 
 template <class T, int U, int R>
-__device__ void meet_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at, int64_t begin, int64_t end,
+__device__ void attend_to_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at, int64_t begin, int64_t end,
                           int64_t position, const float (&slopes)[R], const float (&q)[R][U], KeySums<U, R>& sums) {
   constexpr int K = kKeysAtOnce<U>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kCachedThreads) attend_kernel(CachedOperands<T
   int64_t begin = blockIdx.y * p.keys_of_part, end = begin + p.keys_of_part;
   if (p.window > 0 && begin < seen - p.window) begin = seen - p.window;
   if (end > seen) end = seen;
-  meet_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end,
+  attend_to_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end,
                      position, slopes, q, sums);
   write_part<T, U, R>(p, sums, (row * p.n.g + g) * p.n.r + first_head, offset_of(p.out_heads, b, g, 0, t), first_head,
                       count);

@@ -1,4 +1,4 @@
-// class_targets.h for each row.
+// Labels i32 [rows] to target probabilities f32 [rows, classes], by the formula of class_targets.h.
 #include <string>
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// class_targets.h for each row.
+// Labels i32 [rows] to target probabilities [rows, classes], by the formula of class_targets.h.
 #include "engine/ops/class_targets/class_targets.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/data_check_cuda.cuh"

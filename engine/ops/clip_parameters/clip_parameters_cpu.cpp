@@ -1,4 +1,4 @@
-// in: weights, which only tell the shard; out: gradients.
+// Inputs: the weights, used only for their sharding. Outputs: the gradients, which are scaled in place.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Two launches per parameter: parts of the norm, then the gradients times the factor.
+// Clips each parameter's gradient by its own norm. Two launches per parameter: partial norms, then the scaling.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/layerwise_cuda.cuh"
 

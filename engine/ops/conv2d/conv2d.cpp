@@ -436,11 +436,11 @@ extern const LayerDef conv_transpose2d_layer = {
     .doc = "Transposed convolution of images [n, c, h, w], with a weight of [c, channels, kernel, kernel].",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                kernel_field(), stride_field("Distance between windows of the output.").defaults(Ints{1}),
-               per_dim("padding", "Pixels that the output lacks on each side.")
+               per_dim("padding", "Pixels removed from each side of the output.")
                    .defaults(Ints{0})
                    .at_least(0)
                    .at_most(kMaxSize),
-               per_dim("output_padding", "Pixels that the output has more at the bottom and on the right.")
+               per_dim("output_padding", "Pixels added to the output at the bottom and on the right.")
                    .defaults(Ints{0})
                    .at_least(0)
                    .at_most(kMaxSize),

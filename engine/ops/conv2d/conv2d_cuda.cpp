@@ -1,5 +1,5 @@
-// The convolution kernels of GPUs: cuDNN computes them, or the engine's own kernel what cuDNN does not; then the
-// kernels of bias and activation run on the result, unless cuDNN has done that too.
+// The convolution kernels of GPUs. cuDNN computes a convolution, or, if it cannot, the engine's own kernel does. The
+// kernels of bias and activation then run on the result, unless cuDNN has included them.
 #include "engine/ops/conv2d/conv_library_cuda.h"
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "engine/ops/cuda/kernels_in_order_cuda.h"

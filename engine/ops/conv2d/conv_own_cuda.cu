@@ -5,7 +5,7 @@
 //   input gradient   [n h w, c] = dy over the pixels  [n h w, r s k]  *  w [r s k, c]
 //   weight gradient  [k, r s c] = dy [k, n p q]       *  x under the windows [n p q, r s c]
 //
-// A block computes a tile of the result. Of the weight gradient, whose sums are long and whose tiles are few, it
+// A block computes a tile of the result. For the weight gradient, whose sums are long and whose tiles are few, it
 // computes the part of some windows; a second kernel adds the parts in their order.
 #include "engine/ops/conv2d/conv_own_cuda.h"
 #include "engine/ops/cuda/cuda_scratch.h"

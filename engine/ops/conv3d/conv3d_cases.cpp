@@ -1,4 +1,4 @@
-// A layer built from slice, reshape, conv2d and concat.
+// Cases of the layer conv3d, which is built from slice, reshape, conv2d and concat.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

@@ -16,7 +16,7 @@ namespace trainctl::cpu {
 /// in: gradient, (clip norm^2); out: weight, S states, (bf16 copy of the weight).
 ///
 /// Rule: `auto at(scalars, clip scale)` computes what all elements of a step share. Of its result, `begin(gradient,
-/// states)` updates states, `direction(gradient, weight, states)` returns the number whose norm counts beside that of
+/// states)` updates states, `direction(gradient, weight, states)` returns the number whose norm is set against that of
 /// the weight, `ratio(norm of weights, norm of directions)` the factor of the rate, and `update(gradient, weight&,
 /// states, ratio)` changes the weight.
 template <int S, class Rule>

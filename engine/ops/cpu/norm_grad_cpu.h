@@ -1,4 +1,5 @@
-// A norm's gradient with its epilogue (ops/norm_grad.h), kernel after kernel.
+// The gradient of a norm together with its fused epilogue (ops/norm_grad.h): runs the separate kernels one after
+// another.
 #pragma once
 
 #include "engine/ops/cpu/kernels_in_order_cpu.h"
@@ -6,7 +7,8 @@
 
 namespace trainctl::cpu {
 
-/// `plain` computes dx, the kernel `parameters` the gradients of the parameters; the norm has that many statistics.
+/// `plain` computes dx; `parameters` computes the gradients of gamma and beta; `statistics`: tensors such as mean and
+/// variance that the norm has.
 inline CpuKernel prepare_norm_grad(const KernelCall& call, PrepareCpuKernel plain, const KernelDef& parameters,
                                    size_t statistics) {
   const NormGradCall<KernelCall> grad(call);

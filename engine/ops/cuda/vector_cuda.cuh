@@ -96,7 +96,7 @@ __device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
 }
 template <int V>
 __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
-  if constexpr (V == 4) {  // a small operand beside f32 ones; 4 bf16 are only 8 bytes
+  if constexpr (V == 4) {  // a small operand next to f32 operands; 4 bf16 are only 8 bytes
     if (r.is_bf16) {
 #pragma unroll
       for (int i = 0; i < V; ++i) v[i] = to_f32(static_cast<const bf16*>(r.p)[at + i]);

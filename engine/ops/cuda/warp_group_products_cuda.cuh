@@ -1,5 +1,5 @@
 // Products by the tensor cores of Hopper, which four warps (a group) issue together, in bf16 with sums in f32. They run
-// beside the threads: a thread may read its sums after end_products(), products_done<N>() and settle().
+// asynchronously: a thread may read its sums after end_products(), products_done<N>() and settle().
 //
 // A tile in shared memory has lines of 64 bf16 (128 bytes) and is aligned to 1024 bytes. Pack p (16 bytes) of line i is
 // at the place of pack p ^ (i % 8), as the copy engine stores it with CU_TENSOR_MAP_SWIZZLE_128B.
@@ -9,7 +9,7 @@
 //   sums       d[4 j + 2 h + c] is at (row + 8 h, 8 j + column + c)
 //   fragment   a[2 k + h], two bf16, is at (row + 8 h, 8 k + column): so sums, rounded, are the fragment of a product
 //
-// Fragments that a loop does not change are no good: ptxas 13.0 takes their registers for the loop's other fragments.
+// Fragments that a loop does not change are unusable: ptxas 13.0 takes their registers for the loop's other fragments.
 // Such operands stay in shared memory. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 #pragma once
 

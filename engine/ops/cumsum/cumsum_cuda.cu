@@ -1,5 +1,5 @@
-// A warp per row if the dim is the innermost: 32 elements at a time, with sums of neighbours at distances 1, 2, 4, 8,
-// 16. Else a thread per column, so that a warp reads consecutive elements.
+// Running sums along a dim. A warp per row if the dim is the innermost: 32 elements at a time, with sums of neighbours
+// at distances 1, 2, 4, 8, 16. Else a thread per column, so that a warp reads consecutive elements.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/launch_cuda.h"
 

@@ -1,4 +1,4 @@
-// A layer built from other families' ops.
+// Cases of the layer dense, which is built from other families' ops.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// A layer built from transpose, reshape, reduce_sum and matmul.
+// Cases of the layer einsum, which is built from transpose, reshape, reduce_sum and matmul.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

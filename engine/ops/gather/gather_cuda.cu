@@ -1,5 +1,5 @@
-// A thread per element of the output. The gradient looks at all indices of its row in order, in f32, so that the same
-// bits come out each time.
+// y = the elements of x at given indices along a dim; a thread per element of y. The gradient adds up dy per index in
+// f32, in the order of the indices, so that the same bits come out each time.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/data_check_cuda.cuh"
 #include "engine/ops/cuda/launch_cuda.h"

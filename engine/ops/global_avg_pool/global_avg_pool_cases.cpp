@@ -1,4 +1,4 @@
-// A layer built from reduce_sum.
+// Cases of the layer global_avg_pool, which is built from reduce_sum.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

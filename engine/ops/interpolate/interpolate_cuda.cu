@@ -1,4 +1,4 @@
-// A thread per element of the output. The gradient sums in f32, always in the same order.
+// Resizes images by interpolation; a thread per element of the output. The gradient sums in f32, in a fixed order.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/interpolate/interpolate_map.h"

@@ -1,4 +1,4 @@
-// lamb_rule.h over the parameters of a bucket.
+// The update of LAMB (lamb_rule.h) on a CPU, for the parameters of a bucket.
 #include "engine/ops/cpu/layerwise_cpu.h"
 #include "engine/ops/lamb/lamb_rule.h"
 

@@ -1,4 +1,4 @@
-// lamb_rule.h over the parameters of a bucket.
+// The update of LAMB (lamb_rule.h) on a GPU, for the parameters of a bucket.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/layerwise_cuda.cuh"
 #include "engine/ops/lamb/lamb_rule.h"

@@ -1,4 +1,4 @@
-// lars_rule.h over the parameters of a bucket.
+// The update of LARS (lars_rule.h) on a CPU, for the parameters of a bucket.
 #include "engine/ops/cpu/layerwise_cpu.h"
 #include "engine/ops/lars/lars_rule.h"
 

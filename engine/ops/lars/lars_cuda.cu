@@ -1,4 +1,4 @@
-// lars_rule.h over the parameters of a bucket.
+// The update of LARS (lars_rule.h) on a GPU, for the parameters of a bucket.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/layerwise_cuda.cuh"
 #include "engine/ops/lars/lars_rule.h"

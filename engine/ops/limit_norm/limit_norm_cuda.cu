@@ -1,4 +1,4 @@
-// One block; each thread finds the rank of some norms, and those in the middle are the median.
+// The median of recent gradient norms (train.on_spike), in one block: each thread finds the ranks of some norms.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/map_cuda.cuh"
 #include "engine/ops/limit_norm/limit_norm_rule.h"

@@ -1,4 +1,4 @@
-// lion_rule.h over a bucket.
+// The update of Lion (lion_rule.h) on a CPU, for the elements of a bucket.
 #include "engine/ops/cpu/optimizer_cpu.h"
 #include "engine/ops/lion/lion_rule.h"
 

@@ -1,4 +1,4 @@
-// lion_rule.h over a bucket.
+// The update of Lion (lion_rule.h) on a GPU, for the elements of a bucket.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 #include "engine/ops/lion/lion_rule.h"

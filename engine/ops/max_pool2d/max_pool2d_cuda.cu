@@ -1,4 +1,4 @@
-// y = the largest x of each window. Of the gradient, one kernel notes in scratch memory which pixel of each window is
+// y = the largest x of each window. For the gradient, one kernel notes in scratch memory which pixel of each window is
 // the first largest one, and a second one sums dy, for each pixel, over the windows that have noted it. A thread
 // computes 16 bytes of neighboring channels if the images are channels last, else one element.
 #include "engine/ops/cuda/pool_cuda.cuh"

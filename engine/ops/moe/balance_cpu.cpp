@@ -63,7 +63,7 @@ void count_row(const LoadPlaces& at, bool sigmoid, const float* logits, const in
   }
 }
 
-/// `scale`: of the gradients.
+/// `scale`: factor of the gradients.
 void balance_row(const BalanceTerm& term, float scale, const float* logits, const float* load, float* p, float* s,
                  float* dlogits) {
   const int64_t n = term.experts;

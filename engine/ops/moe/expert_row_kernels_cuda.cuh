@@ -1,4 +1,4 @@
-// Activations, biases and sums of the experts' rows on a GPU: all that experts compute beside the products.
+// The experts' activations, biases and sums over rows, on a GPU; products are elsewhere. Rows are sorted by expert.
 #pragma once
 
 #include "engine/ops/moe/expert_activation_cuda.cuh"

@@ -155,7 +155,7 @@ struct ExpertsLaunch {
   }
 };
 
-/// Whether grouped_products_cuda.h computes the experts, with these operands beside those of both kernels.
+/// Whether grouped_products_cuda.h computes the experts, with these operands in addition to those of both kernels.
 bool on_hopper(const ExpertsLaunch& e, std::initializer_list<Ref<Mixed>> operands) {
   const auto suits = [](Ref<Mixed> operand) { return suits_tensor_cores(operand, kChunk); };
   return suits(e.x) && suits(e.up) && suits(e.down) && std::all_of(operands.begin(), operands.end(), suits) &&
@@ -181,7 +181,7 @@ CudaKernel experts_on_hopper(const ExpertsLaunch& e, Ref<Mixed> y, Ref<Mixed> ke
   };
 }
 
-/// Operands of experts_grad beside those of both kernels.
+/// Operands of experts_grad in addition to those of both kernels.
 struct ExpertsGradient {
   Ref<Mixed> dy, kept, dx, dweights, dup, ddown;
   bool adds_up, adds_down;

@@ -19,7 +19,7 @@ struct SumOverRows {
   bool adds;
 };
 
-/// A tile of one expert's result, beside that of the other block of the pair.
+/// A tile of one expert's result, next to the tile of the other block of the pair.
 struct SumsTile {
   int expert, line, column;
 
@@ -52,7 +52,7 @@ struct SumsSteps {
       : x(of), units(all), unit(static_cast<int>(blockIdx.x) / 2), tile{}, next{} {
     look_ahead();
   }
-  /// False if there is no further step.
+  /// False after the last step.
   __device__ bool find(SumsStep& step) {
     while (row >= end) {
       if (unit >= units) return false;

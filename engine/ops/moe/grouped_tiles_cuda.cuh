@@ -271,7 +271,7 @@ struct ResultsWriter {
         warp(static_cast<int>(threadIdx.x) / 32 % 4),
         lane(static_cast<int>(threadIdx.x) % 32),
         first(threadIdx.x % kGroupThreads == 0) {}
-  /// The first of this thread's two lines; the other is 8 further on.
+  /// The first of this thread's two lines; the other is 8 lines below.
   __device__ int line() const { return 16 * warp + lane / 4; }
   /// This thread's first column among each eight.
   __device__ int column() const { return 2 * (lane % 4); }

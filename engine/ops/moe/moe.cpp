@@ -232,7 +232,7 @@ extern const LayerDef moe_layer = {
         "features, hidden], and biases if they are asked for.",
     .fields =
         {integer("experts", "Number of experts.").required().at_least(1).at_most(kMaxSize),
-         integer("top_k", "Number of experts of each token.").required().at_least(1).at_most(kMaxSize),
+         integer("top_k", "Number of experts per token.").required().at_least(1).at_most(kMaxSize),
          integer("hidden", "Hidden features of each expert.").required().at_least(1).at_most(kMaxSize),
          text("activation",
               "Function between the two products of an expert. swiglu and geglu are gated: act(gate) * up, with two "
@@ -242,7 +242,7 @@ extern const LayerDef moe_layer = {
              .defaults(std::string("swiglu")),
          flag("bias", false,
               "Both products of each expert have a bias: up_bias [experts, 1 or 2, hidden] and down_bias [experts, "
-              "features], 0 at first."),
+              "features], initially 0."),
          integer("shared_hidden",
                  "Hidden features of a shared expert, which every token passes through: dense layers NAME.shared_gate, "
                  "NAME.shared_up and NAME.shared_down, whose output is added; 0: none.")
@@ -252,7 +252,7 @@ extern const LayerDef moe_layer = {
          text("router.score", "The router's scores: softmax over all experts, or the sigmoid of each.")
              .one_of({"softmax", "sigmoid"})
              .defaults(std::string("softmax")),
-         flag("router.bias", false, "The router's logits have a bias, router_bias [experts], 0 at first."),
+         flag("router.bias", false, "The router's logits have a bias, router_bias [experts], initially 0."),
          flag("router.normalize", true, "Divide the weights of a token's experts by their sum."),
          number("router.scale", "Factor of the weights (routed_scaling_factor).").defaults(1.0).above(0),
          integer("router.groups",
@@ -287,7 +287,7 @@ extern const LayerDef moe_layer = {
              .at_least(1),
          flag("drop", false,
               "Each expert takes at most capacity times the mean number of pairs of a sequence, the first ones of the "
-              "sequence; the token passes it by in the others. The run then never ends for lack of memory.")},
+              "sequence; later tokens skip the expert. The run then never ends for lack of memory.")},
     .faults = moe_faults,
     .added = shared_expert,
     .emit = emit_moe,

@@ -36,7 +36,7 @@ __device__ void scores_of(const Routing& r, Ref<Mixed> logits, int64_t first, fl
   __syncwarp();
 }
 
-/// The index of the largest of n values; of equal ones the first. -INFINITY is no candidate.
+/// The index of the largest of n values, the first of equal ones. -INFINITY is not a candidate.
 __device__ int largest_of_warp(const float* values, int n) {
   float best = -INFINITY;
   int at = INT_MAX;

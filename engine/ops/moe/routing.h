@@ -1,4 +1,4 @@
-// The scores of a router and the choice of experts, for kernels of every device.
+// The attributes of a router (op `route`: scores, and the choice of experts per token) for kernels on every device.
 #pragma once
 
 #include "engine/base/attrs.h"
@@ -6,10 +6,13 @@
 
 namespace trainctl {
 
+/// The formulas are in route.cpp.
 struct Routing {
-  int experts = 0, top_k = 0, groups = 1, top_groups = 1;
-  bool sigmoid = false, normalize = false;
-  float scale = 1;
+  int experts = 0, top_k = 0;      ///< number of experts, and of those that each token chooses
+  int groups = 1, top_groups = 1;  ///< groups of experts, and those from which a token chooses
+  bool sigmoid = false;            ///< scores are sigmoids of the logits, otherwise their softmax
+  bool normalize = false;          ///< weights are divided by the sum of the chosen scores
+  float scale = 1;                 ///< factor of the weights
 
   static Routing of(const Attrs& attrs, int64_t experts) {
     Routing r;
@@ -26,7 +29,7 @@ struct Routing {
   TRAINCTL_HOST_DEVICE int group_size() const { return experts / groups; }
 };
 
-/// Added to the sum of a token's scores, by which they are divided.
+/// Added to the divisor of `normalize`, so that it is never 0.
 inline constexpr float kLeastScores = 1e-20f;
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// muon_rule.h over the matrices of a bucket, one after the other, in f32.
+// The update of Muon (muon_rule.h) on a CPU, for one matrix of a bucket after another, in f32.
 #include <cmath>
 
 #include "engine/ops/cpu/clip_cpu.h"

@@ -1,4 +1,4 @@
-// nadam_rule.h over a bucket.
+// The update of NAdam (nadam_rule.h) on a CPU, for the elements of a bucket.
 #include "engine/ops/cpu/optimizer_cpu.h"
 #include "engine/ops/nadam/nadam_rule.h"
 

@@ -1,4 +1,4 @@
-// A thread per element; codes by blocks of 256 threads, each of which is a block of the state.
+// Packs and unpacks optimizer states, a thread per element; for codes, 256 threads are one block with its scale.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 #include "engine/ops/pack_states/packed_state.h"

@@ -20,7 +20,7 @@
 namespace trainctl {
 
 inline constexpr int64_t kStateBlock = 256;
-/// Smaller parameters keep states of fp32 beside int8.
+/// With int8, smaller parameters keep states in fp32.
 inline constexpr int64_t kLeastPackedElements = 4096;
 
 /// `random`: 16 bits. A number that is not finite stays so.

@@ -1,4 +1,4 @@
-// A crash in the code of a plugin.
+// Reports a crash in the code of a plugin as an error that names the plugin.
 #pragma once
 
 namespace trainctl {

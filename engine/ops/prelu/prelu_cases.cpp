@@ -1,4 +1,4 @@
-// A layer built from relu, clip, mul and add.
+// Cases of the layer prelu, which is built from relu, clip, mul and add.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// One line after the other, in parts of 128 numbers, or in squares of 128 lines. Fused ops run before and after.
+// Rounds a matrix to FP8 (quantised.h) per 128 numbers or square of 128 lines. Fused ops run before and after.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -13,7 +13,7 @@ namespace trainctl {
 
 TRAINCTL_HOST_DEVICE inline float cell_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/// `kept`: of each step and unit for the backward pass. `state`: c of an LSTM.
+/// `kept`: numbers that each step and unit keeps for the backward pass. `state`: c of an LSTM.
 struct LstmCell {
   static constexpr int kGates = 4, kKept = 4;
   static constexpr bool kHasState = true;
@@ -26,7 +26,7 @@ struct LstmCell {
     return o * tanhf(state);
   }
   /// `dstate`: the gradient of the state after the step, then of the one before. dwh: of wh. Returns the gradient of
-  /// the last output beside that through W.
+  /// the last output in addition to the path through W.
   TRAINCTL_HOST_DEVICE static float backward(float dh, float& dstate, float state, float state_before, float,
                                              const float* kept, float* dgx, float* dwh) {
     const float i = kept[0], f = kept[1], g = kept[2], o = kept[3], t = tanhf(state);

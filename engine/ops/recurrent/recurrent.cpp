@@ -162,7 +162,7 @@ extern const LayerDef lstm_layer = {
     .name = "lstm",
     .doc =
         "Long short-term memory over dim 1 of [batch, steps, features]: the output of each step, [batch, steps, "
-        "units]. The weights are those of torch.nn.LSTM, with one bias for its sum of two.",
+        "units]. The weights are those of torch.nn.LSTM, with one bias in place of its two.",
     .fields = recurrent_fields(),
     .emit = emit_recurrent<LstmCell>,
 };
@@ -171,7 +171,7 @@ extern const LayerDef gru_layer = {
     .name = "gru",
     .doc =
         "Gated recurrent unit over dim 1 of [batch, steps, features]: the output of each step, [batch, steps, units]. "
-        "The weights are those of torch.nn.GRU, with one bias for its sum of two and the recurrent bias of the new "
+        "The weights are those of torch.nn.GRU, with one bias in place of its two, and the recurrent bias of the new "
         "output.",
     .fields = recurrent_fields(),
     .emit = emit_recurrent<GruCell>,

@@ -1,4 +1,4 @@
-// One step after the other for all samples: a product with the recurrent weight, then the cells.
+// LSTM and GRU: one step after another for all samples, a product with the recurrent weight, then the cells.
 #include <algorithm>
 #include <memory>
 

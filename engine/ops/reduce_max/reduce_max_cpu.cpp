@@ -11,7 +11,7 @@ namespace {
 /// The larger one; NaN if either is. Branch-free, so that loops over it are vectorised.
 inline float larger(float a, float b) { return (static_cast<int>(b > a) | static_cast<int>(b != b)) != 0 ? b : a; }
 
-/// Loops over the kept dims (offsets in x and in y) and over the reduced ones (in x). Of the innermost dim of x, either
+/// Loops over the kept dims (offsets in x and in y) and over the reduced ones (in x). In the innermost dim of x, either
 /// `row` elements are reduced into one or `columns` are kept.
 struct Reduction {
   cpu::Loops<2> kept;

@@ -1,4 +1,4 @@
-// A thread per element of the output. The gradient sums in f32, always in the same order.
+// y[.., o, ..] = x[.., source(o), ..] along a dim, a thread per element of y. The gradient sums in f32, in fixed order.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/reindex/reindex_map.h"

@@ -1,4 +1,4 @@
-// The same bytes under another shape.
+// Copies a tensor to another shape with the same elements.
 #include <cstring>
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// rmsprop_rule.h over a bucket.
+// The update of RMSprop (rmsprop_rule.h) on a CPU, for the elements of a bucket.
 #include "engine/ops/cpu/optimizer_cpu.h"
 #include "engine/ops/rmsprop/rmsprop_rule.h"
 

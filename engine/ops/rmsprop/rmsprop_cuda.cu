@@ -1,4 +1,4 @@
-// rmsprop_rule.h over a bucket.
+// The update of RMSprop (rmsprop_rule.h) on a GPU, for the elements of a bucket.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 #include "engine/ops/rmsprop/rmsprop_rule.h"

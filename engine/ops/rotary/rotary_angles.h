@@ -13,7 +13,7 @@ struct RotaryAngles {
   double magnitude = 1;       ///< factor of the rotated features (attention_factor)
 };
 
-/// `features`: those of a head that are rotated. `attrs`: of the op rotary, whose names are those of
+/// `features`: number of rotated features per head. `attrs`: those of the op rotary, whose names are those of
 /// rotary_scaling_fields().
 RotaryAngles rotary_angles(const Attrs& attrs, int64_t features);
 

@@ -1,4 +1,4 @@
-// schedule_free_adamw_rule.h over a bucket.
+// The update of schedule-free AdamW (schedule_free_adamw_rule.h) on a CPU, for the elements of a bucket.
 #include "engine/ops/cpu/optimizer_cpu.h"
 #include "engine/ops/schedule_free_adamw/schedule_free_adamw_rule.h"
 

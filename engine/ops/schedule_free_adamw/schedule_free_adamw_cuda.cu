@@ -1,4 +1,4 @@
-// schedule_free_adamw_rule.h over a bucket.
+// The update of schedule-free AdamW (schedule_free_adamw_rule.h) on a GPU, for the elements of a bucket.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 #include "engine/ops/schedule_free_adamw/schedule_free_adamw_rule.h"

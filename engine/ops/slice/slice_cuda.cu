@@ -70,7 +70,7 @@ Word filled(float value, DType dtype) {
   return word;
 }
 
-/// `elements`: of a word. All sizes and places of the innermost dim are multiples of it.
+/// `elements`: elements per word. All sizes and places of the innermost dim are multiples of it.
 template <class Word>
 CudaKernel launch_window(const SliceWindow& window, int64_t elements, const TensorArg& in, const TensorArg& out,
                          const char* name) {

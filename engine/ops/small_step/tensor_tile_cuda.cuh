@@ -6,7 +6,7 @@
 // Two rates bound a tile of M x N, in cycles for each k:                  64 x 80
 //   3 M N products by mma.sync, some 620 a cycle                            25
 //   4 (M + N) bytes from L2, some 14 a cycle if all multiprocessors read    41
-// The rest is less in warps of 32 x 40: for each 8 of k, beside 198 cycles of mma, a lane reads 18 words from shared
+// The rest is less in warps of 32 x 40: for each 8 of k, during 198 cycles of mma, a lane reads 18 words from shared
 // memory, without bank conflicts, and splits them in 54 instructions.
 #pragma once
 
@@ -95,6 +95,18 @@ struct Place {
         local(four / (T::kN / 4) * T::kPitch + four % (T::kN / 4) * 4) {}
 };
 
+/// The part of the tile that this thread's warp computes: its first row and column, and the group that sums it.
+template <class T>
+struct WarpPlace {
+  int group, row, col;
+  __device__ WarpPlace() {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    group = warp / (T::kTall * T::kWide);
+    row = warp / T::kWide % T::kTall * T::kWarpM;
+    col = warp % T::kWide * T::kWarpN;
+  }
+};
+
 /// Adds the sum over k of a row of the stage. Called for the first tile of a row of tiles.
 template <class P, int kRows, int kStage>
 __device__ void add_row_sums(const float* stage, float& sum) {
@@ -143,60 +155,85 @@ __device__ void keep(TileSums (&sums)[kTall][kWide]) {
   }
 }
 
-/// Bytes that a block receives.
+/// One block's share of the work on a tile of C, whose first element is C[row0, col0]. Block number `block` of the
+/// `blocks` of a cluster sums the products of k in [k0, end) over the whole tile, and finishes float4s [block * share,
+/// (block + 1) * share) of it.
 template <class T>
-__device__ int bytes_to_come(bool sums_a, bool sums_b, int block, int blocks) {
-  const int rows = block > 0 ? 0 : (sums_a ? T::kM : 0) + (sums_b ? T::kN : 0);
-  return static_cast<int>(sizeof(float)) * (4 * T::kFours + rows * blocks);
+struct TileShare {
+  const TileProduct& p;
+  int row0, col0, block, blocks;
+  float* shared;
+  int64_t c_step;  ///< elements before this matrix of a batch
+  int k0, end, share;
+  bool sums_a, sums_b;  ///< whether the block also sums the rows of the operands
+
+  __device__ TileShare(const TileProduct& product, int64_t z, int row, int col, int number, int count, float* memory)
+      : p(product), row0(row), col0(col), block(number), blocks(count), shared(memory) {
+    c_step = z * p.finish.m * p.finish.n;
+    k0 = block * p.share;
+    end = min(k0 + p.share, p.a.k);
+    share = T::kFours / blocks;
+    sums_a = T::kSumsRows && p.a_sums != nullptr && col0 == 0;
+    sums_b = T::kSumsRows && p.b_sums != nullptr && row0 == 0;
+  }
+
+  __device__ int stages() const { return max((end - k0 + T::kStage - 1) / T::kStage, 1); }
+  __device__ float* came() const { return shared + T::kCame; }
+  __device__ float* rows_inbox() const { return shared + T::kRowInbox + threadIdx.x; }
+  /// C's previous values or the bias, and relu's results, are in shared memory in the order of the share: a thread reads
+  /// the values that it copied itself.
+  __device__ const float* added() const { return p.finish.accumulate ? p.finish.c + c_step : p.finish.bias; }
+  __device__ float* old() const { return shared + T::kExtras; }
+  __device__ float* results() const { return shared + (blocks > 1 ? T::kExtras + 4 * share : T::kInbox); }
+
+  __device__ void announce() const;
+  __device__ void fetch_extras() const;
+  template <class Sums>
+  __device__ void sum_products(typename T::A::Source& from_a, typename T::B::Source& from_b, Sums& sums, float& row_sum,
+                               float& col_sum) const;
+  template <class Sums>
+  __device__ void store_sums(const Sums& sums) const;
+  __device__ float4 sum_of_groups(int local) const;
+  __device__ float4 sum_of_blocks(int four) const;
+  __device__ void exchange_sums(float row_sum, float col_sum) const;
+  __device__ void store_row_sums(float scale) const;
+  __device__ void finish(float scale) const;
+};
+
+/// Tells the other blocks of the cluster that this one can receive their sums.
+template <class T>
+__device__ void TileShare<T>::announce() const {
+  if (threadIdx.x == 0) {
+    const int rows = block > 0 ? 0 : (sums_a ? T::kM : 0) + (sums_b ? T::kN : 0);
+    expect_bytes(came(), static_cast<int>(sizeof(float)) * (4 * T::kFours + rows * blocks), 0);
+    publish_barriers();
+  }
+  arrive_at_cluster();
 }
 
-/// Called by all threads of all `blocks` blocks of a cluster; this is number `block`. Waits for the preceding kernel.
 template <class T>
-__device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, int block, int blocks, float* shared) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int group = warp / (T::kTall * T::kWide);
-  const int own_row = warp / T::kWide % T::kTall * T::kWarpM, own_col = warp % T::kWide * T::kWarpN;  // in the tile
+__device__ void TileShare<T>::fetch_extras() const {
   const Finish& f = p.finish;
-  const int64_t c_step = z * f.m * f.n;
-  const int k0 = block * p.share, end = min(k0 + p.share, p.a.k);
-  const int stages = max((end - k0 + T::kStage - 1) / T::kStage, 1);
-  const bool sums_a = T::kSumsRows && p.a_sums != nullptr && col0 == 0;
-  const bool sums_b = T::kSumsRows && p.b_sums != nullptr && row0 == 0;
-  const int share = T::kFours / blocks;  // items that this block finishes
-  typename T::A::Source from_a(p.a, z, row0, k0);
-  typename T::B::Source from_b(p.b, z, col0, k0);
-  float* const came = shared + T::kCame;
-  if (blocks > 1) {
-    if (thread == 0) {
-      expect_bytes(came, bytes_to_come<T>(sums_a, sums_b, block, blocks), 0);
-      publish_barriers();
-    }
-    arrive_at_cluster();
-  }
-  wait_for_kernel_before();
-  const float scale = scale_of(f);
-
-  TileSums sums[T::kRows / 2][T::kCols];
-  float row_sum = 0, col_sum = 0;
-  // C's previous values or the bias, and relu's results, are in shared memory in the order of the share: a thread reads
-  // the values that it copied itself.
-  const float* const added = f.accumulate ? f.c + c_step : f.bias;
-  float* const old = shared + T::kExtras;
-  float* const results = shared + (blocks > 1 ? T::kExtras + 4 * share : T::kInbox);
-  const auto fetch_extras = [&] {
 #pragma unroll 1
-    for (int four = thread; four < share; four += T::kThreads) {
-      const Place<T> at(block * share + four, row0, col0);
-      const int64_t row = static_cast<int64_t>(at.row) * f.n;
-      if (added != nullptr)
-        copy4<T::kVectors>(old + 4 * four, added + (f.accumulate ? row : 0), at.col, f.n, at.row < f.m);
-      if (f.relu_result != nullptr)
-        copy4<T::kVectors>(results + 4 * four, f.relu_result + c_step + row, at.col, f.n, at.row < f.m);
-    }
-  };
+  for (int four = static_cast<int>(threadIdx.x); four < share; four += T::kThreads) {
+    const Place<T> at(block * share + four, row0, col0);
+    const int64_t row = static_cast<int64_t>(at.row) * f.n;
+    if (added() != nullptr)
+      copy4<T::kVectors>(old() + 4 * four, added() + (f.accumulate ? row : 0), at.col, f.n, at.row < f.m);
+    if (f.relu_result != nullptr)
+      copy4<T::kVectors>(results() + 4 * four, f.relu_result + c_step + row, at.col, f.n, at.row < f.m);
+  }
+}
+
+/// Sums the products of a warp's part of the tile, and optionally the rows of both operands, over this block's k.
+template <class T>
+template <class Sums>
+__device__ void TileShare<T>::sum_products(typename T::A::Source& from_a, typename T::B::Source& from_b, Sums& sums,
+                                           float& row_sum, float& col_sum) const {
+  const WarpPlace<T> warp;
   int now = 0, next = 0;  // offsets in shared memory: of the stage in use, and of the next one to fetch
   const auto fetch = [&](int stage) {
-    if (stage < stages) {
+    if (stage < stages()) {
       from_a.load(shared + next, p.a, end);
       from_b.load(shared + next + T::A::kFloats, p.b, end);
       next = next + T::kStageFloats < T::kStages * T::kStageFloats ? next + T::kStageFloats : 0;
@@ -209,11 +246,11 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
     fetch(s);
   }
 #pragma unroll 1
-  for (int s = 0; s < stages; ++s) {
+  for (int s = 0; s < stages(); ++s) {
     wait_for_copies<T::kStages - 2>();
     __syncthreads();
     fetch(s + T::kStages - 1);  // overwrites a stage that all warps have read
-    multiply<T>(shared + now, (min(end - k0 - s * T::kStage, T::kStage) + 7) / 8, group, own_row, own_col, sums);
+    multiply<T>(shared + now, (min(end - k0 - s * T::kStage, T::kStage) + 7) / 8, warp.group, warp.row, warp.col, sums);
     if (sums_a) add_row_sums<typename T::A, T::kM, T::kStage>(shared + now, row_sum);
     if (sums_b) add_row_sums<typename T::B, T::kN, T::kStage>(shared + now + T::A::kFloats, col_sum);
     now = now + T::kStageFloats < T::kStages * T::kStageFloats ? now + T::kStageFloats : 0;
@@ -221,8 +258,15 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
   }
   wait_for_copies<0>();
   __syncthreads();
+}
 
-  float* const of_warp = shared + (group * T::kM + own_row + lane / 4) * T::kPitch + own_col;
+/// Writes a warp's sums to shared memory.
+template <class T>
+template <class Sums>
+__device__ void TileShare<T>::store_sums(const Sums& sums) const {
+  const WarpPlace<T> warp;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float* const of_warp = shared + (warp.group * T::kM + warp.row + lane / 4) * T::kPitch + warp.col;
 #pragma unroll
   for (int r = 0; r < T::kRows; ++r) {
     float row[T::kCols][2];
@@ -234,64 +278,101 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
     T::B::store_columns(of_warp + 8 * r * T::kPitch, row);
   }
   __syncthreads();
+}
 
-  // Each block finishes its share of the tile and receives the groups' sums of it.
-  const auto of_groups = [&](int local) {
-    float4 sum{};
+template <class T>
+__device__ float4 TileShare<T>::sum_of_groups(int local) const {
+  float4 sum{};
 #pragma unroll
-    for (int g = 0; g < T::kGroups; ++g)
-      add(sum, *reinterpret_cast<const float4*>(shared + g * T::kM * T::kPitch + local));
-    return sum;
-  };
-  float* const rows_inbox = shared + T::kRowInbox + thread;
+  for (int g = 0; g < T::kGroups; ++g)
+    add(sum, *reinterpret_cast<const float4*>(shared + g * T::kM * T::kPitch + local));
+  return sum;
+}
+
+/// The sum of what all blocks have sent for float4 number `four` of this block's share.
+template <class T>
+__device__ float4 TileShare<T>::sum_of_blocks(int four) const {
+  float4 sum{};
+#pragma unroll 1
+  for (int other = 0; other < blocks; other += 2) {
+    const float4* const sent = reinterpret_cast<const float4*>(shared + T::kInbox) + other * share + four;
+    const float4 first = sent[0], second = sent[share];
+    add(sum, first);
+    add(sum, second);
+  }
+  return sum;
+}
+
+/// Sends each block the groups' sums of its share of the tile, and waits for those of this block's.
+template <class T>
+__device__ void TileShare<T>::exchange_sums(float row_sum, float col_sum) const {
+  const int thread = static_cast<int>(threadIdx.x);
   if (blocks > 1) {
     wait_for_arrivals();  // no block sends to one that has not started
 #pragma unroll 2
     for (int four = thread; four < T::kFours; four += T::kThreads) {
       const int to = four * blocks / T::kFours;  // the block that finishes it
-      send(to, shared + T::kInbox + (block * share + four - to * share) * 4, of_groups(Place<T>(four, 0, 0).local),
-           came);
+      send(to, shared + T::kInbox + (block * share + four - to * share) * 4,
+           sum_of_groups(Place<T>(four, 0, 0).local), came());
     }
-    if (sums_a && thread < T::kM) send(0, rows_inbox + block * (T::kM + T::kN), row_sum, came);
-    if (sums_b && thread < T::kN) send(0, rows_inbox + block * (T::kM + T::kN) + T::kM, col_sum, came);
-    wait_for_bytes(came);
+    if (sums_a && thread < T::kM) send(0, rows_inbox() + block * (T::kM + T::kN), row_sum, came());
+    if (sums_b && thread < T::kN) send(0, rows_inbox() + block * (T::kM + T::kN) + T::kM, col_sum, came());
+    wait_for_bytes(came());
   } else if (T::kSumsRows) {  // read by the thread that writes it
-    if (sums_a && thread < T::kM) rows_inbox[0] = row_sum;
-    if (sums_b && thread < T::kN) rows_inbox[T::kM] = col_sum;
+    if (sums_a && thread < T::kM) rows_inbox()[0] = row_sum;
+    if (sums_b && thread < T::kN) rows_inbox()[T::kM] = col_sum;
   }
+}
 
-  if (T::kSumsRows && block == 0) {
-    if (sums_a && thread < T::kM)
-      store_row_sum(p.a_sums, rows_inbox, T::kM + T::kN, blocks, row0 + thread, f.m, p.sums_accumulate, scale);
-    if (sums_b && thread < T::kN)
-      store_row_sum(p.b_sums, rows_inbox + T::kM, T::kM + T::kN, blocks, col0 + thread, f.n, p.sums_accumulate, scale);
-  }
+/// Called by the first block of a cluster.
+template <class T>
+__device__ void TileShare<T>::store_row_sums(float scale) const {
+  const int thread = static_cast<int>(threadIdx.x);
+  constexpr int kApart = T::kM + T::kN;
+  if (sums_a && thread < T::kM)
+    store_row_sum(p.a_sums, rows_inbox(), kApart, blocks, row0 + thread, p.finish.m, p.sums_accumulate, scale);
+  if (sums_b && thread < T::kN)
+    store_row_sum(p.b_sums, rows_inbox() + T::kM, kApart, blocks, col0 + thread, p.finish.n, p.sums_accumulate, scale);
+}
+
+/// Applies the epilogue to this block's share of the tile, and writes it to C.
+template <class T>
+__device__ void TileShare<T>::finish(float scale) const {
+  const Finish& f = p.finish;
 #pragma unroll 1
-  for (int four = thread; four < share; four += T::kThreads) {
+  for (int four = static_cast<int>(threadIdx.x); four < share; four += T::kThreads) {
     const Place<T> at(block * share + four, row0, col0);
     if (at.row >= f.m) continue;
-    float4 sum{};
-    if (blocks > 1) {
-#pragma unroll 1
-      for (int other = 0; other < blocks; other += 2) {
-        const float4* const sent = reinterpret_cast<const float4*>(shared + T::kInbox) + other * share + four;
-        const float4 first = sent[0], second = sent[share];
-        add(sum, first);
-        add(sum, second);
-      }
-    } else {
-      sum = of_groups(at.local);
-    }
+    float4 sum = blocks > 1 ? sum_of_blocks(four) : sum_of_groups(at.local);
     sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-    if (added != nullptr) add(sum, *reinterpret_cast<const float4*>(old + 4 * four));
+    if (added() != nullptr) add(sum, *reinterpret_cast<const float4*>(old() + 4 * four));
     if (f.accumulate && f.bias != nullptr) add(sum, load4<T::kVectors>(f.bias, at.col, f.n));
     if (f.relu) sum = {relu(sum.x), relu(sum.y), relu(sum.z), relu(sum.w)};
     if (f.relu_result != nullptr) {
-      const float4 y = *reinterpret_cast<const float4*>(results + 4 * four);
+      const float4 y = *reinterpret_cast<const float4*>(results() + 4 * four);
       sum = {y.x > 0 ? sum.x : 0.0f, y.y > 0 ? sum.y : 0.0f, y.z > 0 ? sum.z : 0.0f, y.w > 0 ? sum.w : 0.0f};
     }
     store4<T::kVectors>(f.c + c_step + static_cast<int64_t>(at.row) * f.n, at.col, f.n, sum);
   }
+}
+
+/// Computes tile [row0, col0] of matrix z of C. Called by all threads of all `blocks` blocks of a cluster, of which this
+/// is number `block`, with T::kShared bytes of `shared` memory. Waits for the preceding kernel.
+template <class T>
+__device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, int block, int blocks, float* shared) {
+  const TileShare<T> own(p, z, row0, col0, block, blocks, shared);
+  typename T::A::Source from_a(p.a, z, row0, own.k0);
+  typename T::B::Source from_b(p.b, z, col0, own.k0);
+  if (blocks > 1) own.announce();
+  wait_for_kernel_before();
+  const float scale = scale_of(p.finish);
+  TileSums sums[T::kRows / 2][T::kCols];
+  float row_sum = 0, col_sum = 0;
+  own.sum_products(from_a, from_b, sums, row_sum, col_sum);
+  own.store_sums(sums);
+  own.exchange_sums(row_sum, col_sum);
+  if (T::kSumsRows && block == 0) own.store_row_sums(scale);
+  own.finish(scale);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A pool of counters. A freed range is reused by the next request of the same size.
+// A pool of counters in device memory. A freed range is reused by the next request of the same size.
 #include <map>
 #include <mutex>
 #include <vector>

@@ -41,7 +41,7 @@ template <class Size, class Kernel>
 TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
   // Rates of a multiprocessor, fitted to an H200's times for tiles of 64 x 80 and 32 x 64 at k of 512 and 784.
   constexpr double kMmaOfCycle = 620, kBytesOfCycle = 14, kSentOfCycle = 6;
-  constexpr double kAround = 2400;  // cycles beside the loop: start, first bytes, end
+  constexpr double kAround = 2400;  // cycles outside the loop: start, first bytes, end
   constexpr int64_t kLeast = 32;    // least k of a block
   constexpr double kOfK =
       std::max(3.0 * Size::kM * Size::kN / kMmaOfCycle, 4.0 * (Size::kM + Size::kN) / kBytesOfCycle);

@@ -169,7 +169,7 @@ struct Columns {
   __device__ int64_t first() const { return blockIdx.x / tiles * n * inner + column(); }
   __device__ int64_t row() const { return blockIdx.x / tiles * inner + column(); }
   __device__ int64_t rows() const { return gridDim.x / tiles * inner; }
-  /// False for threads beside the tensor, and for all but one of a column.
+  /// False for threads outside the tensor, and for all but one thread of a column.
   __device__ bool writes() const { return threadIdx.y == 0 && column() < inner; }
 };
 

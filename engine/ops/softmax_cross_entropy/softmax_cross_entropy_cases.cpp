@@ -195,7 +195,7 @@ std::vector<KernelCase> softmax_cross_entropy_kernels() {
           calls.push_back({kernel, std::move(in), {std::move(out)}, attrs, bf16 ? 1e-2 : 5e-6, {.label_weight = 1.5}});
           calls.back().f32_on_cpu = bf16;
         };
-        if (!attrs.has("ignore_index"))  // else -inf is in the result, and -inf - -inf is no difference
+        if (!attrs.has("ignore_index"))  // else -inf is in the result, and -inf - -inf is NaN
           add("softmax_cross_entropy_stats", {x, label}, unwritten(stats_shape(shape, attrs)));
         add("softmax_cross_entropy_apply", {x, label, softmax_cross_entropy_stats}, unwritten({1}));
         add("softmax_cross_entropy_apply", {x, label, softmax_cross_entropy_stats}, sum);

@@ -113,7 +113,7 @@ struct PartLetters {
   }
 };
 
-/// `whole_first`: of a split.
+/// `whole_first`: set for a split.
 RuleText parts_rule(const char* op, size_t ndim, size_t dim, int64_t whole, const Ints& sizes, bool whole_first) {
   const PartLetters l(ndim, dim, whole, sizes);
   const std::string one = l.tensor(whole), many = l.tensors(sizes), parts = format_list(sizes);

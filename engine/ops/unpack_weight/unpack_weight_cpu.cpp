@@ -1,4 +1,4 @@
-// A frozen weight as kernels read it (graph/packing.h). The executor has widened bf16.
+// Unpacks a frozen 4- or 8-bit weight (graph/packing.h) to f32. The executor has widened bf16.
 #include <algorithm>
 
 #include "engine/graph/packing.h"

@@ -1,4 +1,4 @@
-// A frozen weight as kernels read it (graph/packing.h). A thread unpacks 8 elements.
+// Unpacks a frozen 4- or 8-bit weight (graph/packing.h). A thread unpacks 8 elements.
 #include "engine/graph/packing.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"

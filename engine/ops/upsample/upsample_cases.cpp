@@ -1,4 +1,4 @@
-// A layer built from reshape and concat.
+// Cases of the layer upsample, which is built from reshape and concat.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

@@ -15,7 +15,7 @@ inline constexpr int64_t kMaxShardElements = int64_t{1} << 40;
 /// All buffers of a rank together: 64 TiB.
 inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;
 
-/// One error per layer with an operand of which a rank would hold more than kMaxShardElements, at the layer's
+/// One error per layer with an operand whose shard would have more than kMaxShardElements, at the layer's
 /// position: the tensor, its size, the ranks, and what would make it smaller. Needs only the stages and axes of the
 /// layers.
 std::vector<Diagnostic> shards_too_large(const Graph& graph, const JobSpec& spec, const Plan& plan);

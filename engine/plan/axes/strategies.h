@@ -20,7 +20,7 @@ struct LayerStrategy {
   std::vector<Axes> axes = {};         ///< one per factor; empty: the planner chooses the axes
   /// If the experts share axes with the tokens, which are then exchanged (all_to_all): their factor; else -1.
   int exchanged_experts = -1;
-  std::vector<int> token_factors = {};  ///< then: the factors of tokens, of which the experts take the last axes
+  std::vector<int> token_factors = {};  ///< then: the factors of tokens, whose last axes the experts take
 
   /// The ways to cut each factor by axes of its own.
   std::vector<int64_t> own_ways() const;

@@ -20,7 +20,7 @@ LocalShard whole_shard(size_t ndim) { return {true, std::vector<Block>(ndim), {}
 
 const LocalShard kUntraced{false, {}, {}};
 
-/// The block that consists of `count` consecutive ones, of which this is the first.
+/// The block that consists of `count` consecutive ones, beginning with this one.
 std::optional<Block> joined(const std::vector<Block>& blocks) {
   const auto count = static_cast<int64_t>(blocks.size());
   const Block& first = blocks.front();

@@ -80,7 +80,7 @@ class MethodCosts {
 
   double copies(int64_t bytes) const { return cost_.copy_seconds(bytes); }
 
-  // Bytes that are read and written beside the transfers: pieces of rows are split, joined, reordered and added.
+  // Bytes that are read and written besides the transfers: pieces of rows are split, joined, reordered and added.
   double gather(const Exchange& e) const {
     const int64_t whole = e.kv_bytes * ways_, rows = e.q_bytes + e.out_bytes;
     return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e) +

@@ -60,7 +60,7 @@ void CollectiveRunner::run(int group_number, const CollectiveCall& call) {
   int64_t done = 0;
   do {
     const bool staged = post(group, call, done);
-    const int64_t round = meet(group, call, done);
+    const int64_t round = run_round(group, call, done);
     if (staged) take_staged(group, call, done, round);
     done += round;
   } while (done < call.count);
@@ -107,7 +107,7 @@ void CollectiveRunner::take_staged(const OpenGroup& group, const CollectiveCall&
   }
 }
 
-int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
+int64_t CollectiveRunner::run_round(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
   Group& shared = group.shared;
   const uint32_t open = group.phase + 1, done = group.phase + 2;
   Member& me = group.members[static_cast<size_t>(group.index)];
@@ -130,7 +130,7 @@ int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call, int
   return shared.round;
 }
 
-/// The steps must agree too: a rank that left a collective out may meet the others in an identical one.
+/// The steps must agree too: a rank that skipped a collective may be matched with a later, identical one of the others.
 bool CollectiveRunner::same_call(const Member& a, const Member& b) const {
   const auto step = [&](const Member& member) {
     return segment_.status(member.rank).step.load(std::memory_order_relaxed);
@@ -138,7 +138,7 @@ bool CollectiveRunner::same_call(const Member& a, const Member& b) const {
   return a.op == b.op && a.dtype == b.dtype && a.root == b.root && a.count == b.count && step(a) == step(b);
 }
 
-/// Names the members whose call differs from that of most; of two members, the one that is further ahead.
+/// Names the members whose call differs from the majority's; of two members, the one that is further ahead.
 CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
   const auto describe_call = [&](const Member& member) {
     return fmt::format("{} of {} {} at step {}", to_string(static_cast<CollectiveOp>(member.op)), member.count,

@@ -42,7 +42,7 @@ class CollectiveRunner {
   OpenGroup& opened(int group);
   bool post(OpenGroup& group, const CollectiveCall& call, int64_t done);
   void take_staged(const OpenGroup& group, const CollectiveCall& call, int64_t done, int64_t round);
-  int64_t meet(OpenGroup& group, const CollectiveCall& call, int64_t moved);
+  int64_t run_round(OpenGroup& group, const CollectiveCall& call, int64_t moved);
   void open_round(OpenGroup& group, const CollectiveCall& call, int64_t moved);
   void work(OpenGroup& group, const CollectiveCall& call, int64_t moved);
   bool same_call(const Member& a, const Member& b) const;

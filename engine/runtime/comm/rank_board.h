@@ -52,7 +52,7 @@ class RankBoard {
   virtual ~RankBoard() = default;
 
   virtual int num_ranks() const = 0;
-  /// A rank writes its own. That of a rank of another host is as this host last heard of it.
+  /// A rank writes its own. For a rank of another host, this is the last value that this host has received.
   virtual RankStatus& status(int rank) const = 0;
   virtual StepGate& gate() const = 0;
   /// Board of saves of this host's ranks.

@@ -4,7 +4,7 @@
 //   launcher   ask                    a save as soon as possible
 //   ranks      saves_before(s)        the first rank that comes to step s decides for all whether it is saved
 //              copied(rank, s)        this rank's part of it is in the memory that the writer reads
-//              report_position(s, p)  rank 0: further facts (losses of the epoch so far)
+//              report_position(s, p)  rank 0: other facts (losses of the epoch so far)
 //              report_validated(s, p) rank 0: the validation of that state, which may end after the save
 //   writer     ready                  all ranks have copied: it writes, and then `finished`
 //              try_failed             writing failed; the writer tries again

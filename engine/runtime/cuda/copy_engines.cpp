@@ -85,8 +85,8 @@ bool CopyEngines::allocate_own() {
   return cudaDeviceSynchronize() == cudaSuccess;
 }
 
-/// The ranks of a group go through their collectives in one order, and each rank goes through its groups in the same
-/// order as all others. So ranks that wait for one another here do meet.
+/// All ranks of a group visit its collectives in the same order, and all ranks visit their groups in the same order, so
+/// ranks that wait for one another here never deadlock.
 void CopyEngines::take_calls() {
   std::map<std::vector<int>, std::vector<const Instruction*>> by_group;
   for (const Instruction& i : program_.instructions)
@@ -177,7 +177,7 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
   const int64_t bytes = move.count * byte_size(move.dtype);
   auto* const out = static_cast<std::byte*>(move.out);
 
-  meet(call, kReady, stream);
+  synchronize(call, kReady, stream);
   switch (instruction.collective) {
     case Collective::all_reduce:
       all_reduce(call, move, stream);
@@ -200,7 +200,7 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
       pull(out, call.in[static_cast<size_t>(instruction.root)], bytes, stream);
       break;
   }
-  meet(call, kDone, stream);
+  synchronize(call, kDone, stream);
 }
 
 /// Once all sums are done, all operands have been read, so `out` may be `in`.
@@ -212,7 +212,7 @@ void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream
   PeerSum sum = pull_summands(call.in, call.me, own.first, own.count, move.dtype, scratch(), stream);
   sum.out = out + own.first * size;
   enqueue_sum(sum, stream);
-  meet(call, kSummed, stream);
+  synchronize(call, kSummed, stream);
   for (int i = 1; i < members; ++i) {
     const int m = (call.me + i) % members;
     const Share share(move.count, m, members);
@@ -224,7 +224,7 @@ void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream
 void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const {
   PeerSum sum = pull_summands(call.in, call.me, call.me * move.count, move.count, move.dtype, scratch(), stream);
   sum.out = move.out;
-  meet(call, kDone, stream);
+  synchronize(call, kDone, stream);
   enqueue_sum(sum, stream);
 }
 
@@ -234,7 +234,7 @@ std::byte* CopyEngines::flag_of(std::byte* own, SyncPoint point, int rank) const
   return own + (int64_t{point} * ranks_.num_ranks() + rank) * kFlagStride;
 }
 
-void CopyEngines::meet(const Call& call, SyncPoint point, CudaStream stream) const {
+void CopyEngines::synchronize(const Call& call, SyncPoint point, CudaStream stream) const {
   std::vector<CUstreamBatchMemOpParams> operations;
   const auto write = [&](std::byte* flag, uint32_t value) {
     CUstreamBatchMemOpParams& o = operations.emplace_back();

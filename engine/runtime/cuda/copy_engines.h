@@ -8,9 +8,9 @@
 //   all_to_all      ready | pull every other's block for this rank | done
 //   broadcast       ready | pull the root's | done
 //
-// At `ready` and `done` all ranks of a group meet: the stream's own hardware writes flags into the other ranks' memory
-// and waits for those in its own. One rank sets a flag; the rank that waits for it clears it before it continues. So it
-// is clear when it is set again, and a graph can be replayed.
+// At `ready` and `done` the ranks of a group synchronize: the stream writes flags into the other ranks' memory and waits
+// for the flags in its own (stream memory operations). One rank sets a flag, and the rank that waits for it clears it
+// before it continues. A flag is therefore clear when it is set again, and a CUDA graph can be replayed.
 //
 // Sums run in group order in f32, so every rank has the same bits.
 #pragma once
@@ -71,7 +71,7 @@ class CopyEngines {
   bool open_peers(int id, const std::vector<int>& group);
   void load_kernels() const;
 
-  void meet(const Call& call, SyncPoint point, CudaStream stream) const;
+  void synchronize(const Call& call, SyncPoint point, CudaStream stream) const;
   void all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const;
   void reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const;
   std::byte* scratch() const;

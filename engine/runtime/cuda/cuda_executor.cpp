@@ -56,7 +56,7 @@ constexpr std::chrono::milliseconds kLate{10};
 
 class CudaExecutor final : public Executor {
  public:
-  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: of the arena, for beside().
+  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: of beside()'s arena.
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
                const CudaExecutor* owner = nullptr);

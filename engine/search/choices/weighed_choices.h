@@ -40,7 +40,7 @@ int differences(const Considered& a, const Considered& b);
 /// Refers to its arguments.
 class WeighedChoices {
  public:
-  /// `large`: blocks are left out where plans are tried. `memory`: of a rank; 0: no limit.
+  /// `large`: blocks are left out where plans are tried. `memory`: bytes per rank; 0: no limit.
   WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost, int64_t memory,
                  bool large);
 

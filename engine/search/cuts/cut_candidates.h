@@ -14,7 +14,7 @@
 namespace trainctl {
 
 /// A division of the axes of a mesh into runs, major first: each run as a whole cuts one factor of a layer, or none.
-/// With low and normal effort there are divisions into one run, and into two runs, of which the first cuts the batch or
+/// With low and normal effort there are divisions into one run, and into two runs, where the first cuts the batch or
 /// nothing. With high effort there are up to three runs, and each may cut any factor.
 using AxisSplit = std::vector<Axes>;
 std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);

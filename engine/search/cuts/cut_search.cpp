@@ -287,7 +287,7 @@ class CutSearch {
     return by_class;
   }
 
-  /// Prices a tensor between many units: its cost for each variable alone, and more for each two. A move that several
+  /// Estimates a tensor between many units: a cost per variable, and one more per pair. A move that several
   /// share counts for each of them.
   std::vector<Priced> priced_in_pairs(TensorId tensor, const std::vector<Classes>& of_variable) {
     std::vector<Priced> all;

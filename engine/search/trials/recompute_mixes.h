@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// Two ways to recompute, of which the first is too large and the second one fits. In between, memory and time are
+/// Two ways to recompute: the first needs too much memory, the second one fits. In between, memory and time are
 /// linear in the number of blocks.
 struct RecomputeMix {
   struct End {
@@ -28,7 +28,7 @@ struct RecomputeMix {
   double seconds_with(int count) const { return less.seconds + (more.seconds - less.seconds) * count / blocks; }
 };
 
-/// Returns the mixes of two plans, of which at least one was tried; the mixes that are expected to be fastest come
+/// Returns the mixes of two plans, at least one of which was tried; the mixes that are expected to be fastest come
 /// first. `sources`: the choices that the tried plans were made from. `memory_scale`: see WeighedChoices::sort.
 std::vector<RecomputeMix> recompute_mixes(const TriedPlans& tried, const std::vector<Considered>& sources,
                                           const std::vector<Considered>& weighed, double memory_scale, int64_t memory,

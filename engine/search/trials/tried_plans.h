@@ -12,7 +12,7 @@ namespace trainctl {
 
 class TriedPlans {
  public:
-  /// `memory`: of a rank; 0: no limit.
+  /// `memory`: bytes per rank; 0: no limit.
   TriedPlans(const JobSpec& job, int64_t memory, const TryPlan& try_plan)
       : job_(job), memory_(memory), try_plan_(try_plan) {}
 

@@ -116,7 +116,7 @@ std::string to_json(const Value& value, const JsonStyle& style);
 /// The elements of what a for statement takes: a list, the keys of a dict, the characters of a text, or nothing of
 /// Undefined. EnvError for others.
 List elements(const Value& value);
-/// A list as Python's tuples, lists and slices: [start:stop:step], each of which may be None.
+/// A slice as in Python, [start:stop:step], where each may be None.
 Value slice(const Value& value, const Value& start, const Value& stop, const Value& step);
 
 }  // namespace trainctl::jinja

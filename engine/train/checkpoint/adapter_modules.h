@@ -18,7 +18,7 @@ namespace trainctl {
 struct AdaptedLayer {
   struct Row {
     size_t module = 0;  ///< index in `modules`
-    int64_t row = 0;    ///< row of the module's weight, as PyTorch's Linear has it
+    int64_t row = 0;    ///< row of the module's weight, which is [out, in] as in PyTorch's Linear
   };
 
   std::string name;

@@ -24,7 +24,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-/// dst[...] = src[...], along axes of which the last is the fastest. Offsets are in elements.
+/// dst[...] = src[...], along axes; the last one is contiguous. Offsets are in elements.
 template <class Element>
 void copy_axes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& from, const std::vector<int64_t>& to,
                const Element* source, Element* target) {

@@ -107,7 +107,7 @@ TensorDifference compare_tensors(WholeTensors& a, size_t index_a, WholeTensors& 
   const bool values = has_values(left.type) && has_values(right.type);
   const int64_t elements = num_elements(left.shape);
   std::vector<uint8_t> bytes_a, bytes_b;
-  // Packed elements are no whole bytes, so a tensor of them is one block.
+  // Packed elements are not whole bytes, so a tensor of them is one block.
   for_each_block(left.shape, values ? kBlockElements : std::max<int64_t>(elements, 1),
                  [&](const Box& box, int64_t first) {
                    const int64_t count = num_elements(box.shape);

@@ -14,7 +14,6 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/half.h"
-#include "engine/ops/moe/expert_load.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
@@ -58,7 +57,7 @@ class Exporter {
     for (const StoredTensor& tensor : stored_) names.push_back(tensor.name);
     result_.unused = map_.unused(names);
     for (const StoredTensor& tensor : stored_) {
-      if (is_expert_load(tensor.name)) continue;
+      if (is_step_statistic(tensor.name)) continue;
       if (tensor.slot != kWeightSlot && tensor.slot != kStateSlot)
         ++result_.optimizer_tensors;
       else if (is_merged(tensor.name))

@@ -16,6 +16,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/base/text_output.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/train/files/digest.h"
 #include "engine/train/files/input_file.h"
 
@@ -71,6 +72,8 @@ std::string size_defect(const std::string& path, int64_t bytes) {
 }
 
 }  // namespace
+
+bool is_step_statistic(std::string_view tensor) { return is_expert_load(tensor); }
 
 const StoredTensor* Manifest::find(std::string_view tensor, std::string_view slot) const {
   const auto found = std::find_if(tensors.begin(), tensors.end(),

@@ -72,6 +72,10 @@ struct StoredBase {
   bool has(std::string_view tensor) const;
 };
 
+/// True for a state that describes the last step and not the model, such as the loads of experts. Files of weights and
+/// imported checkpoints need not have it: it starts at 0.
+bool is_step_statistic(std::string_view tensor);
+
 struct Manifest {
   std::string trainctl;    ///< version that wrote it
   std::string name;        ///< name of the job

@@ -132,7 +132,7 @@ void refuse_other_format(const Json& json, const std::string& file) {
                     file, *format, kManifestFormat));
 }
 
-/// A later format may end in another way, so it is looked for first.
+/// A later format may end in another way, so the number of the format is checked first.
 void check_last_line(std::string_view text, const std::string& file) {
   const std::string_view before = text.substr(0, text.size() - std::min(text.size(), kLastLineBytes));
   const std::string expected = last_line(before), found(text.substr(before.size()));

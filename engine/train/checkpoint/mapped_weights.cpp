@@ -10,10 +10,10 @@
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
 #include "engine/graph/half.h"
-#include "engine/ops/moe/expert_load.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/box_runs.h"
+#include "engine/train/checkpoint/manifest.h"
 #include "engine/train/checkpoint/read_ahead.h"
 #include "engine/train/checkpoint/tiling.h"
 
@@ -59,7 +59,7 @@ MappedWeights::MappedWeights(const std::vector<Variable>& variables, const Layer
 /// Derives from a tensor of the job what the files should have.
 void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers) {
   std::optional<MappedTensor> mapped = map_.of_ours(variable.name, layers);
-  if (!mapped && is_expert_load(variable.name)) return;
+  if (!mapped && is_step_statistic(variable.name)) return;
   if (!mapped) {
     match_.missing.push_back(variable.name + " (the map has no pattern for it)");
     return;
@@ -122,7 +122,7 @@ bool MappedWeights::find_theirs(Source& source) {
       absent.push_back(fused ? fused->whole : name);
     }
   }
-  if (!absent.empty() && !is_expert_load(source.name))
+  if (!absent.empty() && !is_step_statistic(source.name))
     match_.missing.push_back(absent == std::vector{source.name} ? source.name
                                                                 : fmt::format("{} ({})", join(absent), source.name));
   return absent.empty();

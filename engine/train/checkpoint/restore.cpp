@@ -13,7 +13,6 @@
 #include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
 #include "engine/graph/bf16.h"
-#include "engine/ops/moe/expert_load.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/planning/served_tables.h"
 #include "engine/runtime/stored_ranges.h"
@@ -59,7 +58,7 @@ std::string list_of(const std::string& head, const std::vector<std::string>& nam
 /// Elements of a rank's part in pieces, so that no buffer is as large as a tensor.
 constexpr int64_t kMostElements = int64_t{4} << 20;
 
-/// `slot`: of the checkpoint.
+/// `slot`: a slot of the checkpoint.
 void restore_range(const StoredRange& range, std::string_view slot, PieceReader& reader, Executor& executor,
                    const std::function<void()>& on_progress) {
   std::vector<std::byte> buffer;
@@ -173,8 +172,8 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
   }
   for (const auto& [key, shape] : wanted) {
     const bool is_in_base = manifest.base && key.second == kWeightSlot && manifest.base->has(key.first);
-    if (is_imported(manifest) && is_expert_load(key.first)) continue;
-    const std::string_view of_first = slot_of_first_replica(key.second);  // of which a new replica takes the state
+    if (is_imported(manifest) && is_step_statistic(key.first)) continue;
+    const std::string_view of_first = slot_of_first_replica(key.second);  // a new replica starts from its state
     if (of_first != key.second && there.contains({key.first, std::string(of_first)})) continue;
     if (!there.contains(key) && !is_in_base) found.missing.push_back(text_of(key));
   }
@@ -229,7 +228,7 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
         manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
     if (stored == nullptr && !saved_ids(manifest, tensor.name).empty()) continue;  // rows of a table
     if (stored == nullptr && manifest.base && manifest.base->has(tensor.name)) continue;
-    if (stored == nullptr && is_expert_load(tensor.name)) continue;
+    if (stored == nullptr && is_step_statistic(tensor.name)) continue;
     if (stored == nullptr)
       missing.push_back(tensor.name);
     else if (stored->shape != v.global_shape)

@@ -13,7 +13,7 @@ struct TrainPosition {
   int64_t step = 0;  ///< the next step, from 0 over the whole run
   EpochSums epoch;   ///< sums over the steps of its epoch before it
   bool is_finite = true;
-  /// `values`: of a validation that followed that step, if one did; `best`: of all validations before `step`.
+  /// `values`: those of the validation that followed that step, if any; `best`: best of all validations before `step`.
   ValidationReport validation;
   LossScaleState loss_scale = {};
 };

@@ -66,7 +66,7 @@ WeightFiles::WeightFiles(const std::string& path) : path_(fs::is_directory(path)
   find_quantized();
 }
 
-/// MXFP4 weights are known by the names of their two tensors, of which the first is U8.
+/// MXFP4 weights are recognized by the names of their two tensors and by the type of the first, U8.
 void WeightFiles::find_quantized() {
   const auto of_blocks = [&](const std::string& name) {
     return name.ends_with(kMxfp4Blocks) && places_.at(name).entry->type == StoredType::u8;

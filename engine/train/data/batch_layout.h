@@ -53,7 +53,7 @@ class BatchLayout {
   int64_t sample_bytes() const;
   Scratch make_scratch() const;
 
-  /// Writes sample numbers, for tensors of which the device keeps all samples.
+  /// Writes sample numbers, for tensors whose samples are all kept on the device.
   void write_numbers(std::span<const int64_t> samples, std::byte* block) const;
   /// Reads one row's sample to all its places. `is_own`: the row does not just fill up the batch.
   void read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging, std::byte* block) const;

@@ -25,7 +25,7 @@ class BatchMixing {
     BatchMix mix;
   };
 
-  /// Null if the job has neither. `fields`: of the set, after the transforms of its samples. SpecError at the
+  /// Null if the job has neither. `fields`: those of the set, after the transforms of its samples. SpecError at the
   /// transform that does not fit, or at the label.
   static std::optional<BatchMixing> of(const DatasetSpec& spec, const std::vector<SampleField>& fields);
 

@@ -101,7 +101,7 @@ int64_t scratch_bytes(const FieldWays& ways) {
   return capped_product({most, int64_t{2}, int64_t{sizeof(float)}});
 }
 
-/// Mapped or made, so that a rank keeps nothing but the order.
+/// Samples are mapped from files or generated, so a rank's only memory for them is the order of the samples.
 DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move(shapes), samples}; }
 
 DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t kept_bytes,

@@ -1,7 +1,7 @@
 // Rows of documents: conversations (dataset.type chat) or texts (type text with a tokenizer), whose tokens are in the
 // host's cache (token_cache.h).
 //
-//   document        the tokens t0 t1 t2 t3, of which some are trained
+//   document        the tokens t0 t1 t2 t3, some of which are trained
 //   in a row        data t0 t1 t2, label t1 t2 t3, where a label that is not trained is kNoTrainedLabel
 //   pack: false     a document per row; the rest of the row is filled with token 0, whose labels are not trained
 //   pack: true      documents of any lengths share a row; `documents` has, at each position, the position in the row
@@ -11,7 +11,7 @@
 //                   <prefix> <suffix> t3 <middle> t0 t1 t2,
 //                   cut anew in each pass. Which documents do depends on the seed alone.
 //
-// A conversation that is longer than a row is truncated; a longer text is continued in further rows. A document for
+// A conversation that is longer than a row is truncated; a longer text continues in the next rows. A document for
 // which dataset.filter is false has no tokens in the cache, and is in no row.
 #pragma once
 
@@ -30,7 +30,7 @@ namespace trainctl {
 /// The label of a position that is not trained: the loss's ignore_index in such a job.
 inline constexpr int32_t kNoTrainedLabel = -100;
 
-/// Positions [begin, begin + count) of a document, of which position i has token i as data and token i + 1 as label.
+/// Positions [begin, begin + count) of a document. Position i has token i as data and token i + 1 as label.
 struct RowPart {
   int64_t document = 0;
   int32_t begin = 0, count = 0;

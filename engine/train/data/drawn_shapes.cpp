@@ -14,7 +14,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kMostFigures = 3;
-constexpr int64_t kMostColours = 8;  ///< channels with a colour of their own; further ones repeat them
+constexpr int64_t kMostColours = 8;  ///< channels with a color of their own; more channels repeat them
 constexpr uint64_t kWordsOfFigure = 4 + kMostColours;
 
 /// [0, 1) with 32 bits.

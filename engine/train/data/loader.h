@@ -180,7 +180,7 @@ class Loader {
   int64_t taken_ = 0;     ///< batches taken by the trainer so far
   int64_t released_ = 0;  ///< batches released by the trainer so far, out of those taken
   bool stop_ = false;
-  bool has_ended_ = false;   ///< LoaderOptions::claim has reported the end: no further batch is opened
+  bool has_ended_ = false;   ///< LoaderOptions::claim has reported the end: no more batches are opened
   bool has_failed_ = false;  ///< a worker has failed: no further batch is opened
   double busy_ = 0;          ///< seconds in which workers were busy since the tuner looked
   StageSeconds seconds_;     ///< seconds of all workers

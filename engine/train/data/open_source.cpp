@@ -194,7 +194,7 @@ struct FirstRow {
     values = next_row(rest, delimiter);
   }
 
-  /// Whether what is in that column is no number.
+  /// Whether that column contains text that is not a number.
   bool has_word(const std::string& column) const {
     const auto named = std::find(names.begin(), names.end(), column);
     size_t place = static_cast<size_t>(named - names.begin());
@@ -241,7 +241,7 @@ bool begins_with_integers(const DatasetSpec& spec, const std::string& field) {
 }
 
 /// Labels are of label_dtype, and all else f32, or i32 where the transforms begin with type_cast: i32. Integers may be
-/// words: a column whose first value is no number.
+/// words: a column whose first value is not a number.
 CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
   CsvOptions options;
   options.paths = spec.paths;

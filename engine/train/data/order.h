@@ -90,7 +90,7 @@ class SampleOrder {
   SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed, std::vector<PassOrder> orders);
   void draw(int64_t step);
 
-  int64_t size_, repeat_, samples_, steps_ = 0;  ///< samples_: of an epoch, over all passes
+  int64_t size_, repeat_, samples_, steps_ = 0;  ///< samples_: samples per epoch, over all passes
   std::vector<PassOrder> orders_;                ///< one per source
   std::optional<Mixture> mixture_;
   uint64_t row_key_ = 0;

@@ -56,7 +56,7 @@ PairTokenizer::PairTokenizer(const DatasetSpec& spec) {
   });
 }
 
-/// The prompt and the answer, of which the bytes of the answer are marked.
+/// The prompt and the answer; the bytes of the answer are marked.
 Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answer) const {
   if (prompt.is_string() && answer.is_string()) {
     const std::string text = prompt.get<std::string>() + answer.get<std::string>() + end_;

@@ -3,7 +3,7 @@
 //   prompt, chosen, rejected   texts, or lists of messages, which the model's chat template renders
 //   chosen, rejected           lists of messages that begin with the same messages: the prompt
 //
-// A sample is a row of `length` positions, of which the first half is the chosen and the second half the rejected
+// A sample is a row of `length` positions: the first half is the chosen answer, the second half the rejected
 // answer, each after its prompt:
 //
 //   data       i32 [length]   the tokens, then 0
@@ -39,7 +39,7 @@ class PreferenceSet final : public Dataset {
 
   /// Memory of the index and of tokens that could not be written to the cache.
   int64_t memory_bytes() const { return index_.memory_bytes() + tokens_.memory_bytes(); }
-  /// Pairs with an answer that does not fit into half a row, and those of which an answer has no token there.
+  /// Pairs with an answer that does not fit into half a row, and pairs with an answer that has no token there.
   struct Summary {
     int64_t truncated = 0, untrained = 0;
     std::string first_untrained = {};

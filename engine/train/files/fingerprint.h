@@ -27,7 +27,7 @@ struct Fingerprint {
   double squares = 0;
   std::array<double, kProjections> projections{};
 
-  /// Adds consecutive elements of the tensor, of which the first is element `first`.
+  /// Adds consecutive elements of the tensor, starting with element `first`.
   void add(int64_t first, std::span<const float> values);
   void add(const Fingerprint& other);
   double norm() const;

@@ -21,7 +21,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  /// For messages: of an object without the query of its address.
+  /// The name for messages. An object's address is shown without its query.
   const std::string& path() const { return path_; }
   /// The version of an object, which names its content; empty for a file.
   std::string identity() const;

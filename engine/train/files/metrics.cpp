@@ -27,7 +27,7 @@ void put_loss(Json& line, const char* name, Float loss) {
   if (const std::string_view why = not_finite_name(static_cast<double>(loss)); !why.empty()) line["not_finite"] = why;
 }
 
-/// Scales are mostly powers of two, of which the shortest text of a float would not show all digits.
+/// Scales are mostly powers of two, and the shortest text of a float would not show all of their digits.
 void put_scale(FloatJson& line, double scale) {
   if (scale >= 1 && scale < 0x1p53 && scale == std::floor(scale))
     line["loss_scale"] = static_cast<int64_t>(scale);

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-struct Place {
+struct SpanPlace {
   size_t rank, span;
 };
 
@@ -28,8 +28,8 @@ class Matcher {
     for (const auto& [call, members] : calls_) {
       if (members.size() != std::get<1>(call).size()) continue;
       int64_t last = 0;
-      for (const Place& place : members) last = std::max(last, at(place).begin_ns);
-      for (const Place& place : members) set(waiting, place, last);
+      for (const SpanPlace& place : members) last = std::max(last, at(place).begin_ns);
+      for (const SpanPlace& place : members) set(waiting, place, last);
     }
     for (const auto& [channel, send] : sends_) {
       const auto recv = recvs_.find(channel);
@@ -43,9 +43,9 @@ class Matcher {
   }
 
  private:
-  const TimeSpan& at(const Place& place) const { return profiles_[place.rank].spans[place.span]; }
+  const TimeSpan& at(const SpanPlace& place) const { return profiles_[place.rank].spans[place.span]; }
 
-  void set(Waiting& waiting, const Place& place, int64_t arrival) const {
+  void set(Waiting& waiting, const SpanPlace& place, int64_t arrival) const {
     const TimeSpan& span = at(place);
     waiting.waited_ns[place.rank][place.span] =
         std::clamp<int64_t>(arrival - span.begin_ns, 0, span.end_ns - span.begin_ns);
@@ -77,8 +77,8 @@ class Matcher {
   }
 
   std::span<const RankProfile> profiles_;
-  std::map<Call, std::vector<Place>> calls_;
-  std::map<Channel, Place> sends_, recvs_;
+  std::map<Call, std::vector<SpanPlace>> calls_;
+  std::map<Channel, SpanPlace> sends_, recvs_;
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ class Client : public BatchExchange {
   void settle(int64_t batch);
   /// Before the validation's program runs: with all updates of the batches before this one.
   void read(int64_t batch, std::byte* inputs);
-  /// Ends the exchange: no further messages follow.
+  /// Ends the exchange: no more messages follow.
   void leave();
 
   // For workers in step: start(), finish() and read().

@@ -468,7 +468,7 @@ void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars
   for_each_table(worker, worker.request.ids, update);
 }
 
-/// Updates that its weights lack. Those of the same step are no loss: their gradients add up.
+/// Updates that its weights lack. Updates of the same step do not count as missing: their gradients add up.
 int64_t AsyncServer::staleness_of(const Worker& worker) const {
   check(updates_ >= worker.version, "versions must increase");
   return job_.plan.is_asynchronous() ? updates_ - worker.version : worker.lacks;

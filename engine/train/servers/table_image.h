@@ -7,7 +7,7 @@
 // Between two saves of all rows it saves those that have changed, as `ids.1.changed`, `weight.1.changed`: the writer
 // stores them next to a link to the file of all rows.
 //
-// A row that is not there has its initial values. A table of which a server has no row has no tensors of that server.
+// A row that is not there has its initial values. A table without rows on a server has no tensors of that server.
 #pragma once
 
 #include <memory>

@@ -26,7 +26,7 @@ LoadsOfLayers own_expert_loads(const Program& program, Executor& executor);
 
 class ExpertLoads : public StateObserver {
  public:
-  /// `step`: of the run, from 1.
+  /// `step`: number of the step in the run, from 1.
   using Sink = std::function<void(int64_t step, const LoadsOfLayers& loads)>;
 
   /// `sink` is called on rank 0, after every `every` steps and at the end. All arguments must outlive it.

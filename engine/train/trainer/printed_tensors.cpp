@@ -16,7 +16,7 @@ namespace {
 /// The dim along which micro-batches follow each other; -1: none, or the batch is merged with a dim before it.
 int batch_dim(const Tensor& tensor) { return tensor.batch.outer == 1 ? tensor.batch.dim : -1; }
 
-/// "32..63 of 64"; of a whole dim "0..9".
+/// "32..63 of 64"; for a whole dim "0..9".
 std::string range_text(int64_t first, int64_t size, int64_t whole) {
   std::string text = fmt::format("{}..{}", first, first + size - 1);
   return size == whole ? text : text + fmt::format(" of {}", whole);

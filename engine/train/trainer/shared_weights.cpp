@@ -53,7 +53,7 @@ void convert_floats(DType from, const std::byte* values, DType to, std::byte* re
 }
 
 /// Returns once all ranks have called it.
-void meet(Communicator& comm) {
+void wait_for_all_ranks(Communicator& comm) {
   const int ranks = comm.num_ranks();
   uint8_t here = 1;
   if (comm.rank() > 0) {
@@ -163,9 +163,9 @@ void SharedWeights::read(const Program& program, Executor& to) const {
 void SharedWeights::pass(const Program& trained, Executor& from, const Program& generating, Executor& to,
                          Communicator& comm) {
   write(trained, from);
-  meet(comm);
+  wait_for_all_ranks(comm);
   read(generating, to);
-  meet(comm);  // no rank writes the next weights while another one reads these
+  wait_for_all_ranks(comm);  // no rank writes the next weights while another one reads these
   has_passed_ = true;
 }
 

@@ -22,7 +22,7 @@ std::vector<Route> routes_of_histograms(int processes);
 
 class TensorHistograms : public StateObserver {
  public:
-  /// `step`: of the run, from 1.
+  /// `step`: number of the step in the run, from 1.
   using Sink = std::function<void(int64_t step, const std::map<std::string, Histogram>& histograms)>;
 
   /// `sink` is called on rank 0. All arguments must outlive it. `every`: steps between two histograms, at least 1.

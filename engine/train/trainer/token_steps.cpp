@@ -27,7 +27,7 @@ void fill(const Operand& load, std::span<const int32_t> whole, std::byte* to) {
 constexpr int64_t kConvertedTogether = int64_t{1} << 17;
 constexpr int kMostThreads = 8;
 
-/// The index of a part along all dims but the last, of which at most one is cut.
+/// The index of a shard along all dims but the last. At most one of them is cut.
 int64_t flat_row(const PrintedPart& part) {
   int64_t row = 0;
   for (size_t d = 0; d + 1 < part.whole.size(); ++d) row = row * part.whole[d] + part.first[d];

@@ -19,7 +19,7 @@ class ValidationTexts {
                   GenerationRequest request, const Program& decode, const Program& prefill, Communicator& comm,
                   const ExecutorOptions& options, const TokenSteps::MakeExecutor& make, int weights_fd);
 
-  /// All ranks call it after `steps` steps, of which none is unfinished. Rank 0 returns the texts, the others none.
+  /// All ranks call it after `steps` finished steps. Rank 0 returns the texts, the others return none.
   std::vector<ValidationText> write(int64_t steps, Executor& training);
 
  private:

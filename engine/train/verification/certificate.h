@@ -19,7 +19,7 @@ struct VerifiedCheck {
   std::string name;  ///< "proof", "losses", "gradients", …
   std::string rule;  ///< the property that a passed check shows, as a sentence
   CheckStatus status = CheckStatus::passed;
-  std::string summary;  ///< "largest relative difference 2.1e-07, at step 3"; of a skipped check the reason
+  std::string summary;  ///< "largest relative difference 2.1e-07, at step 3"; for a skipped check the reason
   std::optional<double> largest, tolerance;  ///< relative differences
   std::vector<std::string> findings;         ///< the first faults
 };

@@ -1,4 +1,4 @@
-// Pipeline schedules with chunks or separate weight gradients; a stage for the loss alone.
+// Pipeline schedules with chunks or separate weight gradients; a stage that has only the loss.
 #include "tests/equivalence/plan_cases/families.h"
 #include "tests/equivalence/plan_cases/overrides.h"
 

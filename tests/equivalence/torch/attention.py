@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attention.py TRAINCTL [--jobs N] [--seed S] [--only J]: random networks with attention whose scores have further terms (ALiBi, biases as
+"""attention.py TRAINCTL [--jobs N] [--seed S] [--only J]: random networks with attention whose scores have additional terms (ALiBi, biases as
 inputs or trained, additive masks) and whose weights are dropped, of one sequence or two (cross-attention), train as a plain loop in PyTorch does
 in float64, under several plans. Without dropout, softcaps and sinks the loop is compared with scaled_dot_product_attention, and slopes of ALiBi
 with those of BLOOM and MPT in transformers, if it is installed.

@@ -19,7 +19,7 @@ bool cudnn_is_here() {
   return false;
 }
 
-/// Packed as the layer attention has it: for each kv head its queries, its key, its value.
+/// Packed as in the layer attention: for each kv head its queries, its key, its value.
 CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causal, bool backward) {
   const int64_t row = 3 * heads * d;
   const CudnnTensor x{{b, heads, t, d}, {t * row, 3 * d, row, 1}};

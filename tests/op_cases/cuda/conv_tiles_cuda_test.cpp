@@ -111,7 +111,7 @@ TEST_CASE("cuda: weight gradients in tiles follow float64, and give the same bit
   check_tiles({{{2, 12, {6, 6}}, {8, 12, 3, 3}, 1, 2, 2}});      // 8-byte copies, dilation
   check_tiles({{{2, 32, {6, 5}}, {16, 16, 3, 3}, 1, 1, 1, 2}});  // groups
   check_tiles({{{2, 37, {6, 5}}, {41, 37, 3, 3}, 1, 1}});        // both copied
-  check_tiles({{{2, 16, {5, 5}}, {16, 16, 1, 1}, 3, 2}});        // windows in the padding alone
+  check_tiles({{{2, 16, {5, 5}}, {16, 16, 1, 1}, 3, 2}});        // windows that lie entirely in the padding
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, false});  // images that begin anywhere
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, true, true});
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, true, true, DType::bf16});

@@ -79,14 +79,13 @@ TEST_CASE("kernels that only compiled programs use give on a GPU what they give 
 
 TEST_CASE("kernels over an empty batch on a GPU write what they write on the CPU") {
   if (!gpu_is_here()) return;
-  static const StepScalars kUnscaled;
   const auto check_call = [](const std::string& op, std::vector<TensorArg> in, std::vector<Shape> out) {
     for (const bool accumulate : {false, true}) {
       CAPTURE(op);
       CAPTURE(accumulate);
       const auto results = [&](const CaseDevice& device) {
         std::vector<Floats> memory;
-        KernelCall call{.in = in, .scalars = &kUnscaled};
+        KernelCall call{.in = in, .scalars = &kUnscaledStep};
         for (const Shape& shape : out) {
           Floats& values = memory.emplace_back(static_cast<size_t>(num_elements(shape)), 3.0f);
           call.out.push_back({values.data(), DType::f32, shape, shape, Shape(shape.size())});

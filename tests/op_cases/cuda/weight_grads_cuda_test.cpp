@@ -23,7 +23,7 @@ struct Group {
   bool descend = true, biases = true, aligned = true;
 };
 
-/// One result: its previous value, plus the sum over rows of products, or of dy alone.
+/// One result: its previous value, plus the sum over rows of products, or of dy itself.
 struct Expected {
   double rate;
   const float *x, *dy;  ///< row 0; no x: a bias
@@ -157,7 +157,7 @@ TEST_CASE("cuda: a NaN in a gradient of rows reaches only the weights of its row
     for (size_t i = 0; i < 16 * 16; ++i)
       CHECK(std::isnan(after[static_cast<size_t>(tensors.first(weight)) + i]) == (i / 16 == 3));
 
-  CHECK_FALSE(prepare_group(std::span(kernels).first(1)).has_value());  // a single kernel is no group
+  CHECK_FALSE(prepare_group(std::span(kernels).first(1)).has_value());  // a single kernel is not a group
   kernels[1].call.in[0].data = kernels[0].call.out[0].data;             // what the first kernel writes at the same time
   CHECK_FALSE(prepare_group(kernels).has_value());
 }

@@ -1,4 +1,4 @@
-// Name maps: patterns, orders of axes, and what is said of a map that does not fit.
+// Name maps: patterns, orders of axes, and the errors for a map that does not fit.
 #include "engine/train/checkpoint/name_map.h"
 
 #include <doctest/doctest.h>

@@ -200,7 +200,7 @@ class OpCheck {
     }
   }
 
-  /// The first layer of a network wants the gradients of parameters alone.
+  /// The first layer of a network needs only the gradients of parameters.
   void check_alone(const PluginCase& built, const PluginValues& values, size_t i) {
     const auto wanted = std::ranges::count_if(built.in_grads, [](TensorId id) { return id >= 0; });
     if (wanted < 2) return;

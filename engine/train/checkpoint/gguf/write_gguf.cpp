@@ -63,7 +63,7 @@ class TensorCopy {
   }
 
  private:
-  /// The row in the model folder of a row in the file: of a head's rows [0, half) and [half, 2 half), the pairs.
+  /// The row in the model folder of a row in the file, which interleaves a head's rows [0, half) and [half, 2 half).
   int64_t source_row(int64_t row, int64_t rows) const {
     if (placed_.place.paired_heads == 0) return row;
     const int64_t size = rows / placed_.place.paired_heads, head = row / size, in_head = row % size;

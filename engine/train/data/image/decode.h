@@ -7,7 +7,7 @@
 //   16 bits       x * 255 / 65535, rounded; 1, 2 and 4 bits are scaled to 0..255; palettes become colors
 //   gamma, color profiles: not applied
 //
-// A file that is no image, truncated, damaged, or larger than kMaxImagePixels causes an EnvError that names it. A JPEG
+// A file that is not an image, is truncated, damaged, or larger than kMaxImagePixels causes an EnvError. A JPEG
 // counts as truncated without its end marker, and a PNG without its IEND chunk. Other data below the region is not
 // read.
 #pragma once
@@ -36,8 +36,8 @@ struct DecodeRequest {
 
 class ImageFile;  ///< formats.h
 
-/// An image of which only the headers have been read. It refers to the bytes that it was opened with, and to the name,
-/// which errors state; both must outlive it. Not thread-safe.
+/// An image file of which only the headers have been read. It refers to the bytes and the name (for errors) that it was
+/// opened with; both must outlive it. Not thread-safe.
 class EncodedImage {
  public:
   EncodedImage(std::span<const std::byte> file, const std::string& name);

@@ -1,7 +1,7 @@
 // JPEG by libjpeg-turbo: its libjpeg interface, since that of TurboJPEG decodes no regions before version 3.
 //
 //   rows above the region     entropy decoded, no more          jpeg_skip_scanlines
-//   columns beside it         entropy decoded, no more          jpeg_crop_scanline, in whole MCUs
+//   columns outside it        entropy decoded, no more          jpeg_crop_scanline, in whole MCUs
 //   rows below it             not read (of a baseline file)
 //
 // Color differences are stored at half the resolution and interpolated (libjpeg's fancy upsampling), so a pixel also
@@ -75,7 +75,7 @@ struct Decompressor : jpeg_decompress_struct {
   Decompressor& operator=(const Decompressor&) = delete;
 };
 
-/// `name` says of which file errors are.
+/// `name`: the file that errors name.
 class JpegReader final : public ImageFile {
  public:
   JpegReader(std::span<const std::byte> file, const std::string& name) : name_(name) {

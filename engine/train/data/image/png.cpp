@@ -43,7 +43,7 @@ struct Structs {
   Structs& operator=(const Structs&) = delete;
 };
 
-/// `name` says of which file errors are.
+/// `name`: the file that errors name.
 class PngReader final : public ImageFile {
  public:
   PngReader(std::span<const std::byte> file, const std::string& name) : name_(name) {

@@ -1,4 +1,4 @@
-// The weights of resampling.
+// See the header. Computes which inputs each output is a weighted mean of, and their weights.
 #include "engine/train/data/image/resample.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// Inputs [first, end) of an output, and `weight` of the input at i.
+/// The inputs [first, end) that an output depends on, and the center and width of the filter, in inputs.
 struct Support {
   int64_t first = 0, end = 0;
   double centre = 0, width = 1;

@@ -31,7 +31,7 @@ struct Taps {
   std::vector<float> weights;
   std::vector<double> exact;  ///< exact weights of one output
 
-  /// `in` inputs, of which the part [origin, origin + extent) becomes `out` outputs.
+  /// `in` inputs. The range [origin, origin + extent) becomes `out` outputs.
   void make(Resample method, int64_t in, double origin, double extent, int64_t out);
 };
 

@@ -4,7 +4,7 @@
 //   photos/cat/indoors/7.png    class 0, cat
 //   photos/dog/1.jpeg           class 1, dog
 //
-// Order: class by class; of a folder first its images by name, then its folders by name. Fields: image, label.
+// Order: class by class; in a folder first its images by name, then its folders by name. Fields: image, label.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,10 @@
-// Several sets as one: a fixed pattern of 10,000 places deals them out by weight, as evenly as integers allow.
+// Mixes several data sets into one. A fixed pattern of 10,000 places assigns each place to a set in proportion to the
+// weights, spread as evenly as possible.
 //
 //   weights 0.5 0.25 0.25     places  a b a c  a b a c …
 //
-// A set's samples come in their order, and again from the first when all have come. The mix is just so long that each
-// sample of each set comes at least once.
+// A set's samples are drawn in order, and from the start again after the last one. The length of the mix is the
+// smallest in which every sample of every set is drawn at least once.
 #pragma once
 
 #include <memory>

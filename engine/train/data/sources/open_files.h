@@ -16,7 +16,7 @@ class OpenFiles {
   explicit OpenFiles(std::vector<std::string> paths, size_t most = 64);
 
   size_t size() const { return files_.size(); }
-  /// For messages: of an object without the query of its address.
+  /// The name for messages. An object's address is shown without its query.
   const std::string& path(size_t file) const { return files_[file].shown; }
   /// By which it is opened.
   const std::string& address(size_t file) const { return files_[file].path; }

@@ -31,7 +31,7 @@ struct TarOptions {
   ElementType label_type = ElementType::i32;  ///< type of cls: i32 or i64
 };
 
-/// Maps the index beside each shard (NAME.tar.idx, see tar_index.h), or reads all headers of a shard that has none.
+/// Maps the index next to each shard (NAME.tar.idx, see tar_index.h), or reads all headers of a shard that has none.
 /// SpecError (dataset.path, dataset.fields) for what the shards do not have; EnvError if one is damaged.
 std::unique_ptr<Source> open_tar(const TarOptions& options);
 

@@ -6,7 +6,7 @@
 //   place      := u64: block of the data << 16 | blocks of its headers        samples x columns; 0: no such file
 //   bytes      := u32: of the data                                            samples x columns
 //
-// tar_bytes and tar_seconds (when it was last changed) say of which tar file it is.
+// tar_bytes and tar_seconds (when it was last changed) identify the tar file.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,7 @@ zip_int64_t input_callback(void* state, void* data, zip_uint64_t bytes, zip_sour
       return ZIP_SOURCE_SUPPORTS_SEEKABLE | ZIP_SOURCE_MAKE_COMMAND_BITMASK(ZIP_SOURCE_ACCEPT_EMPTY);
     case ZIP_SOURCE_CLOSE:
     case ZIP_SOURCE_FREE:
-    case ZIP_SOURCE_ACCEPT_EMPTY:  // an empty file is no zip file
+    case ZIP_SOURCE_ACCEPT_EMPTY:  // an empty file is not a zip file
       return 0;
     default:
       zip_error_set(&input.error.error, ZIP_ER_OPNOTSUPP, 0);

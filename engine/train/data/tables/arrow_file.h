@@ -23,7 +23,7 @@ namespace trainctl {
 /// EnvError if the file is damaged, or if the library is missing: it says how to get it.
 std::unique_ptr<TableFile> open_arrow_file(const std::string& path);
 
-/// The functions of the library. EnvError that says where it was looked for and how to get it.
+/// The functions of the library. EnvError, with the searched places and how to install it, if it is not found.
 const TrainctlArrow& arrow_library();
 
 }  // namespace trainctl

@@ -125,7 +125,7 @@ const char* mds_name(StoredElement element) {
   }
 }
 
-/// index.json, and beside it the shards, each of at most kShardBytes unless one row is larger.
+/// index.json, and next to it the shards, each of at most kShardBytes unless one row is larger.
 class MdsWriter final : public TableWriter {
  public:
   explicit MdsWriter(const TableWriterOptions& options) : options_(options), folder_(folder_of(options.path)) {

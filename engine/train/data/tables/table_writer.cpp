@@ -112,7 +112,7 @@ class JsonLinesWriter final : public TableWriter {
   std::vector<char> packed_;
 };
 
-/// Numbers and texts with a header, quoted as RFC 4180 has it. A null is an empty field.
+/// Numbers and texts with a header, quoted as in RFC 4180. A null is an empty field.
 class CsvWriter final : public TableWriter {
  public:
   explicit CsvWriter(const TableWriterOptions& options)

@@ -1,5 +1,5 @@
 // See the header.
-#include "cli/run/launch/losses.h"
+#include "cli/run/launch/lost_hosts.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@ std::vector<SafetensorsEntry> state_of_rank(const Program& program) {
 
 }  // namespace
 
-nlohmann::ordered_json losses_report(const PlannedJob& job) {
+nlohmann::ordered_json lost_hosts_report(const PlannedJob& job) {
   nlohmann::ordered_json losses;
   if (!job.spec.launch.elastic || !job.spec.launch.has_hosts()) return losses;
   const Cluster cluster = several_hosts(job.spec);
@@ -56,8 +56,8 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
   return losses;
 }
 
-bool is_each_loss_covered(const PlannedJob& job) {
-  const nlohmann::ordered_json losses = losses_report(job);
+bool is_each_lost_host_covered(const PlannedJob& job) {
+  const nlohmann::ordered_json losses = lost_hosts_report(job);
   return losses.is_array() &&
          std::all_of(losses.begin(), losses.end(), [](const auto& row) { return row["covered"] == true; });
 }

@@ -1,4 +1,5 @@
-// launch.elastic: for the loss of each host, whether the others have the whole state, and how many bytes then move.
+// launch.elastic: for each host, whether the other hosts have the complete state if it is lost, and how many bytes are
+// then transferred.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,9 +11,9 @@ namespace trainctl {
 /// [{"host": "b", "covered": true, "bytes": 8100000}, {"host": "c", "covered": false, "missing": "fc.weight:weight"}];
 /// bytes: to the launcher, and from there to each remaining host. Null for a job without launch.elastic, and one
 /// with more ranks than are compiled for this.
-nlohmann::ordered_json losses_report(const PlannedJob& job);
+nlohmann::ordered_json lost_hosts_report(const PlannedJob& job);
 
-/// Whether every loss is covered; false if that report is null.
-bool is_each_loss_covered(const PlannedJob& job);
+/// Whether every single lost host is covered; false if that report is null.
+bool is_each_lost_host_covered(const PlannedJob& job);
 
 }  // namespace trainctl

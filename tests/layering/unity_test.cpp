@@ -1,0 +1,129 @@
+// In unity builds (cmake/unity.cmake) the sources of a room share one anonymous namespace. This test finds names that
+// two of them define there, whichever files are grouped today.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+/// The library or test program whose sources may be compiled in one group with this one; "" if it is compiled alone.
+std::string unity_group(const std::string& path) {
+  static const std::regex alone(
+      "engine/ops/(attention|small_step)/.*_cuda\\.(cu|cpp)|engine/ops/matmul/tiles_.*|engine/ops/cuda/cudnn_plans.*|"
+      "engine/train/data/image/.*_kernels\\.cpp|engine/runtime/comm/combine\\.cpp|cli/main\\.cpp|tests/(fuzz|bench)/"
+      ".*");
+  static const std::regex cuda_room(
+      "engine/(ops|runtime)/.*(_cuda\\.cpp|\\.cu)|engine/runtime/(cuda/|comm/nccl_(library|communicator)).*");
+  static const std::regex cases("engine/.*_cases\\.cpp|tests/op_cases/[^/]*\\.cpp");
+  static const std::regex room("^engine/[^/]+|^cli/(run|measure)/|^tests/.*/|^[^/]+");
+  if (std::regex_match(path, alone)) return "";
+  std::smatch found;
+  std::regex_search(path, found, room);
+  std::string group = found.str() + path.substr(path.rfind('.'));
+  if (std::regex_match(path, cases) && !path.ends_with("_test.cpp")) group = "cases";
+  return group + (std::regex_match(path, cuda_room) ? "_cuda" : path.ends_with("_cpu.cpp") ? "_cpu" : "");
+}
+
+std::string replaced(const std::string& text, const char* pattern, const char* by) {
+  return std::regex_replace(text, std::regex(pattern), by);
+}
+
+/// What a declaration of a namespace defines: "kName", "Type", "function(types)", or "alias = meaning"; "" if nothing.
+std::string defined_name(std::string text) {
+  static const std::vector<std::regex> patterns = {
+      std::regex(R"(^using (\w+ = .*);)"),
+      std::regex(R"(^(?:struct|class|union|enum(?: class)?) (?:alignas\(.*?\) )?(\w+)[^;]*\{)"),
+      std::regex(R"(^(?:constexpr|const|static|inline|std::\w+)\b[^()]*?(\w+)(?: = |\{|\[|;))"),
+      std::regex(R"(^[\w:<>,*&\s]+?[\s*&](\w+)\(([^{;]*)\)[^()]*\{)")};
+  const bool is_template = text.starts_with("template <");
+  text = replaced(text, R"(__\w+__(\([^()]*(\([^()]*\))*[^()]*\))?\s*|\[\[\w+\]\]\s*|^template <.*?>\s+(?=\w))", "");
+  std::smatch found;
+  for (const std::regex& pattern : patterns) {
+    if (!std::regex_search(text, found, pattern)) continue;
+    if (&pattern != &patterns.back()) return found[1];
+    std::string types = replaced(found[2], R"(\s*=[^,]*|\bstd::)", "");  // overloads may differ in these alone
+    types = replaced(types, R"((nlohmann::)?(ordered_)?\bjson\b)", "Json");
+    types = replaced(types, R"(([\w>&*])\s+\w+(?=\s*(,|$)))", "$1");
+    return found[1].str() + (is_template ? "<>(" : "(") + replaced(types, R"(\s+)", " ") + ")";
+  }
+  return "";
+}
+
+/// The names in the anonymous namespaces of a source, after the namespaces around them. Declarations begin unindented.
+std::set<std::string> names_of_source(std::istream& source) {
+  std::set<std::string> names;
+  std::vector<std::string> scopes;
+  std::string declaration;
+  for (std::string line; std::getline(source, line);) {
+    if (line.starts_with("namespace ") && line.ends_with("{")) scopes.push_back(line.substr(10, line.size() - 11));
+    if (line.starts_with("}  // namespace") && !scopes.empty()) scopes.pop_back();
+    if (scopes.empty() || !scopes.back().empty() || line.starts_with("namespace")) continue;
+    if (declaration.empty() && (line.empty() || !(std::isalpha(line[0]) || line[0] == '_' || line[0] == '['))) continue;
+    declaration += (declaration.empty() ? "" : " ") + line;
+    if (line.find_first_of("{;") == std::string::npos) continue;
+    if (const std::string name = defined_name(declaration); !name.empty())
+      names.insert(std::accumulate(scopes.begin(), scopes.end(), std::string()) + name);
+    declaration.clear();
+  }
+  return names;
+}
+
+/// group -> name -> files
+using Definitions = std::map<std::string, std::map<std::string, std::set<std::string>>>;
+
+/// An alias may be repeated with the same meaning.
+std::set<std::string> collisions(const Definitions& definitions) {
+  std::set<std::string> found;
+  for (const auto& [group, names] : definitions) {
+    std::string previous;
+    for (const auto& [name, files] : names) {
+      const std::string alias = name.substr(0, name.find(" = ") + 1);
+      if (alias.empty() ? files.size() > 1 : previous.starts_with(alias))
+        found.insert(*files.begin() + ": " + name + " is defined again in " + *files.rbegin());
+      previous = name;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the check of anonymous namespaces finds planted collisions, and no overloads") {
+  Definitions planted;
+  const auto add = [&](const std::string& path, const std::string& text) {
+    std::istringstream source("namespace {\n" + text + "\n}  // namespace\n");
+    for (const std::string& name : names_of_source(source)) planted[unity_group(path)][name].insert(path);
+  };
+  add("engine/plan/a.cpp",
+      "constexpr int kMost = 3;\nstruct Row {\n};\nint pad(const Shape& s,\n        int n) {\n}\nusing A = int;");
+  add("engine/plan/x/b.cpp",
+      "const double kMost{2};\nstruct Row {\n};\nint pad(const Shape& shape, int by) {\n}\nusing A = float;");
+  add("engine/plan/c.cpp", "int pad(Shape& s) {\n}\nstruct Later;\nusing A = int;\nvoid f() {\n  int kMost = 1;\n}");
+  add("engine/search/d.cpp", "constexpr int kMost = 3;\nstruct Row {\n};");
+  CHECK(collisions(planted).size() == 4);  // kMost, Row, pad, A; engine/search is another room
+}
+
+TEST_CASE("no two sources of a room define the same name in an anonymous namespace") {
+  namespace fs = std::filesystem;
+  const fs::path root = TRAINCTL_SOURCE_DIR;
+  Definitions definitions;
+  for (const char* folder : {"engine", "cli", "launcher", "tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string path = fs::relative(entry.path(), root).string();
+      if (!path.ends_with(".cpp") && !path.ends_with(".cu")) continue;
+      std::ifstream source(entry.path());
+      for (const std::string& name : names_of_source(source)) definitions[unity_group(path)][name].insert(path);
+    }
+  }
+  definitions.erase("");
+  REQUIRE(definitions.size() > 40);
+  for (const std::string& collision : collisions(definitions)) FAIL_CHECK(collision);
+}
