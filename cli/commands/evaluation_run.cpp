@@ -39,11 +39,10 @@ JobSpec for_evaluation(JobSpec spec) {
   return spec;
 }
 
+bool keeps_best(const JobSpec& spec) { return spec.train.checkpoint && !spec.train.checkpoint->keep_best.empty(); }
+
 /// The metric by which one checkpoint is better than another.
-std::string metric_of(const JobSpec& spec) {
-  const bool has_own = spec.train.checkpoint && !spec.train.checkpoint->keep_best.empty();
-  return has_own ? spec.train.checkpoint->keep_best : "loss";
-}
+std::string metric_of(const JobSpec& spec) { return keeps_best(spec) ? spec.train.checkpoint->keep_best : "loss"; }
 
 /// The complete checkpoints of the newest run of this job that has any, the newest first.
 std::vector<CheckpointEntry> checkpoints_of_newest_run(const JobSpec& spec) {
@@ -100,7 +99,7 @@ std::string find_evaluated(const std::string& checkpoint, const JobSpec& spec) {
     return place.checkpoint.empty() ? place.folder : place.checkpoint;
   }
   const std::vector<CheckpointEntry> entries = checkpoints_of_newest_run(spec);
-  const bool wants_best = checkpoint == "best" || metric != "loss";
+  const bool wants_best = checkpoint == "best" || keeps_best(spec);
   if (wants_best)
     if (const std::string best = best_of(entries, metric); !best.empty()) return best;
   if (checkpoint == "best" && !entries.empty())

@@ -141,7 +141,7 @@ TEST_CASE("one outer step with rate 1 and no momentum leaves the mean of the wei
   }
 }
 
-TEST_CASE("1,500 steps in rounds of 64 send at least 50 times fewer bytes between replicas than shared steps") {
+TEST_CASE("1500 steps in rounds of 64 send at least 50 times fewer bytes between replicas than shared steps") {
   constexpr int64_t kSteps = 1500, kLocalSteps = 64;
   const auto rounds_of = [](int64_t steps) {
     int64_t rounds = 0;

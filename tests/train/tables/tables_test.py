@@ -160,13 +160,27 @@ TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 {% endif %}"""
 
 
+CLASSES = """dataset: {type: text, path: %s, tokenizer: model, length: 24, label_field: kind, batch: 4}
+network:
+  - {name: words, type: embedding, vocab: 320, units: 16}
+  - {name: flat, type: flatten}
+  - {name: out, type: dense, units: 3}
+loss: softmax_cross_entropy
+optimizer: {type: adam, learning_rate: 0.01}
+train: {epochs: 2}
+launch: {ranks: 1, device: cpu}
+"""
+PAIRS = TALKS.replace("type: chat", "type: preference").replace("pack: true, train_on: assistant, ", "").replace(
+    "loss: {type: softmax_cross_entropy, ignore_index: -100}", "adapters: {lora: {layers: [qkv, out], rank: 4, alpha: 8}}\nloss: {type: dpo, beta: 0.5}")
+
+
 def documents(trainctl):
-    """Conversations, texts and pairs of Parquet files train with the losses that the same rows of JSON Lines give."""
+    """Conversations, texts, classes of texts and pairs of Parquet files train with the losses that the same rows of JSON Lines give."""
     pa, parquet = need("pyarrow", "pyarrow.parquet")
     folder = trainctl.folder
     rows = [{"messages": [{"role": "user", "content": f"What follows {i}?"}, {"role": "assistant", "content": f"It is {i + 1}."}],
              "text": f"What follows {i}? It is {i + 1}. " * (1 + i % 3), "prompt": f"What follows {i}? ", "chosen": f"It is {i + 1}.",
-             "rejected": "No idea.", "score": i / 40, "note": None} for i in range(40)]
+             "rejected": "No idea.", "kind": i % 3, "score": i / 40, "note": None} for i in range(40)]
     for name, chosen in [("all", rows), ("first", rows[:17]), ("rest", rows[17:])]:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen))
         parquet.write_table(pa.Table.from_pylist(chosen), folder / f"{name}.parquet", row_group_size=7)
@@ -175,7 +189,8 @@ def documents(trainctl):
     (folder / "model/chat_template.jinja").write_text(TEMPLATE)
     text = TALKS.replace("type: chat", "type: text").replace(", train_on: assistant", "")
     kinds = {"chat": TALKS, "text": text, "filtered": text.replace("pack: true", "pack: true, filter: score > 0.3"),
-             "whole": text.replace("pack: true, ", "").replace("[qkv, documents]", "[qkv]").replace("length: 96", "length: 16")}
+             "whole": text.replace("pack: true, ", "").replace("[qkv, documents]", "[qkv]").replace("length: 96", "length: 16"),
+             "classes": CLASSES, "pairs": PAIRS}
     for kind, job in kinds.items():
         found = {}
         for name in ["all.jsonl", "all.parquet", "[first.parquet, rest.parquet]"]:
@@ -183,6 +198,13 @@ def documents(trainctl):
             (folder / file).write_text(job % name)
             found[name] = losses(trainctl, folder, file)
         assert len(found["all.jsonl"]) > 2 and all(one == found["all.jsonl"] for one in found.values()), (kind, found)
+    lists = [{"chosen": row["messages"], "rejected": [row["messages"][0], {"role": "assistant", "content": "No idea."}]} for row in rows]  # messages, with their prompt in common
+    (folder / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lists))
+    parquet.write_table(pa.Table.from_pylist(lists), folder / "lists.parquet", row_group_size=9)
+    for end in ("jsonl", "parquet"):
+        (folder / f"lists.{end}.yaml").write_text(PAIRS % f"lists.{end}")
+    found = [losses(trainctl, folder, f"lists.{end}.yaml") for end in ("jsonl", "parquet")]
+    assert found[0] == found[1] and float(found[0][-1]) < float(found[0][0]), found
     both = losses(trainctl, folder, "chat.all.parquet.yaml", "launch.ranks=2", "parallel.mode=data_parallel")
     single = losses(trainctl, folder, "chat.all.jsonl.yaml")
     assert len(both) == len(single) and all(abs(float(a) - float(b)) < 1e-3 for a, b in zip(both, single)), (both, single)
