@@ -81,7 +81,7 @@ void add_check_command(CLI::App& app, Action& chosen) {
   job->add_to(*command);
   auto* const file = command->get_option("JOB.yaml")->required(false);
   auto plugin = std::make_shared<std::string>();
-  command->add_option("--plugin", *plugin, "Tests the layer types of this shared library instead of a job")
+  command->add_option("--plugin", *plugin, "Test the layer types of this shared library instead of validating a job")
       ->type_name("FILE")
       ->excludes(file);
   command->footer(kCheckFooter);
