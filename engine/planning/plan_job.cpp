@@ -88,7 +88,7 @@ void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
   const std::string division = divide_by_speed(job.spec);
   Trials::KnownGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.data.shapes);
-  if (!job.tables.empty()) known = {};  // another graph than those that were tried
+  if (!job.tables.empty()) known = {};  // a different graph than those that were tried
   if (!known.graph)
     known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
   job.graph = std::move(*known.graph);
