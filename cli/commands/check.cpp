@@ -32,8 +32,8 @@ a job with a command, checks that its program and script exist. Probable mistake
 exit code, which is 0 for a valid job. Starts nothing.
 
 With --plugin: runs each op of a plugin on the shapes of its examples, under every legal cut, and compares it with one
-rank; compares gradients with differences of the forward kernel; and finds kernels that write outside of their results,
-or depend on what was in their memory. This runs the code of the plugin.
+rank; compares gradients with finite differences of the forward kernel; and finds kernels that write outside of their
+results, or depend on what was in their memory. This runs the code of the plugin.
 
 Examples:
   trainctl check job.yaml
