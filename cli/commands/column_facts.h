@@ -1,4 +1,4 @@
-// What the columns of a table contain, for `trainctl init --data TABLE`: which of them a network can read.
+// Facts about the columns of a table, for `trainctl init --data TABLE`: what they contain, and which a network can read.
 #pragma once
 
 #include <cstdint>

@@ -59,20 +59,27 @@ class PlanSearch {
   Searched run(const JobSpec& given) {
     search_sizes(given);
     const std::vector<OffloadSpec> ways = best_ ? std::vector<OffloadSpec>{} : offload_ways(given, job_.cost.machine());
-    for (size_t w = 0; w < ways.size() && (w < 2 || !best_); ++w) {
-      JobSpec offloading = given;
-      offloading.parallel.offload = ways[w];
-      if (most_shared_) offloading = with_sizes(std::move(offloading), *most_shared_);
-      try {
-        search(offloading, "; " + to_string(ways[w]));
-      } catch (const SpecError&) {  // the job permits no such offloading
-      }
+    if (!ways.empty()) search_offloading(given, ways.back());  // needs the least memory
+    if (best_ && ways.size() > 1) {
+      Searched both = std::move(*best_);
+      best_.reset();
+      for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(given, ways[w]);
+      if (!best_) best_ = std::move(both);
     }
     if (!best_) throw NoPlanFits(given, memory_, smallest_->needed(), smallest_plan_);
     return std::move(*best_);
   }
 
  private:
+  void search_offloading(JobSpec spec, const OffloadSpec& offload) {
+    spec.parallel.offload = offload;
+    if (most_shared_) spec = with_sizes(std::move(spec), *most_shared_);
+    try {
+      search(spec, "; " + to_string(offload));
+    } catch (const SpecError&) {  // the job permits no such offloading
+    }
+  }
+
   /// Searches with the sizes that the job gives, and then, where it may help, with ranks that share sequences: where
   /// samples are too few for all ranks, or where each rank has one sample and memory is short. Ranks with more samples
   /// save memory by micro-batches, which send less.

@@ -6,7 +6,8 @@
   --tiny         tiny sizes, to try the program on a CPU
   --folder DIR   of qlora: a model folder of 8B's shape (language_peers.py folder)
 
-For each side: the median of the later half of the steps, because the host captures the step's graph behind the first ones, [fastest .. slowest], tokens or images per second, memory (of trainctl: as its plan
+For each side: the median of the later half of the steps but the last, which seems short: the host sees the others end only when part of the next
+step's graph, which fills the queue of the GPU, has run; [fastest .. slowest], tokens or images per second, memory (of trainctl: as its plan
 states and as nvidia-smi shows; of PyTorch: most that its allocator gave out), and the ratio of the medians: above 1, trainctl is faster."""
 
 import argparse
@@ -121,7 +122,7 @@ def trainctl(a, part):
     steps = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
     arena = max(kind["arena_bytes"] for kind in plan["rank_classes"]) / 2**30
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
-    return steps[len(steps) // 2:], arena, seen.gib, losses
+    return steps[len(steps) // 2:-1], arena, seen.gib, losses
 
 
 def torch(a, part, variant):
