@@ -38,7 +38,8 @@ def campaigns(build, seed):
     yield "random jobs", python("random_jobs/random_jobs.py", *trainctl, "--jobs", 500, "--seed", 100 + seed)
     yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)
     yield "a rank at half the speed", python("campaign/unequal_machines.py", *trainctl)
-    yield "local steps of a language model", python("campaign/local_steps.py", *trainctl, "--small", "--steps", 800, "--outer", "0.9:0.5", "--within", 0.06)
+    yield "a rank with half the CPU quota", python("campaign/unequal_machines.py", *trainctl, "--quota", "--times")
+    yield "local steps of a language model", python("campaign/local_steps.py", *trainctl, "--steps", 1000, "--rate-scale", 1.414, "--within", 0.08)
     yield "random contexts", python("random_jobs/context.py", *trainctl, "--jobs", 40, "--resume", "--seed", 100 + seed)
     yield "every plan with offloaded activations", ["env", "TRAINCTL_TEST_ALL_PLANS=1", binaries / "test_equivalence",
                                                     "--test-case=activations in the memory of the host*"]

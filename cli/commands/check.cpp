@@ -32,8 +32,8 @@ a job with a command, checks that its program and script exist. Probable mistake
 exit code, which is 0 for a valid job. Starts nothing.
 
 With --plugin: runs each op of a plugin on the shapes of its examples, under every legal cut, and compares it with one
-rank; compares gradients with differences of the forward kernel; and finds kernels that write outside of their results,
-or depend on what was in their memory. This runs the code of the plugin.
+rank; compares gradients with finite differences of the forward kernel; and finds kernels that write outside of their
+results, or depend on what was in their memory. This runs the code of the plugin.
 
 Examples:
   trainctl check job.yaml
@@ -81,7 +81,7 @@ void add_check_command(CLI::App& app, Action& chosen) {
   job->add_to(*command);
   auto* const file = command->get_option("JOB.yaml")->required(false);
   auto plugin = std::make_shared<std::string>();
-  command->add_option("--plugin", *plugin, "Tests the layer types of this shared library instead of a job")
+  command->add_option("--plugin", *plugin, "Test the layer types of this shared library instead of validating a job")
       ->type_name("FILE")
       ->excludes(file);
   command->footer(kCheckFooter);

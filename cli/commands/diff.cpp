@@ -104,8 +104,8 @@ void add_diff_command(CLI::App& app, Action& chosen) {
   command->add_option("--log-dir", options->log_dir, "launch.log_dir of the jobs")->capture_default_str();
   command->footer(
       R"(Compares losses, fingerprints of weights, gradients and optimizer states (train.fingerprints: N, every N steps), and
-printed tensors (print: {format: npy}). Fingerprints do not depend on the plan: runs under two plans have the same ones
-if their bits are equal; otherwise set --tolerance, such as 1e-4.
+printed tensors (print: {format: npy}). Fingerprints do not depend on the plan: they are equal
+if the bits are, also under different plans; otherwise set --tolerance, such as 1e-4.
 
 A program in PyTorch can save outputs under the names of layers with safetensors.torch.save_file; they are compared with
 the printed tensors of the run, in the order of the network.

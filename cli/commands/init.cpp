@@ -61,7 +61,7 @@ struct InitArguments {
   std::string from;                    ///< a model folder; empty: the template
   std::string file;                    ///< empty: stdout
   std::string task, data, validation;  ///< --finetune and its data
-  std::string target, target_type;     ///< of a table
+  std::string target, target_type;     ///< the label column of a table, and its kind
 };
 
 /// The number of classes in the data of a classifier: of folders of images, or of texts.

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
-#include <cmath>
 #include <filesystem>
 #include <set>
 
+#include "cli/commands/column_facts.h"
 #include "cli/commands/job_of_data.h"
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
@@ -18,122 +17,8 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kScannedRows = 200'000;
-constexpr size_t kMostDistinct = 1000;  ///< words of a column that become rows of an embedding
 constexpr int64_t kMostClassNumber = 1 << 16;
 constexpr size_t kMostNumberClasses = 20;  ///< distinct integers that are classes unless the user says otherwise
-
-/// The values of a column in the rows that were read.
-struct ColumnFacts {
-  TableColumn column;
-  std::string problem;  ///< why the network cannot read it; empty: it can
-  std::set<std::string, std::less<>> words;
-  std::set<double> numbers;  ///< distinct values, at most kScannedRows
-  bool is_whole = true;      ///< all numbers are integers
-  int64_t count = 0;
-  double mean = 0, squares = 0;  ///< squares: sum of the squared distances from the mean
-  Shape shape;
-
-  bool is_words() const { return column.kind == ColumnKind::text; }
-  bool is_list() const { return column.kind == ColumnKind::number && !shape.empty(); }
-  double deviation() const { return count > 1 ? std::sqrt(squares / static_cast<double>(count)) : 0; }
-};
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
-void note_value(ColumnFacts& facts, const TableValue& value, const std::string& where) {
-  if (value.is_null || (facts.is_words() && value.text().empty())) {
-    facts.problem = "has no value in " + where;
-    return;
-  }
-  if (facts.is_words()) {
-    if (facts.words.size() <= static_cast<size_t>(kScannedRows)) facts.words.emplace(value.text());
-    ++facts.count;
-    return;
-  }
-  if (facts.count == 0) facts.shape = value.shape;
-  if (value.shape != facts.shape) {
-    facts.problem = "has lists of different lengths";
-    return;
-  }
-  const int width = byte_size(facts.column.element);
-  const int64_t elements = num_elements(value.shape);
-  for (int64_t i = 0; i < elements; ++i) {
-    const double number = stored_as_double(facts.column.element, value.bytes.data() + i * width);
-    if (!std::isfinite(number)) facts.problem = "is not finite in " + where;
-    if (facts.is_list()) continue;
-    facts.is_whole = facts.is_whole && std::trunc(number) == number;
-    facts.numbers.insert(number);
-    const double from_mean = number - facts.mean;
-    facts.mean += from_mean / static_cast<double>(facts.count + 1);
-    facts.squares += from_mean * (number - facts.mean);
-  }
-  ++facts.count;
-}
-
-/// Reads all columns at once, and one by one where a value of the row cannot be read.
-void note_row(const TableFile& table, int64_t row, std::vector<ColumnFacts>& facts) {
-  std::vector<size_t> wanted;
-  for (size_t c = 0; c < facts.size(); ++c)
-    if (facts[c].problem.empty()) wanted.push_back(c);
-  std::vector<TableValue> values(wanted.size());
-  try {
-    table.read(row, wanted, values);
-    for (size_t i = 0; i < wanted.size(); ++i) note_value(facts[wanted[i]], values[i], table.where(row));
-    return;
-  } catch (const EnvError&) {
-  }
-  size_t refused = 0;
-  std::string first;
-  for (const size_t c : wanted) {
-    TableValue value;
-    try {
-      table.read(row, std::span(&c, 1), std::span(&value, 1));
-      note_value(facts[c], value, table.where(row));
-    } catch (const EnvError& error) {
-      if (refused++ == 0) first = error.what();
-      facts[c].problem = "is not a number in " + table.where(row);
-    }
-  }
-  if (refused == wanted.size()) throw EnvError(first);  // the row is damaged, not a value of it
-}
-
-std::vector<ColumnFacts> read_facts(const std::vector<std::unique_ptr<TableFile>>& tables, int64_t rows) {
-  std::vector<ColumnFacts> facts;
-  for (const TableColumn& column : tables.front()->columns()) {
-    facts.push_back({column});
-    const bool is_read = column.kind == ColumnKind::number || column.kind == ColumnKind::text;
-    if (!is_read) facts.back().problem = "is " + column.type_text();
-  }
-  int64_t done = 0;
-  for (const auto& table : tables) {
-    if (table->columns().size() != facts.size()) break;  // the data set refuses it, and says why
-    for (int64_t row = 0; row < table->size() && done < std::min(rows, kScannedRows); ++row, ++done)
-      note_row(*table, row, facts);
-  }
-  return facts;
-}
-
-/// A number or a text of each row that says nothing about other rows.
-void refuse_identifiers(std::vector<ColumnFacts>& facts, int64_t rows, const std::string& target) {
-  for (ColumnFacts& one : facts) {
-    if (!one.problem.empty() || one.column.name == target) continue;
-    const std::string& name = one.column.name;
-    const std::string lower = lower_case(name);
-    const bool is_id_name = lower.empty() || lower == "id" || lower == "index" || lower == "unnamed: 0" ||
-                            lower.ends_with("_id") || name.ends_with("Id") || name.ends_with("ID");
-    const auto words = one.words.size(), few = size_t{20};
-    if (one.is_words() && words > few && static_cast<int64_t>(2 * words) > rows)
-      one.problem = "is different in most rows";
-    else if (one.is_words() && words > kMostDistinct)
-      one.problem = fmt::format("has {} different words", words);
-    else if (is_id_name && one.is_whole && !one.is_list() && static_cast<int64_t>(one.numbers.size()) == one.count)
-      one.problem = "numbers the rows";
-  }
-}
 
 const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const UserData& data) {
   const auto is_target = [&](const ColumnFacts& one) { return one.column.name == data.target; };
@@ -162,6 +47,11 @@ const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const User
                     fmt::format("the target '{}' {}", printable(shortened(found->column.name)),
                                 found->is_list() ? "has lists" : found->problem),
                     "choose another column with --target, or fill in the missing values");
+  if (std::max(found->words.size(), found->numbers.size()) < 2)
+    throw SpecError(
+        {}, "init",
+        fmt::format("the target '{}' has the same value in all rows", printable(shortened(found->column.name))),
+        "choose another column with --target");
   return *found;
 }
 
@@ -321,7 +211,7 @@ std::string network_of(const TableJob& job) {
   return text +
          fmt::format(
              "  - {{name: out, type: dense, units: 1}}\n"
-             "  - {{name: in_units, type: scale, factor: {:.6g}, shift: {:.6g}}}    # deviation and mean of {}\n\n"
+             "  - {{name: in_units, type: scale, factor: {:.9g}, shift: {:.9g}}}    # deviation and mean of {}\n\n"
              "loss: mse\n",
              deviation, job.target.mean, job.shown_target());
 }
@@ -343,8 +233,16 @@ std::string training_of(const TableJob& job) {
                     job.validates() ? "{every_epochs: 1, keep_best: " + best + "}" : "auto");
 }
 
-/// Spreadsheets of some countries separate values by semicolons.
-void refuse_other_delimiters(const TableFile& table, const std::string& path) {
+/// A header of numbers is a sample, and spreadsheets of some countries separate values by semicolons.
+void refuse_other_text_tables(const TableFile& table, const std::string& path) {
+  if (!path.ends_with(".csv") && !path.ends_with(".tsv")) return;
+  const auto is_number = [](const TableColumn& column) {
+    return !column.name.empty() && column.name.find_first_not_of("0123456789.+-eE ") == std::string::npos &&
+           column.name.find_first_of("0123456789") != std::string::npos;
+  };
+  if (std::all_of(table.columns().begin(), table.columns().end(), is_number))
+    throw SpecError({}, "init", path + " begins with numbers, not with a header",
+                    "insert a first line with the names of the columns");
   if (table.columns().size() != 1 || !path.ends_with(".csv")) return;
   const std::string& only = table.columns().front().name;
   if (only.find_first_of(";\t|") == std::string::npos) return;
@@ -365,7 +263,7 @@ std::string job_of_table(const UserData& data) {
   int64_t rows = 0;
   for (const auto& table : tables) rows += table->size();
   if (rows == 0) throw SpecError({}, "init", data.path + " has no rows", "a table needs a row per sample");
-  refuse_other_delimiters(*tables.front(), data.path);
+  refuse_other_text_tables(*tables.front(), data.path);
   if (!data.validation.empty() && !std::filesystem::exists(data.validation))
     throw EnvError(data.validation + ": no such file or folder");
   std::vector<ColumnFacts> facts = read_facts(tables, rows);

@@ -51,7 +51,7 @@ bool needs_training_set(const DatasetSpec& set) {
 void require_sample_files(const JobSpec& spec) {
   if (spec.dataset.is_mix())
     throw SpecError(spec.position("dataset.type"), "dataset.type",
-                    "a mixture does not determine to which of its sources the files are similar",
+                    "the job has a mixture, and the files do not show to which of its sources they belong",
                     "give a job whose dataset is one source");
   const DatasetSpec& set = spec.dataset;
   if (set.has_source() || set.type == "mnist" || set.has_class_texts()) return;

@@ -31,7 +31,7 @@ struct ParameterSums {
   const KernelDef* states_update;
   /// in: gradient, (squared norm), then OptimizerDef::states or `states` and means; out: one number per parameter.
   const KernelDef* norms;
-  /// States of other shapes than the parameter, which every rank has as a whole. Null: none.
+  /// States whose shapes differ from the parameter's, which every rank has as a whole. Null: none.
   std::vector<std::pair<std::string, Shape>> (*states)(const Shape& parameter) = nullptr;
   /// The number of means of those states.
   int64_t (*means)(const Shape& parameter) = nullptr;

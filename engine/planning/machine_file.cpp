@@ -98,7 +98,7 @@ std::vector<double> machine_speeds(const JobSpec& spec) {
     const auto machine = machine_called(name, true);
     if (kind.value_or(machine->kind) != machine->kind)
       throw SpecError(spec.position("launch.machine"), "launch.machine",
-                      name + " has other devices than " + spec.launch.machines.front() +
+                      name + " has different devices than " + spec.launch.machines.front() +
                           ": all ranks run on CPUs, or "
                           "all on GPUs",
                       "list machines with the same kind of device");

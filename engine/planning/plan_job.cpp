@@ -88,7 +88,7 @@ void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
   const std::string division = divide_by_speed(job.spec);
   Trials::KnownGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.data.shapes);
-  if (!job.tables.empty()) known = {};  // another graph than those that were tried
+  if (!job.tables.empty()) known = {};  // a different graph than those that were tried
   if (!known.graph)
     known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
   job.graph = std::move(*known.graph);
@@ -130,14 +130,12 @@ std::string replicas_note(const PlannedJob& job) {
   for (const Update& update : job.graph.updates)
     if (!update.gradients.empty()) elements += num_elements(job.plan.variable(update.parameter).global_shape);
   const int64_t bytes = elements * byte_size(DType::f32), local = job.plan.local_steps;
-  int64_t rounds = 0;
-  for (int64_t step = 1; step <= local; ++step) rounds += synchronizes_after(step, local) ? 1 : 0;
   return fmt::format(
-      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps, and {} times in the first "
-      "{}, each sends {} to synchronize the weights; {} per step after that",
+      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to "
+      "synchronize "
+      "the weights, {} per step",
       job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
-      job.spec.dataset.batch / job.plan.replicas, local, rounds, local, format_bytes(bytes),
-      format_bytes(bytes / local));
+      job.spec.dataset.batch / job.plan.replicas, local, format_bytes(bytes), format_bytes(bytes / local));
 }
 
 }  // namespace

@@ -57,33 +57,43 @@ class PlanSearch {
   PlanSearch(const PlannedJob& job, int64_t memory, const FindPlan& find) : job_(job), memory_(memory), find_(find) {}
 
   Searched run(const JobSpec& given) {
-    search_sizes(given, "");
+    search_sizes(given);
     const std::vector<OffloadSpec> ways = best_ ? std::vector<OffloadSpec>{} : offload_ways(given, job_.cost.machine());
-    for (size_t w = 0; w < ways.size() && (w < 2 || !best_); ++w) {
-      JobSpec offloading = given;
-      offloading.parallel.offload = ways[w];
-      try {
-        search_sizes(offloading, "; " + to_string(ways[w]));
-      } catch (const SpecError&) {  // the job permits no such offloading
-      }
+    if (!ways.empty()) search_offloading(given, ways.back());  // needs the least memory
+    if (best_ && ways.size() > 1) {
+      Searched both = std::move(*best_);
+      best_.reset();
+      for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(given, ways[w]);
+      if (!best_) best_ = std::move(both);
     }
     if (!best_) throw NoPlanFits(given, memory_, smallest_->needed(), smallest_plan_);
     return std::move(*best_);
   }
 
  private:
-  /// Searches with the sizes that the job gives, and then, where it may help, with ranks that share sequences.
-  /// `differs`: from the job, for names of plans.
-  void search_sizes(const JobSpec& spec, const std::string& differs) {
-    const bool is_short = search(spec, differs);
-    const bool has_few_samples = spec.dataset.batch < spec.launch.ranks;
-    if (!may_share_rows(spec) || !(is_short || has_few_samples)) return;
+  void search_offloading(JobSpec spec, const OffloadSpec& offload) {
+    spec.parallel.offload = offload;
+    if (most_shared_) spec = with_sizes(std::move(spec), *most_shared_);
+    try {
+      search(spec, "; " + to_string(offload));
+    } catch (const SpecError&) {  // the job permits no such offloading
+    }
+  }
+
+  /// Searches with the sizes that the job gives, and then, where it may help, with ranks that share sequences: where
+  /// samples are too few for all ranks, or where each rank has one sample and memory is short. Ranks with more samples
+  /// save memory by micro-batches, which send less.
+  void search_sizes(const JobSpec& spec) {
+    const bool is_short = search(spec, "");
+    const int64_t samples = spec.dataset.batch, ranks = spec.launch.ranks;
+    if (!may_share_rows(spec) || !(samples < ranks || (is_short && samples < 2 * ranks) || !best_)) return;
     const std::optional<double> before = best_ ? std::optional(best_->seconds()) : std::nullopt;
     bool is_chosen = false;
     for (const SharedRows& sizes : sizes_to_search(job_, spec)) {
       try {
         const double seconds = best_ ? best_->seconds() : 0;
-        const bool is_short_too = search(with_sizes(spec, sizes), differs);
+        const bool is_short_too = search(with_sizes(spec, sizes), "");
+        if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
       } catch (const SpecError&) {          // not legal with what the job fixes
@@ -91,9 +101,11 @@ class PlanSearch {
     }
     if (!is_chosen) return;
     const ParallelSpec& parallel = best_->spec.parallel;
-    best_->found.notes.push_back(fmt::format(
-        "tensor {} x context {}: the best plan without parallel.context {}", parallel.tensor, parallel.context,
-        before ? fmt::format("takes {:.4g} ms per step", *before * 1e3) : std::string("does not fit into memory")));
+    std::string other = "does not fit into memory";
+    if (before && *before < 1) other = fmt::format("takes {:.2f} ms per step", *before * 1e3);
+    if (before && *before >= 1) other = fmt::format("takes {:.2f} s per step", *before);
+    best_->found.notes.push_back(fmt::format("tensor {} x context {}: the best plan without parallel.context {}",
+                                             parallel.tensor, parallel.context, other));
   }
 
   /// Keeps the result if it is the best. Returns true if plans that do not fit would be faster.
@@ -142,6 +154,7 @@ class PlanSearch {
   std::optional<Searched> best_;
   std::optional<NoPlanFits> smallest_;
   std::string smallest_plan_;
+  std::optional<SharedRows> most_shared_;  ///< where samples are fewer than ranks: the sizes with the least memory
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kBlocks = 3;          ///< of each run of equal blocks in a trial
+constexpr int kBlocks = 3;          ///< blocks of each run of equal blocks in a trial
 constexpr int64_t kMostTensor = 8;  ///< more ranks that share heads exchange too much
 /// The ranks that share a sample are at most this many times those that must.
 constexpr int64_t kMostSharing = 4, kMostSharingOfMany = 8;

@@ -390,7 +390,7 @@ DatasetSpec JobSpec::validation_set() const {
   if (!differs.labels) set.labels = false;
   if (differs.samples > 0) set.samples = differs.samples;
   if (set.type == "clicks" || set.type == "shapes")
-    set.takes_validation_share = true;  // other samples than those of the training
+    set.takes_validation_share = true;  // different samples than those of the training
   return set;
 }
 

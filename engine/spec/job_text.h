@@ -11,7 +11,7 @@ struct JobText {
   std::string name;    ///< for messages: the file, or kStdinName
   std::string text;    ///< at most one byte more than a job file may have
   std::string folder;  ///< relative paths in the job are relative to it; "": the current directory
-  /// Plugins may have other contents than the job states: the job of a run that has ended.
+  /// Plugins may have different contents than the job states: the job of a run that has ended.
   bool any_plugins = false;
 };
 

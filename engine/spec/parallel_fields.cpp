@@ -171,8 +171,7 @@ const Section& parallel_section() {
           field<&P::local_steps>(
               "local_steps",
               "DiLoCo: replicas train this many steps on their own parts of the batch, then synchronize their weights "
-              "through the outer optimizer; in the first round also after each quarter. 0: all ranks share every step. "
-              "Changes the results. See local_steps.md.")
+              "through the outer optimizer; 0: all ranks share every step. Changes the results. See local_steps.md.")
               .at_least(0)
               .at_most(kMaxSize),
           unless_zero<&P::replicas>(

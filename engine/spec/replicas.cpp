@@ -36,14 +36,6 @@ JobSpec spec_of_replica(const JobSpec& spec) {
 
 OuterSpec default_outer() { return {.learning_rate = 0.9, .momentum = 0.5, .nesterov = true}; }
 
-bool synchronizes_after(int64_t step, int64_t local_steps) {
-  if (step % local_steps == 0) return true;
-  if (step > local_steps) return false;
-  for (int64_t quarter = 1; quarter < 4; ++quarter)
-    if (step == quarter * local_steps / 4) return true;
-  return false;
-}
-
 JobSpec without_local_steps(JobSpec spec) {
   if (spec.parallel.local_steps == 0) return spec;
   JobSpec one = spec_of_replica(spec);

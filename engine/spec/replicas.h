@@ -1,8 +1,6 @@
 // parallel.local_steps: the groups of ranks with weights of their own.
 #pragma once
 
-#include <cstdint>
-
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -16,10 +14,6 @@ JobSpec spec_of_replica(const JobSpec& spec);
 /// The outer optimizer of a job that has no parallel.outer, and the defaults of its fields. OuterSpec has the values of
 /// the paper, for hundreds of rounds; these lose less in the first dozens (docs/local_steps.md has the measurements).
 OuterSpec default_outer();
-
-/// Whether the replicas synchronize after this step, which counts from 1: after every local_steps steps, and after each
-/// quarter of the first local_steps, in which weights change most.
-bool synchronizes_after(int64_t step, int64_t local_steps);
 
 /// The job on the ranks of one replica without local_steps, as it is evaluated; `spec` itself if it has none.
 JobSpec without_local_steps(JobSpec spec);

@@ -1,4 +1,4 @@
-// See the header. A decoder may treat the first token of a text in another way than the same token later, and a
+// See the header. A decoder may treat the first token of a text differently than the same token later, and a
 // character may consist of several tokens. So a few tokens are decoded without and with the new ones, and the
 // difference is the new text, unless it ends within a character.
 #include "engine/text/text_stream.h"

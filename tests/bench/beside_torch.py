@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Fine-tuning, long sequences, mixtures of experts and images: a training step on GPUs beside PyTorch, in turn in one run.
 
-  beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts; products and attention are kernels alone
+  beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts
   --rounds N     how often each side starts (default: 2); --only trainctl | torch
   --tiny         tiny sizes, to try the program on a CPU
   --folder DIR   of qlora: a model folder of 8B's shape (language_peers.py folder)
 
-For each side: the median of all steps but the first ones, [fastest .. slowest], tokens or images per second, memory (of trainctl: as its plan
+For each side: the median of the later half of the steps but the last, which seems short: the host sees the others end only when part of the next
+step's graph, which fills the queue of the GPU, has run; [fastest .. slowest], tokens or images per second, memory (of trainctl: as its plan
 states and as nvidia-smi shows; of PyTorch: most that its allocator gave out), and the ratio of the medians: above 1, trainctl is faster."""
 
 import argparse
@@ -49,15 +50,16 @@ def unet(width, size, batch):
 
 
 class Part:
-    """trainctl's words, with %d where the number of steps is; sizes of the peer; what a step computes."""
+    """trainctl's words, with %d where the number of steps is; sizes of the peer, and the variables of its variants; what a step computes."""
 
-    def __init__(self, ours, peer, sizes, units, steps, ranks=1, unit="tokens"):
+    def __init__(self, ours, peer, sizes, units, steps, ranks=1, unit="tokens", variants=({},)):
         self.ours, self.peer, self.sizes, self.units, self.steps, self.ranks, self.unit = ours, peer, sizes, units, steps, ranks, unit
+        self.variants = variants
 
 
-def language(job, peer, sizes, steps, ranks, *more):
+def language(job, peer, sizes, steps, ranks, *more, variants=({},)):
     words = [job, *variables(sizes), "train={steps: %d, log_every: 1, checkpoint: none}", f"launch.ranks={ranks}", "launch.device=cuda", *more]
-    return Part(words, peer, sizes, sizes["batch"] * sizes["length"], steps, ranks)
+    return Part(words, peer, sizes, sizes["batch"] * sizes["length"], steps, ranks, variants=variants)
 
 
 def parts(tiny, folder):
@@ -69,10 +71,11 @@ def parts(tiny, folder):
     seen = dict(layers=2, heads=4, d=64, size=32, patch=16, classes=10, batch=4) if tiny else dict(layers=12, heads=12, d=768, size=224, patch=16, classes=1000, batch=128)
     pixels = dict(width=8, size=32, batch=2) if tiny else dict(width=64, size=256, batch=16)
     found = {
-        "lora": language("tests/bench/jobs/llama_lora.yaml", "lora", lora, 12, 1, KEEP),
+        "lora": language("tests/bench/jobs/llama_lora.yaml", "lora", lora, 16, 1, KEEP, variants=({}, {"BF16_ADAPTERS": "1"})),
         "vit": Part(vit(**seen), "vit", seen, seen["batch"], 40, unit="images"),
         "unet": Part(unet(**pixels), "unet", pixels, pixels["batch"], 40, unit="images"),
-        "context": language("templates/llama_long.yaml", "context", long, 10, 2, "parallel={mode: semi_auto_parallel, context: 2, recompute: [], head_pieces: 4}"),
+        "context": language("templates/llama_long.yaml", "context", long, 10, 2, "parallel={mode: semi_auto_parallel, context: 2, recompute: [], head_pieces: 4, optimizer_shard: 1}",
+                            variants=({}, {"BACKEND": "cudnn"})),
         "experts": language("tests/bench/jobs/qwen_moe.yaml", "experts", mixed, 10, 2, "parallel={mode: semi_auto_parallel, expert: 2, recompute: []}",
                             "modules.block.moe.capacity=1.5"),
     }
@@ -119,15 +122,15 @@ def trainctl(a, part):
     steps = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
     arena = max(kind["arena_bytes"] for kind in plan["rank_classes"]) / 2**30
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
-    return steps[max(3, len(steps) // 3):], arena, seen.gib, losses
+    return steps[len(steps) // 2:-1], arena, seen.gib, losses
 
 
-def torch(a, part):
+def torch(a, part, variant):
     sizes = {("features" if name == "d" else name): value for name, value in part.sizes.items()}
     words = [str(here / "peers_torch.py"), part.peer, *(word for name, value in sizes.items() for word in (f"--{name}", str(value)))]
     words += ["--warm", "2", "--steps", "2"] if a.tiny else ["--warm", "4", "--steps", str(max(6, part.steps // 2))]
     start = [a.python] if part.ranks == 1 else [a.python, "-m", "torch.distributed.run", "--nproc-per-node", str(part.ranks), "--master-port", "29517"]
-    return json.loads(sh([*start, *words], timeout=a.limit).strip().splitlines()[-1])
+    return json.loads(sh([*start, *words], timeout=a.limit, env={**os.environ, **variant}).strip().splitlines()[-1])
 
 
 def row(name, side, ms, low, high, part, memory, more=""):
@@ -135,20 +138,22 @@ def row(name, side, ms, low, high, part, memory, more=""):
 
 
 def compare(a, name, part):
-    steps, peers = [], []
+    steps, peers = [], [[] for _ in part.variants]
     for _ in range(a.rounds):
         if a.only != "torch":
             measured, arena, seen, losses = trainctl(a, part)
             steps += measured
             print(f"{name}: losses {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
         if a.only != "trainctl" and part.peer:
-            peers.append(torch(a, part))
+            for variant, measured in zip(part.variants, peers):
+                measured.append(torch(a, part, variant))
     if steps:
         row(name, "trainctl", statistics.median(steps), min(steps), max(steps), part, f"{arena:.1f} GiB, {seen:.1f} in use")
-    if peers:
-        ms = statistics.median(peer["ms"] for peer in peers)
-        ratio = f"   {ms / statistics.median(steps):.2f}x" if steps else ""
-        row(name, "PyTorch", ms, min(peer["low"] for peer in peers), max(peer["high"] for peer in peers), part, f"{peers[-1]['memory']:.1f} GiB", ratio)
+    for variant, measured in zip(part.variants, peers):
+        if measured:
+            ms = statistics.median(peer["ms"] for peer in measured)
+            more = " ".join(f"{key}={value}" for key, value in variant.items()) + (f"   {ms / statistics.median(steps):.2f}x" if steps else "")
+            row(name, "PyTorch", ms, min(peer["low"] for peer in measured), max(peer["high"] for peer in measured), part, f"{measured[-1]['memory']:.1f} GiB ", more)
 
 
 def main():

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """expert_products.py TRAINCTL [TOKENSxTOPxEXPERTSxFEATURESxHIDDEN …]: the kernels of a mixture of experts, forward and gradient, beside PyTorch.
 
-In bf16 on a GPU, with swiglu. trainctl's kernels sort, gather, apply the activation and sum the rows; the peers are the products alone:
-dense ones with as many rows (cuBLAS), and grouped_mm with equal groups. Ratio: the peer's time over trainctl's."""
+In bf16 on a GPU, with swiglu and gradients of weights in f32. trainctl's kernels sort and gather random routes, apply the activation and the weights
+and sum the rows. The peers: dense products alone with as many rows (cuBLAS), those with a compiled swiglu and its slope, and grouped_mm alone with equal
+groups, whose gradients of weights are bf16. Ratio: the peer's time over trainctl's."""
 
 import argparse
 import json
@@ -32,19 +33,43 @@ def ours(a, tokens, top, experts, features, hidden):
         yield [1e3 * seconds[name] for name in ("median", "p10", "p90")]
 
 
+def wide(device):
+    """Products of bf16 whose result is f32, on a GPU."""
+    return (lambda a, b: torch.mm(a, b, out_dtype=torch.float32)) if device == "cuda" else torch.mm
+
+
+@torch.compile
+def swiglu(u):
+    gate, up = u.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+@torch.compile
+def swiglu_slopes(u, da):
+    gate, up = (part.float() for part in u.chunk(2, -1))
+    s = gate.sigmoid()
+    return torch.cat((da * up * s * (1 + gate * (1 - s)), da * gate * s), -1).to(u.dtype)
+
+
 def products(a, rows, experts, features, hidden):
-    """Dense and grouped products, forward and backward: functions without arguments."""
+    """For each peer forward and backward: functions without arguments."""
     kind = dict(device=a.device, dtype=torch.bfloat16)
-    x, h = torch.randn(rows, features, **kind), torch.randn(rows, 2 * hidden, **kind)
+    x, u = torch.randn(rows, features, **kind), torch.randn(rows, 2 * hidden, **kind)
     act = torch.randn(rows, hidden, **kind)
     up, down = torch.randn(2 * hidden, features, **kind), torch.randn(features, hidden, **kind)
     ups, downs = up.expand(experts, -1, -1).contiguous(), down.expand(experts, -1, -1).contiguous()
     ends = (torch.arange(1, experts + 1, device=a.device) * rows // experts).to(torch.int32)
-    grouped = F.grouped_mm
+    grouped, mm = F.grouped_mm, wide(a.device)
+
+    def gradient():
+        du = swiglu_slopes(u, x @ down)
+        return du @ up, mm(du.T, x), mm(x.T, act)
+
     return {
-        "dense": (lambda: (x @ up.T, act @ down.T), lambda: (x @ down, h @ up, h.T @ x, x.T @ act)),
+        "dense": (lambda: (x @ up.T, act @ down.T), lambda: (x @ down, u @ up, mm(u.T, x), mm(x.T, act))),
+        "dense with swiglu": (lambda: swiglu(x @ up.T) @ down.T, gradient),
         "grouped_mm": (lambda: (grouped(x, ups.transpose(1, 2), offs=ends), grouped(act, downs.transpose(1, 2), offs=ends)),
-                       lambda: (grouped(x, downs, offs=ends), grouped(h, ups, offs=ends), grouped(h.T, x, offs=ends), grouped(x.T, act, offs=ends))),
+                       lambda: (grouped(x, downs, offs=ends), grouped(u, ups, offs=ends), grouped(u.T, x, offs=ends), grouped(x.T, act, offs=ends))),
     }
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Training steps in PyTorch that beside_torch.py measures trainctl against: compiled, bf16, SDPA, fused AdamW.
 
-  peers_torch.py lora      PEFT adapters of rank 16 beside all products of a Llama of transformers; blocks and loss compiled
+  peers_torch.py lora      PEFT adapters of rank 16 beside all products of a Llama of transformers; blocks and loss compiled. The adapters are
+                           f32 under autocast, as PEFT makes them, or with BF16_ADAPTERS=1 bf16, which is faster and rounds their updates
   peers_torch.py vit       the network of configs/cookbook/vit.yaml, as ViT-B/16
   peers_torch.py unet      the network of configs/cookbook/unet.yaml, channels last
-  torchrun --nproc-per-node 2 peers_torch.py context    a Llama under FSDP2 and torch's context_parallel; halves of blocks compiled
+  torchrun --nproc-per-node 2 peers_torch.py context    a Llama under FSDP2 and torch's context_parallel; halves of blocks compiled;
+                           with BACKEND=cudnn by cuDNN's attention, otherwise by flash attention
   torchrun --nproc-per-node 2 peers_torch.py experts    a mixture of experts as in torchtitan: grouped_mm, all_to_all of rows, one all_reduce
 
 --NAME VALUE sets a size. Rank 0 prints one line of JSON: the median of the steps in ms, the fastest, the slowest, and GiB of memory."""
@@ -86,8 +88,9 @@ def lora(c, warm, steps):
         for weight in model.parameters():
             weight.normal_(0, 0.02) if weight.ndim > 1 else weight.fill_(1)
         model.model.rotary_emb = type(model.model.rotary_emb)(config).to(DEVICE)
+    rounded = bool(os.environ.get("BF16_ADAPTERS"))
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets), autocast_adapter_dtype=False)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, target_modules=targets), autocast_adapter_dtype=not rounded)
     torch.set_default_dtype(torch.float32)
     llama = adapted.get_base_model()
     for block in llama.model.layers:
@@ -97,7 +100,9 @@ def lora(c, warm, steps):
     ids, labels = tokens(c)
 
     def step():
-        head_loss(llama.model(input_ids=ids).last_hidden_state, llama.lm_head.weight, labels).backward()
+        with torch.autocast(DEVICE.type, HALF, enabled=not rounded):
+            loss = head_loss(llama.model(input_ids=ids).last_hidden_state, llama.lm_head.weight, labels)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

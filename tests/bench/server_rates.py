@@ -94,7 +94,7 @@ def compare(a, megabytes, folder):
         print(f"  {kind:14} {middle * 1e3:8.2f} ms [{min(took) * 1e3:.2f} .. {max(took) * 1e3:.2f}]  {a.batch / middle:9,.0f} samples/{'processor ' if a.cpu else ''}s"
               f"  {usual / middle:5.2f}x of data_parallel  {by_bytes:16} losses within {off:.1e}", flush=True)
         if off > (1e-5 if a.device == "cpu" else 1e-4):
-            sys.exit(f"{kind}: other losses than data_parallel")
+            sys.exit(f"{kind}: different losses than data_parallel")
 
 
 def main():

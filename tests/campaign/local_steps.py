@@ -1,10 +1,11 @@
 """Local steps reach the loss of steps that all ranks share: gpt_text on two replicas, on the same tokens.
 
     python3 tests/campaign/local_steps.py --trainctl TRAINCTL [--steps 1500] [--local 64] [--within 0.02] [--batch 16] [--small]
-                                          [--outer LEARNING_RATE:MOMENTUM …]
+                                          [--outer LEARNING_RATE:MOMENTUM …] [--rate-scale 1.414]
 
 Compares the last validation, on documents that neither run trains on: that of the outer weights with that of two data-parallel ranks.
-`--small` has half the width, layers and tokens. `--outer` tries other outer optimizers than the job's default, one run each.
+`--small` has half the width, layers and tokens. `--outer` tries other outer optimizers than the job's default, one run each. `--rate-scale`
+multiplies the learning rate of the replicas: docs/local_steps.md says why. The shared steps run on one rank, which has the same numbers as two.
 """
 import argparse
 import json
@@ -47,16 +48,19 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--outer", nargs="*", default=[""])
+    parser.add_argument("--rate-scale", type=float, default=1)
     options = parser.parse_args()
     os.nice(5)
     worst = -1
+    # Those of the job, 0.002 that falls to 0.0002.
+    rates = [f"optimizer.learning_rate.base={0.002 * options.rate_scale:.6f}", f"optimizer.learning_rate.min={0.0002 * options.rate_scale:.7f}"]
     with tempfile.TemporaryDirectory() as folder:
-        shared = validation_loss(options, folder)
+        shared = validation_loss(options, folder, "launch.ranks=1")
         print(f"validation loss after {options.steps} steps: {shared:.4f} with shared steps", flush=True)
         for outer in options.outer:
             rate, _, momentum = outer.partition(":")
             more = [f"parallel.outer={{learning_rate: {rate}, momentum: {momentum}}}"] if outer else []
-            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *more)
+            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *rates, *more)
             worse = local / shared - 1
             worst = max(worst, worse)
             print(f"  {local:.4f} with {options.local} local steps, outer {outer or 'default'}: {100 * worse:+.2f} %", flush=True)

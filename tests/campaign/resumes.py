@@ -157,9 +157,9 @@ class Campaign:
             return problems + ledger([(source or folder, 1, 1, STEPS)]), text
         found, wanted = self.losses(folder, runs[-1]), {n: reference[n] for n in range(step + 1, STEPS + 1)}
         if plan is None and found != wanted:
-            problems.append("other losses than the run that nothing injured")
+            problems.append("different losses than the run that nothing injured")
         if plan is not None and not are_close(found, wanted):
-            problems.append("under another plan, other losses than within rounding")
+            problems.append("under another plan, different losses than within rounding")
         return problems + ledger([(source or folder, 1, 1, step), (folder, runs[-1], step + 1, STEPS)]), text
 
     def kill_at_a_moment(self, process, whom, seconds):

@@ -1,17 +1,21 @@
 """A rank at a part of the speed costs at most its share plus 10 %, if it runs as many micro-batches as suit it.
 
-    python3 tests/campaign/unequal_machines.py --trainctl TRAINCTL [--slower 2] [--steps 40] [--times]
+    python3 tests/campaign/unequal_machines.py --trainctl TRAINCTL [--slower 2] [--steps 40] [--times] [--quota]
 
-Two data-parallel ranks. Each takes 2 ms per sample (TRAINCTL_TEST_SPEED, so other programs on the machine change little), and the second one
-`--slower` times that. Compares three runs:
+Two data-parallel ranks, the second one `--slower` times as slow. Compares three runs:
 
     both ranks equally fast                            T
     the second rank slow, equal shares                 T * slower at best
     the second rank slow, micro-batches by speed       T * 2 / (1 + 1 / slower) at best
 
---times fails if the third run takes more than 1.1 times as long as that.
+Each rank sleeps 2 ms per sample, the slow one longer (TRAINCTL_TEST_SPEED), so other programs on the machine change little. With --quota the
+ranks compute instead, in control groups with CPU quotas: 30 % of a core, and 30 % / slower for the slow one. Exits with 77 if this machine
+does not let the test create such groups, does not enforce them, or is too busy for them to matter.
+
+The losses of the last two runs must agree. --times also fails if the third run takes more than 1.1 times as long as that.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -19,12 +23,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 
+SKIPPED = 77
+SHARE = 0.3  # of a core, for a rank at full speed
+PERIOD_US = 20000
 JOB = """
-dataset: {type: random, shape: [16], label_dtype: f32, samples: 960, batch: 96}
+dataset: {type: random, shape: [WIDTH], label_dtype: f32, samples: 960, batch: 96}
 network:
-  - {name: fc1, type: dense, units: 16}
+  - {name: fc1, type: dense, units: WIDTH}
   - {name: act1, type: tanh}
+  - {name: fc2, type: dense, units: WIDTH}
+  - {name: act2, type: tanh}
   - {name: out, type: dense, units: 1}
 loss: mse
 optimizer: {type: sgd, learning_rate: 0.01}
@@ -34,14 +44,114 @@ launch: {ranks: 2, device: cpu}
 """
 
 
-def seconds_per_step(options, folder, slower, *fields):
-    logs = tempfile.mkdtemp(dir=folder)
-    words = [options.trainctl, "run", f"{folder}/job.yaml", f"train.steps={options.steps}", f"launch.log_dir={logs}", *fields]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "TRAINCTL_TEST_SPEED": f"2000:{slower}:0:1"})
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
-    rows = [json.loads(line) for line in (pathlib.Path(logs) / "1/metrics.jsonl").read_text().splitlines()]
-    return statistics.median([row["epoch_seconds"] / row["steps"] for row in rows if "epoch_end" in row][1:])
+class Skip(Exception):
+    pass
+
+
+class Quota:
+    """A control group, version 2 or 1, whose processes get a share of a core."""
+
+    def __init__(self, share):
+        root = pathlib.Path("/sys/fs/cgroup")
+        is_second = (root / "cgroup.controllers").exists()
+        self.folder = (root if is_second else root / "cpu") / f"trainctl_test_{os.getpid()}_{round(1000 * share)}"
+        quota = round(share * PERIOD_US)
+        try:
+            self.folder.mkdir()
+            if is_second:
+                (self.folder / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            else:
+                (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                (self.folder / "cpu.cfs_quota_us").write_text(str(quota))
+        except OSError as error:
+            self.remove()
+            raise Skip(f"no control group with a CPU quota: {error}") from error
+
+    def take(self, process):
+        (self.folder / "cgroup.procs").write_text(str(process))
+
+    def remove(self):
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+
+def demand_enforcement(quota, share):
+    """A busy process in the group must get about its share."""
+    spin = "import sys, time; sys.stdin.read(); c = time.process_time(); t = time.monotonic()\nwhile time.monotonic() - t < 1: pass\nprint(time.process_time() - c)"
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            quota.take(process.pid)
+        except OSError as error:
+            process.kill()
+            raise Skip(f"processes cannot be moved to a control group: {error}") from error
+        used = float(process.communicate()[0])
+    if used > 1.3 * share:
+        raise Skip(f"a process with {share} of a core used {used:.2f}: quotas are not enforced")
+    if used < 0.7 * share:
+        raise Skip(f"a process with {share} of a core got {used:.2f}: other programs limit it more than the quota")
+
+
+def ranks_of(logs):
+    """The processes of a run's ranks, by rank."""
+    found = {}
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            if "worker" in words and str(logs) in words:
+                found[int(words[words.index("--rank") + 1])] = int(folder.name)
+    return found
+
+
+def place(logs, quotas, done):
+    """Moves the ranks to their groups as soon as they exist."""
+    while not done.is_set():
+        ranks = ranks_of(logs)
+        if len(ranks) == len(quotas):
+            for rank, quota in enumerate(quotas):
+                quota.take(ranks[rank])
+            return
+        done.wait(0.01)
+
+
+class Runs:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, pathlib.Path(folder)
+        (self.folder / "job.yaml").write_text(JOB.replace("WIDTH", "1024" if options.quota else "16"))
+        self.quotas = {}
+
+    def quota(self, share):
+        if share not in self.quotas:
+            self.quotas[share] = Quota(share)
+            demand_enforcement(self.quotas[share], share)
+        return self.quotas[share]
+
+    def remove_quotas(self):
+        for quota in self.quotas.values():
+            quota.remove()
+
+    def run(self, slower, *fields):
+        """(seconds per step, losses)"""
+        logs = tempfile.mkdtemp(dir=self.folder)
+        words = [self.options.trainctl, "run", f"{self.folder}/job.yaml", f"train.steps={self.options.steps}", f"launch.log_dir={logs}", *fields]
+        environment, done = dict(os.environ), threading.Event()
+        if self.options.quota:
+            # Two groups of the same share, one per rank, or groups of different shares.
+            quotas = [self.quota(SHARE), self.quota(SHARE / slower if slower > 1 else SHARE + 0.001)]
+            placing = threading.Thread(target=place, args=(logs, quotas, done))
+            placing.start()
+        else:
+            environment["TRAINCTL_TEST_SPEED"] = f"2000:{slower}:0:1"
+        process = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        done.set()
+        if self.options.quota:
+            placing.join()
+        if process.returncode != 0:
+            sys.exit(f"{' '.join(words)}\n{process.stdout}{process.stderr}")
+        rows = [json.loads(line) for line in (pathlib.Path(logs) / "1/metrics.jsonl").read_text().splitlines()]
+        seconds = [row["epoch_seconds"] / row["steps"] for row in rows if "epoch_end" in row]
+        return statistics.median(seconds[1:] or seconds), [row["loss"] for row in rows if "loss" in row and "kind" not in row]
 
 
 def shares(slower):
@@ -50,22 +160,37 @@ def shares(slower):
     return f"parallel.rank_micro_batches=[{first}, {12 - first}]"
 
 
+def compare(runs, options):
+    full, _ = runs.run(1, "parallel.micro_batches=6")
+    even, expected = runs.run(options.slower, "parallel.micro_batches=6")
+    uneven, losses = runs.run(options.slower, shares(options.slower))
+    best = full * 2 / (1 + 1 / options.slower)
+    print(f"step: {1e3 * full:.0f} ms; with one rank {options.slower} times as slow {1e3 * even:.0f} ms in equal shares, {1e3 * uneven:.0f} ms by speed, "
+          f"{uneven / best:.2f} times the best possible")
+    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
+    print(f"the losses of both divisions differ by {worst:.1g}")
+    if worst > 1e-5:
+        return 1
+    return 1 if options.times and uneven > 1.1 * best else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--trainctl", required=True)
     parser.add_argument("--slower", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--quota", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        (pathlib.Path(folder) / "job.yaml").write_text(JOB)
-        full = seconds_per_step(options, folder, 1)
-        even = seconds_per_step(options, folder, options.slower)
-        uneven = seconds_per_step(options, folder, options.slower, shares(options.slower))
-    best = full * 2 / (1 + 1 / options.slower)
-    print(f"step: {1e3 * full:.0f} ms; with one rank {options.slower} times as slow {1e3 * even:.0f} ms in equal shares, {1e3 * uneven:.0f} ms by speed, "
-          f"{uneven / best:.2f} times the best possible")
-    return 1 if options.times and uneven > 1.1 * best else 0
+        runs = Runs(options, folder)
+        try:
+            return compare(runs, options)
+        except Skip as skip:
+            print(f"SKIPPED: {skip}")
+            return SKIPPED
+        finally:
+            runs.remove_quotas()
 
 
 sys.exit(main())

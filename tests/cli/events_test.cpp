@@ -1,4 +1,4 @@
-// TensorBoard's events of a run.
+// The TensorBoard event file that a run writes, compared with its metrics.jsonl.
 #include <doctest/doctest.h>
 
 #include <filesystem>

@@ -90,6 +90,10 @@ TEST_CASE("init --data takes JSON Lines and folders of tables, and an error says
   CHECK(contains(init_table(scratch, "houses.csv", {"--target", "remark"}).err, "has no value in houses.csv:9"));
   std::ofstream(scratch.path() + "/a.csv") << "a;b;label\n1;2;x\n";
   CHECK(contains(init_table(scratch, "a.csv", {}).err, "not separated by commas"));
+  std::ofstream(scratch.path() + "/one.csv") << "a,label\n1,x\n2,x\n";
+  CHECK(contains(init_table(scratch, "one.csv", {}).err, "the same value in all rows"));
+  std::ofstream(scratch.path() + "/numbers.csv") << "1,2\n3,4\n";
+  CHECK(contains(init_table(scratch, "numbers.csv", {}).err, "not with a header"));
   std::ofstream(scratch.path() + "/b.csv") << "a,label\n";
   CHECK(contains(init_table(scratch, "b.csv", {}).err, "b.csv"));
   std::ofstream(scratch.path() + "/talks.jsonl") << "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n";

@@ -145,7 +145,7 @@ TEST_CASE("on a narrow terminal the least important parts are left out, and no l
   for (size_t width = 0; width < 100; ++width) CHECK(display_width(progress_text(training(), width)) <= width);
 }
 
-TEST_CASE("a rank in another state than the others is never left out") {
+TEST_CASE("a rank in a different state than the others is never left out") {
   LiveStatus status = training();
   status.ranks = {{"0-5,7", "training"}, {"6", "waiting in all_reduce grad.0 for 3"}};
   CHECK(progress_text(status, 200) ==

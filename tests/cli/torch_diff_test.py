@@ -17,7 +17,7 @@ SKIPPED = 77
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 LAYERS = ["fc1", "act1", "norm", "fc2", "act2", "out"]
-# What is written in the job in place of what PyTorch computes: the first layer that differs.
+# Replacements in the job, by the first layer whose output then differs from PyTorch's.
 MISTAKES = {
     ("act1, type: gelu", "act1, type: gelu, approximate: tanh"): "act1",
     ("norm, type: layer_norm", "norm, type: layer_norm, eps: 0.01"): "norm",

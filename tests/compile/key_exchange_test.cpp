@@ -70,9 +70,18 @@ TEST_CASE("the ranks of a balanced ring are one class in each stage") {
   }
 }
 
-TEST_CASE("the ranks of a ring with a window are compiled one by one, and verified together") {
-  const Job j = shared_rows("llama", "ring", 3, {"modules.block.attn.window=3"});
-  CHECK(compile_classes(j.graph, j.plan, CostModel()).programs.size() == 3);
+TEST_CASE("the ranks of a ring with a window are one class if they see the same blocks, and verified together") {
+  const Job few = shared_rows("llama", "ring", 3, {"modules.block.attn.window=3"});
+  CHECK(compile_classes(few.graph, few.plan, CostModel()).programs.size() == 3);
+  const int ranks = 16;  // 32 pieces of 2 rows, of which a row sees its own and the one before it
+  const Job j = shared_rows("llama", "ring", ranks, {"modules.block.attn.window=2", "vars.length=64"});
+  const RankClasses classes = compile_classes(j.graph, j.plan, CostModel());
+  CHECK(classes.programs.size() <= 4);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Program own = compile(j.graph, j.plan, CostModel(), rank), seen = classes.of_rank(rank);
+    CHECK(text_of_class(own, j.plan.mesh) == text_of_class(classes.program_of(rank), j.plan.mesh));
+    for (size_t i = 0; i < own.instructions.size(); ++i) CHECK(own.instructions[i].peer == seen.instructions[i].peer);
+  }
 }
 
 TEST_CASE("gathered keys do not outlive their kernel") {

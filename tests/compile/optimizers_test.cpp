@@ -53,7 +53,7 @@ const OptimizerDef* updates_by(const Instruction& i, const OptimizerDef& def, co
   return i.op == def.kernel->name ? &def : nullptr;
 }
 
-/// Elements of the states that another kernel than that of the update writes, for the weight of the layer.
+/// Elements of the states that a kernel other than the update writes, for the weight of the layer.
 int64_t elements_of_factors(const OptimizerDef& def) {
   int64_t elements = 0;
   if (def.sums != nullptr && def.sums->states != nullptr)

@@ -222,7 +222,7 @@ TEST_CASE("gradients in bf16: contributions of several layers to one parameter a
   }
 }
 
-TEST_CASE("verify_programs: gradients in another type than the bucket's, or not rounded, are faults") {
+TEST_CASE("verify_programs: gradients in a type other than the bucket's, or not rounded, are faults") {
   const auto faulty = [](int level, int micro_batches, const auto& change) {
     std::vector<Program> programs = precise_compiled(
         {"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=" + std::to_string(micro_batches),

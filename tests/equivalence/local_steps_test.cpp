@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "engine/planning/compile_job.h"
-#include "engine/spec/replicas.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/trainer/trainer.h"
 #include "tests/equivalence/harness.h"
@@ -141,16 +140,7 @@ TEST_CASE("one outer step with rate 1 and no momentum leaves the mean of the wei
   }
 }
 
-TEST_CASE("1,500 steps in rounds of 64 send at least 50 times fewer bytes between replicas than shared steps") {
-  constexpr int64_t kSteps = 1500, kLocalSteps = 64;
-  const auto rounds_of = [](int64_t steps) {
-    int64_t rounds = 0;
-    for (int64_t step = 1; step <= steps; ++step)
-      if (synchronizes_after(step, kLocalSteps) || step == steps) ++rounds;
-    return rounds;
-  };
-  CHECK(rounds_of(kLocalSteps) == 4);  // after each quarter
-  CHECK(rounds_of(2 * kLocalSteps) == 5);
+TEST_CASE("64 local steps send at least 50 times fewer bytes between replicas than steps that all ranks share") {
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     const Overrides fields = {fmt::format("launch.ranks={}", 2 * ranks), "parallel.mode=data_parallel",
@@ -164,7 +154,7 @@ TEST_CASE("1,500 steps in rounds of 64 send at least 50 times fewer bytes betwee
       of_local += local.sent[rank];
     }
     CHECK(of_local > 0);
-    CHECK(of_shared / kLocalSteps * kSteps >= 50 * (of_local / rounds_of(kLocalSteps)) * rounds_of(kSteps));
+    CHECK(of_shared >= 50 * of_local);
   }
 }
 
@@ -177,6 +167,6 @@ TEST_CASE("a validation between two synchronizations evaluates the outer weights
     REQUIRE(of_rank.size() == 4);
     for (size_t v = 0; v < of_rank.size(); ++v) CHECK(of_rank[v].values == run.validations[0][v].values);
   }
-  // After steps 4 and 5 the outer weights are those of step 3, which are not those of step 2.
+  // After steps 4 and 5 the outer weights are those of step 3, so steps 4 and 2 differ, and no step in between counts.
   CHECK(run.validations[0][0].values != run.validations[0][1].values);
 }

@@ -3,7 +3,7 @@
     python3 tests/hosts/goodput.py TRAINCTL [--every 60 15] [--seconds 240] [--how kill cut] [--hosts 4] [--seed 1]
 
 kill: all processes of a host that belong to the run are killed, as by a crash, and it answers again at once. cut: its cable is out for 5 s.
-Each failure takes another host than the one before. For each row one run of --seconds, beside one without a failure: goodput as the run
+Each failure takes a different host than the one before. For each row one run of --seconds, beside one without a failure: goodput as the run
 reports it (time in which steps were trained that counted, of all time since the first step), and the steps that were done, of those done
 without failures in the same time. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
 """

@@ -1,4 +1,4 @@
-// Causes and consequences.
+// find_first_cause: which of several failed ranks is the cause of a failed run, and which failures only follow from it.
 #include "launcher/first_cause.h"
 
 #include <doctest/doctest.h>

@@ -36,7 +36,7 @@ std::string replaced(const std::string& text, const char* pattern, const char* b
   return std::regex_replace(text, std::regex(pattern), by);
 }
 
-/// What a declaration of a namespace defines: "kName", "Type", "function(types)", or "alias = meaning"; "" if nothing.
+/// The name that a declaration defines: "kName", "Type", "function(types)", or "alias = meaning"; "" if it has none.
 std::string defined_name(std::string text) {
   static const std::vector<std::regex> patterns = {
       std::regex(R"(^using (\w+ = .*);)"),

@@ -220,7 +220,7 @@ def refused(folder):
     refuse(["plugins=[./snake.so, ./second.so]"], ["plugins[1]", "'snake' is used by plugin"])
     compiled(folder, changed(('"power"', '"name"')), name="field")
     refuse(["plugins=[./field.so]"], ["the attribute 'name' has the name of a field"])
-    refuse([f"plugins=['./snake.so#sha256={'0' * 64}']"], ["other contents than the job states"])
+    refuse([f"plugins=['./snake.so#sha256={'0' * 64}']"], ["different contents than the job states"])
     refuse(["plugins=['./snake.so#sha256=12']"], ["64 lower-case hexadecimal digits"])
     refuse(["plugins=[]"], ["plugins"])
     refuse(["plugins=null"], ["unknown layer type 'snake'"])

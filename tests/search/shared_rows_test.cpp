@@ -105,7 +105,8 @@ TEST_CASE("search: auto_parallel keeps the sizes that the job gives") {
 }
 
 TEST_CASE("search: an error that has nothing to do with memory is reported after one search") {
-  PlannedJob job = planned(gpt(2, 64), {"launch.ranks=8", "launch.device=cuda", "launch.machine=h100x8"});
+  PlannedJob job = planned(
+      gpt(2, 64), {"launch.ranks=8", "launch.device=cuda", "launch.machine=h100x8", "parallel.mode=data_parallel"});
   job.spec =
       parse_job(gpt(2, 64), "job.yaml",
                 {"launch.ranks=8", "launch.device=cuda", "launch.machine=h100x8", "parallel.mode=auto_parallel"});
@@ -126,5 +127,5 @@ TEST_CASE("search: an error that has nothing to do with memory is reported after
   searches = 0;
   job.spec = given;
   CHECK_THROWS_WITH_AS(search_plan(job, too_large), doctest::Contains("a plan; offload optimizer"), NoPlanFits);
-  CHECK(searches >= 4);
+  CHECK(searches >= 2);
 }

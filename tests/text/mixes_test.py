@@ -197,7 +197,7 @@ def main():
             if not expected:
                 expected, losses = draws, values
                 check_sequence(expected)
-                assert expected == shown, f"data mix shows other samples than a run draws:\n{shown}\n{expected}"
+                assert expected == shown, f"data mix shows different samples than a run draws:\n{shown}\n{expected}"
             assert draws == expected, f"{plan}: other samples than one rank"
             for step, loss in losses.items():
                 assert abs(values[step] - loss) <= 1e-5 * abs(loss) + 1e-7, f"{plan}: step {step}: {values[step]} and not {loss}"
@@ -211,7 +211,7 @@ def main():
             assert step == 9, text
             run = scene.last_run()
             draws = {at: scene.drawn(killed if at <= step else run, at) for at in range(1, STEPS + 1)}
-            assert draws == expected, f"{before} -> {after}: other samples than without the interruption"
+            assert draws == expected, f"{before} -> {after}: different samples than without the interruption"
             print(f"{before} -> {after}: resumed after step {step} of {STEPS}; each sample is drawn as without the interruption")
 
         scene.kill_before(11, PLANS["1 rank"])

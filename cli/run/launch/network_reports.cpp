@@ -213,7 +213,7 @@ void NetworkReports::watch_gpu() {
 std::string NetworkReports::unsaved() const {
   if (!checkpoints_.are_saved()) return "";
   const SaveBoard& board = board_->saves();
-  // Asynchronous ranks may end at other steps than the servers have applied: the servers' final state, or the one that
+  // Asynchronous ranks may end at steps that the servers have not applied: the servers' final state, or the one that
   // they began to save, must be saved.
   const int64_t of_servers = std::max<int64_t>({board.last_step(), board.awaits_room(), 1});
   const int64_t step = job_.plan.is_asynchronous() ? of_servers : finished_steps();

@@ -15,8 +15,8 @@ namespace trainctl {
 namespace {
 
 /// Maximum number of other instructions between two of a chain, because the inputs of the first are kept until the
-/// last. The gradient of a product with an adapter takes 7.
-constexpr int kMostBetween = 8;
+/// last. Element-wise ones, which chains of their own may take, do not count.
+constexpr int kMostBetween = 6;
 
 bool like(const Operand& a, const Operand& b) {
   return a.shape == b.shape && a.global_shape == b.global_shape && a.global_offset == b.global_offset;
@@ -198,7 +198,7 @@ void fuse_elementwise(Compiler& c) {
     for (size_t j = i + 1; j < c.code.size() && between <= kMostBetween; ++j) {
       if (gone[j] || chain.add(j)) continue;
       if (chain.is_stopped_by(c.code[j])) break;
-      ++between;
+      if (tokens[j].empty()) ++between;
     }
     if (chain.size() < 2) continue;
     VirtualInstruction one = chain.fused();

@@ -1,7 +1,7 @@
-// Attention whose ranks pass blocks of keys around a ring (exchange_keys.cpp).
+// Ring attention (exchange_keys.cpp): each rank has a block of rows and passes its block of keys and values from rank
+// to rank, so that its queries see all keys. A message is named by the number of ranks that its block has passed.
 //
-// If a ring is balanced, all of its ranks have the same program. Where a rank sees one of two pairs of pieces, its
-// program has both, and one of them is idle. Blocks are named by the number of ranks that they have passed.
+// In a balanced ring all ranks run one program: it has the calls of every rank, and those of other ranks are idle.
 #include "engine/compile/lower/key_exchange.h"
 
 namespace trainctl {

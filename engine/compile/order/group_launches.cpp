@@ -1,7 +1,7 @@
 // On a GPU, most of the time of a small step goes to dependent kernel launches. This pass brings weight gradients,
 // which no product depends on, together and marks those that may share a launch (Instruction::launch): they move behind
-// the products that follow, next to those of other layers. Small loads move to the start of their micro-batch, out of
-// the way. Executing the instructions one by one gives the same numbers.
+// the products that follow, next to those of other layers. Small loads move to the start of their micro-batch, so
+// that they do not separate these kernels. Executing the instructions one by one gives the same numbers.
 //
 // Replicas must compute bit for bit the same values, so they must use the same kernels. The grouping therefore does not
 // depend on anything that only one of them does, such as printing.

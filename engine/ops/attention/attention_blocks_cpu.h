@@ -47,7 +47,7 @@ struct ProductSize {
 struct Buffers {
   float *queries, *slopes;      ///< [d, kQueries] and [e, kQueries]: q and dy, transposed
   float *scores, *rates;        ///< [kKeys, kQueries]: S and P; R and G
-  float *kept, *caps;           ///< the same: factors of dropout; 1 - (S / c)^2, if S has other terms than the softcap
+  float *kept, *caps;           ///< the same: factors of dropout; 1 - (S / c)^2, if S has terms other than the softcap
   float *top, *total, *factor;  ///< [kQueries]
   float* product;               ///< scratch of the tiles
 };

@@ -148,7 +148,7 @@ extern const LayerDef attention_layer = {
         "three inputs, keys and values may have a different number of rows than queries (cross-attention), and the "
         "heads "
         "of "
-        "v may have another size than those of q and k; the output's heads have the size of v's.",
+        "v may have a different size than those of q and k; the output's heads have the size of v's.",
     .fields =
         {integer("heads", "Number of query heads.").required().at_least(1).at_most(kMaxSize),
          integer("kv_heads",

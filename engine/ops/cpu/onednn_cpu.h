@@ -1,4 +1,4 @@
-// Running a oneDNN primitive on operands that may be in another format than it computes in. Everything is made when a
+// Runs a oneDNN primitive on operands in a format that may differ from the one it computes in. All is prepared when a
 // kernel is prepared: primitives, reorders, and the memory that they need.
 #pragma once
 

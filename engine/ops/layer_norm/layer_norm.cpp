@@ -49,7 +49,9 @@ TensorId emit_over_dims(LayerContext& layer, int64_t count, const Attrs& attrs) 
   const Shape shape = layer.shape();
   const size_t rows = shape.size() - static_cast<size_t>(std::min<int64_t>(count, static_cast<int64_t>(shape.size())));
   if (rows == 0)
-    throw ShapeError(fmt::format("{} dims of its input {} leave no dim of rows", count, to_string(shape)), "dims");
+    throw ShapeError(fmt::format("dims: {} covers all dims of its input {}; at least the first must remain", count,
+                                 to_string(shape)),
+                     "dims");
   LayerBuilder& b = layer.builder;
   const Shape normalised(shape.begin() + static_cast<std::ptrdiff_t>(rows), shape.end());
   Shape flat(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(rows));

@@ -62,7 +62,7 @@ struct Prepared {
   }
 };
 
-/// The type in which the library reads a bias. Beside factors of 8 bits it takes the bytes for bf16 even if the result
+/// The type in which the library reads a bias. With factors of 8 bits it reads bf16 even if the result
 /// is f32.
 DType bias_type_of(const Product& p) { return p.is_fp8() ? DType::bf16 : p.result; }
 

@@ -229,7 +229,7 @@ extern const LayerDef moe_layer = {
     .doc =
         "Mixture of experts: a router chooses top_k experts for each token (row); the output is the weighted sum of "
         "their outputs. Weights: router [experts, features], up [experts, 1 or 2, hidden, features], down [experts, "
-        "features, hidden], and biases if they are asked for.",
+        "features, hidden], and biases if requested.",
     .fields =
         {integer("experts", "Number of experts.").required().at_least(1).at_most(kMaxSize),
          integer("top_k", "Number of experts per token.").required().at_least(1).at_most(kMaxSize),

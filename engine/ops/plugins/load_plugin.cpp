@@ -174,8 +174,8 @@ std::string load_plugin(const std::string& path, const std::string& digest) {
   static std::map<std::string, std::string> digests;  // path -> digest
   const std::string found = digest_of_plugin(path);
   if (!digest.empty() && found != digest)
-    throw PluginError(fmt::format("plugin {} has other contents than the job states (SHA-256 {}… instead of {}…)", path,
-                                  found.substr(0, 12), digest.substr(0, 12)),
+    throw PluginError(fmt::format("plugin {} has different contents than the job states (SHA-256 {}…, expected {}…)",
+                                  path, found.substr(0, 12), digest.substr(0, 12)),
                       "every rank runs the plugin that the job was planned with; copy that file here");
   if (loaded.contains(found)) return found;
   if (const auto before = digests.find(path); before != digests.end())

@@ -143,7 +143,7 @@ std::vector<Field> rotary_scaling_fields() {
           .above(0),
       make_field(
           "truncate", FieldKind::flag,
-          "yarn: round the indices of the pairs with these numbers of turns to whole pairs; default: true; gpt-oss: "
+          "yarn: round the boundaries between these groups of pairs to whole pairs; default: true; gpt-oss: "
           "false."),
       number("attention_factor", "yarn, longrope: factor of the rotated features; computed from factor if omitted.")
           .above(0),

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
   });
 }
 
-// Along another dim than the last.
+// Along a dim other than the last.
 
 constexpr int kColumns = 32,
               kDown = 8;  // threads across columns, and down a column

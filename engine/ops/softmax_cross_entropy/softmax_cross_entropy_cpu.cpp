@@ -1,5 +1,5 @@
-// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)). With other
-// targets than the label's class alone: targets.h.
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)). For
+// label smoothing and ignored labels, see targets.h.
 #include <algorithm>
 #include <cmath>
 #include <string>

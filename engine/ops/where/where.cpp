@@ -1,4 +1,4 @@
-// Ops that choose by a condition, which is not 0 or 0; numpy broadcasting. The condition has no gradient.
+// Ops that choose between two values element by element, with numpy broadcasting; a condition holds where it is not 0.
 //   where        y = condition ? a : b;      da = condition ? dy : 0, db = condition ? 0 : dy
 //   masked_fill  y = mask ? value : x;       dx = mask ? 0 : dy; attr invert exchanges both sides
 #include <fmt/format.h>

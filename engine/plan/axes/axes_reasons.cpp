@@ -31,7 +31,7 @@ class Reasons {
     explain_size(u, mine);
   }
 
-  /// Nodes that finish a layer in another layout than the rest of it.
+  /// Nodes that finish a layer in a layout of their own.
   void place_finish(LayerId l, bool explains) {
     const int u = chosen_.units.finish_of_layer[l];
     if (u < 0) return;

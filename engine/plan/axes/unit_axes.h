@@ -67,7 +67,7 @@ class UnitAxes {
 /// Sets choice, reason, cut_limit_reason and advice of a layer that no strategy fixes.
 void explain_axes(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan);
 
-/// Sets `plan.separate_nodes` for nodes that finish the layer in another layout than the rest of it; if it `explains`,
+/// Sets `plan.separate_nodes` for nodes that finish the layer in a layout of their own; if it `explains`,
 /// also the reason.
 void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, bool explains, Plan& plan);
 

@@ -1,5 +1,5 @@
-// From the data on, node by node: a factor is cut as in the first input that cuts it. Backward nodes have the factors
-// of their layer, which the forward pass has settled.
+// Derives how the tensors of a hybrid_parallel job are cut, node by node from the data on: a factor is cut as in the
+// first input that cuts it. Backward nodes have the factors of their layer, which the forward pass has determined.
 #include "engine/plan/hybrid/hybrid_shards.h"
 
 #include <algorithm>

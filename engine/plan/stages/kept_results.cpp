@@ -1,6 +1,6 @@
-// See the header. A region is what recompute layers that read one another make, in one stage. Of its results of
-// collectives those that save the most seconds per byte are kept, as long as they take at most a third of the bytes
-// that the region saves.
+// See the header. A region consists of the outputs of neighboring recomputed layers of one stage. In each region the
+// results of collectives that save the most seconds per byte are kept, up to a third of the bytes that recomputing it
+// saves.
 #include "engine/plan/stages/kept_results.h"
 
 #include <fmt/format.h>

@@ -116,7 +116,7 @@ class SumPlacement {
       if (maker(term) == nullptr) return home;  // it is at home on every rank
       terms.push_back(made(term));
     }
-    // Over other axes than these, some term is whole and would be counted several times.
+    // Over axes other than these, some term is whole and would be counted several times.
     Axes open = terms[0].partial;
     for (const Layout& term : terms)
       std::erase_if(open, [&](Axis a) { return !std::count(term.partial.begin(), term.partial.end(), a); });

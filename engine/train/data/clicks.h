@@ -5,7 +5,7 @@
 //   label  i32              1: a click, with probability sigmoid(2 * (s / sqrt(ids) + data[0])), where s is the
 //                           sum of the weights of the ids
 //
-// A validation has other samples than the training. The weights of ids depend on the seed and are uniform in
+// A validation has different samples than the training. The weights of ids depend on the seed and are uniform in
 // [-1.7, 1.7): a network can learn them.
 #pragma once
 

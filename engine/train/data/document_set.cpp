@@ -314,8 +314,9 @@ DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
   const std::vector<RowPart> parts = make_parts(used);
   if (parts.empty())
     throw SpecError({}, filter_.empty() ? "dataset.path" : "dataset.filter",
-                    filter_.empty() ? "no document has two tokens"
-                                    : "no document with two tokens passes the filter, so there are no samples");
+                    filter_.empty()
+                        ? "no document has two tokens"
+                        : "no document with at least two tokens passes the filter, so there are no samples");
   if (packs_)
     rows_ = packing_ == "in_order"      ? pack_in_order(parts, length_)
             : packing_ == "concatenate" ? concatenate(parts, length_)

@@ -167,7 +167,7 @@ std::vector<uint8_t> inflated_zstd(std::span<const uint8_t> packed, int64_t byte
   const size_t got = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
   if (ZSTD_isError(got) != 0 || got != out.size())
     throw EnvError(name + ": the zstd data are damaged: " +
-                   (ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "they have another size than expected") +
+                   (ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "they have a different size than expected") +
                    "; get the file again");
   return out;
 }

@@ -140,13 +140,13 @@ class MixtureSet final : public Dataset {
       throw SpecError({}, "dataset.sources." + part.name,
                       fmt::format("has the field '{}', which source '{}' does not have", own.name, parts_.front().name),
                       "the sources of a mixture have the same fields");
-    throw SpecError(
-        {}, "dataset.sources." + part.name,
-        describe_field(own) == describe_field(*first)
-            ? fmt::format("the field {} has other transforms than in source '{}'", own.name, parts_.front().name)
-            : fmt::format("has {}, but source '{}' has {}", describe_field(own), parts_.front().name,
-                          describe_field(*first)),
-        "the fields of all sources need the same shape and type; use the same length or transforms");
+    throw SpecError({}, "dataset.sources." + part.name,
+                    describe_field(own) == describe_field(*first)
+                        ? fmt::format("the field {} has transforms that differ from those of source '{}'", own.name,
+                                      parts_.front().name)
+                        : fmt::format("has {}, but source '{}' has {}", describe_field(own), parts_.front().name,
+                                      describe_field(*first)),
+                    "the fields of all sources need the same shape and type; use the same length or transforms");
   }
 
   std::vector<Part> parts_;
@@ -197,7 +197,7 @@ DataHeader mixed_header(const DatasetSpec& spec, uint64_t seed) {
     std::erase_if(all.byte_fields, [&](const ByteField& field) { return !has_same_table(field, one.byte_fields); });
     if (one.classes != all.classes)
       throw SpecError({}, "dataset.sources." + source.name,
-                      "has other classes than source '" + spec.sources.front().name + "'",
+                      "has classes that differ from those of source '" + spec.sources.front().name + "'",
                       "the classes of all sources need the same names");
     const auto documents = std::find_if(one.shapes.fields.begin(), one.shapes.fields.end(),
                                         [](const DataField& field) { return field.name == kDocumentsField; });

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Raise it when the same files give other tokens than before.
+/// Raise it when the same files give different tokens than before.
 constexpr const char* kTokenizationVersion = "1";
 constexpr std::string_view kTokensMagic = "trainctl tokens\n";
 constexpr int64_t kDocumentsAtOnce = 4096;

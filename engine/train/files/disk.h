@@ -61,8 +61,8 @@ void sync_directory(const std::string& path, Disk& disk = real_disk());
 
 /// Makes `text` the content of a file and syncs it. EnvError.
 void write_synced(const std::string& path, std::string_view text, Disk& disk = real_disk());
-/// The same by way of `path`.part, so that a reader finds either the old text or the new one. After an error the part
-/// is deleted.
+/// The same through a temporary file, `path`.part, so that a reader finds either the old text or the new one. After an
+/// error that file is deleted.
 void replace_synced(const std::string& path, std::string_view text, Disk& disk = real_disk());
 
 }  // namespace trainctl

@@ -24,7 +24,7 @@
 
 namespace trainctl {
 
-/// A replay had other bits than the step.
+/// The bits of a replay differ from those of the step.
 struct AuditMismatch {
   int64_t step = 0;                ///< from 1
   std::string tensor;              ///< "weight/fc1.weight", "loss", or the communication "all_reduce 3 of the step"

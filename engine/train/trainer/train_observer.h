@@ -47,7 +47,7 @@ class StateObserver : public TrainObserver {
   /// Called before a validation that follows step `step`, so that a save survives a validation that fails. `is_end`:
   /// the run ends there. The arena contains the state before that step.
   virtual void before_validation(int64_t /*step*/, bool /*is_end*/, Executor&) {}
-  /// Before another program than that of the steps changes the state (parallel.local_steps): a copy of it must be
+  /// Before a program other than that of the steps changes the state (parallel.local_steps): a copy of it must be
   /// complete.
   virtual void before_synchronization(Executor&) {}
   /// Called once, when the last step of the run is done, with the number of steps; not if the run fails.

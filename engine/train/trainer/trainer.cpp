@@ -12,7 +12,6 @@
 #include "engine/plan/served.h"
 #include "engine/runtime/device_worker.h"
 #include "engine/spec/error_positions.h"
-#include "engine/spec/replicas.h"
 #include "engine/spec/schedule.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
@@ -216,10 +215,10 @@ void Trainer::exchange_averages() {
   run_beside(*averages_, no_inputs_, started_);
 }
 
-/// After each round of parallel.local_steps, and at the end of the run.
+/// After every parallel.local_steps steps, and at the end of the run.
 bool Trainer::must_synchronize() const {
   if (!synchronization_ || synchronized_ == started_) return false;
-  return started_ == run_steps_ || synchronizes_after(started_, job_.spec.parallel.local_steps);
+  return started_ == run_steps_ || started_ % job_.spec.parallel.local_steps == 0;
 }
 
 /// No step of the training may be unfinished.

@@ -235,7 +235,7 @@ class RankThreads {
       const std::vector<float>&losses = ranks_[r].losses, &first = ranks_[0].losses;
       run_.calls_repeat.push_back(ranks_[r].calls_repeat);
       if (losses.size() != first.size() || std::memcmp(losses.data(), first.data(), first.size() * sizeof(float)) != 0)
-        run_.faults.push_back("rank " + std::to_string(r) + " has other losses than rank 0");
+        run_.faults.push_back("rank " + std::to_string(r) + " has losses that differ from those of rank 0");
       const std::span<const std::byte> whole = memory_->arena(static_cast<int>(r));
       if (!is_guard_intact(whole.subspan(static_cast<size_t>(programs_[r].arena_bytes)).first(kGuardBytes)))
         run_.faults.push_back("rank " + std::to_string(r) + " wrote past the end of its arena");

@@ -228,6 +228,7 @@ class Case:
         if not self.is_cross:
             method = rng.choice(methods)
             made[f"context by {method}"] = planned(4, context=2, context_method=method, data=2, optimizer_shard={"level": level, "min_kb": 0})
+        made["hybrid_parallel by rows"] = {"launch.ranks": 2, "parallel": {"mode": "hybrid_parallel"}}
         last = {"out": 1}
         made["2 stages, recomputed"] = planned(2, stages=2, micro_batches=2, recompute=["attn"], stage_config=last)
         chosen = ["one rank", *rng.sample(list(made)[1:], min(2, len(made) - 1))]

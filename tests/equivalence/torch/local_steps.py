@@ -25,8 +25,7 @@ except ImportError as error:
 
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 BATCH, SAMPLES, IN, HIDDEN, OUT = 16, 64, 8, 16, 4
-STEPS, LOCAL = 10, 4
-ROUNDS = [1, 2, 3, 4, 8, 10]  # steps after which the replicas synchronize: in the first round after each quarter
+STEPS, LOCAL = 10, 4  # synchronizes after steps 4, 8 and 10
 DEFAULT = {"learning_rate": 0.9, "momentum": 0.5, "nesterov": True}
 torch.manual_seed(1)
 torch.set_num_threads(1)
@@ -74,7 +73,7 @@ def simulate(start, data, label, replicas, outer):
             optimizer.step()
             if replica == 0:
                 losses.append(float(loss.detach()))
-        if step + 1 in ROUNDS:
+        if (step + 1) % LOCAL == 0 or step + 1 == STEPS:
             for name, parameter in parameters.items():
                 parameter.grad = sum(parameter.detach() - weights[name].detach() for weights in inner) / replicas
             outer_optimizer.step()

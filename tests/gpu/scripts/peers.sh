@@ -3,6 +3,8 @@
 #
 #   peers.sh all                9 min   all parts below: two at a time where a part needs one GPU
 #   peers.sh lora|qlora|images|kernels|generate   2 min each, on one GPU;  context|experts: 2 min each, on two
+#   peers.sh profile            1 min   the steps of lora and context by part
+#   peers.sh again              6 min   lora, generate, products, context and profile
 # A part that takes longer than LIMIT (150 s) ends; BUDGET (520 s) is that of all, and parts that no longer fit are named.
 # Prints a few lines per part; the output of all programs is in $OUT/peers_PART.log.
 set -uo pipefail
@@ -31,7 +33,7 @@ make_folder() {
     > "$out/peers_folder.log" 2>&1 || tail -3 "$out/peers_folder.log"
 }
 
-lora() { part lora "${LIMIT:-150}" "${beside[@]}" lora; }
+lora() { part lora "${LIMIT:-170}" "${beside[@]}" lora; }
 qlora() {
   make_folder
   part qlora "${LIMIT:-110}" "${beside[@]}" qlora qlora_small --folder "$folder"
@@ -41,11 +43,36 @@ kernels() {
   part products "${LIMIT:-60}" "$py" $bench/expert_products.py bin/trainctl
   part attention "${LIMIT:-110}" "$py" $bench/attention.py bin/trainctl --device cuda --dtype bf16
 }
-context() { part context "${LIMIT:-120}" "${beside[@]}" context; }
+context() { part context "${LIMIT:-150}" "${beside[@]}" context; }
 experts() { part experts "${LIMIT:-150}" "${beside[@]}" experts; }
 generate() {  # BATCH …
   make_folder
   part "generate_${1:-}" "${LIMIT:-150}" "$py" $bench/generate.py bin/trainctl "$folder" --batch "${@:-1}"
+}
+
+profile_of() {  # NAME JOB SETS…
+  LINES_OF_PART=45 part "profile_$1" 60 bin/trainctl run "${@:2}" launch.device=cuda train.steps=8 train.log_every=8 train.checkpoint=none \
+    launch.log_dir=$at/profile_$1 --profile
+}
+profile_lora() { profile_of lora tests/bench/jobs/llama_lora.yaml; }
+long=(templates/llama_long.yaml vars.layers=4 vars.heads=32 vars.kv_heads=8 vars.d=4096 vars.hidden=14336 vars.length=32768 launch.ranks=2)
+plan_of_long() { echo "parallel={mode: semi_auto_parallel, context: 2, context_method: $1, recompute: [], head_pieces: 4, optimizer_shard: $2}"; }
+methods() {  # each way of attention, beside that of the part context
+  local method
+  for method in gather ulysses; do
+    part "context_$method" 60 "${beside[@]}" context --only trainctl --set "$(plan_of_long $method 1)"
+  done
+  part context_whole 60 "${beside[@]}" context --only trainctl --set "$(plan_of_long ring 0)"
+}
+profile() { profile_lora; profile_of context "${long[@]}" "$(plan_of_long ring 1)"; }
+
+again() {
+  { export CUDA_VISIBLE_DEVICES=0; lora; profile_lora; } &
+  { export CUDA_VISIBLE_DEVICES=1; generate 32; generate 1; part products 60 "$py" $bench/expert_products.py bin/trainctl; } &
+  wait
+  context
+  methods
+  profile_of context "${long[@]}" "$(plan_of_long ring 1)"
 }
 
 all() {
@@ -64,7 +91,7 @@ all() {
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader
 for name in "${@:-all}"; do
   case $name in
-    all | lora | qlora | images | kernels | context | experts) $name ;;
+    all | again | lora | qlora | images | kernels | context | experts | methods | profile) $name ;;
     generate) generate 1 32 ;;
     *) echo "no part $name" ; exit 2 ;;
   esac

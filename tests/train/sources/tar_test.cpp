@@ -56,6 +56,14 @@ TEST_CASE("folders, hidden files and files without an extension belong to no sam
   CHECK(read_sample(*source, 1)[0].empty());
 }
 
+TEST_CASE("the json of a sample in a tar shard, as img2dataset writes it, is bytes like a text") {
+  const ScratchFolder folder;
+  const ByteVector bytes = tar_member("0.jpg", "A") + tar_member("0.json", "{\"w\": 3}") + tar_end();
+  const auto source = open_tar({.paths = {folder.write("t.tar", bytes)}});
+  CHECK(fields_of(*source) == Texts{"image: image", "json: u8 [-1]"});
+  CHECK(text_of(read_sample(*source, 0)[1]) == "{\"w\": 3}");
+}
+
 TEST_CASE("several shards are one set, and fields are named by extension, whose last part says how it is read") {
   const ScratchFolder folder;
   folder.write("s-0.tar",
@@ -233,12 +241,12 @@ TEST_CASE("a member that a tar shard lacks, or that no source can read, is an er
                  "dataset.fields.mask: " + folder.path() +
                      "/t.tar contains no .mask.png files (it contains .cls, "
                      ".jpg, .png)"));
-  const ByteVector json = tar_member("0.jpg", "x") + tar_member("0.json", "{}") + tar_end();
-  const std::string error = error_of_tar(folder, json);
-  CHECK(contains(error, "dataset.fields: " + folder.path() + "/t.tar contains .json files, which are not supported"));
+  const ByteVector film = tar_member("0.jpg", "x") + tar_member("0.mp4", "film") + tar_end();
+  const std::string error = error_of_tar(folder, film);
+  CHECK(contains(error, "dataset.fields: " + folder.path() + "/t.tar contains .mp4 files, which are not supported"));
   CHECK(contains(error, "dataset.fields: {image: jpg, label: cls}"));
-  CHECK(error_of_tar(folder, json, {{"image", {"jpg"}}}) == "no error");
-  CHECK(contains(error_of_tar(folder, json, {{"image", {"json"}}}), "dataset.fields.image contains .json files"));
+  CHECK(error_of_tar(folder, film, {{"image", {"jpg"}}}) == "no error");
+  CHECK(contains(error_of_tar(folder, film, {{"image", {"mp4"}}}), "dataset.fields.image contains .mp4 files"));
   CHECK(contains(error_of_tar(folder, kTwoSamples, {{"x", {"jpg", "cls"}}}), "are different kinds of files"));
   CHECK(contains(error_of_tar(folder, tar_end()), "contains no samples"));
   folder.write("t.tar.gz", gzip(kTwoSamples));

@@ -356,7 +356,7 @@ class TableSet final : public Source {
                                  FieldBytes& out) {
     const NpyHeader header =
         parse_npy_header(value.bytes, static_cast<int64_t>(value.bytes.size()), field.types.front().name);
-    if (header.stored != field.stored) return "the array has another type than that of the first row";
+    if (header.stored != field.stored) return "the array has a different type than that of the first row";
     if (header.shape != to.shape) return wrong_shape(field.types.front().name, header.shape, to.shape);
     convert(header.stored, std::span(value.bytes).subspan(static_cast<size_t>(header.data_at)), out);
     return {};

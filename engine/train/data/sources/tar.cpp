@@ -32,7 +32,7 @@ TarMemberKind kind_of(const std::string& extension, const std::string& where) {
   if (last == "jpg" || last == "jpeg" || last == "png") return TarMemberKind::image;
   if (last == "cls") return TarMemberKind::integer;
   if (last == "npy") return TarMemberKind::array;
-  if (last == "txt") return TarMemberKind::bytes;
+  if (last == "txt" || last == "json") return TarMemberKind::bytes;
   throw SpecError({}, "dataset.fields",
                   fmt::format("{} contains .{} files, which are not supported", where, printable(extension)),
                   last == "json" ? "convert the required values to .cls or .npy files, and list the fields to read, "

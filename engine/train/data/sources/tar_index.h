@@ -38,7 +38,7 @@ struct TarPart {
 /// A view of bytes that are owned elsewhere.
 class TarIndex {
  public:
-  /// EnvError (`file` is the index) if the bytes are not an index, or are that of another tar file than `stamp`.
+  /// EnvError (`file` is the index) if the bytes are not an index, or belong to a tar file other than `stamp`'s.
   TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::string file);
 
   int64_t samples() const { return samples_; }

@@ -353,7 +353,7 @@ class ObjectReader {
   }
 
   void read_chunk_dims(Hdf5Cursor& from, uint8_t count, size_t width, Hdf5Dataset& set) {
-    if (count != set.dims.size() + 1) fail("the chunks of a dataset have other dims than it");
+    if (count != set.dims.size() + 1) fail("the chunks of a dataset do not have its number of dims");
     for (uint8_t d = 0; d + 1 < count; ++d) {
       set.chunk.push_back(from.number(width));
       if (set.chunk.back() == 0 || set.chunk.back() > (uint64_t{1} << 40)) fail("a dim of a chunk is wrong");

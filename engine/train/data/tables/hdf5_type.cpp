@@ -145,10 +145,10 @@ Hdf5Type array_type(Hdf5Cursor& from, const Hdf5Bytes& file, const TypeHead& hea
   for (uint32_t d = 0; d < dims; ++d) shape.push_back(static_cast<int64_t>(from.u32()));
   if (head.version < 3) from.skip(4 * size_t{dims});
   Hdf5Type type = read_hdf5_type(from, file, depth + 1);
-  if (type.kind != Hdf5Kind::number) return unreadable(head, "has arrays of other values than numbers");
+  if (type.kind != Hdf5Kind::number) return unreadable(head, "has arrays of values other than numbers");
   shape.insert(shape.end(), type.shape.begin(), type.shape.end());
   if (capped_product(capped_product(shape), byte_size(type.element)) != static_cast<int64_t>(head.bytes))
-    from.fail("an array type has another size than its elements");
+    from.fail("an array type has a different size than its elements");
   type.shape = std::move(shape);
   type.bytes = head.bytes;
   return type;
@@ -159,7 +159,7 @@ Hdf5Type variable_type(Hdf5Cursor& from, const Hdf5Bytes& file, const TypeHead& 
   const bool is_text = (head.bits & 0xF) == 1;
   if (head.bytes != 8 + file.address_bytes) from.fail("a reference to the heap has a wrong size");
   if (!is_text && (of.kind != Hdf5Kind::number || !of.shape.empty()))
-    return unreadable(head, "has lists of other values than numbers");
+    return unreadable(head, "has lists of values other than numbers");
   of.kind = is_text ? Hdf5Kind::texts : Hdf5Kind::lists;
   of.bytes = head.bytes;
   return of;

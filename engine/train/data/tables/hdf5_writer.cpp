@@ -3,6 +3,9 @@
 // bytes are lists of u8. The layout, in the order of the file:
 //
 //   superblock  header of the root  heap of names  tree  symbols  (header of a dataset  its data  its texts){columns}
+//
+// libhdf5 is not used for this alone: it would bring libcurl and libaec into the binary, whose reader cannot use it
+// (hdf5.cpp). tests/train/tables reads the files back with h5py.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -2,6 +2,9 @@
 // digits and counted from 1, and `num-samples` is the number of rows. Columns that are called key and value are
 // entries. Texts and bytes are stored as they are, a number as its digits, and arrays as .npy. A null is an entry that
 // is missing.
+//
+// liblmdb is not used for this alone: it wants the size of the file in advance and maps it, while this writer appends
+// pages to a file that gets its name when it is complete. tests/train/tables reads the files back with the package lmdb.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -101,7 +101,7 @@ class TfRecords final : public TableFile {
       std::memcpy(&crc, header + sizeof length, sizeof crc);
       if (tf_checksum({header, sizeof length}) != crc)
         fail_at(at,
-                "the checksum of a record's length is wrong, or the file is compressed in another way than by gzip");
+                "the checksum of a record's length is wrong, or the file is compressed by something other than gzip");
       if (length > static_cast<uint64_t>(bytes() - at - kRecordHeaderBytes - kRecordFooterBytes))
         fail_at(at, fmt::format("a record of {} bytes exceeds the file", length));
       places_.push_back(at + kRecordHeaderBytes);

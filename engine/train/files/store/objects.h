@@ -30,7 +30,7 @@ std::vector<std::string> matching_objects(const std::string& pattern);
 ObjectInfo object_info(const std::string& url);
 bool object_exists(const std::string& url);
 
-/// Fills `to` with the bytes from `at` on. EnvError, also if the object has another version than `info`.
+/// Fills `to` with the bytes from `at` on. EnvError, also if the object has a different version than `info`.
 void read_object(const std::string& url, const ObjectInfo& info, int64_t at, std::span<uint8_t> to);
 
 /// Whether a pattern's key matches: for tests.
