@@ -52,7 +52,7 @@ def main():
     options = parser.parse_args()
     os.nice(5)
     worst = -1
-    # Those of the job, 0.002 that falls to 0.0002.
+    # The job's rate falls from 0.002 to 0.0002.
     rates = [f"optimizer.learning_rate.base={0.002 * options.rate_scale:.6f}", f"optimizer.learning_rate.min={0.0002 * options.rate_scale:.7f}"]
     with tempfile.TemporaryDirectory() as folder:
         shared = validation_loss(options, folder, "launch.ranks=1")
