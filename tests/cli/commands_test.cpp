@@ -257,7 +257,7 @@ TEST_CASE("each template of init is a job that check and plan take as it is") {
 TEST_CASE("init writes the data of a template beside the job, and replaces no other file") {
   const Scratch scratch;
   const CommandResult printed = trainctl_command(scratch.path(), {"init", "dpo"});
-  CHECK(contains(printed.err, "with -o FILE, the data that this job names are written beside it"));
+  CHECK(contains(printed.err, "with -o FILE, the data that this job names are written next to it"));
   CHECK(contains(trainctl_command(scratch.path(), {"init", "dpo", "-o", "jobs/a.yaml"}).err, "cannot write"));
   std::filesystem::create_directory(scratch.path() + "/jobs");
   CHECK(contains(trainctl_command(scratch.path(), {"init", "dpo", "-o", "jobs/a.yaml"}).out,
