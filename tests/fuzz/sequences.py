@@ -21,8 +21,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import unauthenticated_peers  # noqa: E402
-from unauthenticated_peers import TOKEN, alive, join, message, require  # noqa: E402
+from peer_attacks import TOKEN, Launcher, alive, join, message, require  # noqa: E402
 
 SECONDS = 40
 SNAPSHOT_BYTES = 136
@@ -130,7 +129,7 @@ class Sequence:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             for entry in pathlib.Path("/proc").iterdir():
-                if entry.name.isdigit() and unauthenticated_peers.Launcher.is_agent(self, entry):
+                if entry.name.isdigit() and Launcher.is_agent(self, entry):
                     return int(entry.name)
             time.sleep(0.02)
         raise AssertionError("there is no agent")
