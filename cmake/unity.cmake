@@ -6,11 +6,11 @@
 # tests/build/compile_alone.py checks the opposite rule: each file compiles without its neighbours.
 option(TRAINCTL_UNITY "Compile the sources of a room in groups; OFF (preset dev) compiles each file alone" ON)
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+set(most 32)
 if(cores LESS 8)
-  set(TRAINCTL_UNITY_FILES 85 CACHE STRING "C++ sources per group, at most")
-else()
-  set(TRAINCTL_UNITY_FILES 32 CACHE STRING "C++ sources per group, at most")
+  set(most 85)
 endif()
+set(TRAINCTL_UNITY_FILES ${most} CACHE STRING "C++ sources per group, at most")
 set(TRAINCTL_UNITY_CUDA_FILES 4 CACHE STRING "CUDA sources per group, at most")
 
 # unity_sources(<target> SOURCES <sources> [NAME <name>] [OPTIONS <compile options>]): adds the sources to the target, in groups

@@ -93,8 +93,8 @@ std::string calibrated_host_name() {
 }
 
 /// The machine that the measurement extends: the file of an earlier measurement, else the default for this device.
-Machine begin(const CalibrateArguments& options, Device device, const std::string& name, const fs::path& file, int devices,
-              const std::vector<CudaDevice>& gpus) {
+Machine begin(const CalibrateArguments& options, Device device, const std::string& name, const fs::path& file,
+              int devices, const std::vector<CudaDevice>& gpus) {
   if (std::ifstream in(file); in && !options.fresh)
     return machine_of_json(std::string{std::istreambuf_iterator<char>(in), {}}, file.string());
   Machine machine = *find_machine(device == Device::cuda ? "h200x8" : "cpu");

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <span>
 
+#include "cli/commands/job_of_data.h"
 #include "engine/base/error.h"
 
 namespace trainctl {
@@ -73,11 +73,6 @@ void note_row(const TableFile& table, int64_t row, std::vector<ColumnFacts>& fac
 }  // namespace
 
 double ColumnFacts::deviation() const { return count > 1 ? std::sqrt(squares / static_cast<double>(count)) : 0; }
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 std::vector<ColumnFacts> read_facts(const std::vector<std::unique_ptr<TableFile>>& tables, int64_t rows) {
   std::vector<ColumnFacts> facts;

@@ -1,4 +1,5 @@
-// Facts about the columns of a table, for `trainctl init --data TABLE`: what they contain, and which a network can read.
+// Facts about the columns of a table, for `trainctl init --data TABLE`: what they contain, and which a network can
+// read.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,6 @@ struct ColumnFacts {
   bool is_list() const { return column.kind == ColumnKind::number && !shape.empty(); }
   double deviation() const;
 };
-
-std::string lower_case(std::string text);
 
 /// Reads the first kScannedRows of the `rows`. EnvError for a row that is damaged.
 std::vector<ColumnFacts> read_facts(const std::vector<std::unique_ptr<TableFile>>& tables, int64_t rows);

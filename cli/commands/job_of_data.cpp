@@ -127,16 +127,19 @@ std::shared_ptr<const Source> open_images(const std::string& folder) {
   return open_source(spec, 0);
 }
 
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 std::string yaml_text(const std::string& text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
   constexpr std::string_view kLetters = kPlain.substr(0, 52);
   static const std::set<std::string, std::less<>> kWords = {"true", "false", "null", "yes", "no",
                                                             "on",   "off",   "y",    "n"};
-  std::string lower = text;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   const bool is_plain = text.find_first_not_of(kPlain) == std::string::npos &&
                         text.find_first_of(kLetters) != std::string::npos && text.front() != '-';
-  if (is_plain && kWords.find(lower) == kWords.end()) return text;
+  if (is_plain && kWords.find(lower_case(text)) == kWords.end()) return text;
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
   return quoted + "'";

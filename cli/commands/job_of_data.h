@@ -29,6 +29,8 @@ std::string job_of_data(const UserData& data);
 bool has_table(const std::string& path);
 /// The job predicts a column of the table from all others that are complete.
 std::string job_of_table(const UserData& data);
+/// ASCII letters in lower case.
+std::string lower_case(std::string text);
 /// A text as YAML: in quotes unless it is plain.
 std::string yaml_text(const std::string& text);
 /// With few samples, epochs are short: about `steps` steps then, at most `most` epochs.

@@ -262,21 +262,19 @@ Examples:
 
 /// The options that choose the values of trials, and those that end trials early.
 void add_search_options(CLI::App& command, SweepArguments& options) {
-  command
-      .add_option("--random", options.random, "Run this many trials with random values instead of all combinations")
+  command.add_option("--random", options.random, "Run this many trials with random values instead of all combinations")
       ->check(CLI::Range(1, 10'000))
       ->option_text("N");
   command
-      .add_option(
-          "--tpe", options.tpe,
-          "Run this many trials whose values are chosen from the results of earlier ones, after 10 random ones")
+      .add_option("--tpe", options.tpe,
+                  "Run this many trials whose values are chosen from the results of earlier ones, after 10 random ones")
       ->check(CLI::Range(1, 10'000))
       ->option_text("N")
       ->excludes("--random");
   command
       .add_option("--asha", options.asha,
-                   "End trials that are not among the best 1/F at STEPS, F*STEPS, F*F*STEPS, ... steps (successive "
-                   "halving)")
+                  "End trials that are not among the best 1/F at STEPS, F*STEPS, F*F*STEPS, ... steps (successive "
+                  "halving)")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
       ->option_text("STEPS");
   command.add_option("--asha-factor", options.asha_factor, "The factor F of --asha")

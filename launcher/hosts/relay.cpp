@@ -177,7 +177,7 @@ int relay_to_agent(const std::string& id, bool may_start,
   if (other == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     copy(agent, STDOUT_FILENO);
-    kill(getppid(), SIGTERM);  // the agent has closed, so nobody reads more input
+    kill(getppid(), SIGTERM);  // the agent has closed its connection and reads no more input
     _exit(0);
   }
   copy(STDIN_FILENO, agent);

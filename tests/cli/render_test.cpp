@@ -63,8 +63,10 @@ LiveStatus training() {
 
 TEST_CASE("the user sees how long the slowest rank took to start, and for what") {
   const std::vector<nlohmann::ordered_json> ranks = {
-      nlohmann::ordered_json::parse(R"({"seconds": 3.1, "alone": 1.0, "phases": {"CUDA": 0.99, "data": 0.01, "NCCL": 2.1}})"),
-      nlohmann::ordered_json::parse(R"({"seconds": 3.0, "alone": 2.0, "phases": {"CUDA": 1.96, "data": 0.04, "NCCL": 1.0}})")};
+      nlohmann::ordered_json::parse(
+          R"({"seconds": 3.1, "alone": 1.0, "phases": {"CUDA": 0.99, "data": 0.01, "NCCL": 2.1}})"),
+      nlohmann::ordered_json::parse(
+          R"({"seconds": 3.0, "alone": 2.0, "phases": {"CUDA": 1.96, "data": 0.04, "NCCL": 1.0}})")};
   const std::string line = "first step after 3.00 s (rank 1 was the slowest): CUDA 1.96, NCCL 1.00, rest 0.04";
   CHECK(start_up_line(ranks, 0) == line);
   CHECK(start_up_line(ranks, 3) == line);

@@ -255,7 +255,8 @@ TEST_CASE("plan: which lost hosts the memory of the others can replace, and the 
   CHECK(replicas[0]["host"] == "a");
   CHECK(replicas[0]["covered"] == true);
   CHECK(replicas[0]["bytes"] == 2 * kStateBytes);
-  const auto shards = lost_hosts_report(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
+  const auto shards =
+      lost_hosts_report(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
   CHECK(shards[1]["covered"] == false);
   CHECK(shards[1]["missing"].get<std::string>().starts_with("fc"));
   const auto stages = lost_hosts_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));

@@ -83,9 +83,10 @@ struct Pair {
 }  // namespace
 
 TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, over all ranks, whatever the plans") {
-  for (const Pair& pair :
-       {Pair{"the same plan", kResumeReadsData, kResumeReadsData, 4}, Pair{"data to tensor parallel", kResumeReadsData, kTensor, 1},
-        Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1}, Pair{"4 ranks to 1", kResumeReadsData, kOne, 1}}) {
+  for (const Pair& pair : {Pair{"the same plan", kResumeReadsData, kResumeReadsData, 4},
+                           Pair{"data to tensor parallel", kResumeReadsData, kTensor, 1},
+                           Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1},
+                           Pair{"4 ranks to 1", kResumeReadsData, kOne, 1}}) {
     CAPTURE(pair.name);
     const Scratch scratch;
     std::ofstream(scratch.path() + "/job.yaml") << kResumeReadsJob;

@@ -20,7 +20,8 @@ std::vector<Program> precise_compiled(const std::vector<std::string>& overrides)
 }
 
 std::vector<Program> bf16(int level) {
-  return precise_compiled({"precision=bf16", "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
+  return precise_compiled(
+      {"precision=bf16", "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
 }
 
 const Instruction& update_of(const Program& program, const Bucket& bucket) {
@@ -120,8 +121,9 @@ print: [a]
 TEST_CASE("bf16: layers behind the loss's input have weights that are never updated, next to those that are") {
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
-    for (const Program& p : precise_compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
-                                      "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
+    for (const Program& p :
+         precise_compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
+                           "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
       int updated = 0, kept = 0;
       for (const Bucket& b : p.buckets) ++(b.weights_offset >= 0 ? updated : kept);
       CHECK(updated > 0);
@@ -175,7 +177,7 @@ TEST_CASE("gradients in bf16: half the bytes are kept, summed over ranks and tak
       for (const Instruction& i : p.instructions) {
         if (i.op == "adam_update" || i.op == "sum_squares") CHECK(i.inputs[0].dtype == DType::bf16);
         if (i.purpose == Purpose::weights) continue;  // level 3 rounds shards
-        CHECK(i.op != "copy_slice");  // the kernel that computes a gradient rounds it
+        CHECK(i.op != "copy_slice");                  // the kernel that computes a gradient rounds it
       }
       CHECK(to_string(p).find("bf16 gradients @") != std::string::npos);
     }
@@ -187,7 +189,7 @@ TEST_CASE("gradients in bf16: contributions of several micro-batches add up in f
     CAPTURE(level);
     const std::vector<Program> programs =
         precise_compiled({"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=2",
-                  "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
+                          "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
     for (const Program& p : programs) {
       for (const Instruction* i : collectives(p, Purpose::gradient)) CHECK(i->inputs[0].dtype == DType::bf16);
       for (const Instruction& i : p.instructions) {
@@ -210,8 +212,9 @@ TEST_CASE("gradients in bf16: contributions of several layers to one parameter a
       "{type: dense, units: 1}]";
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
-    for (const Program& p : precise_compiled({"precision=bf16", "gradient_precision=bf16", network,
-                                      "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
+    for (const Program& p :
+         precise_compiled({"precision=bf16", "gradient_precision=bf16", network,
+                           "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
       for (const Instruction& i : p.instructions) {
         for (const Operand& out : i.outputs)
           if (out.accumulate) CHECK(out.dtype == DType::f32);

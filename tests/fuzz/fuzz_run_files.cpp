@@ -52,7 +52,8 @@ const std::string& folder() {
 }
 
 void put(const std::string& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 void read_status(std::string_view text) {
@@ -138,13 +139,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 7) {
-    case 0: read_status(text); break;
-    case 1: read_errors(text); break;
-    case 2: read_machine(text); break;
-    case 3: read_metrics(text); break;
-    case 4: read_start_up(text); break;
-    case 5: join_parts(text); break;
-    default: read_outcome(text);
+    case 0:
+      read_status(text);
+      break;
+    case 1:
+      read_errors(text);
+      break;
+    case 2:
+      read_machine(text);
+      break;
+    case 3:
+      read_metrics(text);
+      break;
+    case 4:
+      read_start_up(text);
+      break;
+    case 5:
+      join_parts(text);
+      break;
+    default:
+      read_outcome(text);
   }
   return 0;
 }

@@ -37,9 +37,10 @@ class HostsTransport : public Transport {
   std::unique_ptr<Communicator> connect(int rank) override {
     return make_hosts_communicator(
         make_counted_communicator(make_shared_memory_communicator(memory_of(rank), rank, timeout_), within),
-        make_counted_communicator(make_gloo_communicator(store, rank, num_ranks(),
-                                                         {.timeout_seconds = timeout_, .connect_seconds = kCommHostsPatience}),
-                                  between),
+        make_counted_communicator(
+            make_gloo_communicator(store, rank, num_ranks(),
+                                   {.timeout_seconds = timeout_, .connect_seconds = kCommHostsPatience}),
+            between),
         host_of_);
   }
   std::span<std::byte> arena(int rank) override { return memory_of(rank)->arena(rank); }
@@ -118,7 +119,8 @@ TEST_CASE("hosts: what a call moves within and between hosts is what the plan sa
       }
       run_ranks(transport, [&](Communicator& comm, int rank) {
         for (const Case& c : cases)
-          if (comm_hosts_contains(c.ranks, rank)) check_case(comm, c, reinterpret_cast<uint32_t*>(transport.arena(rank).data()));
+          if (comm_hosts_contains(c.ranks, rank))
+            check_case(comm, c, reinterpret_cast<uint32_t*>(transport.arena(rank).data()));
       });
       CHECK(transport.within == planned.within);
       CHECK(transport.between == planned.between);

@@ -116,7 +116,8 @@ TEST_CASE("copy engines need room for the others' part of the largest sum, and f
   const CopyMemory all_reduce = copy_memory(of_ranks(4, {workspace_collective(Collective::all_reduce, n, n)}), 4);
   CHECK(all_reduce.flags == 768);
   CHECK(all_reduce.bytes == 768 + 3 * 16 * kMiB);  // a quarter, from each of three ranks
-  CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::reduce_scatter, n, n / 4)}), 4).bytes == all_reduce.bytes);
+  CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::reduce_scatter, n, n / 4)}), 4).bytes ==
+        all_reduce.bytes);
   CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::reduce_scatter, n, n / 4),
                                  workspace_collective(Collective::reduce_scatter, 2 * n, n / 2)}),
                     4)

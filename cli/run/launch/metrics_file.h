@@ -16,8 +16,8 @@ namespace trainctl {
 /// Returns the size of metrics.jsonl in bytes. If the disk is full, the file is not changed.
 int64_t keep_metrics(const RunDirectory& directory, int64_t last_step);
 
-/// At the end of the run, before outcome.json ends those who follow metrics.jsonl: adds the lines of
-/// rank.<N>/metrics.jsonl that metrics.jsonl lacks, and deletes those files.
+/// Adds the lines of rank.<N>/metrics.jsonl that metrics.jsonl lacks, and deletes those files. Call this at the end of
+/// the run, before outcome.json is written: programs that follow metrics.jsonl stop when outcome.json exists.
 void gather_metrics(const RunDirectory& directory);
 
 }  // namespace trainctl

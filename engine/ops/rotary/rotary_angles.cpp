@@ -141,10 +141,9 @@ std::vector<Field> rotary_scaling_fields() {
           .above(0),
       number("beta_slow", "yarn: pairs that turn less often within the original length are slowed down; default: 1.")
           .above(0),
-      make_field(
-          "truncate", FieldKind::flag,
-          "yarn: round the boundaries between these groups of pairs to whole pairs; default: true; gpt-oss: "
-          "false."),
+      make_field("truncate", FieldKind::flag,
+                 "yarn: round the boundaries between these groups of pairs to whole pairs; default: true; gpt-oss: "
+                 "false."),
       number("attention_factor", "yarn, longrope: factor of the rotated features; computed from factor if omitted.")
           .above(0),
       number("mscale", "yarn: with mscale_all_dim, determines attention_factor (DeepSeek).").above(0),

@@ -4,7 +4,7 @@
 #   peers.sh all                9 min   all parts below: two at a time where a part needs one GPU
 #   peers.sh lora|qlora|images|kernels|generate   2 min each, on one GPU;  context|experts: 2 min each, on two
 #   peers.sh profile            1 min   the steps of lora and context by part
-#   peers.sh again              6 min   lora, generate, products, context and profile
+#   peers.sh methods            1 min   the other ways of attention beside that of context, on two GPUs
 # A part that takes longer than LIMIT (150 s) ends; BUDGET (520 s) is that of all, and parts that no longer fit are named.
 # Prints a few lines per part; the output of all programs is in $OUT/peers_PART.log.
 set -uo pipefail
@@ -66,15 +66,6 @@ methods() {  # each way of attention, beside that of the part context
 }
 profile() { profile_lora; profile_of context "${long[@]}" "$(plan_of_long ring 1)"; }
 
-again() {
-  { export CUDA_VISIBLE_DEVICES=0; lora; profile_lora; } &
-  { export CUDA_VISIBLE_DEVICES=1; generate 32; generate 1; part products 60 "$py" $bench/expert_products.py bin/trainctl; } &
-  wait
-  context
-  methods
-  profile_of context "${long[@]}" "$(plan_of_long ring 1)"
-}
-
 all() {
   { export CUDA_VISIBLE_DEVICES=0; lora; qlora; } &
   { export CUDA_VISIBLE_DEVICES=1; images; kernels; } &
@@ -91,7 +82,7 @@ all() {
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader
 for name in "${@:-all}"; do
   case $name in
-    all | again | lora | qlora | images | kernels | context | experts | methods | profile) $name ;;
+    all | lora | qlora | images | kernels | context | experts | methods | profile) $name ;;
     generate) generate 1 32 ;;
     *) echo "no part $name" ; exit 2 ;;
   esac

@@ -4,7 +4,8 @@
 // is missing.
 //
 // liblmdb is not used for this alone: it wants the size of the file in advance and maps it, while this writer appends
-// pages to a file that gets its name when it is complete. tests/train/tables reads the files back with the package lmdb.
+// pages to a file that gets its name when it is complete. tests/train/tables reads the files back with the package
+// lmdb.
 #include <fmt/format.h>
 
 #include <algorithm>
