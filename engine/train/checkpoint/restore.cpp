@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/compile/fp8_states.h"
 #include "engine/compile/last_norms.h"
 #include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
@@ -160,7 +161,8 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
     if (of_table && of_table->slot == kIdsSlot) continue;  // what these rows have follows
     const StateKey key{tensor.name, of_table ? std::string(of_table->slot) : tensor.slot};
     there.insert(key);
-    if (key.second == kNormsSlot) continue;  // a run may begin to look for spikes, or stop
+    // A run may begin to look for spikes, or to delay scales, or stop.
+    if (key.second == kNormsSlot || key.second == kFp8Slot) continue;
     const auto at = wanted.find(key);
     const bool is_of_other = slot_of_first_replica(key.second) != key.second;
     if (at == wanted.end() && is_of_other && job.plan.has_replicas()) continue;  // there were more replicas
