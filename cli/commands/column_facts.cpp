@@ -1,4 +1,5 @@
-// See the header.
+// Facts about the columns of a table, for `trainctl init --data TABLE`: what they contain, and which a network can
+// read.
 #include "cli/commands/column_facts.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Jobs that `trainctl init --data` writes for the data of the user: photos, a text, or a table.
 #include "cli/commands/job_of_data.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// A job for the model of a folder, before it is text: what a family of models contributes to it.
 #include "engine/model_folder/model_job.h"
 
 #include <fmt/format.h>

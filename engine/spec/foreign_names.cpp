@@ -1,4 +1,5 @@
-// See the header.
+// The names that other tools (PyTorch, Keras, Hugging Face, Lightning, DeepSpeed, Megatron, MindSpore) have for what a
+// job says.
 #include "engine/spec/foreign_names.h"
 
 #include <algorithm>

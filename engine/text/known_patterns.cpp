@@ -1,4 +1,5 @@
-// See the header. Each function returns the end of the match that begins at `at`, in the order of the alternatives.
+// Patterns of well-known tokenizers as loops over characters, several times as fast as a regular expression. Each
+// function returns the end of the match that begins at `at`, in the order of the alternatives.
 #include "engine/text/known_patterns.h"
 
 #include <array>

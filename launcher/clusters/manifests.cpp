@@ -1,4 +1,4 @@
-// See manifests.h.
+// The files that start a job under a cluster manager.
 #include "launcher/clusters/manifests.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// A run's saves as the launcher sees them: the checkpoint to resume from, the memory that the ranks copy into, and the
+// process that writes.
 #include "cli/run/saves/checkpoints.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The NVIDIA GPUs of this host, as the driver's management library (NVML) lists them.
 #include "engine/runtime/cuda/devices.h"
 
 #include <fmt/format.h>

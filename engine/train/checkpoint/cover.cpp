@@ -1,4 +1,4 @@
-// See the header.
+// Selects pieces of images that together are the state exactly once; replicas store parts of it several times.
 #include "engine/train/checkpoint/cover.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Restores a checkpoint into the arenas of any plan.
 #include "engine/train/checkpoint/restore.h"
 
 #include <fmt/format.h>

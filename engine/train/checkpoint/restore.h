@@ -1,4 +1,4 @@
-// From a checkpoint back into the arenas of any plan.
+// Restores a checkpoint into the arenas of any plan.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// See the header.
+// Slots of the rows of a table, which each server of an asynchronous job saves for itself.
 #include "engine/train/checkpoint/table_slot.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// One checkpoint, from the ranks' images to the name that publishes it.
 #include "engine/train/checkpoint/write_checkpoint.h"
 
 #include <fmt/chrono.h>

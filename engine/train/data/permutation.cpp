@@ -1,4 +1,4 @@
-// See the header.
+// A permutation of 0 … n - 1 that is computed, not stored: place i of the order is at(i).
 #include "engine/train/data/permutation.h"
 
 #include <algorithm>

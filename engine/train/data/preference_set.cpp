@@ -1,4 +1,4 @@
-// See the header.
+// Pairs of answers to a prompt (dataset.type preference), in the forms that TRL accepts.
 #include "engine/train/data/preference_set.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Verifies a job: proves its programs, and runs a reduced form of it on threads of this process, under its own plan and
+// on one rank.
 #include "engine/train/verification/verify_job.h"
 
 #include <fmt/format.h>

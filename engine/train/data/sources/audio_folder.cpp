@@ -1,4 +1,4 @@
-// See the header.
+// Folders of sounds, one folder per class, as image_folder has images: wav and flac files at any depth.
 #include "engine/train/data/sources/audio_folder.h"
 
 #include <fmt/format.h>

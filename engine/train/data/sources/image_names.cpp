@@ -1,4 +1,4 @@
-// See the header.
+// The names of a set's images in little memory: 4 bytes and the name for each, and the folder once.
 #include "engine/train/data/sources/image_names.h"
 
 #include <fmt/format.h>

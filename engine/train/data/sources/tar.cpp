@@ -1,4 +1,4 @@
-// See the header.
+// Shards of samples: tar files in which consecutive files with a common stem are a sample, as webdataset writes them.
 #include "engine/train/data/sources/tar.h"
 
 #include <fmt/format.h>

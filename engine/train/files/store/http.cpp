@@ -1,4 +1,4 @@
-// See the header.
+// One HTTP request through libcurl.
 #include "engine/train/files/store/http.h"
 
 #include <curl/curl.h>
