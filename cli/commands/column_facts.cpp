@@ -10,6 +10,7 @@
 
 #include "cli/commands/job_of_data.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {

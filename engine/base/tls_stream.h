@@ -34,8 +34,8 @@ class TlsStream {
   std::string read_line(size_t most, double seconds = kMessageSeconds);
   /// Exactly `count` bytes. Throws EnvError.
   std::string read_bytes(size_t count, double seconds = kMessageSeconds);
-  /// Copies from `in` to the other side, which sees its end, and from the other side to `out`. Takes ownership of `out`,
-  /// and closes it when the other side has ended. Then it returns, or with `stays` when `in` has ended too.
+  /// Copies from `in` to the other side, which sees its end, and from the other side to `out`. Takes ownership of
+  /// `out`, and closes it when the other side has ended. Then it returns, or with `stays` when `in` has ended too.
   void copy(int in, int out, bool stays);
 
   // For a loop over many sockets; none of these blocks, and each throws EnvError once the connection has failed or

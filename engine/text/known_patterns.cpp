@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "engine/base/text.h"
 #include "engine/text/unicode.h"
 
 namespace trainctl {
@@ -61,7 +62,7 @@ class Scanner {
 size_t contraction(const Scanner& text, size_t at, bool any_case) {
   const auto letter = [&](size_t place) {
     const char c = text.byte(place);
-    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return any_case ? lower_case(c) : c;
   };
   const char a = letter(at + 1), b = letter(at + 2);
   if (a == 's' || a == 't' || a == 'm' || a == 'd') return at + 2;

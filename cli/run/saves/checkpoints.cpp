@@ -19,7 +19,7 @@
 #include "engine/base/text.h"
 #include "engine/plan/served.h"
 #include "engine/spec/parse.h"
-#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 #include "engine/train/files/digest.h"
 #include "launcher/host_facts.h"

@@ -26,8 +26,7 @@ Outputs with_grad(const Inputs& in, const Attrs& attrs) {
       targets += target(i);
     }
     for (int64_t i = 0; i < c; ++i)
-      grad.values[first + i] =
-          scale * (targets * std::exp(in[0].values[first + i]) / exps - target(i));
+      grad.values[first + i] = scale * (targets * std::exp(in[0].values[first + i]) / exps - target(i));
   }
   return {{{1}, {scale * sum}}, grad};
 }

@@ -1,6 +1,6 @@
-// Places the nodes that add terms, above all the gradients of a tensor that several layers read. Each takes the cheapest
-// of two kinds of layouts: that in which its sum is read, and those in which its terms are computed, given the layouts
-// that were chosen for the terms.
+// Places the nodes that add terms, above all the gradients of a tensor that several layers read. Each takes the
+// cheapest of two kinds of layouts: that in which its sum is read, and those in which its terms are computed, given the
+// layouts that were chosen for the terms.
 #include "engine/plan/traffic/sums.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,8 @@ class SumPlacement {
     const Layout layout = layout_of(node.outputs[0]);
     int separate = 0;  // terms that are each redistributed by themselves
     for (TensorId term : node.inputs)
-      separate += producer_of(term) != nullptr && layout_of(term).is_partial() && !steps_between(term, layout_of(term), layout).empty();
+      separate += producer_of(term) != nullptr && layout_of(term).is_partial() &&
+                  !steps_between(term, layout_of(term), layout).empty();
     if (separate > 1)
       plan_.layers[node.layer].reason +=
           fmt::format("; {} terms of its gradient are summed over ranks separately", separate);
@@ -53,8 +54,8 @@ class SumPlacement {
     return producer < 0 ? nullptr : &graph_.nodes[producer];
   }
 
-  /// Terms of a gradient that come from later stages are added in the earliest of these stages, so that only their sum is
-  /// sent to the stage before.
+  /// Terms of a gradient that come from later stages are added in the earliest of these stages, so that only their sum
+  /// is sent to the stage before.
   int virtual_stage(const Node& node) const {
     if (node.phase == Phase::forward) return plan_.virtual_stage_of(node);
     int earliest = plan_.num_virtual_stages();

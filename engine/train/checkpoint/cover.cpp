@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/train/checkpoint/manifest.h"
-#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
 #include "engine/train/checkpoint/tiling.h"
 
 namespace trainctl {

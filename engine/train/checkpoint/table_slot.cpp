@@ -32,6 +32,10 @@ std::optional<TableSlot> parse_table_slot(std::string_view slot) {
   return parsed;
 }
 
+bool is_rows_of(const Shape& table, const Shape& rows) {
+  return table.size() == 2 && rows.size() == 2 && table[1] == rows[1];
+}
+
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor) {
   std::vector<const StoredTensor*> found, changed;
   for (const StoredTensor& stored : manifest.tensors) {

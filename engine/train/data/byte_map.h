@@ -1,6 +1,7 @@
-// Maps the bytes of a sample, such as pixels, to f32 or bf16: the last transforms of a chain, if each of them treats every
-// byte by itself (to_float, rescale, normalize, hwc2chw). A data set then stores the field as bytes. Either a worker
-// thread maps them when it fills a batch, or the device does, by a table of the 256 values. Both give the same bits.
+// Maps the bytes of a sample, such as pixels, to f32 or bf16: the last transforms of a chain, if each of them treats
+// every byte by itself (to_float, rescale, normalize, hwc2chw). A data set then stores the field as bytes. Either a
+// worker thread maps them when it fills a batch, or the device does, by a table of the 256 values. Both give the same
+// bits.
 #pragma once
 
 #include <cstdint>

@@ -90,8 +90,8 @@ DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed);
 DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed);
 int64_t read_data_size(const DatasetSpec& spec, uint64_t seed);
 
-/// Reads files that have checksums to their end: gzip files and the arrays of npz files. SpecError (dataset.path) if
-/// one is damaged.
+/// Reads files that have checksums to their end: gzip files and the arrays of npz files. Throws SpecError
+/// (dataset.path) if one is damaged.
 void check_files(const DatasetSpec& spec);
 
 }  // namespace trainctl

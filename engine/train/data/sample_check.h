@@ -9,8 +9,8 @@
 
 namespace trainctl {
 
-/// Reads the files with checksums of the training set and the validation set to their end (check_files). SpecError if
-/// one is damaged.
+/// Reads the files with checksums of the training set and the validation set to their end (check_files). Throws
+/// SpecError if one is damaged.
 void require_intact_files(const PlannedJob& job);
 
 /// Throws a SpecError with an entry for each of:

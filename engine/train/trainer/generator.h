@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// EnvError unless each token of the prompts is in the vocabulary of the network.
+/// Throws EnvError unless each token of the prompts is in the vocabulary of the network.
 void require_known_tokens(const PlannedJob& job, const GenerationRequest& request);
 
 /// `write` receives the output in the request's format. Throws as TokenSteps, and EnvError for the tokenizer.

@@ -21,9 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_sound_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  const std::string extension = lower_case(path.extension().string());
   return extension == ".wav" || extension == ".flac";
 }
 

@@ -15,8 +15,8 @@ namespace trainctl {
 /// The column that a field of a schema becomes. `classes` comes from elsewhere.
 TableColumn arrow_column(const ArrowSchema& schema);
 
-/// Reads the value at `index` (from 0, without array.offset) as the column's type. EnvError, without the place, if the
-/// array is damaged.
+/// Reads the value at `index` (from 0, without array.offset) as the column's type. Throws EnvError, without the place,
+/// if the array is damaged.
 void read_arrow_value(const ArrowSchema& schema, const ArrowArray& array, int64_t index, const TableColumn& column,
                       TableValue& out);
 
