@@ -3,10 +3,10 @@
 
 namespace trainctl {
 
-std::vector<Access> accesses(const Instruction& instruction) {
+std::vector<MemoryAccess> accesses(const Instruction& instruction) {
   const KernelDef* kernel = kernel_of(instruction);
   const bool updates = kernel != nullptr && kernel->updates_outputs;
-  std::vector<Access> list;
+  std::vector<MemoryAccess> list;
   list.reserve(instruction.inputs.size() + instruction.outputs.size());
   for (size_t i = 0; i < instruction.inputs.size(); ++i) {
     list.push_back({&instruction.inputs[i], true, kernel != nullptr && (kernel->updates_input >> i & 1u) != 0});
