@@ -41,7 +41,7 @@ struct MnistHeader {
 /// off, a header is damaged, or the numbers of labels and images differ.
 MnistHeader read_mnist_header(const std::string& folder, const std::string& split = "train");
 
-/// Only the labels. Throws as MnistSet.
+/// Only the labels. Throws the same errors as MnistSet.
 std::vector<uint8_t> read_mnist_labels(const std::string& folder, const std::string& split = "train");
 /// Inflates files in .gz, whose checksum is at their end. Throws SpecError (dataset.path) if one is damaged.
 void check_mnist_files(const std::string& folder, const std::string& split = "train");

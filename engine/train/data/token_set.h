@@ -52,7 +52,7 @@ struct StrayToken {
 
 class TokenSet {
  public:
-  /// Throws as read_token_index.
+  /// Throws the same errors as read_token_index.
   explicit TokenSet(const DatasetSpec& spec);
 
   int64_t size() const { return index_.samples; }

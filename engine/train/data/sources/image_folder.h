@@ -26,7 +26,7 @@ struct ImageFolderOptions {
 std::unique_ptr<Source> open_image_folder(const ImageFolderOptions& options);
 
 /// Images without classes: files, globs, and folders with all images in them at any depth. The label of each is 0.
-/// Throws as open_image_folder.
+/// Throws the same errors as open_image_folder.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths);
 
 }  // namespace trainctl

@@ -34,7 +34,7 @@ class ZipFile {
   /// The bytes of a member. Throws EnvError if their number or checksum is not that of the directory, or if they are
   /// more than may inflate (inflation.h); the latter before memory is allocated.
   std::vector<uint8_t> read(const ZipMember& member);
-  /// Throws as read(), but keeps no more than a few megabytes in memory.
+  /// Throws the same errors as read(), but keeps no more than a few megabytes in memory.
   void verify(const ZipMember& member);
 
  private:

@@ -20,7 +20,7 @@ TableColumn arrow_column(const ArrowSchema& schema);
 void read_arrow_value(const ArrowSchema& schema, const ArrowArray& array, int64_t index, const TableColumn& column,
                       TableValue& out);
 
-/// The value as JSON; bytes become a text. Throws as read_arrow_value.
+/// The value as JSON; bytes become a text. Throws the same errors as read_arrow_value.
 nlohmann::ordered_json arrow_json(const ArrowSchema& schema, const ArrowArray& array, int64_t index);
 
 /// The value of a key of a schema's metadata; empty if there is none.

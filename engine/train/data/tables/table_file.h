@@ -60,7 +60,7 @@ class TableFile {
   /// where(), if the file is damaged.
   virtual void read(int64_t row, std::span<const size_t> columns, std::span<TableValue> out) const = 0;
   /// Some columns of a row as a JSON object; all of them if `names` is empty. Columns that the file does not have are
-  /// left out. Throws as read().
+  /// left out. Throws the same errors as read().
   virtual std::string json(int64_t row, const std::vector<std::string>& names) const;
   /// "talks.jsonl:12", "part-0.parquet: row 12", counted from 0 where the format counts so.
   virtual std::string where(int64_t row) const = 0;
