@@ -1,4 +1,4 @@
-// See the header.
+// A pattern of tokenizer.json, and how a text is cut where it matches.
 #include "engine/text/pattern.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The pre-tokenizer of a tokenizer.json: how a text is cut into pieces that are tokenized by themselves.
 #include "engine/text/pre_tokenizers.h"
 
 #include <map>

@@ -1,4 +1,4 @@
-// See the header.
+// A tokenizer: from text to tokens and back. tokenizer.json is read by our code, SentencePiece models by its library.
 #include "engine/text/tokenizer.h"
 
 #include <fmt/format.h>

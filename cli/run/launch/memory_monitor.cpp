@@ -1,4 +1,4 @@
-// See the header.
+// Measures the memory of the ranks of this host, for the live view.
 #include "cli/run/launch/memory_monitor.h"
 
 #include <algorithm>

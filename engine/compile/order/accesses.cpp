@@ -1,4 +1,4 @@
-// See the header.
+// Lists which arena bytes an instruction reads and writes.
 #include "engine/compile/order/accesses.h"
 
 namespace trainctl {

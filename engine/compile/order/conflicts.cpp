@@ -1,4 +1,4 @@
-// See the header.
+// Decides which instructions may be reordered: those that access no common bytes, or only read them.
 #include "engine/compile/order/conflicts.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Rows of documents: conversations (dataset.type chat) or texts (type text with a tokenizer), whose tokens are in the
+// host's cache (token_cache.h).
 #include "engine/train/data/document_set.h"
 
 #include <fmt/format.h>
