@@ -1,4 +1,4 @@
-// See the header.
+// Plans a job: makes its graph, its plan and its verified programs.
 #include "engine/planning/plan_job.h"
 
 #include <fmt/format.h>

@@ -70,7 +70,7 @@ class Executor {
   /// may be unfinished. Throws CommError (with the instruction's name) if peers fail, EnvError if the device does.
   virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;
   /// Waits for the oldest unfinished step and returns its loss; 0 in a program without one. The sums of
-  /// Program::metrics are written to `metrics`, which has room for all or none. Throws as start_step.
+  /// Program::metrics are written to `metrics`, which has room for all or none. Throws the same errors as start_step.
   virtual float finish_step(std::span<float> metrics) = 0;
   float finish_step() { return finish_step({}); }
   virtual int max_in_flight() const = 0;
@@ -102,7 +102,7 @@ class Executor {
   /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.
   virtual void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) = 0;
   /// Copies those ranges as they are after all started steps, while later steps run. The copy before it must be
-  /// complete. Throws as start_step.
+  /// complete. Throws the same errors as start_step.
   virtual void begin_copy() = 0;
   /// Whether the last copy is complete; with `wait` once it is.
   virtual bool is_copied(bool wait) = 0;

@@ -1,8 +1,10 @@
-// See the header.
+// The names that other tools (PyTorch, Keras, Hugging Face, Lightning, DeepSpeed, Megatron, MindSpore) have for what a
+// job says.
 #include "engine/spec/foreign_names.h"
 
 #include <algorithm>
-#include <cctype>
+
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -364,7 +366,7 @@ std::string plain(std::string_view name) {
   if (const size_t dot = name.rfind('.'); dot != std::string_view::npos) name.remove_prefix(dot + 1);
   std::string text;
   for (const char c : name)
-    if (c != '_' && c != '-' && c != ' ') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (c != '_' && c != '-' && c != ' ') text += lower_case(c);
   return text;
 }
 

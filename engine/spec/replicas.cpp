@@ -1,4 +1,4 @@
-// See the header.
+// parallel.local_steps: the groups of ranks with weights of their own.
 #include "engine/spec/replicas.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The report of a planned job: what `trainctl plan --json` prints, and plan.json in the folder of a run.
 #include "cli/run/launch/job_report.h"
 
 #include "cli/run/launch/headline.h"

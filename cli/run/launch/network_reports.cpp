@@ -1,4 +1,4 @@
-// See the header.
+// Reports of a network about its run: progress, states of ranks, and, at the end, its result.
 #include "cli/run/launch/network_reports.h"
 
 #include <fmt/format.h>

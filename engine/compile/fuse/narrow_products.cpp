@@ -107,7 +107,7 @@ class Narrowing {
   }
 
   void end_overwritten(const VirtualInstruction& v) {
-    const std::vector<Access> all = accesses(v.code);
+    const std::vector<MemoryAccess> all = accesses(v.code);
     for (size_t i = 0; i < all.size(); ++i) {
       if (!all[i].writes) continue;
       const BufferId buffer = i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];

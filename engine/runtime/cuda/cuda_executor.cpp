@@ -99,7 +99,7 @@ class CudaExecutor final : public Executor {
   void synchronize();
   void use_device() const;
   void notice(const std::string& line) const;
-  /// EnvError with the place of the failure; CommError if that is the cause.
+  /// Throws EnvError with the place of the failure; throws CommError if that is the cause.
   [[noreturn]] void failed(const std::string& what, const std::string& error) const;
 
   const Program& program_;

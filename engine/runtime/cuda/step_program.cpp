@@ -1,4 +1,5 @@
-// See the header. Binding comes first, enqueueing after it.
+// A Program, bound to a device: enqueues a whole step on streams, as it is, or while a graph is captured from it.
+// Binding comes first, enqueueing after it.
 #include "engine/runtime/cuda/step_program.h"
 
 #include <algorithm>

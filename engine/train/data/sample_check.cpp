@@ -1,4 +1,4 @@
-// See the header.
+// Finds faults in the samples of a job's sets before a run does.
 #include "engine/train/data/sample_check.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Trains one rank's program: epochs, steps, learning rates, the data of each step.
 #include "engine/train/trainer/trainer.h"
 
 #include <fmt/format.h>
