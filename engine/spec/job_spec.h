@@ -484,9 +484,11 @@ struct OffloadSpec {
 /// parallel.outer: the optimizer that updates the weights once every local_steps, from the mean difference of the
 /// replicas' weights.
 struct OuterSpec {
-  double learning_rate = 0.7;
-  double momentum = 0.9;
+  double learning_rate = 0.9;
+  double momentum = 0.5;
   bool nesterov = true;
+  double round_growth = 0.25;  ///< a round has at most this share of the steps before it; 0: all have local_steps
+  Precision precision = Precision::bf16;  ///< fp32 or bf16: of the differences that replicas exchange
 };
 
 /// parallel.search: how auto_parallel chooses what the job leaves open.
