@@ -20,6 +20,7 @@
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/input_layout.h"
 #include "engine/runtime/state_copy.h"
+#include "engine/runtime/step_tape.h"
 #include "engine/runtime/timeline.h"
 
 namespace trainctl {
@@ -50,6 +51,9 @@ struct ExecutorOptions {
   std::optional<LeftOut> left_out;  ///< for tests
   Timeline* timeline = nullptr;  ///< decides once per step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
+  /// A GPU replays recorded steps: its program meets no other rank, and its exchanges take what was recorded. Must
+  /// outlive the executor.
+  StepTape* replays = nullptr;
 };
 
 /// Host memory; freed with the last pointer to it.
@@ -102,6 +106,17 @@ class Executor {
   virtual void begin_copy() = 0;
   /// Whether the last copy is complete; with `wait` once it is.
   virtual bool is_copied(bool wait) = 0;
+
+  // Records a step for a replay on another GPU, while the device continues. An executor of a CPU has no tape.
+
+  /// Memory for one step, made once. Null: this device records no steps.
+  virtual std::unique_ptr<StepTape> make_tape() { return nullptr; }
+  /// The step that is started next is recorded. The tape of an earlier step must be complete.
+  virtual void begin_record(StepTape&) {}
+  /// Also records the state after all started steps.
+  virtual void end_record() {}
+  /// Whether the tape is complete; with `wait` once it is. Throws as start_step.
+  virtual bool is_recorded(bool) { return true; }
 };
 
 /// Allocates the arena (or uses `arena` if given: shared memory of program.arena_bytes, 64-byte

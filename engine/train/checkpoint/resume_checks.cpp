@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/compile/fp8_states.h"
 #include "engine/compile/last_norms.h"
 #include "engine/compile/lower/packed_states.h"
 #include "engine/compile/parameter_optimizer.h"
