@@ -1,4 +1,4 @@
-// See the header.
+// The sizes of well-known language models, as their published configurations state them.
 #include "cli/measure/public_models.h"
 
 #include <fmt/format.h>

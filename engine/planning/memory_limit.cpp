@@ -1,4 +1,4 @@
-// See the header.
+// Checks parallel.max_memory against what the programs need, before anything starts.
 #include "engine/planning/memory_limit.h"
 
 #include <fmt/format.h>

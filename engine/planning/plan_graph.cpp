@@ -1,4 +1,4 @@
-// See the header.
+// Plans the graph of a job in which every choice is fixed.
 #include "engine/planning/plan_graph.h"
 
 #include <fmt/format.h>

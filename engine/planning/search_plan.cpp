@@ -1,4 +1,4 @@
-// See the header.
+// parallel.mode: auto_parallel: searches over what find_plan does not change in the job itself.
 #include "engine/planning/search_plan.h"
 
 #include <fmt/format.h>

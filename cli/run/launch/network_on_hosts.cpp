@@ -1,4 +1,4 @@
-// See the header.
+// launch.hosts: the launcher's side of a network whose ranks run on other hosts.
 #include "cli/run/launch/network_on_hosts.h"
 
 #include <algorithm>

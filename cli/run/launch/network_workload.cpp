@@ -1,4 +1,4 @@
-// See the header.
+// A network, trained by one `trainctl worker` per rank: plan, programs, and the ranks' shared memory.
 #include "cli/run/launch/network_workload.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See take_gpu.h.
+// Selects the GPU of a rank whose launcher runs on another host and does not know this host's GPUs.
 #include "cli/run/worker/take_gpu.h"
 
 #include <fmt/format.h>

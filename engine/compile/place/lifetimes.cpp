@@ -1,4 +1,4 @@
-// See the header.
+// The lifetime of each buffer, in instruction indices.
 #include "engine/compile/place/lifetimes.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// See the header. Each axis of the mesh has a role in a layer: it cuts the batch, dims of the weights, another dim, or
-// nothing.
+// A plan as a product of data x tensor x context x pipeline parallelism, the terms of Megatron-LM, if it is one. Each
+// axis of the mesh has a role in a layer: it cuts the batch, dims of the weights, another dim, or nothing.
 #include "engine/compile/report/parallel_sizes.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Floating-point operations of matrix products, 2 m k n each, which is how the work of a model is usually stated.
 #include "engine/compile/report/product_flops.h"
 
 #include "engine/ops/op_def.h"

@@ -1,5 +1,6 @@
-// See the header. Both kernels compute the scores again, from q, k and the rows' logs, so that every sum is kept in
-// registers and added in a fixed order: seven products of tiles in place of five, and no atomics.
+// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 64 features. Both kernels compute the
+// scores again, from q, k and the rows' logs, so that every sum is kept in registers and added in a fixed order: seven
+// products of tiles in place of five, and no atomics.
 //
 //   rows_kernel      of each query: log, in powers of two, and mean = sum dy * out
 //   keys_kernel      a block for 64 keys of a kv head: dk and dv, over the tiles of 64 queries that see them

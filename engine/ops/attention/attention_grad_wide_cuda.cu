@@ -1,4 +1,6 @@
-// See the header. With p = e^(score - log) and g = p (dy v' - mean), for 64 keys and 64 queries at a time:
+// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 136 to 256 features: two kernels,
+// between which the slopes of the scores are in memory. With p = e^(score - log) and g = p (dy v' - mean), for 64 keys
+// and 64 queries at a time:
 //
 //   rows_kernel      of each query: log, in powers of two, and mean = sum dy * out
 //   keys_kernel      a block for 64 keys of a kv head, over the tiles of queries that see them:

@@ -1,4 +1,4 @@
-// See the header.
+// Attention and convolutions of cuDNN, opened at first use.
 #include "engine/ops/cuda/cudnn_plans.h"
 
 namespace trainctl::cuda {

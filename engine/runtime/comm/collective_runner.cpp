@@ -1,5 +1,5 @@
-// See collective_runner.h. A group's phase is even between rounds and odd while one is open: 2k -> 2k+1 (open)
-// -> 2k+2 (done), or straight to 2k+2 if the last to arrive did all the work.
+// One rank's side of the collectives of one segment. A group's phase is even between rounds and odd while one is open:
+// 2k -> 2k+1 (open) -> 2k+2 (done), or straight to 2k+2 if the last to arrive did all the work.
 #include "engine/runtime/comm/collective_runner.h"
 
 #include <fmt/format.h>

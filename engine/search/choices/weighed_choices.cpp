@@ -45,7 +45,7 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
   for (int stages : open_.stage_counts()) {
     if (job_.launch.ranks % stages != 0) continue;
     for (int m : open_.micro_batch_counts()) {
-      const std::shared_ptr<const Network> network = networks_.of(m);
+      const std::shared_ptr<const SearchNetwork> network = networks_.of(m);
       double idle = kNoWeight;
       for (const auto& [schedule, chunks] : open_.schedules(stages, m)) {
         const double bound = least_seconds(network->least, job_.launch.ranks, stages, m, schedule);
@@ -64,7 +64,7 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
 }
 
 bool WeighedChoices::has_long_kernels() {
-  const std::shared_ptr<const Network> network = networks_.of(open_.micro_batch_counts().front());
+  const std::shared_ptr<const SearchNetwork> network = networks_.of(open_.micro_batch_counts().front());
   return large_ && network->launch_seconds < network->kernel_seconds / job_.launch.ranks;
 }
 
@@ -204,7 +204,7 @@ std::vector<std::pair<int, const Considered*>> WeighedChoices::in_turns() const 
 }
 
 /// The layers that the plan will recompute, as recomputed_layers() does.
-std::vector<bool> WeighedChoices::recomputed(const Recompute& rules, const Network& network,
+std::vector<bool> WeighedChoices::recomputed(const Recompute& rules, const SearchNetwork& network,
                                              const std::vector<LayerLoad>& loads) const {
   const std::vector<BlockPlace>& places = networks_.repeats().places;
   std::vector<bool> result;

@@ -88,7 +88,7 @@ class WeighedChoices {
   /// Sets saves_in_vain among the choices from this index on, which have the same cuts.
   void mark_savers_in_vain(size_t from);
   double least_memory() const;
-  std::vector<bool> recomputed(const Recompute& rules, const Network& network,
+  std::vector<bool> recomputed(const Recompute& rules, const SearchNetwork& network,
                                const std::vector<LayerLoad>& loads) const;
 
   const JobSpec& job_;

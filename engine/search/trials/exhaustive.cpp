@@ -61,7 +61,7 @@ class EveryPlan {
     for (int stages : open_.stage_counts())
       for (int m : open_.micro_batch_counts()) {
         const Mesh mesh(job_.launch.ranks / stages);
-        const std::shared_ptr<const Network> network = networks_.of(m);
+        const std::shared_ptr<const SearchNetwork> network = networks_.of(m);
         std::vector<Diagnostic> errors;
         const auto strategies = network->strategies(mesh, stages, errors);
         if (!errors.empty()) {

@@ -46,7 +46,7 @@ class SourceSet final : public Dataset {
 
   int64_t size() const override { return source_->size(); }
   const std::vector<SampleField>& fields() const override { return of_.fields; }
-  /// EnvError, which names the sample's file, if it is broken.
+  /// Throws EnvError, which names the sample's file, if it is broken.
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
   void prepare(ReadState& state) const override;
   void expect(int64_t sample) const override { source_->expect(sample); }

@@ -494,7 +494,7 @@ StepAudit::StepAudit(const Program& program, Communicator& comm, AuditOptions op
     : state_(std::make_unique<State>(program, comm, std::move(options))) {}
 StepAudit::~StepAudit() = default;
 Communicator& StepAudit::communicator() { return state_->communicator(); }
-std::unique_ptr<Executor> StepAudit::around(std::unique_ptr<Executor> audited) {
+std::unique_ptr<Executor> StepAudit::around(std::unique_ptr<Executor> audited, const ExecutorOptions&) {
   return std::make_unique<AuditedExecutor>(std::move(audited), *state_);
 }
 void StepAudit::at_end(int64_t, Executor&) { state_->finish(); }

@@ -1,4 +1,4 @@
-// See the header.
+// The datasets of an HDF5 file: its superblock, groups and object headers, in the versions that HDF5 1.6 to 1.14 write.
 #include "engine/train/data/tables/hdf5_objects.h"
 
 #include <fmt/format.h>
