@@ -37,7 +37,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/restore.h"
-#include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/files/input_file.h"
 #include "engine/train/servers/client.h"

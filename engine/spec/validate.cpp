@@ -73,6 +73,7 @@ void validate_network_job(RuleContext& r) {
   summed_losses_count_all_labels(r);
   auxiliary_losses_add_up(r);
   skipped_steps_suit_the_mode(r);
+  fp8_recipe_suits_the_job(r);
   spike_limit_is_consistent(r);
   state_type_suits_the_optimizer(r);
   fields_of_types_agree(r);

@@ -20,7 +20,7 @@
 #include "engine/planning/run_length.h"
 #include "engine/spec/schedule.h"
 #include "engine/train/data/order.h"
-#include "engine/train/data/sample_check.h"
+#include "engine/train/data/sample_notes.h"
 #include "launcher/cluster.h"
 #include "launcher/protocol.h"
 

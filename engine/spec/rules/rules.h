@@ -103,6 +103,7 @@ void whole_parameters_are_not_sharded(RuleContext& r);
 void summed_losses_count_all_labels(RuleContext& r);
 void skipped_steps_suit_the_mode(RuleContext& r);
 void fields_of_types_agree(RuleContext& r);
+void fp8_recipe_suits_the_job(RuleContext& r);
 
 // losses.cpp
 void auxiliary_losses_add_up(RuleContext& r);

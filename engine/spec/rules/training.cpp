@@ -104,6 +104,32 @@ void skipped_steps_suit_the_mode(RuleContext& r) {
             "remove a metric" + std::string(r.job.auxiliary_losses.empty() ? "" : " or an auxiliary loss"));
 }
 
+void fp8_recipe_suits_the_job(RuleContext& r) {
+  if (!r.job.fp8 || !r.fine({"fp8", "parallel.mode", "parallel.local_steps"})) return;
+  const Fp8Spec &fp8 = *r.job.fp8, defaults;
+  const bool delayed = fp8.recipe == Fp8Recipe::delayed;
+  const std::string recipe(to_string(fp8.recipe)), mode(to_string(r.job.parallel.mode));
+  const auto only_delayed = [&](bool is_set, const std::string& field) {
+    if (is_set && !delayed)
+      r.wrong("fp8." + field, "belongs to recipe: delayed, but the recipe is " + recipe,
+              "set fp8.recipe: delayed, or remove it");
+  };
+  only_delayed(fp8.amax_history_len != defaults.amax_history_len, "amax_history_len");
+  only_delayed(fp8.amax_compute_algo != defaults.amax_compute_algo, "amax_compute_algo");
+  only_delayed(fp8.margin != defaults.margin, "margin");
+  if (fp8.recipe == Fp8Recipe::block) return;
+  const bool servers = r.job.parallel.mode == ParallelMode::parameter_server;
+  if (r.job.parallel.mode == ParallelMode::hybrid_parallel || servers)
+    r.wrong(
+        "fp8.recipe",
+        recipe +
+            " needs the largest magnitude of a tensor on all ranks, which is not supported in parallel.mode: " + mode,
+        "set fp8.recipe: block, or another parallel.mode");
+  else if (delayed && r.job.parallel.local_steps > 0)
+    r.wrong("fp8.recipe", "delayed scales are not supported with parallel.local_steps",
+            "set fp8.recipe: tensor or block, or remove parallel.local_steps");
+}
+
 /// Errors that only a layer or optimizer type itself can detect: an invalid permutation, a field that needs another.
 void fields_of_types_agree(RuleContext& r) {
   const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path, const std::string& use) {

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from limits import limit  # noqa: E402
+
 SKIPPED = 77
 
 try:
@@ -154,8 +157,8 @@ def follows_pytorch(scene, replicas, plan, outer):
     of_losses = max(abs(a - b) for a, b in zip(ours, losses, strict=True))
     print(f"{replicas} replicas, {plan}, {outer}: weights differ by {worst:.2g}, losses by {of_losses:.2g}", flush=True)
     # A value between two of bf16 may be rounded to either.
-    limit = 1e-4 if outer["precision"] == "bf16" else 2e-6
-    assert worst < limit and of_losses < limit
+    most = limit(1e-4 if outer["precision"] == "bf16" else 2e-6)
+    assert worst < most and of_losses < most
 
 
 def resumes_within_a_round(scene, plan):
