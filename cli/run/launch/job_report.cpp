@@ -14,6 +14,7 @@
 #include "engine/spec/schedule.h"
 #include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/data/sample_check.h"
+#include "engine/train/data/sample_notes.h"
 
 namespace trainctl {
 namespace {

@@ -20,6 +20,7 @@
 #include "engine/plan/served.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 #include "engine/train/files/digest.h"
 #include "launcher/host_facts.h"

@@ -69,7 +69,7 @@ class StreamOrder {
       Clock& clock = now[stream];
       const std::vector<int> given = std::move(code.waits);
       code.waits.clear();
-      for (int send : given) wait(code, clock, send);
+      for (int awaited : given) wait(code, clock, awaited);
       std::vector<int> needed = conflicts(i);
       std::sort(needed.rbegin(), needed.rend());
       for (int earlier : needed) wait(code, clock, earlier);

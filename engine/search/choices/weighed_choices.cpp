@@ -35,7 +35,7 @@ WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const Ope
       memory_(memory),
       large_(large),
       ranks_of_host_(ranks_of_host(job, cost.machine())),
-      bytes_(weight_bytes(job)),
+      bytes_(weight_bytes(job, cost.machine())),
       cut_choices_(job, networks, cost, bytes_) {}
 
 /// Returns the pipelines, those that can be fast first.
@@ -166,6 +166,15 @@ void WeighedChoices::weigh_more_micro_batches() {
 
 bool WeighedChoices::fits(const Considered& one, double scale) const {
   return memory_ <= 0 || scale * one.expected.memory <= static_cast<double>(memory_);
+}
+
+double WeighedChoices::memory_of(const Considered& one) const {
+  const std::vector<LayerLoad> loads = this->loads(*one.cuts);
+  const Recompute& rules = one.some ? *one.some : open_.recompute_ways()[one.recompute];
+  StepSum step(loads, bytes_, cost_.machine());
+  step.recompute(recomputed(rules, *one.cuts->network, loads));
+  return step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, one.bucket_bytes, {}, {}, {}})
+      .memory;
 }
 
 bool WeighedChoices::any_fits() const {

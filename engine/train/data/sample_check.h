@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "engine/planning/planned_job.h"
 
@@ -22,9 +20,5 @@ void require_intact_files(const PlannedJob& job);
 /// Throws the same errors as open_dataset.
 enum class ReadSamples : uint8_t { validation, all };
 void require_sound_samples(const PlannedJob& job, ReadSamples read = ReadSamples::validation);
-
-/// Notes on documents and pairs of the training and the validation set that train nothing, each with the place of the
-/// first one. Throws the same errors as open_dataset.
-std::vector<std::string> notes_on_samples(const PlannedJob& job);
 
 }  // namespace trainctl

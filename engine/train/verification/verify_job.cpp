@@ -27,6 +27,7 @@
 #include "engine/spec/replicas.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/checkpoint/state_image.h"
 #include "engine/train/checkpoint/write_checkpoint.h"
 #include "engine/train/data/read_and_plan.h"
