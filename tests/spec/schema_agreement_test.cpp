@@ -100,7 +100,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"values of several fields that do not go together",
      {"attention_share_without_bias",
       "attention_window_not_causal",
-      "audit_device",
+      "audit_servers",
       "batch_micro_batches",
       "rank_micro_batches_*",
       "chunks_of_1f1b",
