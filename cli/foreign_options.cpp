@@ -4,10 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 #include <vector>
 
+#include "engine/base/text.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/foreign_names.h"
 
@@ -47,9 +47,8 @@ const std::vector<Advice>& advice() {
 
 std::string normalized(const std::string& option) {
   std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
-  return name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return lower_case(std::move(name));
 }
 
 bool is_one_of(const std::string& name, const OptionNames& names) {

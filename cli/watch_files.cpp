@@ -1,4 +1,4 @@
-// See the header.
+// Ends a command that reads a job's data set if the file system stops responding.
 #include "cli/watch_files.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// See binding.h.
+// Which cores each rank of a host may use, and how many threads it gets.
 #include "launcher/binding.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See cluster.h.
+// Which host each rank runs on.
 #include "launcher/cluster.h"
 
 #include <unistd.h>

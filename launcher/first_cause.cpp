@@ -1,4 +1,4 @@
-// Distinguishes causes from consequences.
+// Finds which rank failed first when several did, and distinguishes it from ranks that failed because of it.
 #include "launcher/first_cause.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Facts about this machine: for machine.json of a run's folder, and about.txt of a bundle.
 #include "launcher/host_facts.h"
 
 #include <sys/sysinfo.h>

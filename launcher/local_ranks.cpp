@@ -1,4 +1,5 @@
-// See local_ranks.h.
+// The ranks that run on this host: their processes, bindings, guardians, pipes, and the error files that they write
+// when they fail.
 #include "launcher/local_ranks.h"
 
 #include <algorithm>

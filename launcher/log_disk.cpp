@@ -1,4 +1,4 @@
-// See log_disk.h.
+// Passes the ranks' output to the disk of this host through the process that writes their logs (log_process.h).
 #include "launcher/log_disk.h"
 
 #include <algorithm>

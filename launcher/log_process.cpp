@@ -1,4 +1,4 @@
-// See the header.
+// The process that writes the ranks' logs.
 #include "launcher/log_process.h"
 
 #include <fcntl.h>

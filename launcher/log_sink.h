@@ -15,7 +15,7 @@ class LogSink {
   /// Bytes that arrived at `ns` (unix).
   virtual void write(uint32_t stream, std::string_view bytes, int64_t ns) = 0;
   virtual void close(uint32_t stream) = 0;
-  /// Whether the ranks should wait with more.
+  /// Whether no more output should be read from the ranks for now.
   virtual bool is_full() const = 0;
 };
 

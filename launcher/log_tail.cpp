@@ -1,4 +1,4 @@
-// Searches for lines backwards.
+// Reads the last lines of a log, backwards from its end.
 #include "launcher/log_tail.h"
 
 #include <fcntl.h>

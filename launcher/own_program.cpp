@@ -1,4 +1,4 @@
-// See own_program.h.
+// Finds the file of this program, so that it can be started again.
 #include "launcher/own_program.h"
 
 #include <filesystem>

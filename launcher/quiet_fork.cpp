@@ -1,4 +1,4 @@
-// See the header.
+// Variants of fork for helper processes of the launcher.
 #include "launcher/quiet_fork.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Names of the processes of a job.
 #include "launcher/rank_names.h"
 
 #include "launcher/live_status.h"

@@ -1,4 +1,4 @@
-// See the header.
+// Reads the error that a failed rank wrote about its failure.
 #include "launcher/reported_error.h"
 
 #include <string>

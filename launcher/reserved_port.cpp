@@ -1,4 +1,4 @@
-// See the header.
+// A TCP port reserved for another process to listen on.
 #include "launcher/reserved_port.h"
 
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// See signals.h.
+// Which signals this process handles, and which its children inherit.
 #include "launcher/signals.h"
 
 #include <unistd.h>

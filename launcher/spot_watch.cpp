@@ -1,4 +1,5 @@
-// See the header. Requests are HTTP/1.0, so that a response ends with its connection.
+// Asks the metadata service of a cloud every few seconds whether this host will be taken away (launch.spot_notices).
+// Requests are HTTP/1.0, so that a response ends with its connection.
 #include "launcher/spot_watch.h"
 
 #include <algorithm>

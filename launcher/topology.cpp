@@ -1,4 +1,4 @@
-// See topology.h.
+// The CPUs of this host, read by hwloc.
 #include "launcher/topology.h"
 
 #include <hwloc.h>

@@ -1,4 +1,6 @@
-// See the header.
+// Reads why a rank of a PyTorch program failed: from the file that torch.distributed.elastic's @record writes to
+// $TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors/error_handler.py), and from its last
+// output lines.
 #include "launcher/torch_error.h"
 
 #include <fcntl.h>

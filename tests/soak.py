@@ -56,6 +56,8 @@ def campaigns(build, seed):
     yield "injured hosts", python("hosts/injuries.py", binaries / "trainctl", "--runs", 50, "--seed", seed)
     yield "plans on hosts", python("hosts/equivalence.py", binaries / "trainctl", binaries / "test_equivalence", "--every", 8, "--seed", seed)
     yield "plans short of memory", ["env", "TRAINCTL_LLAMA_JOBS=40", binaries / "test_search", "--test-case=llama: under a memory limit*"]
+    yield "laws of the search", ["env", "TRAINCTL_LAW_JOBS=30", f"TRAINCTL_LAW_FIRST={30 * seed}", binaries / "test_search",
+                                 "--test-case=llama: on drawn jobs*"]
     yield "calibration", [binaries / "trainctl", "calibrate", "--fresh", "--name", "soak"]
     if (binaries / "test_cuda_emulated").exists():
         yield "emulated random jobs", python("random_jobs/random_jobs.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",

@@ -19,6 +19,7 @@
 #include "engine/planning/plan_job.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_check.h"
+#include "engine/train/data/sample_notes.h"
 #include "launcher/rank_names.h"
 
 namespace trainctl {

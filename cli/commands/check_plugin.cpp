@@ -1,4 +1,4 @@
-// See the header.
+// Loads the plugin of an option --plugin FILE, and tests its ops for `trainctl check`.
 #include "cli/commands/check_plugin.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header.
+// Facts about the columns of a table, for `trainctl init --data TABLE`: what they contain, and which a network can
+// read.
 #include "cli/commands/column_facts.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "cli/commands/job_of_data.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {

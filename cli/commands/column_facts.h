@@ -31,7 +31,7 @@ struct ColumnFacts {
   double deviation() const;
 };
 
-/// Reads the first kScannedRows of the `rows`. EnvError for a row that is damaged.
+/// Reads the first kScannedRows of the `rows`. Throws EnvError for a row that is damaged.
 std::vector<ColumnFacts> read_facts(const std::vector<std::unique_ptr<TableFile>>& tables, int64_t rows);
 /// Finds columns, other than the target, that identify a row and say nothing about others.
 void refuse_identifiers(std::vector<ColumnFacts>& facts, int64_t rows, const std::string& target);

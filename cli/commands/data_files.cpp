@@ -1,4 +1,5 @@
-// See the header. Also implements `trainctl data convert`.
+// Files of tables as arguments of `trainctl data`: info, check, show and convert. Also implements `trainctl data
+// convert`.
 #include "cli/commands/data_files.h"
 
 #include <fmt/format.h>

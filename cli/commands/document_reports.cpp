@@ -1,4 +1,4 @@
-// See the header.
+// The reports of `trainctl data check` and `data show --tokens` on rows of documents.
 #include "cli/commands/document_reports.h"
 
 #include <fmt/format.h>

@@ -8,8 +8,8 @@
 
 namespace trainctl {
 
-/// Prints the contents of all rows: documents, trained positions, and rows that train nothing. EnvError if a document
-/// cannot be read.
+/// Prints the contents of all rows: documents, trained positions, and rows that train nothing. Throws EnvError if a
+/// document cannot be read.
 void report_documents(const DatasetSpec& spec, const std::string& title);
 /// Prints how many texts of each class there are, and how many are truncated. EnvError as above.
 void report_class_texts(const DatasetSpec& spec, const std::string& title);

@@ -1,4 +1,5 @@
-// See the header.
+// A run that trains nothing: it computes the outputs of a network for a set of samples, with the weights of a
+// checkpoint.
 #include "cli/commands/evaluation_run.h"
 
 #include <fmt/format.h>

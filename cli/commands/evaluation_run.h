@@ -39,15 +39,15 @@ void add_checkpoint_option(CLI::App& command, std::string& checkpoint);
 /// The checkpoint that --checkpoint names: "best", "latest", "weights", a run, or a folder. "" stands for the job's
 /// newest run with a checkpoint: its best one if the job has keep_best, otherwise its newest one; without such a run,
 /// for the weights that the job starts from. Returns a folder of a checkpoint, or of checkpoints; "" for those weights.
-/// SpecError (--checkpoint) if there is none.
+/// Throws SpecError (--checkpoint) if there is none.
 std::string find_evaluated(const std::string& checkpoint, const JobSpec& spec);
 
 /// The names of the classes that the checkpoint stores (the newest one of a folder of checkpoints), or those of the
 /// job's training set if that can be read; empty if classes have no names.
 std::vector<std::string> class_names_of(const std::string& checkpoint, const JobSpec& spec);
 
-/// A file in which a run leaves its prediction for this command, in the folder of the evaluations. EnvError if the
-/// folder cannot be created.
+/// A file in which a run leaves its prediction for this command, in the folder of the evaluations. Throws EnvError if
+/// the folder cannot be created.
 std::string prediction_file(const JobSpec& spec);
 
 /// Runs it. `evaluate.checkpoint` is a result of find_evaluated. Logs are in a folder of their own, so that `latest`

@@ -1,4 +1,4 @@
-// See the header.
+// JOB.yaml [a.b=c …]: the arguments of all commands that read a job.
 #include "cli/commands/job_arguments.h"
 
 #include <CLI/CLI.hpp>

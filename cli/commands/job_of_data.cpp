@@ -1,13 +1,13 @@
-// See the header.
+// Jobs that `trainctl init --data` writes for the data of the user: photos, a text, or a table.
 #include "cli/commands/job_of_data.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <set>
 
 #include "cli/text/job_templates.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/train/data/open_source.h"
 
 namespace trainctl {
@@ -125,11 +125,6 @@ std::shared_ptr<const Source> open_images(const std::string& folder) {
   spec.type = "image_folder";
   spec.paths = {folder};
   return open_source(spec, 0);
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 std::string yaml_text(const std::string& text) {

@@ -20,7 +20,7 @@ struct UserData {
 std::string path_for_job(const std::string& path, const std::string& file);
 std::shared_ptr<const Source> open_images(const std::string& folder);
 
-/// The job of a folder of images, a text or a table, by the kind of the data. SpecError for anything else.
+/// The job of a folder of images, a text or a table, by the kind of the data. Throws SpecError for anything else.
 std::string job_of_data(const UserData& data);
 
 // Parts of job_of_data.
@@ -29,8 +29,6 @@ std::string job_of_data(const UserData& data);
 bool has_table(const std::string& path);
 /// The job predicts a column of the table from all others that are complete.
 std::string job_of_table(const UserData& data);
-/// ASCII letters in lower case.
-std::string lower_case(std::string text);
 /// A text as YAML: in quotes unless it is plain.
 std::string yaml_text(const std::string& text);
 /// With few samples, epochs are short: about `steps` steps then, at most `most` epochs.

@@ -1,4 +1,4 @@
-// See the header.
+// The samples that the user gives to `trainctl predict`.
 #include "cli/commands/predicted_samples.h"
 
 #include <algorithm>

@@ -17,7 +17,7 @@ struct PredictedWords {
 PredictedWords split_words(const std::vector<std::string>& words);
 
 /// The job with a validation of these files, which have no labels. The training set need not be there, except for
-/// arrays and tables with words. SpecError if the job's data set has no files of single samples.
+/// arrays and tables with words. Throws SpecError if the job's data set has no files of single samples.
 JobSpec with_samples(JobSpec spec, const std::vector<std::string>& files);
 
 }  // namespace trainctl

@@ -106,7 +106,7 @@ void claim_folder(const Sweep& sweep, const Json& request) {
   write_output(path, request.dump(2) + "\n", FileReaders::owner);  // it contains the values of env
 }
 
-/// The metric by which --asha compares trials while they run. SpecError if the job does not report it.
+/// The metric by which --asha compares trials while they run. Throws SpecError if the job does not report it.
 std::string halved_by(const SweepArguments& options, const JobSpec& spec) {
   std::vector<std::string> names;
   for (const std::string& name : spec.reported_metrics()) names.push_back("validation " + name);

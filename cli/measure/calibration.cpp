@@ -1,4 +1,5 @@
-// See the header.
+// Measures a machine for the estimator: the kernels that jobs run, each distinct call once, and the collectives between
+// the devices of this host.
 #include "cli/measure/calibration.h"
 
 #include <algorithm>

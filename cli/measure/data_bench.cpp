@@ -1,4 +1,4 @@
-// See the header.
+// Measures how fast a job's samples can be read, decoded and transformed, and which stage takes the time.
 #include "cli/measure/data_bench.h"
 
 #include <fmt/format.h>

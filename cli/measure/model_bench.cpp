@@ -1,4 +1,4 @@
-// See the header.
+// Times the kernels of public models' training steps (`trainctl bench model`).
 #include "cli/measure/model_bench.h"
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// See the header.
+// Times kernels, and in the same run the limits of the device: the rates of matrix products and of memory.
 #include "cli/measure/op_bench.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Times the steps of programs that were made for a measurement (program_builder.h) with the executor that runs use:
+// with its streams, the events between them, and its graphs.
 #include "cli/measure/program_bench.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Builds programs instruction by instruction, to measure the time of a part of a step.
 #include "cli/measure/program_builder.h"
 
 #include <algorithm>

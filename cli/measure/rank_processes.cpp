@@ -1,4 +1,5 @@
-// See the header.
+// Processes of this host that run a measurement together, one per rank, and the memory that they share with the process
+// that started them.
 #include "cli/measure/rank_processes.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Times whole steps of a job on one rank in this process, data and host work included.
 #include "cli/measure/step_bench.h"
 
 #include <algorithm>

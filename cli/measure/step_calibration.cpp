@@ -1,4 +1,4 @@
-// See the header.
+// Measures the times of kernels within a step, which differ from those of kernels that run alone.
 #include "cli/measure/step_calibration.h"
 
 #include <algorithm>

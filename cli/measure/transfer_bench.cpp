@@ -1,4 +1,5 @@
-// See the header.
+// Measures transfer times within a step, between kernels and concurrent with them, which back-to-back transfers do not
+// show: as differences between step times of programs made for this purpose (program_bench.h).
 #include "cli/measure/transfer_bench.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The output of `trainctl bench`: tables, or the same as JSON.
 #include "cli/render/bench_report.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// A certificate of `trainctl verify` for the terminal.
 #include "cli/render/certificate_text.h"
 
 #include <fmt/format.h>

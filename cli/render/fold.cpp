@@ -1,4 +1,4 @@
-// See the header.
+// Folds repeated rows of a report: h.0.fc, h.0.act, h.1.fc, h.1.act, … become one block of two rows and its count.
 #include "cli/render/fold.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The first lines of a plan: what it is, and the facts that users compare.
 #include "cli/render/headline.h"
 
 #include <fmt/format.h>

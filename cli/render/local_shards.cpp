@@ -1,4 +1,4 @@
-// See the header.
+// hybrid_parallel: a table of the shards of each tensor and the ranks that have them.
 #include "cli/render/local_shards.h"
 
 #include <fmt/format.h>

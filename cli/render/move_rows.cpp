@@ -1,4 +1,4 @@
-// See the header.
+// The redistributions and transfers of a plan as rows of a table, with equal ones merged.
 #include "cli/render/move_rows.h"
 
 #include <fmt/format.h>

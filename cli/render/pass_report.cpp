@@ -1,4 +1,4 @@
-// See the header.
+// Reports what each pass of the compiler does to one rank's program.
 #include "cli/render/pass_report.h"
 
 #include <fmt/format.h>

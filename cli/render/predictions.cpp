@@ -1,4 +1,4 @@
-// See the header.
+// Renders a plan's predictions for a step, and the plans of a search side by side.
 #include "cli/render/predictions.h"
 
 #include <fmt/format.h>

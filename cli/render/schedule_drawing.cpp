@@ -1,4 +1,4 @@
-// See the header.
+// The schedule of a step as a drawing: one row per stage, one column per unit of time (a backward takes two).
 #include "cli/render/schedule_drawing.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The sections of a plan's text about parameter servers.
 #include "cli/render/served.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// A certificate of `trainctl verify` as one self-contained HTML file.
 #include "cli/report/certificate_page.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// A number over the steps of a run, thinned for drawing.
 #include "cli/report/curve.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Draws where two runs diverge, as one self-contained HTML file.
 #include "cli/report/difference_page.h"
 
 #include <fmt/format.h>

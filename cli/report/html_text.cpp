@@ -1,4 +1,4 @@
-// See the header.
+// Text as HTML.
 #include "cli/report/html_text.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// See the header.
+// A run's metrics.jsonl (docs/logs.md) as the data of a page.
 #include "cli/report/metrics_data.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The page of `trainctl report`: one self-contained HTML file.
 #include "cli/report/page.h"
 
 #include <nlohmann/json.hpp>

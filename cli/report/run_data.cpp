@@ -1,4 +1,4 @@
-// See the header.
+// The data that a page shows about a run, read from its folder, or about a job that was only planned.
 #include "cli/report/run_data.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// A job as given by the user: a file, and fields that override those of the file.
 #include "cli/run/job_file.h"
 
 #include "cli/text/sources.h"

@@ -1,4 +1,4 @@
-// See the header.
+// Ends unpromising trials early: asynchronous successive halving (ASHA, Li et al. 2020, arXiv:1810.05934).
 #include "cli/sweep/halving.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// The learning-rate range test (Smith 2017, arXiv:1506.01186): one short run whose rate grows by the same factor after
+// each step.
 #include "cli/sweep/lr_range.h"
 
 #include <fmt/format.h>

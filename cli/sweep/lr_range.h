@@ -16,7 +16,7 @@ struct LrRange {
   int64_t steps = 100;
 };
 
-/// "1e-6..10". SpecError (--lr-range) for any other text.
+/// "1e-6..10". Throws SpecError (--lr-range) for any other text.
 LrRange parse_lr_range(const std::string& text, int64_t steps);
 
 /// The overrides of the run: the rate as a schedule, and no validation, checkpoint or early stop.

@@ -1,4 +1,4 @@
-// See the header.
+// Results of the trials of a sweep, and their table, best first.
 #include "cli/sweep/results.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Runs the trials of a sweep, several at a time, and reports their results.
 #include "cli/sweep/sweep.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The fields that a sweep varies, and the resulting jobs.
 #include "cli/sweep/swept_field.h"
 
 #include <fmt/format.h>

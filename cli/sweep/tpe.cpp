@@ -1,4 +1,4 @@
-// See the header.
+// Chooses trials from the results of earlier ones: the tree-structured Parzen estimator (Bergstra et al. 2011).
 #include "cli/sweep/tpe.h"
 
 #include <fmt/format.h>

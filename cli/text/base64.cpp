@@ -1,4 +1,4 @@
-// See the header.
+// Base64 (RFC 4648), for images inside a page.
 #include "cli/text/base64.h"
 
 #include <cstdint>

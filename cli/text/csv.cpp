@@ -1,4 +1,4 @@
-// See the header.
+// Lines of comma-separated values (RFC 4180).
 #include "cli/text/csv.h"
 
 #include "engine/base/text.h"

@@ -1,4 +1,4 @@
-// See the header.
+// The width of a text in columns of a terminal.
 #include "cli/text/display_width.h"
 
 namespace trainctl {

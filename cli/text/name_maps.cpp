@@ -1,4 +1,4 @@
-// See the header.
+// The name maps that come with the program, and those of files.
 #include "cli/text/name_maps.h"
 
 #include "cli/text/job_templates.h"

@@ -1,4 +1,4 @@
-// See the header.
+// The report that `run --profile` prints after the ranks have ended: how the time of the profiled steps was spent.
 #include "cli/text/profile_report.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Keeps the texts of files that errors may quote.
 #include "cli/text/sources.h"
 
 #include <filesystem>

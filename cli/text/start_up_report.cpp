@@ -1,4 +1,4 @@
-// See the header.
+// Startup report for the user: the time until the end of the first step, and how it was spent.
 #include "cli/text/start_up_report.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Plain aligned tables for the terminal.
 #include "cli/text/table.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Report at the end of a run with asynchronous workers: the rate of each worker, and the staleness of updates.
 #include "cli/text/workers_report.h"
 
 #include <fmt/format.h>

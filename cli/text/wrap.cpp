@@ -1,4 +1,4 @@
-// See the header.
+// Text that fits into a number of columns.
 #include "cli/text/wrap.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The text of `trainctl top`: this host, its runs, and the resource usage of their ranks.
 #include "cli/top/top_view.h"
 
 #include <fmt/format.h>

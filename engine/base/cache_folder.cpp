@@ -1,4 +1,4 @@
-// See the header.
+// The folder in which trainctl keeps what can be made again.
 #include "engine/base/cache_folder.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// See the header.
+// A shared library that is opened on first use, so that one binary also starts where it is missing.
 #include "engine/base/dynamic_library.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 // One key of a job file: its kind, range, default and meaning. Sections of the job are tables of fields (engine/spec);
 // layers, losses and optimizers bring their own (engine/ops):
 //
-//   .fields = {number("slope", "Of the negative side.").defaults(0.01).at_least(0).below(1)}
+//   .fields = {number("slope", "Slope for negative inputs").defaults(0.01).at_least(0).below(1)}
 #pragma once
 
 #include <limits>
@@ -61,7 +61,7 @@ enum class FieldKind : uint8_t {
 /// A job has either a network or a command; some fields belong to one of the two.
 enum class JobKind : uint8_t { any, network, command };
 
-struct Section;  // of the parser: engine/spec/fields.h
+struct Section;  // a table of fields; defined by the parser (engine/spec/fields.h)
 
 struct Field {
   std::string name;

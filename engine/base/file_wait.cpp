@@ -1,4 +1,4 @@
-// See the header.
+// Waits of this process for file systems.
 #include "engine/base/file_wait.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Errors about layers, where the same may be wrong with many of them: those of a glob, the copies of a module.
 #include "engine/base/layer_errors.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See machine_limits.h.
+// Errors of system calls in words.
 #include "engine/base/machine_limits.h"
 
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Measured numbers in words: durations, and floats that JSON cannot hold.
 #include "engine/base/measures.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// See the header.
+// Patterns that select layers and parameters by name.
 #include "engine/base/name_pattern.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// See output_file.h. A file is written under another name in the same folder and then renamed (rename(2)), which
-// replaces a link itself.
+// Files that a command writes where the user says, often in a folder that others can write to. A file is written under
+// another name in the same folder and then renamed (rename(2)), which replaces a link itself.
 #include "engine/base/output_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// UTF-8, and text that a terminal can show.
 #include "engine/base/printable.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Lists of numbers as ranges, for reports of many ranks.
 #include "engine/base/ranges.h"
 
 #include <charconv>

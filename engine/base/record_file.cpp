@@ -1,4 +1,4 @@
-// See the header.
+// A file that grows by whole records while it is read by others: lines of JSON, records of TensorBoard.
 #include "engine/base/record_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See sha256.h.
+// SHA-256 of files: it names the contents of those that are copied to hosts, and of plugins.
 #include "engine/base/sha256.h"
 
 #include <fcntl.h>

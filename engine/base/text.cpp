@@ -86,6 +86,11 @@ std::string format_list(const std::vector<int64_t>& values) {
   return result + "]";
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = lower_case(c);
+  return text;
+}
+
 bool glob_match(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = std::string_view::npos, star_text = 0;
   while (t < text.size()) {

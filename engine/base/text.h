@@ -30,6 +30,10 @@ std::string join(const std::vector<std::string>& words, std::string_view separat
 /// [2, 3] -> "[2, 3]".
 std::string format_list(const std::vector<int64_t>& values);
 
+/// A to Z become a to z; other bytes, such as those of UTF-8, stay as they are.
+constexpr char lower_case(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+std::string lower_case(std::string text);
+
 /// Shell-style match: * any run of characters, ? one character.
 bool glob_match(std::string_view pattern, std::string_view text);
 bool is_glob(std::string_view text);

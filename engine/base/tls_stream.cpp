@@ -1,4 +1,4 @@
-// See tls_stream.h.
+// A TCP connection in TLS 1.3 between two processes of a job.
 #include "engine/base/tls_stream.h"
 
 #include <arpa/inet.h>

@@ -20,7 +20,7 @@ class TlsStream {
   static constexpr double kMessageSeconds = 60;
 
   /// Takes the connected socket. Blocks for `seconds` at most, however slowly the other side sends. Throws EnvError if
-  /// it does not have the token, or speaks something else.
+  /// the other side does not have the token, or does not speak TLS.
   static std::unique_ptr<TlsStream> accept(int socket, const std::string& token, double seconds);
   static std::unique_ptr<TlsStream> connect(int socket, const std::string& token, double seconds);
   TlsStream(const TlsStream&) = delete;
@@ -34,8 +34,8 @@ class TlsStream {
   std::string read_line(size_t most, double seconds = kMessageSeconds);
   /// Exactly `count` bytes. Throws EnvError.
   std::string read_bytes(size_t count, double seconds = kMessageSeconds);
-  /// Copies both ways: `in` to the other side, which sees its end, and the other side to `out`. Takes `out`, and closes
-  /// it when the other side has ended. `stays`: then `in` is still read to its end; else that is the end.
+  /// Copies from `in` to the other side, which sees its end, and from the other side to `out`. Takes ownership of
+  /// `out`, and closes it when the other side has ended. Then it returns, or with `stays` when `in` has ended too.
   void copy(int in, int out, bool stays);
 
   // For a loop over many sockets; none of these blocks, and each throws EnvError once the connection has failed or

@@ -1,4 +1,4 @@
-// See the header.
+// Selects the optimizer that updates a parameter: the job's own, or its companion (OptimizerDef::companion).
 #include "engine/compile/parameter_optimizer.h"
 
 #include <algorithm>

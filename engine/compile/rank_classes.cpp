@@ -1,4 +1,5 @@
-// See the header.
+// Ranks whose programs differ only in rank numbers form one class, which is compiled, proved and printed once. 4,096
+// ranks of data and tensor parallelism are one or two classes per stage.
 #include "engine/compile/rank_classes.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// A group of communicating ranks, described by one value for all groups of a kind.
 #include "engine/compile/rank_groups.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// The dependence of a program on its rank: everything that passes use about a rank is in these traits, or is only a
+// number.
 #include "engine/compile/rank_traits.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The step that `trainctl plan` predicts.
 #include "engine/estimate/estimate_report.h"
 
 #include <algorithm>

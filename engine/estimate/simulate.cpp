@@ -1,4 +1,4 @@
-// See the header.
+// Predicts how long a step takes by executing the programs that will run on a simulated clock of the machine.
 #include "engine/estimate/simulate.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The collectives of a plan, of a program and of the runtime.
 #include "engine/graph/collective.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// See the header.
+// The indices that a node sums over.
 #include "engine/graph/contraction.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// The bytes that the members of a collective have to receive from each other, over all of them; p members, n bytes of
+// the input of one.
 #include "engine/graph/exchanged_bytes.h"
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// See the header.
+// The rows of sequences in the tensors of a graph: tokens [batch, rows], or vectors [batch, rows, features].
 #include "engine/graph/row_dims.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Measured times of kernels, and a model of them for sizes that were not measured.
 #include "engine/machine/kernel_samples.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// A machine as JSON, as `trainctl calibrate` writes it; docs/machines.md lists the fields.
 #include "engine/machine/machine_text.h"
 
 #include <cmath>

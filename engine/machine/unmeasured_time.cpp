@@ -1,6 +1,7 @@
-// See the header. Tiles and waves: NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave
-// quantization. The constants below follow from 88 products that were measured on an H100
-// (tests/bench/measured/h100_pair.json): the mean error of the logarithm is 11 %, without waves 19 %.
+// Time of a kernel that was not measured, from the data sheets of a device. Tiles and waves: NVIDIA, "Matrix
+// Multiplication Background User's Guide", sections on tile and wave quantization. The constants below follow from 88
+// products that were measured on an H100 (tests/bench/measured/h100_pair.json): the mean error of the logarithm is 11
+// %, without waves 19 %.
 #include "engine/machine/unmeasured_time.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Rows of documents that ranks share (parallel.context): gives ops that know positions only within documents the order
+// of the rows.
 #include "engine/model/document_rows.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// The graph of an evaluation, derived from the training graph: only the forward pass, with fixed weights. batch_norm
+// reads its running statistics, and dropout passes its input on (OpDef::in_evaluation).
 #include "engine/model/evaluation.h"
 
 #include <numeric>

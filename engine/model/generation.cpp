@@ -1,4 +1,4 @@
-// See the header.
+// The graphs of text generation, made of the network of a job.
 #include "engine/model/generation.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header. The bound is the one that the op's kernel states.
+// Finds uses of integers of the data set as indices: the classes of a loss, the rows of a table. The bound is the one
+// that the op's kernel states.
 #include "engine/model/index_uses.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// See the header. The dim of positions is followed through the graph: an output of a node has it where its sharding
-// rule has the factors of the input's dim of positions. It can also be merged with the batch, [rows * positions].
+// Finds the dim of each tensor that the positions of tokens are in, and changes their number. The dim of positions is
+// followed through the graph: an output of a node has it where its sharding rule has the factors of the input's dim of
+// positions. It can also be merged with the batch, [rows * positions].
 #include "engine/model/token_positions.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Activations by their names in transformers.
 #include "engine/model_folder/activation.h"
 
 #include <array>

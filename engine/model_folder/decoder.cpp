@@ -1,4 +1,4 @@
-// See the header.
+// Decoders of the Llama kind: rotary positions, rms_norm, gated MLPs.
 #include "engine/model_folder/decoder.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The files of a model folder other than the weights: config.json, and those of the tokenizer.
 #include "engine/model_folder/export_folder.h"
 
 #include <fmt/format.h>

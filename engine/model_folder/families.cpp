@@ -1,4 +1,4 @@
-// See the header.
+// The families of models whose folders trainctl reads, by model_type of their config.json.
 #include "engine/model_folder/families.h"
 
 #include "engine/base/error.h"

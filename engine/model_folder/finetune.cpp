@@ -1,4 +1,5 @@
-// See the header. Language models train adapters; classifiers, which are small, train all weights.
+// The task that a job of `trainctl init --from` trains the model of a folder for, and the sections that depend on it.
+// Language models train adapters; classifiers, which are small, train all weights.
 #include "engine/model_folder/finetune.h"
 
 #include <fmt/format.h>

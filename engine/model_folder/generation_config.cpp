@@ -1,4 +1,4 @@
-// See the header.
+// The settings of generation in a model folder: generation_config.json, and config.json for those that it lacks.
 #include "engine/model_folder/generation_config.h"
 
 #include <filesystem>

@@ -16,7 +16,8 @@ struct GenerationConfig {
   std::optional<int64_t> top_k;
 };
 
-/// A folder without the files gives an empty result. EnvError for a file that is not JSON, or a value of another kind.
+/// A folder without the files gives an empty result. Throws EnvError for a file that is not JSON, or a value of another
+/// kind.
 GenerationConfig read_generation_config(const std::string& folder);
 
 }  // namespace trainctl

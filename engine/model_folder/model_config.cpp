@@ -1,4 +1,4 @@
-// See the header.
+// The config.json of a model folder, read field by field.
 #include "engine/model_folder/model_config.h"
 
 #include <fmt/format.h>

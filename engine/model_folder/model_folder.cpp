@@ -1,4 +1,5 @@
-// See the header.
+// Model folders in the format of Hugging Face: config.json, model.safetensors (or an index of several), the tokenizer's
+// files.
 #include "engine/model_folder/model_folder.h"
 
 #include <cctype>

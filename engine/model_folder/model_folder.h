@@ -21,7 +21,7 @@ FolderJob job_of_folder(const std::string& folder, const std::string& from, cons
 
 /// The folder that contains weights: `path` itself, or the folder of the file.
 std::string folder_of_weights(const std::string& path);
-/// The name map of the model in a folder, by its model_type. Throws as job_of_folder.
+/// The name map of the model in a folder, by its model_type. Throws the same errors as job_of_folder.
 std::string_view map_of_folder(const std::string& folder);
 
 }  // namespace trainctl

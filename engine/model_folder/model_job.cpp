@@ -1,4 +1,5 @@
-// See the header.
+// Writes the job file for the model of a folder: one text for all families of models, filled in with what the family
+// states (ModelJob).
 #include "engine/model_folder/model_job.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Shapes shared by the kernels' examples (KernelDef::example): 4 Mi elements unless stated otherwise, 16 MiB of f32.
 #include "engine/ops/examples.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The kernels that compute the steps of an epilogue when the kernel before them does not.
 #include "engine/ops/fused_kernels.h"
 
 #include "engine/base/error.h"

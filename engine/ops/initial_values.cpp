@@ -1,4 +1,5 @@
-// See the header. Names and formulas are those of torch.nn.init.
+// The initial values of a layer's weight or bias, from its field `init` or `bias_init`. Names and formulas are those of
+// torch.nn.init.
 #include "engine/ops/initial_values.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header.
+// Shared by max_pool2d and avg_pool2d: one window of attrs kernel, stride, dilation, padding and ceil_mode (images.h)
+// on each channel of images.
 #include "engine/ops/pool_layer.h"
 
 #include <fmt/format.h>

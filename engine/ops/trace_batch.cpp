@@ -1,4 +1,4 @@
-// See the header.
+// Follows the rows of the batch through the nodes of a graph, using only their rules.
 #include "engine/ops/trace_batch.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Shared by the layers and ops that slide a window over images: their fields, and the checks of their shapes.
 #include "engine/ops/window_layer.h"
 
 #include <fmt/format.h>

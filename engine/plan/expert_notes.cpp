@@ -1,4 +1,4 @@
-// See the header.
+// Notes of a plan about its mixtures of experts: how many experts a rank has, and how many rows they receive.
 #include "engine/plan/expert_notes.h"
 
 #include <fmt/format.h>

@@ -378,7 +378,7 @@ Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
   optimizer.scales_loss = spec.precision == Precision::fp16;
   optimizer.skips_not_finite = spec.train.on_nan == OnNan::skip || spec.train.on_spike || optimizer.scales_loss;
   return {.precision = spec.precision,
-          .fp8 = spec.fp8.has_value(),
+          .fp8 = spec.fp8,
           .narrow_layers = narrow_layers(graph, spec),
           .optimizer = std::move(optimizer),
           .outer = spec.parallel.outer,

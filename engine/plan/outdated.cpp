@@ -1,4 +1,4 @@
-// See the header.
+// Leaves out the parts of a job file that do not fit the number of ranks or stages that the command line sets.
 #include "engine/plan/outdated.h"
 
 #include <fmt/format.h>

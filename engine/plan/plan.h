@@ -83,7 +83,7 @@ struct Pipeline {
 /// How numbers are stored, rounded and updated: the facts of a job that its programs depend on besides layouts.
 struct Numerics {
   Precision precision = Precision::fp32;
-  bool fp8 = false;                 ///< precision: fp8
+  std::optional<Fp8Spec> fp8;       ///< precision: fp8
   std::vector<bool> narrow_layers;  ///< by layer: its products take factors of 8 bits (narrow_layers.h)
   OptimizerSpec optimizer;
   OuterSpec outer;               ///< with Plan::replicas

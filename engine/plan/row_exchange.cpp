@@ -1,4 +1,4 @@
-// See the header.
+// Nodes of attention whose ranks exchange keys and values, because they share the rows of the sequences.
 #include "engine/plan/row_exchange.h"
 
 #include <map>

@@ -1,4 +1,5 @@
-// See the header.
+// Nodes of experts whose ranks exchange tokens: the ranks share the tokens too, and each token is sent only to the
+// ranks of its experts.
 #include "engine/plan/token_exchange.h"
 
 #include <algorithm>

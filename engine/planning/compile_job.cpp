@@ -1,4 +1,4 @@
-// See the header.
+// compile, compile_all and compile_classes (engine/compile) of a planned job: programs with all of their Memory.
 #include "engine/planning/compile_job.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// compile, compile_all and compile_classes (engine/compile) of a planned job: programs with all of their Memory.
+// Compiles a planned job into programs whose Memory is complete, with compile, compile_all and compile_classes of
+// engine/compile.
 #pragma once
 
 #include <vector>
@@ -36,9 +37,10 @@ RankClasses compile_exchange_classes(const PlannedJob& job);
 Program compile_synchronization(const PlannedJob& job, int rank);
 RankClasses compile_synchronization_classes(const PlannedJob& job);
 
-/// Memory::validation of the training program with which this validation shares an arena.
+/// The bytes that a validation needs beyond the memory of the training program with which it shares an arena
+/// (Memory::validation).
 int64_t room_for(const Memory& validation, const Memory& training);
-/// Sets it in all programs of the training.
+/// Sets Memory::validation in all programs of the training.
 void make_room_for(const RankClasses& validation, RankClasses& training);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// parallel.context_method: auto where memory is short.
 #include "engine/planning/context_memory.h"
 
 #include <fmt/format.h>

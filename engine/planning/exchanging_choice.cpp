@@ -1,4 +1,4 @@
-// See the header.
+// auto_parallel: plans in which ranks exchange tokens for their experts (engine/plan/token_exchange.h).
 #include "engine/planning/exchanging_choice.h"
 
 #include <algorithm>

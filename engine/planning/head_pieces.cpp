@@ -1,4 +1,4 @@
-// See the header.
+// In how many pieces of rows the head of a network runs (compile/fuse/head_in_pieces.cpp).
 #include "engine/planning/head_pieces.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Finds machines: those that come with the program, and those that `trainctl calibrate` has written.
 #include "engine/planning/machine_file.h"
 
 #include <fmt/format.h>

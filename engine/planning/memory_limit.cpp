@@ -1,4 +1,4 @@
-// See the header.
+// Checks parallel.max_memory against what the programs need, before anything starts.
 #include "engine/planning/memory_limit.h"
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 #include "engine/planning/plan_job.h"
 #include "engine/search/choices/open_choices.h"
 #include "engine/search/choices/some_blocks.h"
+#include "engine/search/no_plan_fits.h"
 #include "engine/spec/fields.h"
 
 namespace trainctl {
@@ -58,19 +59,22 @@ class MemoryAdvice {
  public:
   MemoryAdvice(const PlannedJob& job, int64_t limit) : job_(job), limit_(limit), now_(measure(job)) {}
 
-  /// The changes that fit, those that cost least time first; more ranks come last.
+  /// The changes that fit, those that cost least time first; auto_parallel and more ranks come last.
   std::string text() {
     offer_shards();
     offer_recompute();
+    offer_sizes();
     offer_others();
+    offer_search();
     offer_ranks();
-    if (fitting_.empty() && !more_ranks_)
-      return "changing only optimizer_shard, recompute, micro_batches or ranks is not enough; cut large layers with "
-             "parallel.strategies, or use more parallel.stages";
+    if (fitting_.empty() && !searched_ && !more_ranks_)
+      return "changing only optimizer_shard, recompute, micro_batches, offload, context or ranks is not enough; " +
+             smallest_ + "cut large layers with parallel.strategies, or use more parallel.stages";
     std::stable_sort(fitting_.begin(), fitting_.end(),
                      [](const Fitting& a, const Fitting& b) { return a.variant.seconds < b.variant.seconds; });
     std::vector<std::string> moves;
     for (const Fitting& fitting : fitting_) moves.push_back(fitting.text + " (" + costs(fitting.variant) + ")");
+    if (searched_) moves.push_back(searched_->text + " (" + costs(searched_->variant) + ")");
     if (more_ranks_) moves.push_back(more_ranks_->text + " (" + format_bytes(more_ranks_->variant.bytes) + ")");
     return "set " + join(moves, ", or ");
   }
@@ -169,6 +173,44 @@ class MemoryAdvice {
       });
   }
 
+  /// Ranks that share heads or rows have fewer activations each.
+  void offer_sizes() {
+    const ParallelSpec& parallel = job_.spec.parallel;
+    const bool has_attention = std::any_of(job_.spec.network.begin(), job_.spec.network.end(),
+                                           [](const auto& l) { return l.type == "attention"; });
+    if (parallel.mode != ParallelMode::semi_auto_parallel || parallel.data > 0 || !has_attention) return;
+    offer_size("context", &ParallelSpec::context);
+    offer_size("tensor", &ParallelSpec::tensor);
+  }
+  void offer_size(const char* name, int ParallelSpec::*size) {
+    const ParallelSpec& parallel = job_.spec.parallel;
+    const int ranks = job_.spec.launch.ranks / parallel.stages / (parallel.tensor * parallel.context);
+    for (int more = 2; more <= ranks; more *= 2)
+      if (offer(fmt::format("parallel.{}: {}", name, more * parallel.*size),
+                [&](JobSpec& s) { s.parallel.*size *= more; }))
+        return;
+  }
+
+  /// The best plan of a short search, which keeps all fields that the job gives.
+  void offer_search() {
+    JobSpec spec = job_.spec;
+    if (job_.search || spec.launch.ranks == 1 || spec.servers() > 0 || spec.parallel.local_steps > 0 ||
+        !job_.graph.trains() ||
+        (spec.parallel.mode != ParallelMode::semi_auto_parallel && spec.parallel.mode != ParallelMode::data_parallel))
+      return;
+    spec.parallel.mode = ParallelMode::auto_parallel;
+    spec.parallel.max_memory = limit_;
+    spec.parallel.search.effort = Effort::low;
+    try {
+      const PlannedJob found = plan_job(std::move(spec), inputs_of(job_));
+      const Variant variant = measure(found);
+      if (variant.bytes <= limit_) searched_ = Fitting{"parallel.mode: auto_parallel", variant};
+    } catch (const NoPlanFits& error) {
+      smallest_ = "the smallest plan of a search needs " + format_bytes(error.needed()) + "; ";
+    } catch (const SpecError&) {  // the mode does not permit all fields of the job
+    }
+  }
+
   void offer_ranks() {
     const JobSpec& spec = job_.spec;
     if (spec.parallel.mode == ParallelMode::stand_alone || spec.launch.ranks > kMaxRanks / 2) return;
@@ -184,7 +226,8 @@ class MemoryAdvice {
   const int64_t limit_;
   const Variant now_;
   std::vector<Fitting> fitting_;
-  std::optional<Fitting> more_ranks_;
+  std::optional<Fitting> searched_, more_ranks_;
+  std::string smallest_;  ///< what a search that found no plan says
 };
 
 }  // namespace

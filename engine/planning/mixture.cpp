@@ -1,4 +1,4 @@
-// See the header.
+// How many samples of each source of a mixture (dataset.type mix) each step draws.
 #include "engine/planning/mixture.h"
 
 #include <fmt/format.h>

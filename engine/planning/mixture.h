@@ -23,13 +23,13 @@ namespace trainctl {
 
 class Mixture {
  public:
-  /// SpecError (dataset.mix_by) if shares by tokens are asked for and a source has none.
+  /// Throws SpecError (dataset.mix_by) if shares by tokens are asked for and a source has none.
   Mixture(const DatasetSpec& spec, std::vector<SourceHeader> sources);
 
   size_t size() const { return sources_.size(); }
   const std::vector<SourceHeader>& sources() const { return sources_; }
-  /// Samples of each source that the steps before `step` draw. Valid until the next call; steps count from 0. SpecError
-  /// (dataset.sources) if all sources have reached their max_epochs before.
+  /// Samples of each source that the steps before `step` draw. Valid until the next call; steps count from 0. Throws
+  /// SpecError (dataset.sources) if all sources have reached their max_epochs before.
   std::span<const int64_t> drawn_before(int64_t step);
   /// Samples of each source in the batch of a step. The same errors.
   std::span<const int64_t> counts(int64_t step);

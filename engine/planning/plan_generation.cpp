@@ -1,4 +1,4 @@
-// See the header.
+// Plans text generation with the network of a job.
 #include "engine/planning/plan_generation.h"
 
 #include <fmt/format.h>

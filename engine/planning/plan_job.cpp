@@ -1,4 +1,4 @@
-// See the header.
+// Plans a job: makes its graph, its plan and its verified programs.
 #include "engine/planning/plan_job.h"
 
 #include <fmt/format.h>
@@ -129,13 +129,19 @@ std::string replicas_note(const PlannedJob& job) {
   int64_t elements = 0;
   for (const Update& update : job.graph.updates)
     if (!update.gradients.empty()) elements += num_elements(job.plan.variable(update.parameter).global_shape);
-  const int64_t bytes = elements * byte_size(DType::f32), local = job.plan.local_steps;
+  const ParallelSpec& parallel = job.spec.parallel;
+  const int64_t of_gradients = elements * byte_size(DType::f32),
+                bytes = parallel.outer.precision == Precision::bf16 ? of_gradients / 2 : of_gradients,
+                steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples)),
+                rounds = rounds_until(parallel, steps);
+  const double of_run = static_cast<double>(bytes) * static_cast<double>(rounds);
   return fmt::format(
-      "local_steps: {} replicas of {} {} train on {} samples of each batch; every {} steps each sends {} to "
-      "synchronize "
-      "the weights, {} per step",
+      "local_steps: {} replicas of {} {} train on {} samples of each batch; after {} of {} steps each sends {} to "
+      "synchronize the weights, {} per step, {:.2g} times fewer than gradients in every step",
       job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
-      job.spec.dataset.batch / job.plan.replicas, local, format_bytes(bytes), format_bytes(bytes / local));
+      job.spec.dataset.batch / job.plan.replicas, with_commas(rounds), with_commas(steps), format_bytes(bytes),
+      format_bytes(static_cast<int64_t>(of_run / static_cast<double>(steps))),
+      static_cast<double>(of_gradients) * static_cast<double>(steps) / std::max(of_run, 1.0));
 }
 
 }  // namespace
@@ -174,9 +180,8 @@ PlanInputs inputs_of(const PlannedJob& job) {
 }
 
 void require_precision(const JobSpec& spec) {
-  if (spec.precision != Precision::bf16 || spec.launch.device == Device::cuda) return;
-  throw EnvError(std::string("precision is ") + (spec.fp8 ? "fp8" : "bf16") +
-                 ", but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
+  if (spec.precision != Precision::bf16 || spec.fp8 || spec.launch.device == Device::cuda) return;
+  throw EnvError("precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
 }
 
 }  // namespace trainctl

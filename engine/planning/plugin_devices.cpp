@@ -1,4 +1,4 @@
-// See the header.
+// The devices that the layers of plugins can run on.
 #include "engine/planning/plugin_devices.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header.
+// Decides whether recompute keeps the results of collectives, such as gathered keys and values, or runs the collectives
+// again in the backward pass.
 #include "engine/planning/repeated_collectives.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// How many steps a job has.
 #include "engine/planning/run_length.h"
 
 #include <fmt/format.h>

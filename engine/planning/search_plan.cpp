@@ -1,4 +1,4 @@
-// See the header.
+// parallel.mode: auto_parallel: searches over what find_plan does not change in the job itself.
 #include "engine/planning/search_plan.h"
 
 #include <fmt/format.h>
@@ -76,7 +76,7 @@ class PlanSearch {
     if (most_shared_) spec = with_sizes(std::move(spec), *most_shared_);
     try {
       search(spec, "; " + to_string(offload));
-    } catch (const SpecError&) {  // the job permits no such offloading
+    } catch (const NoLegalPlan&) {  // the job permits no such offloading
     }
   }
 
@@ -96,7 +96,7 @@ class PlanSearch {
         if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
-      } catch (const SpecError&) {          // not legal with what the job fixes
+      } catch (const NoLegalPlan&) {        // not with what the job fixes
       }
     }
     if (!is_chosen) return;

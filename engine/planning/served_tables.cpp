@@ -1,4 +1,4 @@
-// See the header.
+// Tables: embeddings that are stored only on the servers, partitioned by rows.
 #include "engine/planning/served_tables.h"
 
 #include <fmt/format.h>

@@ -41,8 +41,8 @@ struct RowLife {
 };
 RowLife row_life_of(const JobSpec& spec, const ServedTable& table);
 
-/// Returns the tables of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer
-/// cannot be one.
+/// Returns the tables of parallel.tables, in the order of the network. Throws SpecError if a pattern fits no layer, or
+/// a layer cannot be one.
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
 /// The job whose graph has the windows.
 JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);

@@ -1,4 +1,4 @@
-// See the header.
+// Sizes of tensor and context parallelism that a search of plans considers, in which ranks share sequences.
 #include "engine/planning/shared_rows.h"
 
 #include <algorithm>

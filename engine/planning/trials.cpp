@@ -1,4 +1,4 @@
-// See the header.
+// Plans, compiles and simulates variants of a job for the search: other plans, fewer blocks and other batches.
 #include "engine/planning/trials.h"
 
 #include <fmt/format.h>

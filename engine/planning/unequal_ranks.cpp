@@ -1,4 +1,4 @@
-// See the header.
+// Ranks of different speeds in one data-parallel job.
 #include "engine/planning/unequal_ranks.h"
 
 #include <fmt/format.h>

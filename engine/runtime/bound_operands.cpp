@@ -1,4 +1,4 @@
-// See the header.
+// An instruction's operands as addresses in a rank's arena: what every executor looks up once, while loading.
 #include "engine/runtime/bound_operands.h"
 
 #include <algorithm>

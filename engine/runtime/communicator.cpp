@@ -1,4 +1,4 @@
-// See the header.
+// Collectives and messages between the ranks of a job.
 #include "engine/runtime/communicator.h"
 
 namespace trainctl {

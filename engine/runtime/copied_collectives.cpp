@@ -1,4 +1,5 @@
-// See the header.
+// Determines which collectives the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that a rank needs
+// for them.
 #include "engine/runtime/copied_collectives.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The executor of a worker on a device whose servers are on the host's cores.
 #include "engine/runtime/device_worker.h"
 
 #include <algorithm>

@@ -20,6 +20,7 @@
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/input_layout.h"
 #include "engine/runtime/state_copy.h"
+#include "engine/runtime/step_tape.h"
 #include "engine/runtime/timeline.h"
 
 namespace trainctl {
@@ -50,6 +51,9 @@ struct ExecutorOptions {
   std::optional<LeftOut> left_out;  ///< for tests
   Timeline* timeline = nullptr;  ///< decides once per step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
+  /// A GPU replays recorded steps: its program meets no other rank, and its exchanges take what was recorded. Must
+  /// outlive the executor.
+  StepTape* replays = nullptr;
 };
 
 /// Host memory; freed with the last pointer to it.
@@ -66,7 +70,7 @@ class Executor {
   /// may be unfinished. Throws CommError (with the instruction's name) if peers fail, EnvError if the device does.
   virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;
   /// Waits for the oldest unfinished step and returns its loss; 0 in a program without one. The sums of
-  /// Program::metrics are written to `metrics`, which has room for all or none. Throws as start_step.
+  /// Program::metrics are written to `metrics`, which has room for all or none. Throws the same errors as start_step.
   virtual float finish_step(std::span<float> metrics) = 0;
   float finish_step() { return finish_step({}); }
   virtual int max_in_flight() const = 0;
@@ -98,10 +102,21 @@ class Executor {
   /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.
   virtual void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) = 0;
   /// Copies those ranges as they are after all started steps, while later steps run. The copy before it must be
-  /// complete. Throws as start_step.
+  /// complete. Throws the same errors as start_step.
   virtual void begin_copy() = 0;
   /// Whether the last copy is complete; with `wait` once it is.
   virtual bool is_copied(bool wait) = 0;
+
+  // Records a step for a replay on another GPU, while the device continues. An executor of a CPU has no tape.
+
+  /// Memory for one step, made once. Null: this device records no steps.
+  virtual std::unique_ptr<StepTape> make_tape() { return nullptr; }
+  /// The step that is started next is recorded. The tape of an earlier step must be complete.
+  virtual void begin_record(StepTape&) {}
+  /// Also records the state after all started steps.
+  virtual void end_record() {}
+  /// Whether the tape is complete; with `wait` once it is. Throws as start_step.
+  virtual bool is_recorded(bool) { return true; }
 };
 
 /// Allocates the arena (or uses `arena` if given: shared memory of program.arena_bytes, 64-byte

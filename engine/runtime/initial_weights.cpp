@@ -1,4 +1,5 @@
-// See the header for the formulas.
+// Initial values of parameters and states: each element depends only on (seed, tensor name, global element index), so a
+// rank computes just its slice and no layout changes a value.
 #include "engine/runtime/initial_weights.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The layout of a step's data in host memory: one block that holds the data of all `load` instructions.
 #include "engine/runtime/input_layout.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Copies of the state (weights, optimizer state, statistics), made for checkpoints while the next steps run.
 #include "engine/runtime/state_copy.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The one list of what a rank keeps from step to step: weights, optimizer states, running statistics.
 #include "engine/runtime/stored_ranges.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// GPU memory that a rank uses in addition to the program's arena, derived from the program: the executor allocates
+// these sizes, and `trainctl plan` shows them.
 #include "engine/runtime/workspace.h"
 
 #include <algorithm>

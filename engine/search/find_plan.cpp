@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/search/no_plan_fits.h"
 #include "engine/search/trials/exhaustive.h"
 #include "engine/search/trials/plan_trials.h"
 #include "engine/search/trials/recompute_in_some_blocks.h"
@@ -67,6 +68,26 @@ void try_best(PlanTrials& t, size_t most) {
   }
 }
 
+/// If no choice is expected to fit, this many of those that are expected to need the least memory are tried first.
+constexpr size_t kSmallest = 4;
+/// If even they need this many times the limit, no other plan fits: the first number is for large networks, whose
+/// plans differ less from their estimates.
+constexpr double kHopeless = 1.3, kHopelessOfFewLayers = 2;
+
+/// True if all plans need so much more memory than the limit that it is not worth trying more.
+bool is_hopeless(PlanTrials& t) {
+  t.weighed.sort_by_memory();
+  for (const Considered& one : t.weighed.all()) {
+    if (t.tried.size() >= kSmallest) break;
+    t.try_one(one, true);
+  }
+  t.weighed.sort(t.memory_scale());
+  const std::optional<size_t> smallest = t.tried.smallest();
+  if (!smallest) return false;
+  const double factor = t.small.leaves_out_blocks() ? kHopeless : kHopelessOfFewLayers;
+  return static_cast<double>(t.tried[*smallest].trial.memory) > factor * static_cast<double>(t.memory);
+}
+
 /// For a search whose estimates of memory were too low: tries cuts that need the least memory, then the choices that
 /// are expected to need the least.
 void try_least_memory(PlanTrials& t) {
@@ -76,6 +97,7 @@ void try_least_memory(PlanTrials& t) {
   const size_t before = t.tried.size();
   for (const Considered& one : t.weighed.all()) {
     if (t.tried.fastest() || (t.tried.size() >= before + t.limits.trials && t.work_done > t.limits.most_work)) break;
+    if (t.tried.size() >= before + kSmallest && !t.weighed.fits(one, t.memory_scale() / kMemoryDoubt)) break;
     t.try_one(one, true);
   }
   t.weighed.sort(t.memory_scale());
@@ -118,7 +140,8 @@ FoundPlan finish(PlanTrials& t) {
 FoundPlan search(PlanTrials& t) {
   t.weighed.weigh(0);
   if (t.memory > 0 && !t.weighed.any_fits()) t.weighed.weigh_short_of_memory(false);
-  if (t.weighed.all().empty() && !t.weighed.illegal().empty()) throw SpecError(t.weighed.illegal());
+  if (t.weighed.all().empty() && !t.weighed.illegal().empty()) throw NoLegalPlan(t.weighed.illegal());
+  if (t.memory > 0 && !t.weighed.any_fits() && is_hopeless(t)) t.tried.settle();  // throws NoPlanFits
   try_well_known(t);
   try_best(t, t.limits.first);
   if (t.tried.is_short_of_memory()) {

@@ -18,7 +18,7 @@ constexpr int kBlocks = 3;  ///< the first, one for those between, the last
 
 }  // namespace
 
-Network::Network(Folded from, const DataShapes& data, const CostModel& its_cost)
+SearchNetwork::SearchNetwork(Folded from, const DataShapes& data, const CostModel& its_cost)
     : cost(its_cost),
       folded(std::move(from)),
       graph(build_graph(folded.job, data)),
@@ -38,8 +38,8 @@ Network::Network(Folded from, const DataShapes& data, const CostModel& its_cost)
   }
 }
 
-std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, int stages,
-                                                              std::vector<Diagnostic>& errors) const {
+std::vector<std::optional<LayerStrategy>> SearchNetwork::strategies(const Mesh& mesh, int stages,
+                                                                    std::vector<Diagnostic>& errors) const {
   JobSpec job = folded.job;
   job.parallel.stages = stages;
   job.parallel.mode = ParallelMode::semi_auto_parallel;
@@ -61,13 +61,13 @@ std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, 
 Networks::Networks(const JobSpec& job, const DataShapes& data, const CostModel& cost)
     : job_(job), data_(data), cost_(cost), repeats_(find_repeats(job)), folded_(fold(job, kBlocks)) {}
 
-std::shared_ptr<const Network> Networks::of(int micro_batches) {
-  std::shared_ptr<const Network>& known = known_[micro_batches];
+std::shared_ptr<const SearchNetwork> Networks::of(int micro_batches) {
+  std::shared_ptr<const SearchNetwork>& known = known_[micro_batches];
   if (known) return known;
   Folded folded = folded_;
   folded.job.parallel.micro_batches = micro_batches;
   try {
-    known = std::make_shared<const Network>(std::move(folded), data_, cost_);
+    known = std::make_shared<const SearchNetwork>(std::move(folded), data_, cost_);
   } catch (const SpecError&) {
     if (!folded_.is_folded()) throw;
     folded_ = fold(job_, std::numeric_limits<int>::max());  // the job names a layer of a block that was left out

@@ -19,7 +19,7 @@
 
 namespace trainctl {
 
-struct Network {
+struct SearchNetwork {
   const CostModel& cost;  ///< must outlive the network
   Folded folded;
   Graph graph;
@@ -31,8 +31,8 @@ struct Network {
   double kernel_seconds = 0;  ///< estimated seconds of all kernels of a micro-batch on one rank
   double launch_seconds = 0;  ///< seconds of starting them
 
-  Network(Folded folded, const DataShapes& data, const CostModel& its_cost);
-  Network(const Network&) = delete;
+  SearchNetwork(Folded folded, const DataShapes& data, const CostModel& its_cost);
+  SearchNetwork(const SearchNetwork&) = delete;
 
   /// Strategies of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not
   /// be used.
@@ -46,7 +46,7 @@ class Networks {
 
   /// Repeats of the whole network.
   const Repeats& repeats() const { return repeats_; }
-  std::shared_ptr<const Network> of(int micro_batches);
+  std::shared_ptr<const SearchNetwork> of(int micro_batches);
 
  private:
   const JobSpec& job_;
@@ -54,7 +54,7 @@ class Networks {
   const CostModel& cost_;
   const Repeats repeats_;
   Folded folded_;
-  std::map<int, std::shared_ptr<const Network>> known_;
+  std::map<int, std::shared_ptr<const SearchNetwork>> known_;
 };
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// The error of a search in which no plan fits into memory.
+// The errors of a search in which no plan is legal, or none fits into memory.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,12 @@
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
+
+/// No plan is legal with the settings that the job fixes.
+class NoLegalPlan : public SpecError {
+ public:
+  using SpecError::SpecError;
+};
 
 class NoPlanFits : public SpecError {
  public:

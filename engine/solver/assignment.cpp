@@ -1,4 +1,4 @@
-// See the header.
+// Minimizes a sum of cost tables over discrete variables, by variable elimination (bucket elimination, Dechter 1999).
 #include "engine/solver/assignment.h"
 
 #include <algorithm>

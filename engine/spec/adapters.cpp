@@ -1,4 +1,5 @@
-// See the header.
+// Low-rank adapters (LoRA): ordinary layers, added to the layers that adapters.lora names, so plans, programs and
+// checkpoints treat them like all others.
 #include "engine/spec/adapters.h"
 
 #include <algorithm>

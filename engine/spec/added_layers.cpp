@@ -1,4 +1,4 @@
-// See the header.
+// Layers that a layer of the job adds to the network (EntryType::added), such as the shared expert of a mixture.
 #include "engine/spec/added_layers.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// See the header.
+// Effects of dataset.transforms on batches and on labels, in addition to their effect on a sample.
 #include "engine/spec/batch_transforms.h"
 
 #include <algorithm>

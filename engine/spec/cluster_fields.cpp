@@ -1,5 +1,5 @@
-// See cluster_fields.h. Volumes, selectors and tolerations use the command-line syntax of container tools, separated by
-// commas:
+// The fields of launch.slurm, launch.pbs, launch.lsf and launch.kubernetes. Volumes, selectors and tolerations use the
+// command-line syntax of container tools, separated by commas:
 //
 //   volumes: data:/data, /mnt/sets:/sets            a claim, or a folder of the host
 //   node_selector: gpu=h100, zone=b

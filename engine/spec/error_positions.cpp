@@ -1,4 +1,4 @@
-// See the header.
+// Adds positions in the job file to errors that were found after the file was read.
 #include "engine/spec/error_positions.h"
 
 #include <utility>

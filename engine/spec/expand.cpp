@@ -1,4 +1,4 @@
-// See the header.
+// Replaces the expressions in a job's tree by their values, before anything else is read from it.
 #include "engine/spec/expand.h"
 
 #include <algorithm>

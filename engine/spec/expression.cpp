@@ -1,4 +1,5 @@
-// See the header. Evaluates while it parses; recursion is limited by kMaxDepth.
+// The expressions of a job, ${4*d}: numbers, texts, names, and what is computed from them. Evaluates while it parses;
+// recursion is limited by kMaxDepth.
 #include "engine/spec/expression.h"
 
 #include <algorithm>

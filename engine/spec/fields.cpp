@@ -3,18 +3,13 @@
 
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
-#include "engine/spec/replicas.h"
 
 namespace trainctl {
 namespace {
 
 /// A default-constructed struct of each section, to read the defaults from.
 const void* default_object(const Section* section) {
-  static const JobSpec job = [] {
-    JobSpec with_defaults;
-    with_defaults.parallel.outer = default_outer();
-    return with_defaults;
-  }();
+  static const JobSpec job;
   static const CheckpointSpec checkpoint;
   static const AverageSpec average;
   static const StopSpec stop;

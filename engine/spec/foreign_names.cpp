@@ -1,8 +1,10 @@
-// See the header.
+// The names that other tools (PyTorch, Keras, Hugging Face, Lightning, DeepSpeed, Megatron, MindSpore) have for what a
+// job says.
 #include "engine/spec/foreign_names.h"
 
 #include <algorithm>
-#include <cctype>
+
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -32,13 +34,14 @@ std::span<const ForeignName> all_names() {
       {field, "param_groups parameter_groups layer_decay", "optimizer.groups",
        "optimizer: {groups: [{parameters: ['*.bias'], weight_decay: 0}]}"},
       {field, "criterion loss_fn loss_function objective cost", "loss", "loss: softmax_cross_entropy"},
-      {field,
-       "recipe fp8_recipe fp8_format float8_recipe_name fp8_margin amax_history_len fp8_amax_history_len scaling_type",
-       "", "",
-       "fp8 has one recipe: E4M3 factors, with a scale of their current maximum for each 128 numbers of a line, and "
-       "for each "
-       "128 by 128 of a weight (blocks, as DeepSeek-V3 has them). Scales of a whole tensor, delayed scales, mxfp8 and "
-       "nvfp4 are not supported; omit the field"},
+      {field, "fp8_recipe float8_recipe_name scaling_type", "fp8.recipe", "fp8: {recipe: delayed}",
+       "block, tensor (current scaling) or delayed"},
+      {field, "fp8_amax_history_len", "fp8.amax_history_len", "fp8: {recipe: delayed, amax_history_len: 1024}"},
+      {field, "fp8_margin", "fp8.margin", "fp8: {recipe: delayed, margin: 0}"},
+      {field, "fp8_amax_compute_algo", "fp8.amax_compute_algo", "fp8: {recipe: delayed, amax_compute_algo: max}"},
+      {field, "fp8_format", "", "",
+       "the recipe determines the format: E4M3 for all factors (block), or E4M3 and for gradients E5M2 (tensor, delayed: "
+       "hybrid in Transformer Engine); omit the field"},
       {field, "label_smoothing_factor smoothing", "loss.label_smoothing",
        "loss: {type: softmax_cross_entropy, label_smoothing: 0.1}"},
       {field, "class_weights class_weight", "", "",
@@ -339,7 +342,10 @@ std::span<const ForeignName> all_names() {
        "nvfp4 needs cards with compute capability 10 or higher (B200, GB200, B300, RTX 50), whose products are not "
        "supported; fp8 multiplies E4M3 factors on Hopper (H100, H200)"},
       {value, "float32 float f32 32 full", "fp32", "fp32"},
-      {value, "float8 e4m3 8bit", "fp8", "fp8"},
+      {value, "float8 e4m3 8bit hybrid", "fp8", "fp8"},
+      {value, "tensorwise current per_tensor current_scaling float8currentscaling", "tensor", "tensor"},
+      {value, "delayedscaling delayed_scaling", "delayed", "delayed"},
+      {value, "blockwise deepseek block_scaling float8blockscaling", "block", "block"},
       {value, "cosine_annealing cosineannealinglr cosine_decay cosine_with_warmup", "cosine", "cosine"},
       {value, "step_lr steplr multistep_lr", "step", "step"},
       {value, "ddp dp distributed", "data_parallel", "data_parallel"},
@@ -364,7 +370,7 @@ std::string plain(std::string_view name) {
   if (const size_t dot = name.rfind('.'); dot != std::string_view::npos) name.remove_prefix(dot + 1);
   std::string text;
   for (const char c : name)
-    if (c != '_' && c != '-' && c != ' ') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (c != '_' && c != '-' && c != ' ') text += lower_case(c);
   return text;
 }
 

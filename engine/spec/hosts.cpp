@@ -1,4 +1,4 @@
-// See hosts.h.
+// The hosts of a job, as launch.hosts or a hostfile names them, and how many ranks each gets.
 #include "engine/spec/hosts.h"
 
 #include <algorithm>

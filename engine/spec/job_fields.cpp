@@ -1,4 +1,4 @@
-// See the header.
+// A job file as fields with their paths, to compare jobs.
 #include "engine/spec/job_fields.h"
 
 #include <algorithm>

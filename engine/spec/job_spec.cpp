@@ -196,6 +196,28 @@ std::string_view to_string(FrozenType type) {
   return "";
 }
 
+std::string_view to_string(Fp8Recipe recipe) {
+  switch (recipe) {
+    case Fp8Recipe::block:
+      return "block";
+    case Fp8Recipe::tensor:
+      return "tensor";
+    case Fp8Recipe::delayed:
+      return "delayed";
+  }
+  return "";
+}
+
+std::string_view to_string(AmaxAlgo algo) {
+  switch (algo) {
+    case AmaxAlgo::max:
+      return "max";
+    case AmaxAlgo::most_recent:
+      return "most_recent";
+  }
+  return "";
+}
+
 std::string_view to_string(PrintFormat format) {
   switch (format) {
     case PrintFormat::text:

@@ -28,6 +28,10 @@ enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
+/// How factors of 8 bits are scaled: per block of 128 numbers, or per tensor from its largest magnitude, that of the
+/// same step (tensor) or those of earlier steps (delayed).
+enum class Fp8Recipe : uint8_t { block, tensor, delayed };
+enum class AmaxAlgo : uint8_t { max, most_recent };
 /// Storage of the optimizer's states. int8: codes of blocks (engine/ops/pack_states).
 enum class StateType : uint8_t { fp32, bf16, int8 };
 /// text: each rank writes its local shard to its stdout. npy: the ranks write the whole tensor into one file.
@@ -37,6 +41,8 @@ std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleav
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
 std::string_view to_string(FrozenType type);
+std::string_view to_string(Fp8Recipe recipe);
+std::string_view to_string(AmaxAlgo algo);
 std::string_view to_string(StateType type);
 std::string_view to_string(PrintFormat format);
 
@@ -387,8 +393,12 @@ struct TrainSpec {
 
 /// precision: fp8. Which products are computed from 8-bit factors; everything else is as in bf16.
 struct Fp8Spec {
-  std::vector<std::string> layers = {"*"};  ///< names or globs
-  int64_t min_weight = 1 << 18;             ///< elements of a weight; products with smaller ones stay in bf16
+  Fp8Recipe recipe = Fp8Recipe::block;
+  int64_t amax_history_len = 1024;             ///< delayed: steps whose largest magnitudes are kept
+  AmaxAlgo amax_compute_algo = AmaxAlgo::max;  ///< delayed: which of them determines the scale
+  int64_t margin = 0;                          ///< delayed: the scale is divided by 2^margin
+  std::vector<std::string> layers = {"*"};     ///< names or globs
+  int64_t min_weight = 1 << 18;                ///< elements of a weight; products with smaller ones stay in bf16
 };
 
 /// precision: fp16. The loss is multiplied by a scale so that small gradients do not become 0, by the rules of
@@ -474,9 +484,11 @@ struct OffloadSpec {
 /// parallel.outer: the optimizer that updates the weights once every local_steps, from the mean difference of the
 /// replicas' weights.
 struct OuterSpec {
-  double learning_rate = 0.7;
-  double momentum = 0.9;
+  double learning_rate = 0.9;
+  double momentum = 0.5;
   bool nesterov = true;
+  double round_growth = 0.25;  ///< a round has at most this share of the steps before it; 0: all have local_steps
+  Precision precision = Precision::bf16;  ///< fp32 or bf16: of the differences that replicas exchange
 };
 
 /// parallel.search: how auto_parallel chooses what the job leaves open.
@@ -555,7 +567,8 @@ struct JobSpec {
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
   std::string working_dir;                 ///< folder of a command; made absolute; the job file's folder if omitted
-  /// Shared libraries with layer types: absolute paths, each with "#sha256=" and the digits of its contents (plugins.h).
+  /// Shared libraries with layer types: absolute paths, each with "#sha256=" and the digits of its contents
+  /// (plugins.h).
   std::vector<std::string> plugins;
   std::optional<WeightsSpec> weights;
   DatasetSpec dataset;

@@ -1,4 +1,4 @@
-// See the header.
+// Names and patterns of layers in a job, outside of its network.
 #include "engine/spec/layer_references.h"
 
 #include <algorithm>

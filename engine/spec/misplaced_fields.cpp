@@ -1,4 +1,4 @@
-// See the header.
+// Errors about fields that a job, or a section of it, may not have.
 #include "engine/spec/misplaced_fields.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// A file of name maps: what the tensors of a job are called in another tool's file, and how they are laid out there.
 #include "engine/spec/name_map_file.h"
 
 #include <algorithm>

@@ -54,6 +54,14 @@ const Section& outer_section() {
               .above(0),
           field<&O::momentum>("momentum", "The outer momentum.").at_least(0).below(1),
           field<&O::nesterov>("nesterov", "Nesterov momentum, as in PyTorch's SGD."),
+          field<&O::round_growth>(
+              "round_growth",
+              "Rounds grow from one step to local_steps: each has at most this share of the steps before it, and ends "
+              "at a multiple of local_steps at the latest. 0: all have local_steps.")
+              .at_least(0),
+          field<&O::precision>("precision",
+                               "The precision in which replicas exchange their differences: fp32 or bf16, which halves "
+                               "the bytes."),
       }};
   return section;
 }

@@ -1,4 +1,4 @@
-// See the header.
+// `plugins`: shared libraries with layer types of their own (base/plugins.h).
 #include "engine/spec/plugins.h"
 
 #include <algorithm>

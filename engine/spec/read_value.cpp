@@ -2,7 +2,6 @@
 #include "engine/spec/read_value.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -114,8 +113,7 @@ class ValueReader {
   /// The words of other YAML versions and of other languages for true and false.
   static std::string flag_hint(const YamlNode& node) {
     if (!node.is_scalar()) return "";
-    std::string word = node.text;
-    for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const std::string word = lower_case(node.text);
     for (const char* yes : {"yes", "on", "y", "1", "true"})
       if (word == yes) return "write true";
     for (const char* no : {"no", "off", "n", "0", "false"})
@@ -211,7 +209,7 @@ class ValueReader {
     if (bracket == std::string::npos) return "";
     std::string type = word.substr(0, bracket);
     type.erase(0, type.rfind('.') + 1);
-    for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    type = lower_case(std::move(type));
     const bool is_choice = std::find(field_.choices.begin(), field_.choices.end(), type) != field_.choices.end();
     return is_choice ? "a type has its fields in a mapping: {type: " + type + ", FIELD: VALUE}" : "";
   }

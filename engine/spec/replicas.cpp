@@ -1,7 +1,8 @@
-// See the header.
+// parallel.local_steps: the groups of ranks with weights of their own.
 #include "engine/spec/replicas.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/spec/hosts.h"
 
@@ -34,7 +35,25 @@ JobSpec spec_of_replica(const JobSpec& spec) {
   return one;
 }
 
-OuterSpec default_outer() { return {.learning_rate = 0.9, .momentum = 0.5, .nesterov = true}; }
+int64_t end_of_round(const ParallelSpec& parallel, int64_t step) {
+  const int64_t local = parallel.local_steps, last = (step / local + 1) * local;
+  if (parallel.outer.round_growth == 0) return last;
+  const double steps = std::floor(parallel.outer.round_growth * static_cast<double>(step));
+  return std::min(last, step + static_cast<int64_t>(std::clamp(steps, 1.0, static_cast<double>(local))));
+}
+
+int64_t rounds_until(const ParallelSpec& parallel, int64_t steps) {
+  const int64_t local = parallel.local_steps;
+  int64_t rounds = 0, step = 0;
+  while (step < steps) {
+    const int64_t end = end_of_round(parallel, step);
+    ++rounds;
+    const bool is_full = end - step == local;  // and all later ones
+    step = end;
+    if (is_full && steps > step) return rounds + (steps - step + local - 1) / local;
+  }
+  return rounds;
+}
 
 JobSpec without_local_steps(JobSpec spec) {
   if (spec.parallel.local_steps == 0) return spec;

@@ -11,9 +11,12 @@ int num_replicas(const JobSpec& spec);
 /// The job of one replica: its ranks, its part of the batch, and no hosts. `spec` has local_steps.
 JobSpec spec_of_replica(const JobSpec& spec);
 
-/// The outer optimizer of a job that has no parallel.outer, and the defaults of its fields. OuterSpec has the values of
-/// the paper, for hundreds of rounds; these lose less in the first dozens (docs/local_steps.md has the measurements).
-OuterSpec default_outer();
+/// The step after which replicas that synchronized after `step` steps synchronize next: a multiple of local_steps, or
+/// before the next one while rounds grow (outer.round_growth). With local_steps.
+int64_t end_of_round(const ParallelSpec& parallel, int64_t step);
+
+/// Synchronizations of a run of that many steps.
+int64_t rounds_until(const ParallelSpec& parallel, int64_t steps);
 
 /// The job on the ranks of one replica without local_steps, as it is evaluated; `spec` itself if it has none.
 JobSpec without_local_steps(JobSpec spec);

@@ -1,4 +1,4 @@
-// See the header.
+// optimizer.learning_rate: the learning rate of each step, by the formulas in the header.
 #include "engine/spec/schedule.h"
 
 #include <algorithm>

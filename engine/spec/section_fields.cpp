@@ -57,8 +57,21 @@ const Section& fp8_section() {
   using F = Fp8Spec;
   static const Section section{
       "fp8",
-      "Which layers compute their matrix products from 8-bit factors. All others use bf16.",
+      "Which layers compute their matrix products from 8-bit factors, and how these are scaled. All others use bf16.",
       {
+          field<&F::recipe>("recipe",
+                            "Scales of the factors. block: one per 128 elements of a row or column, and per 128 x 128 "
+                            "elements of a weight, as in DeepSeek-V3; all factors are E4M3. tensor: one per tensor, "
+                            "from its largest magnitude (current scaling); gradients are E5M2. delayed: one per "
+                            "tensor, from its largest magnitudes in earlier steps; gradients are E5M2."),
+          field<&F::amax_history_len>("amax_history_len",
+                                      "For recipe: delayed: the number of steps whose largest magnitudes are kept.")
+              .at_least(1),
+          field<&F::amax_compute_algo>("amax_compute_algo",
+                                       "For recipe: delayed: the scale is that of the largest of these magnitudes, or "
+                                       "of the most recent one."),
+          field<&F::margin>("margin", "For recipe: delayed: the scale is divided by 2 to the power of this.")
+              .at_least(0),
           list_field<&F::layers>("layers", FieldKind::metric_names,
                                  "Layers with a weight, by name or glob; all if omitted. A glob does not select the "
                                  "head, which is the layer that the loss reads; give its full name to include it."),
@@ -72,7 +85,9 @@ const Section& fp8_section() {
 
 /// Only a job with precision: fp8 has this field.
 Field fp8_field() {
-  Field f = make_field("fp8", FieldKind::section, "For precision: fp8: which matrix products use 8-bit factors.")
+  Field f = make_field("fp8", FieldKind::section,
+                       "For precision: fp8: which matrix products use 8-bit factors, and the "
+                       "recipe of their scales.")
                 .of(JobKind::network);
   f.section = &fp8_section();
   f.object = [](void* enclosing, bool) -> void* {
@@ -124,8 +139,8 @@ Field precision_field() {
                 "fp32; tf32: GPUs may round the operands of matrix products to tf32. bf16 (mixed precision): weights "
                 "and activations in bf16; sums, statistics, parameter gradients and optimizer state in fp32. fp16: the "
                 "same in half precision, with a scale of the loss that adapts itself (`fp16`). fp8: "
-                "like bf16, but the layers selected by `fp8` multiply 8-bit factors (E4M3, one scale per 128 "
-                "elements).")
+                "like bf16, but the layers selected by `fp8` multiply 8-bit factors, whose scales follow a published "
+                "recipe (`fp8.recipe`).")
                 .of(JobKind::network);
   f.choices.emplace_back("fp8");
   f.set = [](void* object, const Value& value) {

@@ -1,4 +1,4 @@
-// See the header.
+// `track`: the trackers that get the numbers of a run while it trains, besides the files in the run's folder.
 #include "engine/spec/trackers.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The sections of the job file that say what a step minimizes and how it updates the parameters.
 #include "engine/spec/update_fields.h"
 
 #include <algorithm>

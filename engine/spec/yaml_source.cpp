@@ -1,4 +1,4 @@
-// See the header.
+// The text of a YAML file as written: positions in it, and facts about quotes that the events of the parser omit.
 #include "engine/spec/yaml_source.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// See the header.
+// Tokens that are found in a text before it is tokenized, such as <|im_start|>.
 #include "engine/text/added_tokens.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Byte-pair encoding: which pairs of tokens merge, in which order, and the merging of a sequence.
 #include "engine/text/bpe_model.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// The characters that GPT-2's byte-level tokenizers use for bytes: a printable byte is its own character, others are
+// characters from U+0100 on.
 #include "engine/text/byte_alphabet.h"
 
 #include "engine/text/unicode.h"

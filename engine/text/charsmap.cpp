@@ -1,4 +1,5 @@
-// See the header. A chunk of text is looked up by its shortest prefix in the trie, as the crate spm_precompiled does.
+// The normalizer Precompiled. A chunk of text is looked up by its shortest prefix in the trie, as the crate
+// spm_precompiled does.
 #include "engine/text/charsmap.h"
 
 #include <cstring>

@@ -17,18 +17,19 @@ struct Conversation {
 
 class ChatTemplate {
  public:
-  /// `source`: a Jinja template. `variables`: bos_token, eos_token and others. EnvError for what is not supported.
+  /// `source`: a Jinja template. `variables`: bos_token, eos_token and others. Throws EnvError for what is not
+  /// supported.
   ChatTemplate(std::string_view source, nlohmann::ordered_json variables);
   /// The template of a tokenizer's folder: chat_template.jinja, or chat_template in tokenizer_config.json. `tokenizer`:
-  /// the folder, or a file in it. EnvError if there is none.
+  /// the folder, or a file in it. Throws EnvError if there is none.
   static ChatTemplate open(const std::string& tokenizer);
   /// Whether open() finds one.
   static bool is_in(const std::string& tokenizer);
 
-  /// `context`: an object with `messages` and possibly `tools` and other variables. EnvError if the template refuses
-  /// it.
+  /// `context`: an object with `messages` and possibly `tools` and other variables. Throws EnvError if the template
+  /// refuses it.
   std::string render(const nlohmann::ordered_json& context, bool add_generation_prompt) const;
-  /// The whole conversation. `marks_assistant`: also the ranges of assistants; EnvError if they cannot be found,
+  /// The whole conversation. `marks_assistant`: also the ranges of assistants; throws EnvError if they cannot be found,
   /// because the template has no {% generation %} and renders a message differently when more messages follow it.
   Conversation conversation(const nlohmann::ordered_json& context, bool marks_assistant) const;
 

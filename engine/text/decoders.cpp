@@ -1,4 +1,4 @@
-// See the header.
+// The decoder of a tokenizer.json: from the texts of tokens to a text.
 #include "engine/text/decoders.h"
 
 #include <charconv>

@@ -10,7 +10,7 @@
 namespace trainctl {
 
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
-/// Returns a null function for null. EnvError for a type that is not supported.
+/// Returns a null function for null. Throws EnvError for a type that is not supported.
 Decoder read_decoder(const JsonPart& part);
 
 /// `bytes` with U+FFFD in place of each sequence that is not UTF-8, as Rust's String::from_utf8_lossy.

@@ -1,4 +1,4 @@
-// See the header.
+// A part of tokenizer.json, whose errors name the file and the field.
 #include "engine/text/json_part.h"
 
 #include <limits>

@@ -18,9 +18,9 @@ class JsonPart {
   bool is_null() const { return value_->is_null(); }
   /// True if the object has the key with a value other than null.
   bool has(const std::string& key) const;
-  /// A part of the object; EnvError if there is none.
+  /// A part of the object; throws EnvError if there is none.
   JsonPart at(const std::string& key) const;
-  /// The elements of an array; EnvError if it is none.
+  /// The elements of an array; throws EnvError if it is none.
   std::vector<JsonPart> elements() const;
 
   std::string text() const;

@@ -1,8 +1,10 @@
-// See the header. Each function returns the end of the match that begins at `at`, in the order of the alternatives.
+// Patterns of well-known tokenizers as loops over characters, several times as fast as a regular expression. Each
+// function returns the end of the match that begins at `at`, in the order of the alternatives.
 #include "engine/text/known_patterns.h"
 
 #include <array>
 
+#include "engine/base/text.h"
 #include "engine/text/unicode.h"
 
 namespace trainctl {
@@ -60,7 +62,7 @@ class Scanner {
 size_t contraction(const Scanner& text, size_t at, bool any_case) {
   const auto letter = [&](size_t place) {
     const char c = text.byte(place);
-    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return any_case ? lower_case(c) : c;
   };
   const char a = letter(at + 1), b = letter(at + 2);
   if (a == 's' || a == 't' || a == 'm' || a == 'd') return at + 2;

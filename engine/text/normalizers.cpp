@@ -1,4 +1,4 @@
-// See the header.
+// The normalizer of a tokenizer.json: what happens to a text before it is cut.
 #include "engine/text/normalizers.h"
 
 #include <algorithm>

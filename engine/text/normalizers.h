@@ -17,7 +17,7 @@ struct NormalizedText {
 };
 
 using Normalizer = std::function<void(NormalizedText&)>;
-/// Returns a null function for null. EnvError for a type that is not supported.
+/// Returns a null function for null. Throws EnvError for a type that is not supported.
 Normalizer read_normalizer(const JsonPart& part);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// A pattern of tokenizer.json, and how a text is cut where it matches.
 #include "engine/text/pattern.h"
 
 #include <algorithm>
@@ -106,9 +106,9 @@ Cutter cut_by(std::function<bool(char32_t)> is_match) {
 }
 
 void split(Pieces& pieces, const Cutter& cutter, SplitBehavior behavior) {
-  std::vector<Piece> result;
+  std::vector<TextPiece> result;
   std::vector<Stretch> stretches;
-  for (const Piece& piece : pieces.pieces) {
+  for (const TextPiece& piece : pieces.pieces) {
     stretches.clear();
     cutter(pieces.of(piece), stretches);
     if (behavior == SplitBehavior::merged_with_previous) merge_with_previous(stretches);

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-struct Piece {
+struct TextPiece {
   size_t begin = 0, end = 0;
   bool is_first = false;  ///< it begins with a part of the first character of the whole text
 };
@@ -17,10 +17,10 @@ struct Piece {
 struct Pieces {
   std::string_view text;
   std::string buffer;
-  std::vector<Piece> pieces;
+  std::vector<TextPiece> pieces;
   size_t start_bytes = 1;  ///< bytes at the front that come from the first character of the whole text
 
-  std::string_view of(const Piece& piece) const { return text.substr(piece.begin, piece.end - piece.begin); }
+  std::string_view of(const TextPiece& piece) const { return text.substr(piece.begin, piece.end - piece.begin); }
 };
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// See the header. Only the template for a single text is read.
+// The post-processor of a tokenizer.json: the special tokens around a text. Only the template for a single text is
+// read.
 #include "engine/text/post_processor.h"
 
 namespace trainctl {

@@ -11,7 +11,7 @@ namespace trainctl {
 struct TokensAround {
   std::vector<int32_t> before, after;
 };
-/// EnvError for a type that is not supported.
+/// Throws EnvError for a type that is not supported.
 TokensAround read_post_processor(const JsonPart& part);
 
 }  // namespace trainctl

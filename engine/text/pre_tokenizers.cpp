@@ -1,4 +1,4 @@
-// See the header.
+// The pre-tokenizer of a tokenizer.json: how a text is cut into pieces that are tokenized by themselves.
 #include "engine/text/pre_tokenizers.h"
 
 #include <map>
@@ -20,7 +20,7 @@ template <class Write>
 void rewrite_pieces(Pieces& pieces, Write write) {
   std::string text;
   text.reserve(pieces.text.size() + pieces.text.size() / 4);
-  for (Piece& piece : pieces.pieces) {
+  for (TextPiece& piece : pieces.pieces) {
     const size_t begin = text.size();
     write(text, piece);
     piece.begin = begin;
@@ -36,7 +36,7 @@ PreTokenizer splitting(Cutter cutter, SplitBehavior behavior) {
 }
 
 void prefix_spaces(Pieces& pieces) {
-  rewrite_pieces(pieces, [&](std::string& to, const Piece& piece) {
+  rewrite_pieces(pieces, [&](std::string& to, const TextPiece& piece) {
     const std::string_view text = pieces.of(piece);
     if (!text.starts_with(' ')) to += ' ';
     to += text;
@@ -53,7 +53,7 @@ void read_byte_level(const JsonPart& part, PreTokenizers& to) {
 void read_metaspace(const JsonPart& part, PreTokenizers& to) {
   const Metaspace space = read_metaspace_fields(part);
   to.steps.emplace_back([space](Pieces& pieces) {
-    rewrite_pieces(pieces, [&](std::string& out, const Piece& piece) {
+    rewrite_pieces(pieces, [&](std::string& out, const TextPiece& piece) {
       const std::string_view text = pieces.of(piece);
       const bool prepends =
           space.scheme == PrependScheme::always || (space.scheme == PrependScheme::first && piece.is_first);
@@ -140,7 +140,7 @@ void read_any(const JsonPart& part, PreTokenizers& to) {
 }  // namespace
 
 void write_bytes_as_characters(Pieces& pieces) {
-  rewrite_pieces(pieces, [&](std::string& to, const Piece& piece) {
+  rewrite_pieces(pieces, [&](std::string& to, const TextPiece& piece) {
     for (const char c : pieces.of(piece)) to += byte_characters()[static_cast<unsigned char>(c)];
   });
 }

@@ -18,7 +18,7 @@ struct PreTokenizers {
   bool ends_with_bytes = false;
 };
 
-/// EnvError for a type that is not supported.
+/// Throws EnvError for a type that is not supported.
 PreTokenizers read_pre_tokenizers(const JsonPart& part);
 
 /// Writes the bytes of all pieces as characters.

@@ -13,7 +13,7 @@ class Regex {
   struct Match {
     size_t begin = 0, end = 0;
   };
-  /// EnvError if the pattern is not valid, or means something else in Oniguruma.
+  /// Throws EnvError if the pattern is not valid, or means something else in Oniguruma.
   explicit Regex(std::string_view pattern);
   /// The first match that begins at `from` or later. `text` is UTF-8. Threads may share a Regex.
   bool find(std::string_view text, size_t from, Match& match) const;

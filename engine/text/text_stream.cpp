@@ -1,6 +1,6 @@
-// See the header. A decoder may treat the first token of a text differently than the same token later, and a
-// character may consist of several tokens. So a few tokens are decoded without and with the new ones, and the
-// difference is the new text, unless it ends within a character.
+// Decodes tokens as they are generated: text is output once no later token can change it. A decoder may treat the first
+// token of a text differently than the same token later, and a character may consist of several tokens. So a few tokens
+// are decoded without and with the new ones, and the difference is the new text, unless it ends within a character.
 #include "engine/text/text_stream.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header. The models by words are here: WordPiece, and WordLevel, whose vocabulary has whole words.
+// The model of a tokenizer: from the pieces of a text to the numbers of tokens. The models by words are here:
+// WordPiece, and WordLevel, whose vocabulary has whole words.
 #include "engine/text/token_model.h"
 
 #include <fmt/format.h>

@@ -57,7 +57,7 @@ class TokenModel {
   Vocabulary vocabulary_;
 };
 
-/// EnvError for a type or a setting that is not supported.
+/// Throws EnvError for a type or a setting that is not supported.
 std::unique_ptr<TokenModel> read_model(const JsonPart& part);
 
 std::unique_ptr<TokenModel> read_bpe(const JsonPart& part);

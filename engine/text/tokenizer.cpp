@@ -1,4 +1,4 @@
-// See the header.
+// A tokenizer: from text to tokens and back. tokenizer.json is read by our code, SentencePiece models by its library.
 #include "engine/text/tokenizer.h"
 
 #include <fmt/format.h>
@@ -108,7 +108,7 @@ class JsonTokenizer final : public Tokenizer {
     pieces.start_bytes = start_bytes;
     pieces.pieces.push_back({0, text.size(), start_bytes > 0});
     for (const PreTokenizer& step : pre_tokenizers_.steps) step(pieces);
-    for (const Piece& piece : pieces.pieces) model_->tokenize(pieces.of(piece), cache, to);
+    for (const TextPiece& piece : pieces.pieces) model_->tokenize(pieces.of(piece), cache, to);
   }
 
   Normalizer normalizer_;

@@ -21,7 +21,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   /// Appends the tokens of `text`, which is UTF-8. `adds_special`: with those that the post-processor adds around a
-  /// text. EnvError, which names the byte, if it is not UTF-8. Threads may call it at once, each with its own cache.
+  /// text. Throws EnvError, which names the byte, if it is not UTF-8. Threads may call it at once, each with its own
+  /// cache.
   virtual void encode(std::string_view text, bool adds_special, WordCache& cache, std::vector<int32_t>& to) const = 0;
   /// Numbers without a token are left out; with `skips_special` special tokens too.
   virtual std::string decode(std::span<const int32_t> tokens, bool skips_special) const = 0;
@@ -37,7 +38,7 @@ class Tokenizer {
 /// part that is not supported.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-/// The file that open_tokenizer() reads. EnvError if the folder has none.
+/// The file that open_tokenizer() reads. Throws EnvError if the folder has none.
 std::string find_tokenizer_file(const std::string& path);
 
 /// `file`: for errors.

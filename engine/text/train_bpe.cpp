@@ -1,4 +1,4 @@
-// See the header.
+// Trains byte-level BPE (Sennrich et al. 2016) as the package tokenizers does it.
 #include "engine/text/train_bpe.h"
 
 #include <algorithm>

@@ -14,7 +14,7 @@ class BpeTraining {
  public:
   /// `pattern`: gpt2, llama3 or qwen2, which decides how text is cut into words. `special`: tokens 0, 1, ….
   BpeTraining(std::string_view pattern, std::vector<std::string> special);
-  /// Counts the words of a document, which is UTF-8; EnvError if it is not.
+  /// Counts the words of a document, which is UTF-8; throws EnvError if it is not.
   void add(std::string_view document);
   /// The tokenizer.json of a vocabulary of at most `size` tokens, fewer if the text has no more pairs.
   std::string train(int64_t size) const;

@@ -1,4 +1,4 @@
-// See the header.
+// Unicode as tokenizers need it.
 #include "engine/text/unicode.h"
 
 #include <utf8proc.h>

@@ -1,4 +1,4 @@
-// See command.h.
+// Runs commands of a cluster manager to their end: sbatch, squeue, scancel.
 #include "launcher/clusters/command.h"
 
 #include <poll.h>

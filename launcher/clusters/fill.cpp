@@ -1,4 +1,4 @@
-// See fill.h.
+// Fills in the templates of templates/clusters.
 #include "launcher/clusters/fill.h"
 
 #include <nlohmann/json.hpp>

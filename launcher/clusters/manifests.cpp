@@ -1,4 +1,4 @@
-// See manifests.h.
+// The files that start a job under a cluster manager.
 #include "launcher/clusters/manifests.h"
 
 #include <algorithm>
@@ -284,7 +284,7 @@ int stop_seconds(const JobSpec& job, const HostNeeds& needs) {
 std::string name_of_pods(const std::string& job) {
   std::string name;
   for (const char c : job) {
-    const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const char lower = lower_case(c);
     const bool is_plain = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9');
     if (is_plain || (!name.empty() && name.back() != '-')) name += is_plain ? lower : '-';
   }

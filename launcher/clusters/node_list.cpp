@@ -1,4 +1,4 @@
-// See node_list.h.
+// Slurm's lists of nodes: "a[01-03,7],b" is a01, a02, a03, a7, b.
 #include "launcher/clusters/node_list.h"
 
 #include <algorithm>

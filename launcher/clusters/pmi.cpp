@@ -1,4 +1,4 @@
-// See pmi.h.
+// PMI 1.1, served by the mpiexec of MPICH (Hydra) and its derivatives: lines over a socket that each process inherits.
 #include "launcher/clusters/pmi.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-// See pmix.h. The declarations are those of the PMIx standard, chapter "Data structures and types" (its ABI is stable
-// since version 2), so that no header is needed to build.
+// Exchanges keys and values between the processes of one mpirun before they can connect, using PMIx, which Open MPI and
+// Slurm's --mpi=pmix serve. The declarations are those of the PMIx standard, chapter "Data structures and types" (its
+// ABI is stable since version 2), so that no header is needed to build.
 #include "launcher/clusters/pmix.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The batch scripts of PBS (qsub) and LSF (bsub).
 #include "launcher/clusters/queue_scripts.h"
 
 #include <algorithm>

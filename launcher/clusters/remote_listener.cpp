@@ -1,4 +1,5 @@
-// See remote_listener.h.
+// The remote-execution listener of a process that a cluster manager has started: for each connection that has the job's
+// token it runs a script, as sshd would.
 #include "launcher/clusters/remote_listener.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// See slurm.h.
+// The jobs that this user has submitted to Slurm with trainctl, as ps and stop see them from a login node.
 #include "launcher/clusters/slurm.h"
 
 #include <algorithm>

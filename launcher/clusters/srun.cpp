@@ -1,4 +1,5 @@
-// See srun.h.
+// Reaches the nodes of a Slurm allocation with srun: no ssh is needed, and Slurm accounts for the ranks and limits
+// them.
 #include "launcher/clusters/srun.h"
 
 #include <utility>

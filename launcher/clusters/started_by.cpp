@@ -1,4 +1,4 @@
-// See started_by.h.
+// Detects what has started this process: a user, Slurm, PBS, LSF, mpirun or a pod of Kubernetes.
 #include "launcher/clusters/started_by.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See address.h.
+// The address on which a host listens for the others.
 #include "launcher/hosts/address.h"
 
 #include <arpa/inet.h>

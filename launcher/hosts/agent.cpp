@@ -1,4 +1,4 @@
-// See agent.h.
+// The agent of a host: starts and supervises the ranks that run there, for a launcher on another host.
 #include "launcher/hosts/agent.h"
 
 #include <fcntl.h>

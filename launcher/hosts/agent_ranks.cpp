@@ -1,4 +1,5 @@
-// See agent_ranks.h.
+// The ranks of a run on several hosts, reached through one agent per host (agent.h) over a HostLink: passes the board
+// and the store from host to host, sends hosts the files that they lack, and writes the ranks' output.
 #include "launcher/hosts/agent_ranks.h"
 
 #include <algorithm>

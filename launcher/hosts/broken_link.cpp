@@ -1,4 +1,4 @@
-// See the header.
+// Finds the broken link between two hosts from the hosts' own checks of their links (link_check.h).
 #include "launcher/hosts/broken_link.h"
 
 #include <algorithm>

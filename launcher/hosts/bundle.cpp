@@ -1,4 +1,5 @@
-// See bundle.h.
+// This program in the form in which it is copied to hosts where it is not installed: the binary, its loaded shared
+// libraries, and the dynamic loader.
 #include "launcher/hosts/bundle.h"
 
 #include <fcntl.h>

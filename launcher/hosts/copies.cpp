@@ -1,4 +1,4 @@
-// See copies.h.
+// launch.copy: files and folders of the launcher's host that each host receives before its ranks start.
 #include "launcher/hosts/copies.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Which files of a run's folder a host may write: those that its own ranks write, and no others.
 #include "launcher/hosts/file_owners.h"
 
 #include <algorithm>

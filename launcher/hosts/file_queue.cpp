@@ -1,4 +1,5 @@
-// See the header.
+// The files that a host still has to receive from the launcher, which sends them in pieces as fast as the agent
+// confirms them.
 #include "launcher/hosts/file_queue.h"
 
 #include <fcntl.h>

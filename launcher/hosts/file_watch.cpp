@@ -1,4 +1,4 @@
-// See file_watch.h.
+// Detects data written to the files of a folder, so that it can be sent elsewhere.
 #include "launcher/hosts/file_watch.h"
 
 #include <fcntl.h>

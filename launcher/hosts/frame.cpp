@@ -1,4 +1,4 @@
-// See frame.h.
+// The protocol between a launcher and an agent, in both directions.
 #include "launcher/hosts/frame.h"
 
 #include <utility>

@@ -1,4 +1,5 @@
-// See host_link.h.
+// The launcher's link to the agent of one host, which survives broken connections: it starts the agent with a
+// Transport, installs the program where it is missing, reconnects, and gives up after a limit.
 #include "launcher/hosts/host_link.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See link_check.h.
+// Checks whether the hosts of a run can connect to each other.
 #include "launcher/hosts/link_check.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// See placeholders.h.
+// Placeholders in the command of a rank on another host, for values known only there: "{address}".
 #include "launcher/hosts/placeholders.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The output of ranks on other hosts: writes it to this host's logs, and reports its lines.
 #include "launcher/hosts/rank_outputs.h"
 
 #include "launcher/log_pipe.h"

@@ -1,4 +1,4 @@
-// See the header.
+// Files of ranks on other hosts, written here piece by piece.
 #include "launcher/hosts/received_files.h"
 
 #include <fcntl.h>

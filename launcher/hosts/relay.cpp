@@ -1,4 +1,4 @@
-// See relay.h.
+// The process that ssh starts on a host: copies bytes between ssh and the host's agent.
 #include "launcher/hosts/relay.h"
 
 #include <fcntl.h>

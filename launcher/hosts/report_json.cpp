@@ -1,4 +1,4 @@
-// See report_json.h.
+// A RankReport, as an agent sends it to its launcher.
 #include "launcher/hosts/report_json.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// See scripts.h.
+// Scripts that run on a host before this program.
 #include "launcher/hosts/scripts.h"
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// See session.h.
+// One side's messages over connections that may break: each message arrives once and in order.
 #include "launcher/hosts/session.h"
 
 #include <utility>

@@ -1,4 +1,5 @@
-// See ssh.h.
+// Reaches a host with the user's own ssh: its configuration, keys, agents, jump hosts, ports and host key checks are
+// the same as on the command line.
 #include "launcher/hosts/ssh.h"
 
 #include <sstream>

@@ -1,4 +1,4 @@
-// See wire.h.
+// A connection to the other side: reads frames and writes bytes, on the event loop.
 #include "launcher/hosts/wire.h"
 
 #include <fcntl.h>

@@ -11,6 +11,8 @@
 
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/checkpoint/tiling.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 #include "engine/train/data/read_and_plan.h"

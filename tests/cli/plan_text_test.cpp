@@ -74,6 +74,10 @@ TEST_CASE("a plan is named as a product of data, tensor, context and pipeline pa
       "parallel.strategies={'*.qkv': [[1, 2, 1]], '*.proj': [[1, 2, 1]], '*.up': [[1, 2, 1]], "
       "'*.down': [[1, 2, 1]], head: [[1, 2, 1]]}";
   CHECK(sizes({"launch.ranks=2", kSemi, rows}) == Sizes{1, 1, 2, 1, 1});
+  // The ranks of an expert share the batch, or rows, elsewhere.
+  CHECK(numbers_of_sizes(sizes_of("moe", {"launch.ranks=4", kSemi, "parallel.expert=2"})) == Sizes{4, 1, 1, 1, 1});
+  CHECK(numbers_of_sizes(sizes_of("moe", {"launch.ranks=4", kSemi, "parallel.expert=4", "parallel.context=2"})) ==
+        Sizes{2, 1, 2, 1, 1});
   const std::string mixed = "parallel.strategies={'*.qkv': [[2, 1, 1]], '*.up': [[1, 1, 1], [2, 1]]}";
   CHECK_FALSE(sizes_of("gpt", {"launch.ranks=2", kSemi, mixed}).has_value());
 }

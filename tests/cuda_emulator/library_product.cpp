@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/graph/e4m3.h"
+#include "engine/graph/e5m2.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/quantise/quantised.h"
 #include "tools/cuda_emulator/global_memory.h"
@@ -29,17 +30,20 @@ float library_product_element(const void* data, DType dtype, int64_t i) {
 }
 
 /// Element i of line l of a factor: of 8 bits, times its scale (ops/quantise/quantised.h).
-float scaled(const void* words, const float* scales, bool squares, int64_t lines, int64_t length, int64_t l,
-             int64_t i) {
-  const int64_t parts = length / kScaledTogether, part = i / kScaledTogether;
-  const float scale = squares ? scales[l / kScaledTogether * ((parts + 3) / 4 * 4) + part] : scales[part * lines + l];
-  return from_e4m3(static_cast<const uint8_t*>(words)[l * length + i]) * scale;
+float scaled(const Product& p, bool of_a, int64_t l, int64_t i) {
+  const float* const scales = of_a ? p.a_scales : p.b_scales;
+  const int64_t lines = of_a ? p.m : p.n, parts = p.k / kScaledTogether, part = i / kScaledTogether;
+  const bool squares = of_a ? p.a_squares : p.b_squares, e5m2 = of_a ? p.a_e5m2 : p.b_e5m2;
+  const uint8_t bits = static_cast<const uint8_t*>(of_a ? p.a : p.b)[l * p.k + i];
+  const float scale = p.tensor_scales ? scales[0]
+                      : squares       ? scales[l / kScaledTogether * ((parts + 3) / 4 * 4) + part]
+                                      : scales[part * lines + l];
+  return (e5m2 ? from_e5m2(bits) : from_e4m3(bits)) * scale;
 }
 
 double term(const Product& p, int64_t z, int64_t i, int64_t j, int64_t k) {
   if (p.is_fp8())
-    return double{scaled(p.a, p.a_scales, p.a_squares, p.m, p.k, i, k)} *
-           double{scaled(p.b, p.b_scales, p.b_squares, p.n, p.k, j, k)};
+    return double{scaled(p, true, i, k)} * double{scaled(p, false, j, k)};
   const int64_t a_row = p.a_row > 0 ? p.a_row : p.transpose_a ? p.m : p.k;
   return static_cast<double>(library_product_element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
          library_product_element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));

@@ -12,6 +12,8 @@
 #include "engine/runtime/stored_ranges.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/checkpoint/state_image.h"
 #include "engine/train/checkpoint/write_checkpoint.h"
 

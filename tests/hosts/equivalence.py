@@ -18,7 +18,7 @@ import tempfile
 import time
 
 import network
-from hosts_test import require
+from scene import require
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALIKE = "train.checkpoint=null"

@@ -20,7 +20,8 @@ import tempfile
 import time
 
 import network
-from hosts_test import Scene, PLAIN, LONG, JOB, eventually, require
+from network import eventually
+from scene import JOB, LONG, PLAIN, Scene, require
 
 # Steps of some 30 ms, so that losing a step costs little compared with losing a host.
 FIELDS = "parallel.mode=data_parallel dataset.batch=960 loss=mse optimizer.learning_rate=0.001 launch.reconnect=3s train.checkpoint.every_steps=500"

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 import network
-from hosts_test import ONE_RANK, Scene, checkpoints, end_of, require, stop
+from scene import ONE_RANK, Scene, checkpoints, end_of, require, stop
 from network import eventually
 
 # Not the job's mae: its gradient jumps where a prediction meets its label. At this rate the losses of 4 ranks are those of one within 3e-7 over 1,900 steps.

@@ -21,7 +21,7 @@ import threading
 import time
 
 import network
-from hosts_test import JOB, require
+from scene import JOB, require
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = list("abcd")

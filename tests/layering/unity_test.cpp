@@ -5,14 +5,17 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <numeric>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
-#include <vector>
+
+#include "tests/layering/definitions.h"
 
 namespace {
+
+using trainctl::Definition;
+using trainctl::definitions_of;
 
 /// The library or test program whose sources may be compiled in one group with this one; "" if it is compiled alone.
 std::string unity_group(const std::string& path) {
@@ -32,47 +35,11 @@ std::string unity_group(const std::string& path) {
   return group + (std::regex_match(path, cuda_room) ? "_cuda" : path.ends_with("_cpu.cpp") ? "_cpu" : "");
 }
 
-std::string replaced(const std::string& text, const char* pattern, const char* by) {
-  return std::regex_replace(text, std::regex(pattern), by);
-}
-
-/// The name that a declaration defines: "kName", "Type", "function(types)", or "alias = meaning"; "" if it has none.
-std::string defined_name(std::string text) {
-  static const std::vector<std::regex> patterns = {
-      std::regex(R"(^using (\w+ = .*);)"),
-      std::regex(R"(^(?:struct|class|union|enum(?: class)?) (?:alignas\(.*?\) )?(\w+)[^;]*\{)"),
-      std::regex(R"(^(?:constexpr|const|static|inline|std::\w+)\b[^()]*?(\w+)(?: = |\{|\[|;))"),
-      std::regex(R"(^[\w:<>,*&\s]+?[\s*&](\w+)\(([^{;]*)\)[^()]*\{)")};
-  const bool is_template = text.starts_with("template <");
-  text = replaced(text, R"(__\w+__(\([^()]*(\([^()]*\))*[^()]*\))?\s*|\[\[\w+\]\]\s*|^template <.*?>\s+(?=\w))", "");
-  std::smatch found;
-  for (const std::regex& pattern : patterns) {
-    if (!std::regex_search(text, found, pattern)) continue;
-    if (&pattern != &patterns.back()) return found[1];
-    std::string types = replaced(found[2], R"(\s*=[^,]*|\bstd::)", "");  // overloads may differ in these alone
-    types = replaced(types, R"((nlohmann::)?(ordered_)?\bjson\b)", "Json");
-    types = replaced(types, R"(([\w>&*])\s+\w+(?=\s*(,|$)))", "$1");
-    return found[1].str() + (is_template ? "<>(" : "(") + replaced(types, R"(\s+)", " ") + ")";
-  }
-  return "";
-}
-
-/// The names in the anonymous namespaces of a source, after the namespaces around them. Declarations begin unindented.
+/// The names in the anonymous namespaces of a source, after the namespaces around them.
 std::set<std::string> names_of_source(std::istream& source) {
   std::set<std::string> names;
-  std::vector<std::string> scopes;
-  std::string declaration;
-  for (std::string line; std::getline(source, line);) {
-    if (line.starts_with("namespace ") && line.ends_with("{")) scopes.push_back(line.substr(10, line.size() - 11));
-    if (line.starts_with("}  // namespace") && !scopes.empty()) scopes.pop_back();
-    if (scopes.empty() || !scopes.back().empty() || line.starts_with("namespace")) continue;
-    if (declaration.empty() && (line.empty() || !(std::isalpha(line[0]) || line[0] == '_' || line[0] == '['))) continue;
-    declaration += (declaration.empty() ? "" : " ") + line;
-    if (line.find_first_of("{;") == std::string::npos) continue;
-    if (const std::string name = defined_name(declaration); !name.empty())
-      names.insert(std::accumulate(scopes.begin(), scopes.end(), std::string()) + name);
-    declaration.clear();
-  }
+  for (const Definition& definition : definitions_of(source))
+    if (const std::string name = definition.name(); definition.is_anonymous() && !name.empty()) names.insert(name);
   return names;
 }
 

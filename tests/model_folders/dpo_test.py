@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from limits import limit  # noqa: E402
+
 SKIPPED = 77
 
 try:
@@ -28,7 +31,7 @@ except ImportError as error:
     sys.exit(SKIPPED)
 
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
-TOLERANCE = 1e-5
+TOLERANCE = limit(1e-5)
 PAIRS, STEPS, VOCAB, RANK, ALPHA, BETA, RATE = 8, 5, 320, 4, 8, 0.3, 0.01
 ANSWERS = [("blue", "green like grass"), ("grey and cold", "red"), ("deep", "shallow as a plate"), ("calm tonight", "made of stone")] * 2
 ROWS = [{"prompt": f"The sea number {n} is", "chosen": " " + a, "rejected": " " + b} for n, (a, b) in enumerate(ANSWERS)]

@@ -8,38 +8,45 @@
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/graph/e4m3.h"
+#include "engine/graph/e5m2.h"
 #include "engine/ops/random.h"
 
 namespace trainctl {
 namespace {
 
-/// A word without a NaN: its bytes are from 0 to 0x7e.
-double word_of(double u) {
+using Fill = CaseOperand::Fill;
+
+bool has_words(const CaseOperand& operand) { return operand.fill == Fill::e4m3 || operand.fill == Fill::e5m2; }
+
+/// A word without an infinity or NaN: its bytes are below `end`.
+double word_of(double u, int end) {
   uint32_t word = 0;
-  for (int byte = 0; byte < 4; ++byte, u = u * 127 - std::floor(u * 127))
-    word = word << 8 | static_cast<uint32_t>(std::floor(u * 127));
+  for (int byte = 0; byte < 4; ++byte, u = u * end - std::floor(u * end))
+    word = word << 8 | static_cast<uint32_t>(std::floor(u * end));
   return word;
 }
 
 /// The four numbers of each word.
-std::vector<double> e4m3_numbers(const std::vector<double>& words) {
+std::vector<double> numbers_of(const std::vector<double>& words, bool e5m2) {
   std::vector<double> numbers;
-  for (const double word : words)
-    for (int byte = 0; byte < 4; ++byte)
-      numbers.push_back(double{from_e4m3(static_cast<uint8_t>(static_cast<uint64_t>(word) >> 8 * byte))});
+  for (const double word : words) {
+    for (int byte = 0; byte < 4; ++byte) {
+      const auto bits = static_cast<uint8_t>(static_cast<uint64_t>(word) >> 8 * byte);
+      numbers.push_back(double{e5m2 ? from_e5m2(bits) : from_e4m3(bits)});
+    }
+  }
   return numbers;
 }
 
 /// The values depend on `place`, the operand's index among all.
 std::vector<double> values_of(const CaseOperand& operand, uint64_t place) {
-  using Fill = CaseOperand::Fill;
   std::vector<double> values(static_cast<size_t>(num_elements(operand.shape)));
   for (size_t i = 0; i < values.size(); ++i) {
     const double u = double{philox_uniform(place, i, 0)};
     double v = operand.number;
     if (operand.fill == Fill::values) v = double{2.0f * static_cast<float>(u) - 1.0f};
     if (operand.fill == Fill::positive) v = u;
-    if (operand.fill == Fill::e4m3) v = word_of(u);
+    if (has_words(operand)) v = word_of(u, operand.fill == Fill::e4m3 ? 0x7f : 0x7c);
     if (operand.fill == Fill::ids) v = std::floor(u * operand.number);
     if (operand.fill == Fill::unwritten) v = std::numeric_limits<double>::quiet_NaN();
     if (operand.dtype == DType::bf16) v = double{from_bf16(to_bf16(static_cast<float>(v)))};
@@ -70,23 +77,31 @@ TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& value
   return arg;
 }
 
-/// i32 has signs, but for words of E4M3 numbers.
+/// i32 has signs, but for words of 8-bit numbers.
 std::vector<double> in_double(const CaseOperand& operand, const TensorArg& arg) {
-  const bool has_words = operand.fill == CaseOperand::Fill::e4m3;
   std::vector<double> values(static_cast<size_t>(arg.size()));
   for (size_t i = 0; i < values.size(); ++i) {
     if (arg.dtype == DType::f32) values[i] = double{arg.as<float>()[i]};
     if (arg.dtype == DType::bf16) values[i] = double{from_bf16(arg.as<uint16_t>()[i])};
     if (arg.dtype == DType::i32)
-      values[i] = has_words ? static_cast<double>(arg.as<uint32_t>()[i]) : static_cast<double>(arg.as<int32_t>()[i]);
+      values[i] =
+          has_words(operand) ? static_cast<double>(arg.as<uint32_t>()[i]) : static_cast<double>(arg.as<int32_t>()[i]);
   }
   return values;
 }
 
 /// Results in the form in which they are compared.
 std::vector<double> result_of(const CaseOperand& operand, std::vector<double> values) {
-  if (operand.fill == CaseOperand::Fill::work) return {};
-  return operand.fill == CaseOperand::Fill::e4m3 ? e4m3_numbers(values) : values;
+  if (operand.fill == Fill::work) return {};
+  return has_words(operand) ? numbers_of(values, operand.fill == Fill::e5m2) : values;
+}
+
+/// The inputs that the kernel updates. Their new values are results too, after those of the outputs.
+std::vector<size_t> updated_inputs(const KernelCase& row) {
+  std::vector<size_t> updated;
+  for (size_t i = 0; i < row.in.size(); ++i)
+    if ((get_kernel(row.kernel).updates_input >> i & 1u) != 0) updated.push_back(i);
+  return updated;
 }
 
 }  // namespace
@@ -105,6 +120,7 @@ Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wi
   Results results;
   for (size_t o = 0; o < call.out.size(); ++o)
     results.push_back(result_of(row.out[o], in_double(row.out[o], call.out[o])));
+  for (const size_t i : updated_inputs(row)) results.push_back(in_double(row.in[i], call.in[i]));
   return results;
 }
 
@@ -117,7 +133,10 @@ Results run_naive(const KernelCase& row, int times) {
   for (size_t o = 0; o < row.out.size(); ++o) out.push_back({row.out[o].shape, values[row.in.size() + o]});
   for (int i = 0; i < times; ++i) {
     naive::Outputs made = reference->run({in, out, row.attrs, row.scalars});
-    check(made.size() == out.size(), "the reference makes as many outputs as the kernel");
+    const std::vector<size_t> updated = updated_inputs(row);
+    check(made.size() == out.size() + updated.size(), "the reference makes as many results as the kernel");
+    for (size_t u = 0; u < updated.size(); ++u) in[updated[u]] = std::move(made[out.size() + u]);
+    made.resize(out.size());
     for (size_t o = 0; o < out.size(); ++o) {
       check(made[o].values.size() == out[o].values.size(), "the reference's outputs are as large as the kernel's");
       for (size_t e = 0; e < made[o].values.size() && row.out[o].accumulate; ++e) made[o].values[e] += out[o].values[e];

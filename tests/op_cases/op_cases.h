@@ -63,6 +63,7 @@ struct CaseOperand {
     number,     ///< every element is `number`
     ids,        ///< i32 in [0, number)
     e4m3,       ///< i32 words of four E4M3 numbers; results are compared as those numbers
+    e5m2,       ///< the same of E5M2 numbers
     unwritten,  ///< NaN
     work        ///< i32 that the kernel uses only while it runs: not compared
   };
@@ -99,7 +100,8 @@ struct NaiveCall {
   const StepScalars& scalars;
 };
 
-/// A kernel as a naive loop in double. If an output has TensorArg::accumulate, the result is added to it.
+/// A kernel as a naive loop in double. If an output has TensorArg::accumulate, the result is added to it. After the
+/// outputs it returns the new values of the inputs that the kernel updates.
 struct KernelReference {
   const char* kernel;
   naive::Outputs (*run)(const NaiveCall& call);

@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "engine/base/error.h"
 #include "engine/machine/machine.h"
-#include "engine/machine/machine_text.h"
 #include "engine/planning/compile_job.h"
 #include "engine/train/data/read_and_plan.h"
 #include "tests/jobs/jobs.h"
 #include "tests/search/drawn_jobs.h"
+#include "tests/search/llama_jobs.h"
 
 using namespace trainctl;
 
@@ -20,21 +18,6 @@ namespace {
 
 /// Factor that the search's own errors and the rule that prefers a simple plan may cost.
 constexpr double kSlack = 1.006;
-
-/// A machine in a file, as a user would name it.
-class MachineFile {
- public:
-  explicit MachineFile(const Machine& machine) {
-    path_ = std::filesystem::temp_directory_path() /
-            ("search_law_" + std::to_string(reinterpret_cast<uintptr_t>(this)) + ".json");
-    std::ofstream(path_) << to_json(machine);
-  }
-  ~MachineFile() { std::filesystem::remove(path_); }
-  std::string setting() const { return "launch.machine=" + path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 double best_seconds(const std::string& text, std::vector<std::string> settings, const Machine& machine) {
   const MachineFile file(machine);

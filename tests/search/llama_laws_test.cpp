@@ -7,51 +7,13 @@
 #include <cstdlib>
 #include <optional>
 
-#include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/estimate/simulate.h"
-#include "engine/planning/compile_job.h"
 #include "tests/search/drawn_jobs.h"
+#include "tests/search/llama_jobs.h"
 
 using namespace trainctl;
 
 namespace {
-
-struct LlamaShape {
-  int blocks = 8, units = 2048, hidden = 8192, heads = 16, kv_heads = 4, length = 4096, vocab = 32000, batch = 8;
-};
-
-std::string llama(const LlamaShape& s) {
-  return fmt::format(R"(
-precision: bf16
-dataset: {{type: random, shape: [{0}], dtype: i32, classes: {1}, label_shape: [{0}], label_dtype: i32, batch: {2}, samples: 64}}
-modules:
-  block:
-    - {{name: norm1, type: rms_norm}}
-    - {{name: qkv, type: dense, units: {3}, bias: false}}
-    - {{name: turn, type: rotary, heads: {4}, kv_heads: {5}, packing: heads}}
-    - {{name: attn, type: attention, heads: {4}, kv_heads: {5}, causal: true}}
-    - {{name: proj, type: dense, units: {6}, bias: false}}
-    - {{name: sum1, type: add, inputs: [proj, input]}}
-    - {{name: norm2, type: rms_norm}}
-    - {{name: gate, type: dense, units: {7}, bias: false}}
-    - {{name: act, type: silu}}
-    - {{name: up, type: dense, units: {7}, bias: false, inputs: norm2}}
-    - {{name: gated, type: mul, inputs: [act, up]}}
-    - {{name: down, type: dense, units: {6}, bias: false}}
-    - {{name: sum2, type: add, inputs: [down, sum1]}}
-network:
-  - {{name: table, type: embedding, vocab: {1}, units: {6}}}
-  - {{module: block, name: h, repeat: {8}}}
-  - {{name: norm, type: rms_norm}}
-  - {{name: head, type: dense, units: {1}, bias: false}}
-loss: softmax_cross_entropy
-optimizer: {{type: adamw, learning_rate: 0.0003}}
-launch: {{ranks: 4, device: cuda, machine: h100x8}}
-)",
-                     s.length, s.vocab, s.batch, s.units / s.heads * (s.heads + 2 * s.kv_heads), s.heads, s.kv_heads,
-                     s.units, s.hidden, s.blocks);
-}
 
 LlamaShape drawn_shape(std::mt19937& random) {
   const int heads = one_of<int>(random, {8, 16, 32});
@@ -62,32 +24,6 @@ LlamaShape drawn_shape(std::mt19937& random) {
   shape.length = one_of<int>(random, {2048, 4096, 8192});
   shape.batch = one_of<int>(random, {4, 8, 16});
   return shape;
-}
-
-struct Outcome {
-  double seconds = 0;
-  int64_t memory = 0;
-};
-
-/// A plan as all of its fields are fixed; nothing if it is not legal.
-std::optional<Outcome> outcome_of(const std::string& text, const std::vector<std::string>& settings) {
-  try {
-    const PlannedJob job = planned(text, settings);
-    const RankClasses classes = compile_one_per_stage(job);
-    return Outcome{simulate(classes, job.cost.machine(), false).step.value, most_memory(classes)};
-  } catch (const SpecError&) {
-    return std::nullopt;
-  }
-}
-
-std::optional<Outcome> found_for(const std::string& text, std::vector<std::string> settings) {
-  settings.emplace_back("parallel.mode=auto_parallel");
-  try {
-    const Trial trial = planned(text, settings).search->best().trial;
-    return Outcome{trial.seconds, trial.memory};
-  } catch (const SpecError&) {
-    return std::nullopt;
-  }
 }
 
 /// Settings that a user would write for such a job.

@@ -214,7 +214,7 @@ TEST_CASE(
 }
 
 TEST_CASE("packing fills rows, keeps the order of documents, and is the same in every run") {
-  std::vector<RowPart> parts;
+  std::vector<DocumentPart> parts;
   for (int i = 0; i < 500; ++i) parts.push_back({i, 0, 1 + (i * 37) % 100});
   const auto rows = pack_rows(parts, 100);
   int64_t total = 0;

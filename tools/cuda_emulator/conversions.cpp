@@ -45,6 +45,18 @@ uint16_t e4m3_of(float v) {
 struct ToE4m3Pair {
   uint16_t operator()(float high, float low) const { return static_cast<uint16_t>(e4m3_of(high) << 8 | e4m3_of(low)); }
 };
+/// A number in E5M2: a magnitude beyond 57344 becomes 57344.
+uint16_t e5m2_of(float v) {
+  const uint32_t sign = std::signbit(v) ? 0x80u : 0u;
+  if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7fu);
+  const float size = std::fmin(std::fabs(v), 57344.0f);
+  const int exponent = size == 0 ? -14 : std::max(std::ilogb(size), -14);
+  const auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, 2 - exponent)));
+  return static_cast<uint16_t>(sign | (static_cast<uint32_t>(exponent + 14) * 4 + steps));
+}
+struct ToE5m2Pair {
+  uint16_t operator()(float high, float low) const { return static_cast<uint16_t>(e5m2_of(high) << 8 | e5m2_of(low)); }
+};
 struct LargerBf16Pair {
   uint32_t operator()(uint32_t a, uint32_t b) const {
     const FromBf16 wide;
@@ -238,11 +250,12 @@ bool decode_narrow_conversion(Decoder& d, const Statement& s, Instruction& in) {
     in.run = binary<uint32_t, float, float, ToBf16Pair>;
     return true;
   }
-  if (s.opcode == "cvt.rn.satfinite.e4m3x2.f32") {
+  const bool to_e4m3 = s.opcode == "cvt.rn.satfinite.e4m3x2.f32";
+  if (to_e4m3 || s.opcode == "cvt.rn.satfinite.e5m2x2.f32") {
     in.to[0] = d.target(s.arguments.at(0), 2);
     in.from[0] = d.source(s.arguments.at(1), 4);
     in.from[1] = d.source(s.arguments.at(2), 4);
-    in.run = binary<uint16_t, float, float, ToE4m3Pair>;
+    in.run = to_e4m3 ? binary<uint16_t, float, float, ToE4m3Pair> : binary<uint16_t, float, float, ToE5m2Pair>;
     return true;
   }
   return false;

@@ -1,4 +1,4 @@
-// See the header.
+// The option --map of export and import, and their lists of names.
 #include "cli/commands/checkpoint/choose_map.h"
 
 #include <fmt/format.h>

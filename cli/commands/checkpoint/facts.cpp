@@ -1,4 +1,4 @@
-// See the header.
+// Facts about a checkpoint that the commands report.
 #include "cli/commands/checkpoint/facts.h"
 
 #include <fmt/format.h>

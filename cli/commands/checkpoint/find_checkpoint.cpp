@@ -1,4 +1,4 @@
-// See the header.
+// Finds the checkpoint that the user means.
 #include "cli/commands/checkpoint/find_checkpoint.h"
 
 #include <CLI/CLI.hpp>

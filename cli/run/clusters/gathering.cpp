@@ -1,4 +1,4 @@
-// See gathering.h.
+// Determines the hosts on which `trainctl run` starts ranks when a cluster manager has started this process.
 #include "cli/run/clusters/gathering.h"
 
 #include <unistd.h>

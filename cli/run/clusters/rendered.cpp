@@ -1,4 +1,4 @@
-// See rendered.h.
+// Makes the files of `trainctl render`, and those that `trainctl run launch.target=slurm` submits.
 #include "cli/run/clusters/rendered.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See submission.h.
+// Submits a job to a cluster manager, and lists the commands that would start one.
 #include "cli/run/clusters/submission.h"
 
 #include <sys/stat.h>

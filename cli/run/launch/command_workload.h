@@ -14,7 +14,7 @@ namespace trainctl {
 
 class CommandWorkload : public Workload, public RankProgram, public WorkloadReports {
  public:
-  /// Throws as require_program.
+  /// Throws the same errors as require_program.
   explicit CommandWorkload(JobSpec spec);
 
   const JobSpec& spec() const override { return spec_; }

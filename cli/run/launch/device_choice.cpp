@@ -1,4 +1,4 @@
-// See the header.
+// Chooses the devices of a network's ranks from launch.device and this host's GPUs.
 #include "cli/run/launch/device_choice.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See elastic.h.
+// launch.elastic: chooses the hosts of a run after each loss, and records what the changes cost.
 #include "cli/run/launch/elastic.h"
 
 #include <fcntl.h>

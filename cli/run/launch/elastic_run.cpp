@@ -1,4 +1,5 @@
-// See the header.
+// launch.elastic: a run that continues on the remaining hosts when a host is lost, and takes hosts back that respond
+// again.
 #include "cli/run/launch/elastic_run.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The prompts of `trainctl generate` and of validation.generate, as tokens.
 #include "cli/run/launch/generation_prompts.h"
 
 #include <algorithm>

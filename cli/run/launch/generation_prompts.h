@@ -23,17 +23,18 @@ struct PromptOptions {
 };
 
 /// The tokenizer that `option` names, or that of the data set, or of the model folder; empty: tokens are bytes, as in a
-/// data set of type text without a tokenizer. SpecError if none is known.
+/// data set of type text without a tokenizer. Throws SpecError if none is known.
 std::string tokenizer_of(const JobSpec& spec, const std::string& option, const std::string& model_folder);
 
-/// Adds prompts, stops, and the tokens that end a text, with the tokenizer of the request. SpecError for options that
-/// do not fit together, EnvError for files.
+/// Adds prompts, stops, and the tokens that end a text, with the tokenizer of the request. Throws SpecError for options
+/// that do not fit together, EnvError for files.
 void add_prompts(PromptOptions options, GenerationRequest& request);
 
 /// The folder of the weights that the job starts from; empty if there is none.
 std::string model_folder_of(const JobSpec& spec);
 
-/// Texts at a time, and the most tokens of a text with its prompt. SpecError if a prompt is too long for the model.
+/// Texts at a time, and the most tokens of a text with its prompt. Throws SpecError if a prompt is too long for the
+/// model.
 GenerationSize size_of(const JobSpec& spec, const GenerationRequest& request, const GenerationConfig& config);
 
 }  // namespace trainctl

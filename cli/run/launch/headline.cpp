@@ -1,4 +1,4 @@
-// See the header.
+// The facts about a plan that come first: throughput, utilization, memory and idle time.
 #include "cli/run/launch/headline.h"
 
 #include <algorithm>

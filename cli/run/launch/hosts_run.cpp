@@ -1,4 +1,4 @@
-// See the header.
+// A run whose ranks run on several hosts, where agents carry out the launcher's decisions.
 #include "cli/run/launch/hosts_run.h"
 
 #include "cli/run/launch/network_on_hosts.h"

@@ -1,4 +1,4 @@
-// See the header.
+// The report of a planned job: what `trainctl plan --json` prints, and plan.json in the folder of a run.
 #include "cli/run/launch/job_report.h"
 
 #include "cli/run/launch/headline.h"
@@ -14,6 +14,7 @@
 #include "engine/spec/schedule.h"
 #include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/data/sample_check.h"
+#include "engine/train/data/sample_notes.h"
 
 namespace trainctl {
 namespace {

@@ -1,4 +1,4 @@
-// See the header.
+// A run whose ranks are processes of this host.
 #include "cli/run/launch/local_run.h"
 
 #include "cli/run/launch/metrics_file.h"

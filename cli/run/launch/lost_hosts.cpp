@@ -1,4 +1,5 @@
-// See the header.
+// launch.elastic: for each host, whether the other hosts have the complete state if it is lost, and how many bytes are
+// then transferred.
 #include "cli/run/launch/lost_hosts.h"
 
 #include <algorithm>

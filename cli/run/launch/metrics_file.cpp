@@ -1,4 +1,4 @@
-// See the header.
+// metrics.jsonl between the attempts of a run.
 #include "cli/run/launch/metrics_file.h"
 
 #include <algorithm>

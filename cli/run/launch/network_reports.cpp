@@ -1,4 +1,4 @@
-// See the header.
+// Reports of a network about its run: progress, states of ranks, and, at the end, its result.
 #include "cli/run/launch/network_reports.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@
 #include "engine/planning/run_length.h"
 #include "engine/spec/schedule.h"
 #include "engine/train/data/order.h"
-#include "engine/train/data/sample_check.h"
+#include "engine/train/data/sample_notes.h"
 #include "launcher/cluster.h"
 #include "launcher/protocol.h"
 
@@ -262,8 +262,9 @@ std::string NetworkReports::summary() {
   if (const nlohmann::ordered_json audited = audits(); !audited.is_null())
     text +=
         (text.empty() ? "" : "\n") +
-        fmt::format("audits: {} of {} steps replayed on other cores, with the same bits; {:.2g} % of the run's time",
+        fmt::format("audits: {} of {} steps replayed on other {}, with the same bits; {:.2g} % of the run's time",
                     audited["steps"].get<int64_t>(), with_commas(finished_steps() - checkpoints_.first_step()),
+                    job_.spec.launch.device == Device::cuda ? "GPUs" : "cores",
                     100 * audited["overhead"].get<double>());
   if (!options_.profile) return text;
   std::vector<Program> programs;

@@ -1,4 +1,4 @@
-// See the header.
+// validation.generate, planned: the texts that the validations of a run generate, and the programs that generate them.
 #include "cli/run/launch/planned_texts.h"
 
 #include <algorithm>

@@ -18,8 +18,8 @@ struct PlannedTexts {
   int64_t arena_bytes(int rank) const;
 };
 
-/// Nothing for a job without validation.generate. SpecError if a prompt does not fit the job, or if text generation
-/// does not support its plan. EnvError if the prompts or the tokenizer cannot be read.
+/// Nothing for a job without validation.generate. Throws SpecError if a prompt does not fit the job, or if text
+/// generation does not support its plan. Throws EnvError if the prompts or the tokenizer cannot be read.
 std::optional<PlannedTexts> plan_texts(const PlannedJob& job);
 
 /// Adds their memory to Memory::validation of the training's programs.

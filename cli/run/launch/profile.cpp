@@ -1,4 +1,4 @@
-// See the header.
+// `run --profile`: after the ranks have ended, writes one trace of all ranks and its summary.
 #include "cli/run/launch/profile.h"
 
 #include <fmt/format.h>

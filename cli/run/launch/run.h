@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/run/launch/rank_memory.h"
+#include "cli/run/launch/memory_monitor.h"
 #include "cli/run/launch/run_display.h"
 #include "cli/run/launch/trackers.h"
 #include "cli/run/launch/workload.h"
@@ -111,7 +111,7 @@ class Run : public LaunchObserver {
   int stop_signals_ = 0;                        ///< signals received while the ranks ran
   int late_signals_ = 0;                        ///< signals received since
   std::unique_ptr<TrackerProcesses> trackers_;  ///< null: none
-  RankMemory memory_;
+  MemoryMonitor memory_;
 };
 
 /// `transport`: how the job's hosts are reached; null selects the job's. `replan`: for launch.elastic; unset: a lost

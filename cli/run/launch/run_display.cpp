@@ -1,4 +1,5 @@
-// See the header.
+// The display of a run: its view on the terminal, launcher.log if it is detached, and its entry in the registry of
+// runs.
 #include "cli/run/launch/run_display.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// See the header.
+// How a run ended: for its own last line, and for commands that report it later.
 #include "cli/run/launch/run_end.h"
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// See the header.
+// The files that the launcher writes to a run's folder: the job and its plan at the start, the outcome at the end.
 #include "cli/run/launch/run_files.h"
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// See the header.
+// Finds the script in a command like [python3, -u, train.py, --lr, 0.1] and checks that it exists.
 #include "cli/run/launch/script_check.h"
 
 #include <unistd.h>

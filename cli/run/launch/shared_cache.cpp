@@ -1,4 +1,5 @@
-// See the header.
+// Memory in which the ranks of a host cache samples for each other (engine/train/data/cached_set.h): an unnamed file
+// that they inherit.
 #include "cli/run/launch/shared_cache.h"
 
 #include <fmt/format.h>

@@ -7,7 +7,7 @@ namespace trainctl {
 class SharedCache {
  public:
   SharedCache() = default;
-  /// EnvError.
+  /// Throws EnvError.
   static SharedCache create();
   ~SharedCache();
   SharedCache(SharedCache&& other) noexcept;

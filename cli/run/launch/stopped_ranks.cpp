@@ -1,4 +1,4 @@
-// See the header.
+// Which ranks' processes are stopped, by SIGSTOP or a debugger, and since when.
 #include "cli/run/launch/stopped_ranks.h"
 
 #include <cstdint>

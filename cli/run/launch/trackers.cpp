@@ -1,4 +1,4 @@
-// See the header.
+// The processes that give the numbers of a run to the trackers of `track`, one per tracker.
 #include "cli/run/launch/trackers.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The validations of a run: the last value and the best one of each metric, and whether one of them ended the run.
 #include "cli/run/launch/validation_results.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Where `trainctl verify` writes certificates, and where a run stores that of its job.
 #include "cli/run/saves/certificates.h"
 
 #include <filesystem>

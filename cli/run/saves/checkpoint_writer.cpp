@@ -1,4 +1,5 @@
-// See the header.
+// The process that writes checkpoints to disk, outside of the ranks and the launcher, so that neither a killed rank nor
+// a hanging disk delays anything.
 #include "cli/run/saves/checkpoint_writer.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// See the header.
+// A run's saves as the launcher sees them: the checkpoint to resume from, the memory that the ranks copy into, and the
+// process that writes.
 #include "cli/run/saves/checkpoints.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,8 @@
 #include "engine/base/text.h"
 #include "engine/plan/served.h"
 #include "engine/spec/parse.h"
-#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 #include "engine/train/files/digest.h"
 #include "launcher/host_facts.h"

@@ -1,4 +1,5 @@
-// See gathered_saves.h.
+// The launcher's side of saves on several hosts (cli/run/saves/host_saves.h): decides for all hosts which states are
+// saved, and gathers the ranks' images, so that a checkpoint survives the loss of any other host.
 #include "cli/run/saves/gathered_saves.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// See host_saves.h.
+// Saves on several hosts.
 #include "cli/run/saves/host_saves.h"
 
 #include <sys/mman.h>

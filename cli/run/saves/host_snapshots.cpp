@@ -1,4 +1,5 @@
-// See the header.
+// Snapshots of the state in the memory of a host (cli/run/saves/state_snapshots.h), which a launcher fetches from the
+// remaining hosts when one is lost.
 #include "cli/run/saves/host_snapshots.h"
 
 #include <sys/mman.h>

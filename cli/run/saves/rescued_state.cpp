@@ -1,4 +1,5 @@
-// See the header.
+// The launcher's side of cli/run/saves/host_snapshots.h: after a rank has failed or a host is lost, recovers the newest
+// whole state from the memory of the hosts that still respond.
 #include "cli/run/saves/rescued_state.h"
 
 #include <algorithm>

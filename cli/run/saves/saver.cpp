@@ -1,4 +1,5 @@
-// See the header.
+// A rank's side of saves: agrees with the other ranks on steps, and copies its state into memory that outlives the
+// rank.
 #include "cli/run/saves/saver.h"
 
 #include <sys/mman.h>

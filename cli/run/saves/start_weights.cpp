@@ -1,4 +1,4 @@
-// See the header.
+// The weights that a job starts from (`weights`).
 #include "cli/run/saves/start_weights.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Snapshots of a rank's state, copied before each step into memory that outlives the rank.
 #include "cli/run/saves/state_snapshots.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// See fault.h.
+// Injected faults for tests of the launcher.
 #include "cli/run/worker/fault.h"
 
 #include <unistd.h>

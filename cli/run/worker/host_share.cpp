@@ -1,4 +1,5 @@
-// See host_share.h.
+// State that the ranks of one host share, created by their agent: the segment, with the statuses of all ranks of the
+// job and the arenas of the ranks on this host, and access to this host's store.
 #include "cli/run/worker/host_share.h"
 
 #include <algorithm>

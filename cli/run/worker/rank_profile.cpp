@@ -1,4 +1,4 @@
-// See the header.
+// Writes rank.<N>/trace.json of `run --profile`, once the profiled steps are over.
 #include "cli/run/worker/rank_profile.h"
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// See the header.
+// The output of an asynchronous server: start_up.json, its status for the launcher, and a line at its end.
 #include "cli/run/worker/server_output.h"
 
 #include <fmt/format.h>

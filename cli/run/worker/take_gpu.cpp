@@ -1,16 +1,29 @@
-// See take_gpu.h.
+// Selects the GPU of a rank whose launcher runs on another host and does not know this host's GPUs.
 #include "cli/run/worker/take_gpu.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "engine/base/error.h"
-#include "engine/runtime/cuda/devices.h"
 
 namespace trainctl {
 
-int take_gpu(int number) {
+std::string visible_gpus(const std::vector<CudaDevice>& all, size_t own, bool audits) {
+  if (!audits) return all[own].uuid;
+  constexpr size_t kMost = 3;
+  if (all.size() < 2)
+    throw EnvError(
+        "train.audit_every replays the steps of a GPU on another GPU of its host, and this host has only one\n  set "
+        "train.audit_every: 0, run on a host with two GPUs, or set launch.device: cpu");
+  std::string visible;
+  for (size_t i = 0; i < std::min(all.size(), kMost); ++i)
+    visible += (i == 0 ? "" : ",") + all[(own + i) % all.size()].uuid;
+  return visible;
+}
+
+int take_gpu(int number, bool audits) {
   const CudaDevices found = find_cuda_devices();
   const auto have = static_cast<int>(found.list.size());
   if (number >= have)
@@ -19,7 +32,7 @@ int take_gpu(int number) {
                     "assign fewer ranks to the host in launch.hosts, or set launch.device: cpu",
                     number + 1, have == 0 ? "it has none: " + found.why_none : fmt::format("it has only {}", have)));
   const CudaDevice& gpu = found.list[static_cast<size_t>(number)];
-  setenv("CUDA_VISIBLE_DEVICES", gpu.uuid.c_str(), 1);
+  setenv("CUDA_VISIBLE_DEVICES", visible_gpus(found.list, static_cast<size_t>(number), audits).c_str(), 1);
   return gpu.index;
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/compile/byte_map.h"
+#include "engine/compile/arena_map.h"
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
 
@@ -35,7 +35,7 @@ std::vector<std::vector<size_t>> find_users(const Compiler& c) {
 Writers find_writers(const Compiler& c, const std::vector<std::vector<size_t>>& users, const RankBucket& bucket) {
   Writers found;
   bool fits = true;
-  ByteMap<size_t> last_reads;  // of the weights, by byte
+  ArenaMap<size_t> last_reads;  // of the weights, by byte
   for (size_t i : users[static_cast<size_t>(bucket.weights)]) {
     const VirtualInstruction& v = c.code[i];
     for (size_t n = 0; n < v.inputs.size(); ++n) {

@@ -1,4 +1,4 @@
-// See the header. The mark is Opcode::wait, which no instruction has before order_sends.
+// For passes that merge two instructions. The mark is Opcode::wait, which no instruction has before order_sends.
 #include "engine/compile/fuse/join_instructions.h"
 
 #include <utility>

@@ -10,15 +10,26 @@
 // backward pass. A value ends where its bytes are written again.
 //
 // A product stays in bf16 if this rank's parts of its factors have sizes that are not multiples of 16.
+//
+// With the recipes tensor and delayed a value has one scale, the same on all ranks (ops/quantise/tensor_scale.h):
+//
+//   tensor    m = amax x; all_gather m over the ranks of the stage, if they have parts of x; X = quantise x, m
+//   delayed   amax x -> state; X = quantise x, state      at the end of the step: all_gather, update_fp8_scale
+//
+// An evaluation keeps no state and uses the recipe tensor instead of delayed.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "engine/compile/fp8_states.h"
 #include "engine/compile/order/accesses.h"
 #include "engine/compile/passes.h"
+#include "engine/ops/fp8_scale/fp8_scale.h"
 #include "engine/ops/matmul/fp8_factors.h"
 #include "engine/ops/quantise/quantise.h"
+#include "engine/ops/quantise/tensor_scale.h"
 
 namespace trainctl {
 namespace {
@@ -31,6 +42,7 @@ struct Value {
   BufferId buffer = -1;
   Operand operand;
   size_t first_reader = 0;
+  TensorId tensor = -1;    ///< in the graph, as its first reader names it
   bool is_weight = false;  ///< has one scale per square: the same numbers by rows and by columns
   bool needed[kForms] = {};
   View words[kForms], scales[kForms];
@@ -48,6 +60,8 @@ class Narrowing {
   explicit Narrowing(Compiler& c) : c_(c) {
     for (const Tensor& tensor : c.graph.tensors)
       if (tensor.kind == TensorKind::parameter) weights_.insert(tensor.name);
+    for (size_t n = 0; n < c.graph.nodes.size(); ++n) nodes_.emplace(c.graph.nodes[n].name, n);
+    if (c.plan.numerics.fp8->recipe == Fp8Recipe::delayed && c.trains()) note_states();
   }
 
   void run() {
@@ -66,6 +80,7 @@ class Narrowing {
         narrow(products_[next_product++], before[i]);
       c_.code.push_back(std::move(before[i]));
     }
+    for (const auto& [tensor, state] : states_) update_scale(tensor, state);
   }
 
  private:
@@ -100,14 +115,15 @@ class Narrowing {
     if (at == live_.end()) {
       live_.push_back(values_.size());
       at = live_.end() - 1;
-      values_.push_back({buffer, operand, product, weights_.contains(operand.tensor), {}, {}, {}});
+      const TensorId tensor = c_.graph.nodes[nodes_.at(c_.code[product].code.name)].inputs[factor.input];
+      values_.push_back({buffer, operand, product, tensor, weights_.contains(operand.tensor), {}, {}, {}});
     }
     values_[*at].needed[factor.columns ? 1 : 0] = true;
     return *at;
   }
 
   void end_overwritten(const VirtualInstruction& v) {
-    const std::vector<Access> all = accesses(v.code);
+    const std::vector<MemoryAccess> all = accesses(v.code);
     for (size_t i = 0; i < all.size(); ++i) {
       if (!all[i].writes) continue;
       const BufferId buffer = i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];
@@ -128,6 +144,97 @@ class Narrowing {
     return {c_.new_buffer(value.is_weight ? BufferKind::scratch : BufferKind::activation, o.bytes()), std::move(o)};
   }
 
+  bool is_gradient(const Value& value) const {
+    return c_.graph.tensors[static_cast<size_t>(value.tensor)].kind == TensorKind::gradient;
+  }
+
+  // ---- one scale for a tensor
+
+  bool has_one_scale() const { return c_.plan.numerics.fp8->recipe != Fp8Recipe::block; }
+  /// Its gradients are E5M2.
+  bool is_e5m2(const Value& value) const { return has_one_scale() && is_gradient(value); }
+
+  View number(BufferId buffer, int64_t at, std::string name, int64_t count = 1) const {
+    View view = c_.flat(buffer, 0, count, std::move(name));
+    view.operand.offset = at;
+    return view;
+  }
+  View new_numbers(int64_t count, std::string name) {
+    return number(c_.new_buffer(BufferKind::scratch, count * byte_size(DType::f32)), 0, std::move(name), count);
+  }
+
+  void note_states() {
+    for (size_t s = 0; s < c_.program.other_states.size(); ++s) {
+      const OtherState& state = c_.program.other_states[s];
+      if (state.slot != kFp8Slot) continue;
+      const auto [buffer, at] = c_.other_states[s];
+      states_.emplace(*c_.graph.find_tensor(state.variable.name),
+                      number(buffer, at, state.slot + "." + state.variable.name, state.variable.shape[0]));
+    }
+  }
+  static View part_of_state(const View& state, int64_t place) {
+    View part = state;
+    part.operand.shape = part.operand.global_shape = {1};
+    part.operand.offset += place * byte_size(DType::f32);
+    return part;
+  }
+
+  std::vector<int> ranks_of_stage() const {
+    std::vector<int> ranks;
+    for (int r = 0; r < c_.plan.mesh.size(); ++r) ranks.push_back(c_.global_rank(c_.stage, r));
+    return ranks;
+  }
+
+  /// The numbers of all ranks of the stage, or only this one's.
+  View gathered(const View& own, const Instruction& like) {
+    const std::vector<int> ranks = ranks_of_stage();
+    if (ranks.size() == 1) return own;
+    Instruction i = like;
+    i.opcode = Opcode::collective;
+    i.name = "all_gather " + own.operand.tensor;
+    i.op.clear();
+    i.attrs = {};
+    i.collective = Collective::all_gather;
+    i.group = c_.group_of(ranks);
+    i.purpose = Purpose::statistics;
+    const View all = new_numbers(static_cast<int64_t>(ranks.size()), own.operand.tensor + ".ranks");
+    c_.emit(std::move(i), {own}, {all});
+    return all;
+  }
+
+  /// Emits the largest magnitude of the value. Returns the input that determines its scale.
+  View scale_source(const Value& value, const Instruction& like) {
+    Instruction i = like;
+    i.name = "amax " + value.operand.tensor;
+    i.op = amax_kernel.name;
+    i.attrs = {};
+    const View x{value.buffer, value.operand};
+    if (const auto state = states_.find(value.tensor); state != states_.end()) {
+      View amax = part_of_state(state->second, kAmaxPlace);
+      amax.operand.accumulate = true;
+      c_.emit(std::move(i), {x}, {amax});
+      return part_of_state(state->second, kScalePlace);
+    }
+    const View amax = new_numbers(1, "amax." + value.operand.tensor);
+    c_.emit(std::move(i), {x}, {amax});
+    return value.operand.shape == value.operand.global_shape ? amax : gathered(amax, like);
+  }
+
+  /// At the end of the step.
+  void update_scale(TensorId tensor, const View& state) {
+    const Fp8Spec& fp8 = *c_.plan.numerics.fp8;
+    Instruction i;
+    i.name = "update " + state.operand.tensor;
+    i.op = update_fp8_scale_kernel.name;
+    i.phase = Phase::backward;
+    std::vector<View> inputs = {state};
+    if (c_.plan.mesh.size() > 1) inputs.push_back(gathered(part_of_state(state, kAmaxPlace), i));
+    i.attrs.set("margin", fp8.margin);
+    if (fp8.amax_compute_algo == AmaxAlgo::most_recent) i.attrs.set("most_recent", true);
+    if (c_.graph.tensors[static_cast<size_t>(tensor)].kind == TensorKind::gradient) i.attrs.set("e5m2", true);
+    c_.emit(std::move(i), inputs, {});
+  }
+
   /// Emits its rounding, as a part of the task of its first reader.
   void quantise(Value& value, const Instruction& reader) {
     static constexpr const char* kWords[kForms] = {".rows", ".columns"};
@@ -137,7 +244,10 @@ class Narrowing {
     i.op = quantise_kernel.name;
     if (value.needed[0]) i.attrs.set("rows", true);
     if (value.needed[1]) i.attrs.set("columns", true);
-    if (value.is_weight) i.attrs.set("squares", true);
+    if (value.is_weight && !has_one_scale()) i.attrs.set("squares", true);
+    if (has_one_scale()) i.attrs.set("tensor", true);
+    if (states_.contains(value.tensor)) i.attrs.set("delayed", true);
+    if (is_e5m2(value)) i.attrs.set("e5m2", true);
     i.phase = reader.phase;
     i.micro_batch = is_persistent(c_.buffers[value.buffer].kind) ? -1 : reader.micro_batch;
     i.chunk = reader.chunk;
@@ -153,7 +263,9 @@ class Narrowing {
       value.scales[form] = new_operand(value, infos[outputs.size()], kScales[form]);
       outputs.push_back(value.scales[form]);
     }
-    c_.emit(std::move(i), {{value.buffer, value.operand}}, outputs);
+    std::vector<View> inputs = {{value.buffer, value.operand}};
+    if (has_one_scale()) inputs.push_back(scale_source(value, i));
+    c_.emit(std::move(i), std::move(inputs), outputs);
   }
 
   void narrow(const NarrowProduct& p, VirtualInstruction& v) {
@@ -165,19 +277,24 @@ class Narrowing {
         v.inputs.push_back(view->buffer);
         v.code.inputs.push_back(view->operand);
       }
-      return value.is_weight;
+      return value.is_weight && !has_one_scale();
     };
     Attrs attrs{{"fp8", true}};
     if (add(values_[p.a], p.factors.a)) attrs.set("a_squares", true);
     if (add(values_[p.b], p.factors.b)) attrs.set("b_squares", true);
+    if (has_one_scale()) attrs.set("tensor", true);
+    if (is_e5m2(values_[p.a])) attrs.set("a_e5m2", true);
+    if (is_e5m2(values_[p.b])) attrs.set("b_e5m2", true);
     v.code.attrs = std::move(attrs);
     v.code.op = matmul_fp8_kernel.name;
   }
 
   Compiler& c_;
   std::set<std::string> weights_;
-  std::vector<Value> values_;  ///< in the order of their first readers
-  std::vector<size_t> live_;   ///< values whose bytes are as they were read
+  std::map<std::string, size_t> nodes_;  ///< of the graph, by name
+  std::map<TensorId, View> states_;      ///< of delayed scales
+  std::vector<Value> values_;            ///< in the order of their first readers
+  std::vector<size_t> live_;             ///< values whose bytes are as they were read
   std::vector<NarrowProduct> products_;
 };
 

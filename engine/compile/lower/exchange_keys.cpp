@@ -55,6 +55,7 @@ class KeyGather : public KeyExchange {
     const std::vector<View> whole_mask = mask();
     const Queries all = queries();
     if (is_bias_grad()) return gather_bias_grad(all, keys, whole_mask);
+    if (!is_ordered() && attrs_.flag("causal")) attrs_.set(kConsecutiveRows, true);
     is_grad() ? gather_grad(all, keys, whole_mask) : gather_forward(all, keys, whole_mask);
   }
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
+#include "engine/compile/fp8_states.h"
 #include "engine/compile/last_norms.h"
 #include "engine/compile/lower/averaged_states.h"
 #include "engine/compile/lower/packed_states.h"
@@ -208,6 +210,23 @@ void add_state(Compiler& c, int64_t bytes, const Axes& averaged, std::map<Axes, 
   used += bytes;
 }
 
+/// The states of delayed scales, one after the other.
+void add_fp8_states(Compiler& c) {
+  if (!c.keeps_training_state || c.is_server()) return;
+  BufferId buffer = -1;
+  int64_t at = 0;
+  for (const Fp8State& state : fp8_states(c.trained, c.plan)) {
+    if (!std::binary_search(state.stages.begin(), state.stages.end(), c.stage)) continue;
+    if (buffer < 0) buffer = c.new_buffer(BufferKind::optimizer, 0);
+    const Shape shape = fp8_state_shape(c.plan);
+    if (c.trains())
+      note_whole_state(c, state.stages, c.trained.tensors[static_cast<size_t>(state.tensor)].name,
+                       std::string(kFp8Slot), shape, buffer, at);
+    at += round_up(num_elements(shape) * kVariableFloat, kStateAlignment);
+  }
+  if (buffer >= 0) c.buffers[static_cast<size_t>(buffer)].bytes = at;
+}
+
 }  // namespace
 
 void lay_out_variables(Compiler& c) {
@@ -246,6 +265,7 @@ void lay_out_variables(Compiler& c) {
       note_whole_state(c, {0}, std::string(kGradientNorms), std::string(kNormsSlot), shape, norms, 0);
     }
   }
+  add_fp8_states(c);
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step
   if (c.has_loss() && !serves_tables) {

@@ -1,4 +1,4 @@
-// See the header.
+// optimizer.state_type: which parameters have their states in fewer bytes, and where.
 #include "engine/compile/lower/packed_states.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // them (DiLoCo, Douillard et al. 2023, arXiv:2311.08105):
 //
 //   difference = outer weights - weights           on each rank
-//   sum of the differences over the replicas
+//   sum of the differences over the replicas       in parallel.outer's precision
 //   momentum, outer weights, weights = update      parallel.outer: SGD with Nesterov momentum; the same result on
 //                                                  every replica
 //
@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLineElements = 64 / byte_size(DType::f32);
+constexpr int64_t kLineBytes = 64;
 
 /// The rank with the same place in each replica.
 std::vector<int> same_rank_of_replicas(const Compiler& c) {
@@ -77,32 +77,56 @@ class OuterPiece {
     return static_cast<int64_t>(l_.c.program.groups[static_cast<size_t>(bucket_.reduce_group)].size());
   }
 
+  /// The type in which differences are exchanged.
+  DType exchanged_type() const {
+    const bool is_bf16 = l_.c.plan.replicas > 1 && l_.c.plan.numerics.outer.precision == Precision::bf16;
+    return is_bf16 ? DType::bf16 : DType::f32;
+  }
+
+  void elementwise(std::string name, const char* expression, std::vector<View> in, const View& out) {
+    Instruction i = once_per_step(Opcode::kernel, std::move(name), &elementwise_kernel);
+    i.attrs = {{"expression", expression}};
+    l_.c.emit(std::move(i), std::move(in), {out});
+  }
+
+  /// In f32.
   View sum_differences() {
     const std::string name = "difference." + piece_.name;
-    const int64_t elements = piece_.own_elements, n = holders();
-    const int64_t shard = round_up((elements + n - 1) / n, n == 1 ? 1 : kLineElements), padded = shard * n;
-    const BufferId buffer = l_.c.new_buffer(BufferKind::scratch, padded * byte_size(DType::f32));
-    const View all = l_.c.flat(buffer, 0, elements, name);
+    const DType type = exchanged_type();
+    const int64_t elements = piece_.own_elements, n = holders(), line = kLineBytes / byte_size(type);
+    const int64_t shard = round_up((elements + n - 1) / n, n == 1 ? 1 : line), padded = shard * n;
+    const BufferId buffer = l_.c.new_buffer(BufferKind::scratch, padded * byte_size(type));
+    const View all = l_.c.flat(buffer, 0, elements, name, type);
     if (padded > elements) {  // from the last line that has elements on; the difference follows
-      const int64_t begin = elements / kLineElements * kLineElements;
+      const int64_t begin = elements / line * line;
       l_.c.emit(once_per_step(Opcode::kernel, "zero padding of " + name, &zero_kernel), {},
-                {l_.c.flat(buffer, begin, padded - begin, name)});
+                {l_.c.flat(buffer, begin, padded - begin, name, type)});
     }
-    Instruction subtract = once_per_step(Opcode::kernel, name, &elementwise_kernel);
-    subtract.attrs = {{"expression", "x0 x1 - =0"}};
-    l_.c.emit(std::move(subtract), {kept(buffers_.average, "outer."), weights()}, {all});
-    View own = all;
-    if (n > 1) {
+    elementwise(name, "x0 x1 - =0", {kept(buffers_.average, "outer."), weights()}, all);
+    if (l_.c.plan.replicas > 1) sum_over_replicas(name, buffer, {.padded = padded, .shard = shard, .type = type});
+    if (type == DType::f32) return all;
+    const View sum =
+        l_.c.flat(l_.c.new_buffer(BufferKind::scratch, elements * byte_size(DType::f32)), 0, elements, name);
+    elementwise("convert " + name, "x0 =0", {all}, sum);
+    return sum;
+  }
+
+  struct Exchanged {
+    int64_t padded = 0, shard = 0;  ///< elements
+    DType type = DType::f32;
+  };
+
+  void sum_over_replicas(const std::string& name, BufferId buffer, const Exchanged& of) {
+    const View whole = l_.c.flat(buffer, 0, of.padded, name, of.type);
+    const bool is_shared = of.shard < of.padded;  // by the ranks of this replica
+    View own = is_shared ? whole : l_.c.flat(buffer, 0, piece_.own_elements, name, of.type);
+    if (is_shared) {
       const std::vector<int>& group = l_.c.program.groups[static_cast<size_t>(bucket_.reduce_group)];
-      const auto place = std::find(group.begin(), group.end(), l_.c.rank) - group.begin();
-      own = Compiler::own_part(l_.c.flat(buffer, place * shard, shard, name), OwnPart::shard, padded, place * shard);
+      const int64_t first = of.shard * (std::find(group.begin(), group.end(), l_.c.rank) - group.begin());
+      own = Compiler::own_part(l_.c.flat(buffer, first, of.shard, name, of.type), OwnPart::shard, of.padded, first);
     }
-    if (l_.c.plan.replicas == 1) return all;  // others have left (launch.elastic)
     collective("all_reduce " + name, Collective::all_reduce, l_.c.group_of(same_rank_of_replicas(l_.c)), own, own);
-    if (n > 1)
-      collective("all_gather " + name, Collective::all_gather, bucket_.reduce_group, own,
-                 l_.c.flat(buffer, 0, padded, name));
-    return all;
+    if (is_shared) collective("all_gather " + name, Collective::all_gather, bucket_.reduce_group, own, whole);
   }
 
   void collective(std::string name, Collective kind, int group, const View& in, const View& out) {

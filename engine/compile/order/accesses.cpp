@@ -1,12 +1,12 @@
-// See the header.
+// Lists which arena bytes an instruction reads and writes.
 #include "engine/compile/order/accesses.h"
 
 namespace trainctl {
 
-std::vector<Access> accesses(const Instruction& instruction) {
+std::vector<MemoryAccess> accesses(const Instruction& instruction) {
   const KernelDef* kernel = kernel_of(instruction);
   const bool updates = kernel != nullptr && kernel->updates_outputs;
-  std::vector<Access> list;
+  std::vector<MemoryAccess> list;
   list.reserve(instruction.inputs.size() + instruction.outputs.size());
   for (size_t i = 0; i < instruction.inputs.size(); ++i) {
     list.push_back({&instruction.inputs[i], true, kernel != nullptr && (kernel->updates_input >> i & 1u) != 0});

@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-struct Access {
+struct MemoryAccess {
   const Operand* operand = nullptr;
   bool reads = false, writes = false;
 
@@ -17,6 +17,6 @@ struct Access {
 
 /// Inputs, then outputs. Outputs that are added to and values that an optimizer updates count as reads too; inputs
 /// that an op updates in place count as writes too.
-std::vector<Access> accesses(const Instruction& instruction);
+std::vector<MemoryAccess> accesses(const Instruction& instruction);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Decides which instructions may be reordered: those that access no common bytes, or only read them.
 #include "engine/compile/order/conflicts.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ bool touch_the_same(const VirtualInstruction& a, const VirtualInstruction& b) {
 
 bool conflict(const VirtualInstruction& a, const VirtualInstruction& b) {
   if (!touch_the_same(a, b)) return false;
-  const std::vector<Access> of_a = accesses(a.code), of_b = accesses(b.code);
+  const std::vector<MemoryAccess> of_a = accesses(a.code), of_b = accesses(b.code);
   const auto buffer = [](const VirtualInstruction& v, size_t i) {
     return i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];
   };

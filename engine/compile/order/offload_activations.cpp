@@ -84,7 +84,7 @@ class ActivationOffload {
     std::vector<ActivationUses> uses(c_.buffers.size());
     for (size_t i = 0; i < c_.code.size(); ++i) {
       const VirtualInstruction& v = c_.code[i];
-      const std::vector<Access> all = accesses(v.code);
+      const std::vector<MemoryAccess> all = accesses(v.code);
       for (size_t a = 0; a < all.size(); ++a) {
         const BufferId buffer = a < v.inputs.size() ? v.inputs[a] : v.outputs[a - v.inputs.size()];
         ActivationUses& of = uses[static_cast<size_t>(buffer)];

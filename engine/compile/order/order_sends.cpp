@@ -8,6 +8,9 @@
 //   - a send to a rank of the same stage, which passes blocks of keys on (lower/exchange_keys.cpp), for all sends
 //     before it but the last few: the neighbour received those a step ago;
 //   - a `wait` at the end of the step, for the rest.
+//
+// A recv from a rank of the same stage also waits for the last kernel before it in the list. The ranks of a ring are
+// equally far, so the message is not sent earlier, and a message that is awaited takes multiprocessors from kernels.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -42,14 +45,18 @@ struct Channel {
 }  // namespace
 
 void order_sends(Compiler& c) {
+  const auto is_in_ring = [&](const Instruction& code) {
+    return c.plan.servers == 0 && code.peer / c.plan.mesh.size() == c.stage;
+  };
   const bool is_bounded = !c.trains() || c.plan.chunks == 1;
   std::map<int, Channel> channels;
+  int last_kernel = -1;
   for (int i = 0; i < static_cast<int>(c.code.size()); ++i) {
     Instruction& code = c.code[i].code;
     if (code.opcode == Opcode::send) {
       Channel& channel = channels[code.peer];
       channel.add({code.phase, code.micro_batch, code.chunk}, i);
-      if (code.peer / c.plan.mesh.size() == c.stage && c.plan.servers == 0) {
+      if (is_in_ring(code)) {
         channel.wait_for_first(channel.sends.size() - std::min(channel.sends.size(), 1 + kRingMessages), code);
         continue;
       }
@@ -58,6 +65,9 @@ void order_sends(Compiler& c) {
       if (is_bounded && tasks > 2) channel.wait_for_first(std::min(channel.begins[tasks - 2], received), code);
     } else if (code.opcode == Opcode::recv) {
       channels[code.peer].wait_for_first(c.code[i].acknowledged, code);
+      if (is_in_ring(code) && last_kernel >= 0) code.waits.push_back(last_kernel);
+    } else if (code.opcode == Opcode::kernel && code.purpose != Purpose::weights) {
+      last_kernel = i;
     }
   }
   VirtualInstruction last;

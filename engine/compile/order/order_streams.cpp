@@ -6,7 +6,7 @@
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/compile/byte_map.h"
+#include "engine/compile/arena_map.h"
 #include "engine/compile/order/accesses.h"
 #include "engine/compile/passes.h"
 
@@ -69,7 +69,7 @@ class StreamOrder {
       Clock& clock = now[stream];
       const std::vector<int> given = std::move(code.waits);
       code.waits.clear();
-      for (int send : given) wait(code, clock, send);
+      for (int awaited : given) wait(code, clock, awaited);
       std::vector<int> needed = conflicts(i);
       std::sort(needed.rbegin(), needed.rend());
       for (int earlier : needed) wait(code, clock, earlier);
@@ -98,8 +98,8 @@ class StreamOrder {
       if (earlier >= 0 && earlier != i && std::find(found.begin(), found.end(), earlier) == found.end())
         found.push_back(earlier);
     };
-    const std::vector<Access> list = accesses(code_[i]);
-    for (const Access& access : list) {
+    const std::vector<MemoryAccess> list = accesses(code_[i]);
+    for (const MemoryAccess& access : list) {
       // An own part counts as the whole range it belongs to, so that the waits are the same on all ranks.
       history_.for_each(access.operand->reach_begin(), access.operand->reach_end(), [&](History& h) {
         add(h.writer);
@@ -121,7 +121,7 @@ class StreamOrder {
   std::vector<Instruction>& code_;
   std::map<int, size_t> channels_;
   std::vector<Clock> clocks_;  // after each instruction
-  ByteMap<History> history_;
+  ArenaMap<History> history_;
 };
 
 }  // namespace

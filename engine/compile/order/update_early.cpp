@@ -162,7 +162,7 @@ class EarlyPlacement {
   }
 
   static void note_writes(const VirtualInstruction& v, std::vector<bool>& written) {
-    const std::vector<Access> all = accesses(v.code);
+    const std::vector<MemoryAccess> all = accesses(v.code);
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].writes)
         written[static_cast<size_t>(i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()])] = true;

@@ -1,4 +1,4 @@
-// See the header.
+// Checks a rank's total memory against the largest possible arena.
 #include "engine/compile/place/arena_limit.h"
 
 #include <fmt/format.h>

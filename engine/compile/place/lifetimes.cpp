@@ -1,4 +1,4 @@
-// See the header.
+// The lifetime of each buffer, in instruction indices.
 #include "engine/compile/place/lifetimes.h"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ std::vector<Lifetime> lifetimes(const Compiler& c) {
     for (int i = first; i < end; ++i) {
       use(c.code[i].inputs, first, end - 1);
       use(c.code[i].outputs, first, end - 1);
-      for (int send : c.code[i].code.waits) use(c.code[send].inputs, i, i);
+      for (int awaited : c.code[i].code.waits)
+        if (c.code[awaited].code.opcode == Opcode::send) use(c.code[awaited].inputs, i, i);
     }
   }
   for (size_t b = 0; b < lives.size(); ++b)

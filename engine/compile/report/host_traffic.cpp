@@ -1,4 +1,4 @@
-// See host_traffic.h.
+// The bytes that a step moves within hosts and between them, from the programs that run.
 #include "engine/compile/report/host_traffic.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// hybrid_parallel: the report of which ranks hold which part of which tensor.
 #include "engine/compile/report/local_shards_report.h"
 
 #include <algorithm>

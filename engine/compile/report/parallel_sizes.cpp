@@ -1,9 +1,10 @@
-// See the header. Each axis of the mesh has a role in a layer: it cuts the batch, dims of the weights, another dim, or
-// nothing.
+// A plan as a product of data x tensor x context x pipeline parallelism, the terms of Megatron-LM, if it is one. Each
+// axis of the mesh has a role in a layer: it cuts the batch, dims of the weights, another dim, or nothing.
 #include "engine/compile/report/parallel_sizes.h"
 
 #include <algorithm>
 
+#include "engine/ops/moe/expert_load.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/axes/sharding_facts.h"
 
@@ -100,6 +101,7 @@ std::optional<ParallelSizes> parallel_sizes(const Graph& graph, const Plan& plan
   const std::vector<bool> has_product = layers_with_products(graph);
   std::vector<Votes> strong(static_cast<size_t>(plan.mesh.num_axes())), weak = strong;
   for (size_t l = 0; l < graph.layers.size(); ++l) {
+    if (expert_factor(graph, static_cast<LayerId>(l)) >= 0) continue;  // the size of `expert` is reported beside these
     const std::vector<Role> roles = roles_in(graph, plan, l, facts[l]);
     for (size_t axis = 0; axis < roles.size(); ++axis) (has_product[l] ? strong : weak)[axis].add(roles[axis]);
   }

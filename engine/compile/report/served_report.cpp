@@ -1,4 +1,5 @@
-// See the header.
+// parameter_server in the report of `trainctl plan`: which server holds which range of which parameter, and what each
+// rank pushes and pulls.
 #include "engine/compile/report/served_report.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The bytes of tokens that ranks send to the experts of other ranks and back in a step.
 #include "engine/compile/report/token_traffic.h"
 
 #include <cmath>

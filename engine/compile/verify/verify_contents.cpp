@@ -4,7 +4,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "engine/compile/byte_map.h"
+#include "engine/compile/arena_map.h"
 #include "engine/compile/order/accesses.h"
 #include "engine/compile/verify/verify.h"
 
@@ -44,11 +44,11 @@ class Contents {
   void verify() {
     for (int i = 0; i < static_cast<int>(p_.instructions.size()); ++i) {
       const Instruction& code = p_.instructions[i];
-      const std::vector<Access> list = accesses(code);
-      for (const Access& access : list) {
+      const std::vector<MemoryAccess> list = accesses(code);
+      for (const MemoryAccess& access : list) {
         if (access.reads) read(i, code, access);
       }
-      for (const Access& access : list) {
+      for (const MemoryAccess& access : list) {
         if (!access.writes) continue;
         const Content content{i, id_of(*access.operand), code.micro_batch};
         bytes_.for_each(access.begin(), access.end(), [&](Content& c) { c = content; });
@@ -114,7 +114,7 @@ class Contents {
                        [at](const Region& r) { return r.begin <= at && at < r.end; });
   }
 
-  void read(int i, const Instruction& code, const Access& access) {
+  void read(int i, const Instruction& code, const MemoryAccess& access) {
     const bool by_name = code.opcode != Opcode::print && !is_persistent(access.begin());
     const int name = by_name ? id_of(*access.operand) : -1;
     const bool of_step = by_name && adds_up(name, access.begin());
@@ -160,7 +160,7 @@ class Contents {
   std::unordered_map<std::string, int> ids_;
   std::vector<std::string> names_;
   std::unordered_map<std::string, int> same_as_;  // a parameter or its gradient is a part of its bucket
-  ByteMap<Content> bytes_;
+  ArenaMap<Content> bytes_;
 };
 
 }  // namespace

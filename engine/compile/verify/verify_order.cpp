@@ -5,7 +5,7 @@
 #include <array>
 #include <map>
 
-#include "engine/compile/byte_map.h"
+#include "engine/compile/arena_map.h"
 #include "engine/compile/order/accesses.h"
 #include "engine/compile/verify/verify.h"
 
@@ -63,14 +63,14 @@ class Order {
   void verify() {
     for (int i = 0; i < static_cast<int>(p_.instructions.size()); ++i) {
       last_told_ = -1;
-      for (const Access& access : accesses(p_.instructions[i])) {
+      for (const MemoryAccess& access : accesses(p_.instructions[i])) {
         users_.for_each(access.begin(), access.end(), [&](OrderedUsers& users) { use(i, access, users); });
       }
     }
   }
 
  private:
-  void use(int i, const Access& access, OrderedUsers& users) {
+  void use(int i, const MemoryAccess& access, OrderedUsers& users) {
     if (users.writer != i) demand(i, users.writer, access, access.writes ? "writes" : "reads", "writes");
     if (!access.writes) {
       if (users.readers.empty() || users.readers.back() != i) drop_ordered(users.readers, i).push_back(i);
@@ -98,7 +98,7 @@ class Order {
     return received != before_[i].received.end() && received->second >= earlier;
   }
 
-  void demand(int i, int earlier, const Access& access, const char* does, const char* did) {
+  void demand(int i, int earlier, const MemoryAccess& access, const char* does, const char* did) {
     if (earlier < 0 || earlier == last_told_ || is_after(i, earlier)) return;
     last_told_ = earlier;
     const Instruction& e = p_.instructions[earlier];
@@ -114,7 +114,7 @@ class Order {
   const Program& p_;
   Faults& faults_;
   const std::vector<Before> before_;
-  ByteMap<OrderedUsers> users_;
+  ArenaMap<OrderedUsers> users_;
   int last_told_ = -1;
 };
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "engine/compile/byte_map.h"
+#include "engine/compile/arena_map.h"
 #include "engine/compile/verify/verify.h"
 #include "engine/ops/program_kernels.h"
 
@@ -364,7 +364,7 @@ class UpdatedPieces {
     if (std::find(list.begin(), list.end(), p) == list.end()) list.push_back(p);
   }
 
-  ByteMap<std::vector<size_t>> by_byte_;
+  ArenaMap<std::vector<size_t>> by_byte_;
   std::unordered_map<std::string, std::vector<size_t>> by_name_;
 };
 

@@ -174,7 +174,7 @@ void attention_backward(GradBuilder& g) {
 }
 
 /// The part of all scores that rows see. If rows are cut by position, the rank with the last ones sees most keys, and
-/// all ranks wait for it. Ranks that exchange keys have balanced rows (row_order.h): theirs see the mean.
+/// all ranks wait for it. The pieces of balanced rows (row_order.h) see the mean.
 double seen_part(const AttentionSize& size, const Attrs& attrs) {
   if (!attrs.flag("causal")) return 1;
   const double keys = static_cast<double>(size.s), window = static_cast<double>(attrs.integer("window", 0));
@@ -182,7 +182,8 @@ double seen_part(const AttentionSize& size, const Attrs& attrs) {
   const auto seen_by_first = [&](double rows) {
     return rows <= width ? rows * rows / 2 : width * rows - width * width / 2;
   };
-  const double rows = attrs.flag(kExchangesKeys) ? keys : std::min(static_cast<double>(size.t), keys);
+  const bool is_balanced = attrs.flag(kExchangesKeys) && !attrs.flag(kConsecutiveRows);
+  const double rows = is_balanced ? keys : std::min(static_cast<double>(size.t), keys);
   return (seen_by_first(keys) - seen_by_first(keys - rows)) / (rows * keys);
 }
 
@@ -243,7 +244,8 @@ Attrs optional_attrs() {
           {"batch", Ints{4, 0, 1}}, {"packing", std::string("heads")},
           {"window", int64_t{256}}, {"softcap", 50.0},
           {kExchangesKeys, true},   {kPartOfKeys, true},
-          {kRowOrder, int64_t{4}},  {kRowGroups, int64_t{2}}};
+          {kConsecutiveRows, true}, {kRowOrder, int64_t{4}},
+          {kRowGroups, int64_t{2}}};
 }
 Attrs optional_forward_attrs() {
   Attrs attrs = optional_attrs();

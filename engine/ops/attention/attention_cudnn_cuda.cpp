@@ -1,4 +1,4 @@
-// See the header.
+// Attention in bf16 by cuDNN, which reads packed heads in place.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
 #include <algorithm>

@@ -16,6 +16,8 @@ namespace trainctl {
 
 inline constexpr const char* kExchangesKeys = "exchanges_keys";
 inline constexpr const char* kPartOfKeys = "part_of_keys";
+/// The queries are consecutive rows of a sequence, as those of a rank whose rows are not balanced (row_order.h).
+inline constexpr const char* kConsecutiveRows = "consecutive_rows";
 /// Below the log of every row that sees a key.
 inline constexpr float kNoKeys = -3.0e38f;
 

@@ -1,4 +1,4 @@
-// See the header.
+// Gradients of keys or values, one part for each query head of a group, that are added in their order.
 #include "engine/ops/attention/key_parts_cuda.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 

@@ -1,4 +1,5 @@
-// See the header.
+// Converts weights and images to the layouts that cuDNN requires, in scratch memory: weights [k, r, s, c] for images
+// that are channels last, and channels padded with zeros.
 #include "engine/ops/conv2d/conv_layout_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 

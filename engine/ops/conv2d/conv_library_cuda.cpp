@@ -1,4 +1,5 @@
-// See the header.
+// A convolution by cuDNN: the fastest of the ways (conv_ways.h) and engines that it has, measured once on a machine and
+// kept in the file `convolutions` (device_choices_cuda.h).
 #include "engine/ops/conv2d/conv_library_cuda.h"
 
 #include <algorithm>

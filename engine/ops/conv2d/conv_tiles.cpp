@@ -1,4 +1,4 @@
-// See the header.
+// The division of the weight gradient of a convolution into tiles for tensor cores (conv_tiles_cuda.cu).
 #include "engine/ops/conv2d/conv_tiles.h"
 
 #include <algorithm>

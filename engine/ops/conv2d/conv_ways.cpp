@@ -1,4 +1,5 @@
-// See the header.
+// The ways to give a convolution to cuDNN, which has no engine for some sizes within the workspace that a plan shows:
+// in slices of the batch, with channels padded with zeros.
 #include "engine/ops/conv2d/conv_ways.h"
 
 #include <charconv>

@@ -1,5 +1,5 @@
-// See the header. Kernels that one thread prepares run one at a time, so they share the memory of reordered operands
-// and of scratchpads.
+// Runs a oneDNN primitive on operands in a format that may differ from the one it computes in. Kernels that one thread
+// prepares run one at a time, so they share the memory of reordered operands and of scratchpads.
 #include "engine/ops/cpu/onednn_cpu.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Memory that a CPU kernel uses only while it runs.
 #include "engine/ops/cpu/scratch_cpu.h"
 
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// See the header.
+// Stores the measured choices for the current GPU (kept_choices.h), in one file for each GPU model, driver and version
+// of the library.
 #include "engine/ops/cuda/device_choices_cuda.h"
 
 #include <cctype>

@@ -1,4 +1,5 @@
-// See the header.
+// Choices that are measured once on a machine and then kept in a file: which algorithm of a library computes a product
+// or a convolution.
 #include "engine/ops/cuda/kept_choices.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Helpers of all CUDA kernel launchers: error checks, grids, element types.
 #include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// See the header.
+// Notices of kernels while they are prepared: what a run is without, or computes in a slower way.
 #include "engine/ops/cuda/print_once.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// See the header.
+// Trial runs of kernels on memory of their own, which measure how long they take.
 #include <algorithm>
 
 #include "engine/ops/cuda/launch_cuda.h"

@@ -18,9 +18,12 @@ constexpr size_t kFirstWithScales = 120900;   ///< the version that has scales f
 constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications
 
 cudaDataType_t type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
-cudaDataType_t type_of_factors(const Product& p) { return p.is_fp8() ? CUDA_R_8F_E4M3 : type_of(p.operands); }
+cudaDataType_t type_of_factor(const Product& p, bool e5m2) {
+  return !p.is_fp8() ? type_of(p.operands) : e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
 
-cublasLtMatmulMatrixScale_t scale_mode(bool squares) {
+cublasLtMatmulMatrixScale_t scale_mode(const Product& p, bool squares) {
+  if (p.tensor_scales) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   return squares ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
 }
 
@@ -113,15 +116,15 @@ void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
     if (p.result == DType::bf16) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
   }
   if (p.is_fp8()) {
-    lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.b_squares));
-    lt.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.a_squares));
+    lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p, p.b_squares));
+    lt.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p, p.a_squares));
     lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scales);
     lt.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scales);
   }
   const int64_t a_cols = p.transpose_a ? p.m : p.k, b_cols = p.transpose_b ? p.k : p.n;
-  lt.describe(0, type_of_factors(p), p.transpose_b ? p.n : p.k, b_cols, b_cols, p.batch, p.b_step);
-  lt.describe(1, type_of_factors(p), p.transpose_a ? p.k : p.m, a_cols, p.a_row > 0 ? p.a_row : a_cols, p.batch,
-              p.a_step);
+  lt.describe(0, type_of_factor(p, p.b_e5m2), p.transpose_b ? p.n : p.k, b_cols, b_cols, p.batch, p.b_step);
+  lt.describe(1, type_of_factor(p, p.a_e5m2), p.transpose_a ? p.k : p.m, a_cols, p.a_row > 0 ? p.a_row : a_cols,
+              p.batch, p.a_step);
   lt.describe(2, type_of(p.result), p.m, p.n, p.n, p.batch, p.c_step);
 }
 
@@ -166,7 +169,9 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
     text += (text.empty() ? "" : ",") + std::to_string(part);
   }
   if (p.residual != nullptr) text += ",residual" + std::to_string(alignment(p.residual));
-  if (p.is_fp8()) text += std::string(",fp8") + (p.a_squares ? "a" : "") + (p.b_squares ? "b" : "");
+  if (p.is_fp8())
+    text += std::string(",fp8") + (p.a_squares ? "a" : "") + (p.b_squares ? "b" : "") +
+            (p.tensor_scales ? "tensor" : "") + (p.a_e5m2 ? "A" : "") + (p.b_e5m2 ? "B" : "");
   return text;
 }
 

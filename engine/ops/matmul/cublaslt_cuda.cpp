@@ -1,4 +1,4 @@
-// See the header.
+// cuBLASLt, opened at first use: a job without large products needs neither the library nor its load time.
 #include "engine/ops/matmul/cublaslt_cuda.h"
 
 #include <map>

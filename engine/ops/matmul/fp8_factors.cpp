@@ -1,4 +1,4 @@
-// C[m, n] = sum_k A[m, k] B[n, k] of E4M3 numbers times their scales, summed in f32.
+// C[m, n] = sum_k A[m, k] B[n, k] of numbers of 8 bits times their scales, summed in f32.
 #include "engine/ops/matmul/fp8_factors.h"
 
 #include "engine/ops/cuda/cuda_scratch.h"

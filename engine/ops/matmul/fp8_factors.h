@@ -8,8 +8,9 @@
 namespace trainctl {
 
 /// C[m, n] = sum_k A[m, k] B[n, k]; both factors are lines along k. in: A's words, A's scales, B's words, B's scales,
-/// with the epilogue's bias the bias [n]; attrs a_squares, b_squares: how the scales are (not both). C has the dims of
-/// A's rows before the last one, or any whose sizes multiply to m. It can accumulate.
+/// with the epilogue's bias the bias [n]; attrs a_squares, b_squares: how the scales are (not both); attr tensor: each
+/// factor has one scale; attrs a_e5m2, b_e5m2: its numbers are E5M2 (not both). C has the dims of A's rows before the last
+/// one, or any whose sizes multiply to m. It can accumulate.
 extern const KernelDef matmul_fp8_kernel;
 
 /// A factor of a product, as an input of its kernel.

@@ -1,5 +1,6 @@
 // Cases of matmul: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include "engine/graph/e4m3.h"
+#include "engine/graph/e5m2.h"
 #include "engine/ops/quantise/quantised.h"
 #include "tests/op_cases/op_cases.h"
 
@@ -53,12 +54,16 @@ Outputs matmul_weight_grad(const NaiveCall& call) {
   return out;
 }
 
-/// Number i of line l of a factor of 8 bits, times its scale.
-double scaled(const Tensor64& words, const Tensor64& scales, bool squares, int64_t l, int64_t i) {
-  const auto word = static_cast<uint64_t>(at(words, {l, i / 4}));
+/// Number i of line l of factor `name` (a or b) of 8 bits, times its scale.
+double scaled(const NaiveCall& call, const std::string& name, int64_t l, int64_t i) {
+  const size_t first = name == "a" ? 0 : 2;
+  const Tensor64 &words = call.in[first], &scales = call.in[first + 1];
+  const auto bits = static_cast<uint8_t>(static_cast<uint64_t>(at(words, {l, i / 4})) >> 8 * (i % 4));
+  const double number = double{call.attrs.flag(name + "_e5m2") ? from_e5m2(bits) : from_e4m3(bits)};
+  if (call.attrs.flag("tensor")) return number * scales.values[0];
   const int64_t part = i / kScaledTogether;
-  return double{from_e4m3(static_cast<uint8_t>(word >> 8 * (i % 4)))} *
-         (squares ? at(scales, {l / kScaledTogether, part}) : at(scales, {part, l}));
+  return number *
+         (call.attrs.flag(name + "_squares") ? at(scales, {l / kScaledTogether, part}) : at(scales, {part, l}));
 }
 
 Outputs product_of_8_bits(const NaiveCall& call) {
@@ -68,8 +73,7 @@ Outputs product_of_8_bits(const NaiveCall& call) {
     double sum = epilogue.bias ? at(in[4], {at_c[1]}) : 0;
     if (epilogue.residual) sum += at(in.back(), at_c);
     for (int64_t i = 0; i < 4 * in[0].shape[1]; ++i)
-      sum += scaled(in[0], in[1], call.attrs.flag("a_squares"), at_c[0], i) *
-             scaled(in[2], in[3], call.attrs.flag("b_squares"), at_c[1], i);
+      sum += scaled(call, "a", at_c[0], i) * scaled(call, "b", at_c[1], i);
     return sum;
   })};
 }
@@ -133,13 +137,15 @@ std::vector<OpCase> matmul_rows() {
 KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const Epilogue& epilogue, bool accumulate,
                           Attrs attrs) {
   KernelCase row{.kernel = "matmul_fp8", .attrs = std::move(attrs), .tolerance = result == DType::bf16 ? 1e-2 : 3e-3};
-  const auto add = [&](int64_t lines, bool squares) {
-    const QuantisedShapes shapes = quantised_shapes(lines, k, squares);
-    row.in.push_back({.shape = shapes.words, .fill = CaseOperand::Fill::e4m3, .dtype = DType::i32});
+  const auto add = [&](int64_t lines, const std::string& name) {
+    const bool squares = row.attrs.flag(name + "_squares"), e5m2 = row.attrs.flag(name + "_e5m2");
+    const QuantisedShapes shapes = quantised_shapes(lines, k, squares, row.attrs.flag("tensor"));
+    const CaseOperand::Fill fill = e5m2 ? CaseOperand::Fill::e5m2 : CaseOperand::Fill::e4m3;
+    row.in.push_back({.shape = shapes.words, .fill = fill, .dtype = DType::i32});
     row.in.push_back({.shape = shapes.scales, .fill = CaseOperand::Fill::positive});
   };
-  add(m, row.attrs.flag("a_squares"));
-  add(n, row.attrs.flag("b_squares"));
+  add(m, "a");
+  add(n, "b");
   if (epilogue.bias) row.in.push_back({.shape = {n}, .dtype = result});
   if (epilogue.residual) row.in.push_back({.shape = {m, n}, .dtype = result});
   row.out = {{.shape = {m, n}, .dtype = result, .accumulate = accumulate}};
@@ -172,6 +178,11 @@ std::vector<KernelCase> matmul_kernels() {
         calls.push_back(case_of_8_bits(144, 160, 384, result, epilogue, accumulate, {}));
         calls.push_back(case_of_8_bits(144, 160, 384, result, epilogue, accumulate, {{"a_squares", true}}));
         calls.push_back(case_of_8_bits(160, 144, 256, result, epilogue, accumulate, {{"b_squares", true}}));
+        const Attrs tensor{{"tensor", true}}, a_e5m2{{"tensor", true}, {"a_e5m2", true}};
+        const Attrs b_e5m2{{"tensor", true}, {"b_e5m2", true}};
+        calls.push_back(case_of_8_bits(144, 160, 384, result, epilogue, accumulate, tensor));
+        calls.push_back(case_of_8_bits(144, 160, 384, result, epilogue, accumulate, a_e5m2));
+        calls.push_back(case_of_8_bits(16, 32, 128, result, epilogue, accumulate, b_e5m2));
       }
       calls.push_back(case_of_8_bits(144, 32, 256, result, {.bias = bias, .residual = true}, false, {}));
     }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "engine/graph/e4m3.h"
+#include "engine/graph/e5m2.h"
 #include "engine/ops/cpu/kernels_in_order_cpu.h"
 #include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
@@ -58,29 +59,37 @@ struct Widened {
   const float* scales;
   int64_t lines, length;
   int64_t columns;  ///< columns of the scales of squares; 0: the scales are of lines
+  bool tensor, e5m2;
   std::vector<float> values;
 
+  float scale_of(int64_t l, int64_t part) const {
+    if (tensor) return scales[0];
+    return columns > 0 ? scales[l / kScaledTogether * columns + part] : scales[part * lines + l];
+  }
   void widen() {
     for (int64_t l = 0; l < lines; ++l) {
       for (int64_t i = 0; i < length; ++i) {
-        const int64_t part = i / kScaledTogether;
-        const float scale = columns > 0 ? scales[l / kScaledTogether * columns + part] : scales[part * lines + l];
-        values[static_cast<size_t>(l * length + i)] = from_e4m3(words[l * length + i]) * scale;
+        const uint8_t bits = words[l * length + i];
+        values[static_cast<size_t>(l * length + i)] =
+            (e5m2 ? from_e5m2(bits) : from_e4m3(bits)) * scale_of(l, i / kScaledTogether);
       }
     }
   }
 };
 
-std::shared_ptr<Widened> widened(const TensorArg& words, const TensorArg& scales, bool squares) {
+/// Factor `name` of the call, a or b.
+std::shared_ptr<Widened> widened(const KernelCall& call, const std::string& name) {
+  const size_t first = name == "a" ? 0 : 2;
+  const TensorArg &words = call.in[first], &scales = call.in[first + 1];
   const int64_t lines = words.shape[0], length = words.shape[1] * 4;
   return std::make_shared<Widened>(Widened{words.as<uint8_t>(), scales.as<float>(), lines, length,
-                                           squares ? scales.shape[1] : 0,
+                                           call.attrs.flag(name + "_squares") ? scales.shape[1] : 0,
+                                           call.attrs.flag("tensor"), call.attrs.flag(name + "_e5m2"),
                                            std::vector<float>(static_cast<size_t>(lines * length))});
 }
 
 CpuKernel prepare_matmul_fp8(const KernelCall& call) {
-  const auto a = widened(call.in[0], call.in[1], call.attrs.flag("a_squares"));
-  const auto b = widened(call.in[2], call.in[3], call.attrs.flag("b_squares"));
+  const auto a = widened(call, "a"), b = widened(call, "b");
   const TensorArg& c = call.out[0];
   const Epilogue epilogue = epilogue_of(call.attrs);
   check(a->length == b->length, "matmul_fp8: this rank's factors have lines of one length");

@@ -112,6 +112,9 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
   p.b_scales = call.in[3].as<float>();
   p.a_squares = call.attrs.flag("a_squares");
   p.b_squares = call.attrs.flag("b_squares");
+  p.tensor_scales = call.attrs.flag("tensor");
+  p.a_e5m2 = call.attrs.flag("a_e5m2");
+  p.b_e5m2 = call.attrs.flag("b_e5m2");
   p.transpose_b = true;
   p.accumulate = c.accumulate;
   const Epilogue epilogue = epilogue_of(call.attrs);

@@ -1,4 +1,4 @@
-// See the header.
+// Device work around cuBLASLt's products: factors in device memory, and trial runs on copies of the operands.
 #include <memory>
 
 #include "engine/ops/cuda/launch_cuda.h"

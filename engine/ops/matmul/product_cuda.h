@@ -24,6 +24,8 @@ struct Product {
   const float* a_scales = nullptr;
   const float* b_scales = nullptr;
   bool a_squares = false, b_squares = false;  ///< how the scales are
+  bool tensor_scales = false;                 ///< each factor has one
+  bool a_e5m2 = false, b_e5m2 = false;
 
   bool is_fp8() const { return a_scales != nullptr; }
   bool transpose_a = false, transpose_b = false;

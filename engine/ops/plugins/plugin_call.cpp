@@ -1,4 +1,5 @@
-// See the header.
+// One call of a function of a plugin: the C structs of trainctl_plugin.h for our operands, and what happens when the
+// function fails.
 #include "engine/ops/plugins/plugin_call.h"
 
 #include <fmt/format.h>

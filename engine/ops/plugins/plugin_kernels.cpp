@@ -1,4 +1,4 @@
-// See the header. A prepared kernel owns the structs of its call.
+// The kernels of plugins on each device. A prepared kernel owns the structs of its call.
 #include "engine/ops/plugins/plugin_kernels.h"
 
 #include <map>

@@ -1,4 +1,4 @@
-// See the header.
+// An op of a plugin (trainctl_plugin.h) as an ordinary op: its OpDef, that of its gradient, and its layer.
 #include "engine/ops/plugins/plugin_op.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The sharding rule of a plugin's op, checked against the shapes of its operands.
 #include "engine/ops/plugins/plugin_rule.h"
 
 #include <fmt/format.h>

@@ -3,6 +3,9 @@
 // (attr columns), which products that sum over the rows read; or both. Epilogue steps are applied before the rounding:
 // an activation of x, or x times the slope of an activation at the last input. With the step bias_grad, the sums of the
 // result over the rows are another output.
+//
+// Attr tensor: one scale for the whole tensor (tensor_scale.h), from another input: the largest magnitudes of its shards
+// [ranks], or with attr delayed the scale [1]. Then there are no activations and slopes. Attr e5m2: in E5M2, not E4M3.
 #include "engine/ops/quantise/quantise.h"
 
 #include "engine/ops/examples.h"
@@ -24,7 +27,7 @@ std::vector<TensorInfo> quantised(Infos in, const Attrs& attrs, DType) {
   const int64_t n = in[0].shape.back(), rows = num_elements(in[0].shape) / n;
   std::vector<TensorInfo> out;
   const auto add = [&](int64_t lines, int64_t length) {
-    QuantisedShapes shapes = quantised_shapes(lines, length, attrs.flag("squares"));
+    QuantisedShapes shapes = quantised_shapes(lines, length, attrs.flag("squares"), attrs.flag("tensor"));
     out.push_back({std::move(shapes.words), DType::i32});
     out.push_back({std::move(shapes.scales), DType::f32});
   };

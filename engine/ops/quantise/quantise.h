@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// in: x; out: words and scales of its rows (attr rows), then of its columns (attr columns); attr squares: a scale for
-/// each square of 128 by 128 numbers. Fused: see quantise.cpp.
+/// each square of 128 by 128 numbers; attr tensor: one scale, from a second input. Fused: see quantise.cpp.
 extern const KernelDef quantise_kernel;
 
 /// Its outputs.

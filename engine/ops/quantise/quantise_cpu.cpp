@@ -6,10 +6,12 @@
 #include <memory>
 
 #include "engine/graph/e4m3.h"
+#include "engine/graph/e5m2.h"
 #include "engine/ops/cpu/kernels_in_order_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/fused_kernels.h"
 #include "engine/ops/quantise/quantised.h"
+#include "engine/ops/quantise/tensor_scale.h"
 
 namespace trainctl {
 namespace {
@@ -53,6 +55,44 @@ void quantise_lines(const Lines& m, int64_t first, int64_t end) {
   if (m.squares) std::fill(m.scales + row * columns + m.parts(), m.scales + (row + 1) * columns, 1.0f);
 }
 
+/// The scale of a whole tensor, read when the kernel runs.
+struct ScaleOfTensor {
+  const float* from;
+  int64_t count;
+  bool delayed, e5m2;
+
+  TensorScale get() const {
+    if (delayed) return delayed_scale(*from);
+    uint32_t amax = 0;
+    for (int64_t r = 0; r < count; ++r) amax = std::max(amax, std::bit_cast<uint32_t>(from[r]));
+    return current_scale(std::bit_cast<float>(amax), e5m2);
+  }
+};
+
+void quantise_line(const Lines& m, int64_t l, float scale, bool e5m2) {
+  uint8_t* const to = m.words + l * m.padded();
+  for (int64_t i = 0; i < m.length; ++i) {
+    const float v = not_infinite(m.x[l * m.to_line + i * m.to_next]) * scale;
+    to[i] = e5m2 ? to_e5m2(v) : to_e4m3(v);
+  }
+  std::memset(to + m.length, 0, static_cast<size_t>(m.padded() - m.length));
+}
+
+/// Rounds x as it is, with one scale.
+CpuKernel round_with_one_scale(const KernelCall& call, std::vector<Lines> forms) {
+  const TensorArg& from = call.in[1];
+  const ScaleOfTensor source{from.as<float>(), from.size(), call.attrs.flag("delayed"), call.attrs.flag("e5m2")};
+  return [source, forms = std::move(forms), threads = call.threads] {
+    const TensorScale scale = source.get();
+    for (const Lines& m : forms) {
+      *m.scales = scale.inverse;
+      cpu::over_range(threads, m.count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t l = begin; l < end; ++l) quantise_line(m, l, scale.scale, source.e5m2);
+      });
+    }
+  };
+}
+
 /// Rounds x as it is.
 CpuKernel round_to_8_bits(const KernelCall& call, const TensorArg& x) {
   const int64_t n = x.shape.back(), rows = x.size() / n;
@@ -65,6 +105,7 @@ CpuKernel round_to_8_bits(const KernelCall& call, const TensorArg& x) {
   if (call.attrs.flag("rows")) add(rows, n, n, 1);
   if (call.attrs.flag("columns")) add(n, rows, 1, n);
   cpu::start_workers(call.threads);
+  if (call.attrs.flag("tensor")) return round_with_one_scale(call, std::move(forms));
   return [forms, threads = call.threads] {
     for (const Lines& m : forms) {
       const int64_t together = m.lines_together(), groups = (m.count + together - 1) / together;

@@ -8,6 +8,7 @@
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/quantise/quantised.h"
+#include "engine/ops/quantise/tensor_scale.h"
 
 namespace trainctl {
 namespace {
@@ -19,6 +20,23 @@ constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQua
 constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
 static_assert(kQuantisedTile == kScaledTogether);
 
+/// Numbers with the same scale: those of a tile in a line, those of a tile, or all.
+enum class ScaledAlike : uint8_t { line, square, tensor };
+
+/// For ScaledAlike::tensor: the largest magnitudes on `count` ranks, or the delayed scale.
+struct TensorScaleSource {
+  const float* from = nullptr;
+  int64_t count = 0;
+  bool delayed = false, e5m2 = false;
+
+  __device__ TensorScale get() const {
+    if (delayed) return delayed_scale(*from);
+    uint32_t amax = 0;
+    for (int64_t r = 0; r < count; ++r) amax = max(amax, __float_as_uint(from[r]));
+    return current_scale(__uint_as_float(amax), e5m2);
+  }
+};
+
 /// The destination of the lines of one form; words null: the form is not needed.
 struct Form {
   uint32_t* words = nullptr;
@@ -27,18 +45,23 @@ struct Form {
   int64_t columns = 0;  ///< columns of the scales of squares
 };
 
-/// Two numbers as E4M3, `low` in the lower byte.
-__device__ inline uint32_t pair_of(float low, float high) {
+/// Two numbers as E4M3 or E5M2, `low` in the lower byte.
+__device__ inline uint32_t pair_of(float low, float high, bool e5m2) {
 #if __CUDA_ARCH__ >= 890
   uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  if (e5m2)
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
   return pair;
 #else
   __trap();  // matmul_fp8 refuses such a GPU
   return 0;
 #endif
 }
-__device__ inline uint32_t four_of(float a, float b, float c, float d) { return pair_of(a, b) | pair_of(c, d) << 16; }
+__device__ inline uint32_t four_of(float a, float b, float c, float d, bool e5m2) {
+  return pair_of(a, b, e5m2) | pair_of(c, d, e5m2) << 16;
+}
 
 __device__ inline uint32_t size_of(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 /// The factor of the numbers; 1 where one of them, and so their scale, is not finite.
@@ -157,35 +180,44 @@ __device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Ex
   }
 }
 
-/// Each row's numbers, times the inverse of its scale.
-template <bool kSquares>
-__device__ inline void write_rows(const float (&v)[kQuantisedRows][kQuantisedColumns], const uint32_t (&of_row)[kQuantisedRows], const Form& rows,
-                                  int64_t r, int64_t c, int64_t part) {
+/// Each row's numbers, times the inverse of its scale, or with ScaledAlike::tensor times `by`.
+template <ScaledAlike kAlike>
+__device__ inline void write_rows(const float (&v)[kQuantisedRows][kQuantisedColumns],
+                                  const uint32_t (&of_row)[kQuantisedRows], float by_tensor, bool e5m2,
+                                  const Form& rows, int64_t r, int64_t c, int64_t part) {
 #pragma unroll
   for (int i = 0; i < kQuantisedRows; ++i) {
     if (r + i >= rows.lines) break;
-    const uint32_t scale = bits_of_scale(of_row[i]);
-    if (!kSquares && threadIdx.x % kAcross == 0) rows.scales[part * rows.lines + r + i] = __uint_as_float(scale);
-    const float by = inverse_of(scale);
-    const uint2 words = {four_of(v[i][0] * by, v[i][1] * by, v[i][2] * by, v[i][3] * by),
-                         four_of(v[i][4] * by, v[i][5] * by, v[i][6] * by, v[i][7] * by)};
+    float by = by_tensor;
+    if constexpr (kAlike != ScaledAlike::tensor) {
+      const uint32_t scale = bits_of_scale(of_row[i]);
+      if (kAlike == ScaledAlike::line && threadIdx.x % kAcross == 0)
+        rows.scales[part * rows.lines + r + i] = __uint_as_float(scale);
+      by = inverse_of(scale);
+    }
+    const uint2 words = {four_of(v[i][0] * by, v[i][1] * by, v[i][2] * by, v[i][3] * by, e5m2),
+                         four_of(v[i][4] * by, v[i][5] * by, v[i][6] * by, v[i][7] * by, e5m2)};
     *reinterpret_cast<uint2*>(rows.words + ((r + i) * rows.padded + c) / 4) = words;
   }
 }
 
 /// The same of columns, through shared memory.
-template <bool kSquares>
-__device__ inline void write_columns(const float (&v)[kQuantisedRows][kQuantisedColumns], const uint32_t (&of_column)[kQuantisedColumns],
+template <ScaledAlike kAlike>
+__device__ inline void write_columns(const float (&v)[kQuantisedRows][kQuantisedColumns],
+                                     const uint32_t (&of_column)[kQuantisedColumns], float by_tensor, bool e5m2,
                                      const Form& columns, int64_t r0, int64_t c0, Exchange& shared) {
   const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
 #pragma unroll
   for (int j = 0; j < kQuantisedColumns; ++j) {
-    const uint32_t scale = bits_of_scale(of_column[j]);
     const int line = across * kQuantisedColumns + j;
-    if (!kSquares && down == 0 && c0 + line < columns.lines)
-      columns.scales[r0 / kQuantisedTile * columns.lines + c0 + line] = __uint_as_float(scale);
-    const float by = inverse_of(scale);
-    shared.turned[line][down ^ across * 2] = four_of(v[0][j] * by, v[1][j] * by, v[2][j] * by, v[3][j] * by);
+    float by = by_tensor;
+    if constexpr (kAlike != ScaledAlike::tensor) {
+      const uint32_t scale = bits_of_scale(of_column[j]);
+      if (kAlike == ScaledAlike::line && down == 0 && c0 + line < columns.lines)
+        columns.scales[r0 / kQuantisedTile * columns.lines + c0 + line] = __uint_as_float(scale);
+      by = inverse_of(scale);
+    }
+    shared.turned[line][down ^ across * 2] = four_of(v[0][j] * by, v[1][j] * by, v[2][j] * by, v[3][j] * by, e5m2);
   }
   __syncthreads();
 #pragma unroll
@@ -232,10 +264,10 @@ __device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kQuantisedRo
 /// x: [columns.padded >= rows.lines][rows.padded >= columns.lines], row-major without padding. `packs`: rows of x begin
 /// at multiples of 16 bytes.
 /// `at`: where the slope is taken. `sums`: [tiles of rows, width], the sums of each tile's columns, or null.
-template <class T, bool kSquares, class F>
+template <class T, ScaledAlike kAlike, class F>
 __global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
     quantise_tiles(const T* x, const T* at, int64_t height, int64_t width, bool packs, Form rows, Form columns,
-                   float* sums) {
+                   float* sums, TensorScaleSource source) {
   __shared__ alignas(16) Exchange shared;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -260,7 +292,27 @@ __global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
     }
   }
 
-  if constexpr (kSquares) {
+  if constexpr (kAlike == ScaledAlike::tensor) {
+    const TensorScale scale = source.get();
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+      if (rows.words != nullptr) *rows.scales = scale.inverse;
+      if (columns.words != nullptr) *columns.scales = scale.inverse;
+    }
+    if (sums != nullptr) {
+      gather_columns(v, true, shared);
+      __syncthreads();
+      reduce_columns(sums + blockIdx.x * width, c0, width, shared);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < kQuantisedRows; ++i)
+#pragma unroll
+      for (int j = 0; j < kQuantisedColumns; ++j) v[i][j] = not_infinite(v[i][j]);
+    const uint32_t unused[kQuantisedColumns] = {};
+    if (rows.words != nullptr) write_rows<kAlike>(v, of_row, scale.scale, source.e5m2, rows, r, c, 0);
+    if (columns.words != nullptr)
+      write_columns<kAlike>(v, unused, scale.scale, source.e5m2, columns, r0, c0, shared);
+  } else if constexpr (kAlike == ScaledAlike::square) {
     const uint32_t all = largest_of_tile(of_row, shared);
     if (threadIdx.x == 0) {
       const float scale = __uint_as_float(bits_of_scale(all));
@@ -269,8 +321,8 @@ __global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
     }
     const uint32_t of_rows[kQuantisedRows] = {all, all, all, all};
     const uint32_t of_columns[kQuantisedColumns] = {all, all, all, all, all, all, all, all};
-    if (rows.words != nullptr) write_rows<true>(v, of_rows, rows, r, c, 0);
-    if (columns.words != nullptr) write_columns<true>(v, of_columns, columns, r0, c0, shared);
+    if (rows.words != nullptr) write_rows<kAlike>(v, of_rows, 1.0f, false, rows, r, c, 0);
+    if (columns.words != nullptr) write_columns<kAlike>(v, of_columns, 1.0f, false, columns, r0, c0, shared);
   } else {
     const bool by_columns = columns.words != nullptr || sums != nullptr;
     if (by_columns) {
@@ -282,20 +334,20 @@ __global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
 #pragma unroll
       for (int i = 0; i < kQuantisedRows; ++i)
         for (int by = kAcross / 2; by > 0; by /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], by));
-      write_rows<false>(v, of_row, rows, r, c, blockIdx.y);
+      write_rows<kAlike>(v, of_row, 1.0f, false, rows, r, c, blockIdx.y);
     }
     if (columns.words == nullptr) return;
     __syncthreads();
     uint32_t of_column[kQuantisedColumns];
 #pragma unroll
     for (int j = 0; j < kQuantisedColumns; ++j) of_column[j] = shared.largest[across * kQuantisedColumns + j];
-    write_columns<false>(v, of_column, columns, r0, c0, shared);
+    write_columns<kAlike>(v, of_column, 1.0f, false, columns, r0, c0, shared);
   }
 }
 
 Form form_of(const CudaKernelCall& call, size_t first, int64_t lines, int64_t length) {
   const TensorArg &words = call.out[first], &scales = call.out[first + 1];
-  return {words.as<uint32_t>(), scales.as<float>(), lines, padded_line(length), scales.shape[1]};
+  return {words.as<uint32_t>(), scales.as<float>(), lines, padded_line(length), scales.shape.size() > 1 ? scales.shape[1] : 0};
 }
 
 /// The gradient of a bias from the sums of tiles; nothing without one.
@@ -311,7 +363,7 @@ CudaKernel sum_of_tiles(const CudaKernelCall& call, int64_t tiles, int64_t n) {
   });
 }
 
-template <class T, bool kSquares, class F>
+template <class T, ScaledAlike kAlike, class F>
 CudaKernel launch_tiles(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   const int64_t width = x.shape.back(), height = x.size() / width;
@@ -323,12 +375,15 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
   const bool packs = width * byte_size(x.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   const TensorArg& at = call.in[F::kAt ? 1 : 0];
   check(reinterpret_cast<uintptr_t>(at.data) % 16 == 0 || !packs, "quantise: both inputs are aligned alike");
+  TensorScaleSource source;
+  if constexpr (kAlike == ScaledAlike::tensor)
+    source = {call.in[1].as<float>(), call.in[1].size(), call.attrs.flag("delayed"), call.attrs.flag("e5m2")};
   const CudaKernel sum = sum_of_tiles(call, grid.x, width);
   if (sum) call.scratch->need(int64_t{grid.x} * width * byte_size(DType::f32));
   return [=, x = x.as<T>(), at = at.as<T>(), scratch = call.scratch](CudaStream stream) {
     float* const sums = sum ? static_cast<float*>(scratch->memory()) : nullptr;
-    launch(quantise_tiles<T, kSquares, F>, grid, kQuantiseThreads, 0, stream, "quantise", x, at, height, width, packs, rows,
-           columns, sums);
+    launch(quantise_tiles<T, kAlike, F>, grid, kQuantiseThreads, 0, stream, "quantise", x, at, height, width, packs,
+           rows, columns, sums, source);
     if (sum) sum(stream);
   };
 }
@@ -336,28 +391,29 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
 template <class T>
 CudaKernel launch_steps(const CudaKernelCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
-  if (call.attrs.flag("squares")) return launch_tiles<T, true, Same>(call);
+  if (call.attrs.flag("tensor")) return launch_tiles<T, ScaledAlike::tensor, Same>(call);
+  if (call.attrs.flag("squares")) return launch_tiles<T, ScaledAlike::square, Same>(call);
   switch (epilogue.slope) {
     case Activation::relu:
-      return launch_tiles<T, false, Sloped<ReluGrad>>(call);
+      return launch_tiles<T, ScaledAlike::line, Sloped<ReluGrad>>(call);
     case Activation::gelu:
-      return launch_tiles<T, false, Sloped<GeluGrad>>(call);
+      return launch_tiles<T, ScaledAlike::line, Sloped<GeluGrad>>(call);
     case Activation::gelu_tanh:
-      return launch_tiles<T, false, Sloped<GeluTanhGrad>>(call);
+      return launch_tiles<T, ScaledAlike::line, Sloped<GeluTanhGrad>>(call);
     case Activation::none:
       break;
   }
   switch (epilogue.activation) {
     case Activation::relu:
-      return launch_tiles<T, false, Activated<Relu>>(call);
+      return launch_tiles<T, ScaledAlike::line, Activated<Relu>>(call);
     case Activation::gelu:
-      return launch_tiles<T, false, Activated<Gelu>>(call);
+      return launch_tiles<T, ScaledAlike::line, Activated<Gelu>>(call);
     case Activation::gelu_tanh:
-      return launch_tiles<T, false, Activated<GeluTanh>>(call);
+      return launch_tiles<T, ScaledAlike::line, Activated<GeluTanh>>(call);
     case Activation::none:
       break;
   }
-  return launch_tiles<T, false, Same>(call);
+  return launch_tiles<T, ScaledAlike::line, Same>(call);
 }
 
 CudaKernel prepare_quantise(const CudaKernelCall& call) {

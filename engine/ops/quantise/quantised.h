@@ -11,6 +11,9 @@
 // A number is its E4M3 code times its scale. A scale is the smallest power of two for which no number of its group
 // exceeds 448. Any power of two that leaves a number above 2^-6 rounds it equally. So a shard of a matrix is rounded
 // like the whole matrix, except for numbers that are 2^14 times smaller than the largest of their group.
+//
+// With the recipes `tensor` and `delayed` (tensor_scale.h) the scales are a single number [1], the words may be E5M2
+// numbers, and the scale is that of the whole tensor on all ranks.
 #pragma once
 
 #include <bit>
@@ -30,10 +33,11 @@ inline int64_t padded_line(int64_t length) {
 struct QuantisedShapes {
   Shape words, scales;
 };
-/// The shapes for `lines` lines of `length` numbers.
-inline QuantisedShapes quantised_shapes(int64_t lines, int64_t length, bool squares) {
+/// The shapes for `lines` lines of `length` numbers. `tensor`: with one scale.
+inline QuantisedShapes quantised_shapes(int64_t lines, int64_t length, bool squares, bool tensor = false) {
   const int64_t parts = padded_line(length) / kScaledTogether;
   const Shape words{lines, padded_line(length) / 4};
+  if (tensor) return {words, {1}};
   if (!squares) return {words, {parts, lines}};
   return {words, {padded_line(lines) / kScaledTogether, (parts + 3) / 4 * 4}};
 }

@@ -1,4 +1,4 @@
-// See the header.
+// Attrs dims and keep_dims of reductions: the shapes, rules and fields that all of them share.
 #include "engine/ops/reduce_sum/reduced_dims.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The angles of rotary, for any context extension that Hugging Face's config.json names in rope_scaling.
 #include "engine/ops/rotary/rotary_angles.h"
 
 #include <fmt/format.h>

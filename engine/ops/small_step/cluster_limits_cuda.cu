@@ -1,4 +1,5 @@
-// See the header. Counts clusters of an empty kernel whose blocks each take all shared memory of a multiprocessor.
+// The number of clusters of blocks that run at once differs from card to card, because it depends on the disabled
+// multiprocessors. Counts clusters of an empty kernel whose blocks each take all shared memory of a multiprocessor.
 #include <limits>
 
 #include "engine/ops/small_step/cluster_limits_cuda.h"

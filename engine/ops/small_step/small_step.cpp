@@ -1,4 +1,4 @@
-// See the header.
+// The switch of the kernels for small steps (docs/small_step.md), TRAINCTL_SMALL_STEP in a rank's environment.
 #include "engine/ops/small_step/small_step.h"
 
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// See the header.
+// The ops split and concat along a dim that is cut over ranks: which elements each rank has in the whole tensor, and in
+// its parts.
 #include "engine/ops/split/parts.h"
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// See the header.
+// hybrid_parallel: which shard of a tensor each rank has, and which ranks have equal values.
 #include "engine/plan/hybrid/local_shards.h"
 
 #include <fmt/format.h>

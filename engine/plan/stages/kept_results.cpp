@@ -1,6 +1,6 @@
-// See the header. A region consists of the outputs of neighboring recomputed layers of one stage. In each region the
-// results of collectives that save the most seconds per byte are kept, up to a third of the bytes that recomputing it
-// saves.
+// Recompute computes tensors again instead of keeping them from the forward to the backward pass. A region consists of
+// the outputs of neighboring recomputed layers of one stage. In each region the results of collectives that save the
+// most seconds per byte are kept, up to a third of the bytes that recomputing it saves.
 #include "engine/plan/stages/kept_results.h"
 
 #include <fmt/format.h>

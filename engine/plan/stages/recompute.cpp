@@ -1,4 +1,4 @@
-// See the header.
+// Chooses the layers that the backward pass computes again (parallel.recompute).
 #include "engine/plan/stages/recompute.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// parallel.context_method: how the ranks that share the rows of a sequence let attention see all keys and values.
 #include "engine/plan/traffic/context_method.h"
 
 #include <fmt/format.h>

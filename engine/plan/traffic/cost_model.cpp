@@ -1,4 +1,4 @@
-// See the header.
+// Costs that the planner takes from a machine: seconds of kernels on one rank, and of collectives along axes of a mesh.
 #include "engine/plan/traffic/cost_model.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// See the header. Each such node takes the cheapest of the layout in which its sum is read and those in which its terms
-// are made, given what was chosen for the terms.
+// Places the nodes that add terms, above all the gradients of a tensor that several layers read. Each takes the
+// cheapest of two kinds of layouts: that in which its sum is read, and those in which its terms are computed, given the
+// layouts that were chosen for the terms.
 #include "engine/plan/traffic/sums.h"
 
 #include <fmt/format.h>
@@ -33,39 +34,41 @@ class SumPlacement {
 
   void explain(const Node& node) {
     if (plan_.planned_separately(node) != nullptr) {
-      if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
+      if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, layout_of(node.outputs[0]));
       return;
     }
     if (plan_.has_local_tensors() || node.phase != Phase::backward) return;
-    const Layout layout = made(node.outputs[0]);
-    int apart = 0;  // terms that cross the ranks each for itself
+    const Layout layout = layout_of(node.outputs[0]);
+    int separate = 0;  // terms that are each redistributed by themselves
     for (TensorId term : node.inputs)
-      apart += maker(term) != nullptr && made(term).is_partial() && !way(term, made(term), layout).empty();
-    if (apart > 1)
+      separate += producer_of(term) != nullptr && layout_of(term).is_partial() &&
+                  !steps_between(term, layout_of(term), layout).empty();
+    if (separate > 1)
       plan_.layers[node.layer].reason +=
-          fmt::format("; {} terms of its gradient are summed over ranks separately", apart);
+          fmt::format("; {} terms of its gradient are summed over ranks separately", separate);
   }
 
  private:
-  const Node* maker(TensorId tensor) const {
+  const Node* producer_of(TensorId tensor) const {
     const NodeId producer = graph_.tensors[tensor].producer;
     return producer < 0 ? nullptr : &graph_.nodes[producer];
   }
 
-  /// Terms of a gradient that come from later stages are added there, and cross the border as one tensor.
+  /// Terms of a gradient that come from later stages are added in the earliest of these stages, so that only their sum
+  /// is sent to the stage before.
   int virtual_stage(const Node& node) const {
     if (node.phase == Phase::forward) return plan_.virtual_stage_of(node);
     int earliest = plan_.num_virtual_stages();
-    for (TensorId term : node.inputs) earliest = std::min(earliest, plan_.virtual_stage_of(*maker(term)));
+    for (TensorId term : node.inputs) earliest = std::min(earliest, plan_.virtual_stage_of(*producer_of(term)));
     return earliest;
   }
 
-  /// No other addition takes the sum as it is.
+  /// True unless another addition of the same stage reads the sum in the same layout.
   bool is_last(const Node& node) const {
     return std::none_of(readers_[node.outputs[0]].begin(), readers_[node.outputs[0]].end(), [&](NodeId id) {
       const Node& reader = graph_.nodes[id];
       return adds_terms(graph_, reader) && plan_.virtual_stage_of(reader) == plan_.virtual_stage_of(node) &&
-             made(reader.outputs[0]) == made(node.outputs[0]);
+             layout_of(reader.outputs[0]) == layout_of(node.outputs[0]);
     });
   }
 
@@ -77,25 +80,25 @@ class SumPlacement {
     if (stage != plan_.layers[node.layer].virtual_stage) text += " in " + plan_.stage_text(stage);
     std::vector<std::string> steps;
     for (const Layout& wanted : layouts_read(node))
-      for (const RedistributionStep& step : way(node.outputs[0], layout, wanted))
+      for (const RedistributionStep& step : steps_between(node.outputs[0], layout, wanted))
         steps.emplace_back(to_string(step.kind));
     if (!steps.empty()) text += fmt::format("{} before {}", text.back() == 'd' ? "" : ",", join(steps));
     return text;
   }
 
-  Layout made(TensorId tensor) const {
-    const Node& node = *maker(tensor);
+  Layout layout_of(TensorId tensor) const {
+    const Node& node = *producer_of(tensor);
     const auto output = std::find(node.outputs.begin(), node.outputs.end(), tensor) - node.outputs.begin();
     return output_layout(graph_, plan_, node, static_cast<int>(output));
   }
 
-  std::vector<RedistributionStep> way(TensorId tensor, const Layout& from, const Layout& to) const {
+  std::vector<RedistributionStep> steps_between(TensorId tensor, const Layout& from, const Layout& to) const {
     const Tensor& t = graph_.tensors[tensor];
     return plan_redistribution(plan_.mesh, t.shape, t.dtype, from, to, cost_);
   }
   double seconds(TensorId tensor, const Layout& from, const Layout& to) const {
     const Tensor& t = graph_.tensors[tensor];
-    return redistribution_seconds(plan_.mesh, t.shape, t.dtype, way(tensor, from, to), cost_);
+    return redistribution_seconds(plan_.mesh, t.shape, t.dtype, steps_between(tensor, from, to), cost_);
   }
 
   /// The layouts in which others read the node's output, each once.
@@ -113,13 +116,14 @@ class SumPlacement {
   Layout cheapest(const Node& node, const Layout& home) const {
     std::vector<Layout> terms;
     for (TensorId term : node.inputs) {
-      if (maker(term) == nullptr) return home;  // it is at home on every rank
-      terms.push_back(made(term));
+      if (producer_of(term) == nullptr) return home;  // a parameter or an input
+      terms.push_back(layout_of(term));
     }
-    // Over axes other than these, some term is whole and would be counted several times.
-    Axes open = terms[0].partial;
+    // The axes over which every term is a partial sum. Over any other axis some term is complete and would be counted
+    // several times.
+    Axes partial = terms[0].partial;
     for (const Layout& term : terms)
-      std::erase_if(open, [&](Axis a) { return !std::count(term.partial.begin(), term.partial.end(), a); });
+      std::erase_if(partial, [&](Axis a) { return !std::count(term.partial.begin(), term.partial.end(), a); });
     const std::vector<Layout> wanted = layouts_read(node);
     const auto total = [&](const Layout& layout) {
       double sum = 0;
@@ -130,8 +134,8 @@ class SumPlacement {
     Layout best = home;
     double least = total(home);
     for (Layout& candidate : terms) {
-      candidate.partial = open;
-      if (node.phase == Phase::forward && candidate.dims != home.dims) continue;  // its layer's choice
+      candidate.partial = partial;
+      if (node.phase == Phase::forward && candidate.dims != home.dims) continue;  // the layer's strategy fixes it
       const double sum = total(candidate);
       if (sum < least * (1 - 1e-9)) best = candidate, least = sum;
     }

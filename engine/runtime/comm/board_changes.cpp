@@ -1,4 +1,4 @@
-// See board_changes.h.
+// The statuses of a RankBoard as bytes, from one host to another.
 #include "engine/runtime/comm/board_changes.h"
 
 #include <algorithm>

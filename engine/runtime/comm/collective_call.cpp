@@ -1,4 +1,4 @@
-// See collective_call.h.
+// A collective as units of work that any member of the group can do: "sum these blocks of members' buffers into those".
 #include "engine/runtime/comm/collective_call.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// See collective_runner.h. A group's phase is even between rounds and odd while one is open: 2k -> 2k+1 (open)
-// -> 2k+2 (done), or straight to 2k+2 if the last to arrive did all the work.
+// One rank's side of the collectives of one segment. A group's phase is even between rounds and odd while one is open:
+// 2k -> 2k+1 (open) -> 2k+2 (done), or straight to 2k+2 if the last to arrive did all the work.
 #include "engine/runtime/comm/collective_runner.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 namespace trainctl::comm {
 namespace {
 
-// The last rank to arrive does smaller rounds by itself: this is as much as two ranks move in the time that it
-// takes to hand half of the work to the other, which is spinning or asleep.
+// The last rank to arrive does rounds of up to this size by itself, because handing half of the work to a rank that
+// spins or sleeps takes as long as moving this many bytes.
 constexpr int64_t kAloneBytesSpinning = 32 << 10;
 constexpr int64_t kAloneBytesSleeping = 1 << 20;
 

@@ -1,5 +1,6 @@
-// See combine.h. One pass reads each element from every source and writes it to every destination; the sum
-// stays in registers. Compiled for the kernels' processor level.
+// The inner loop of every collective: sum some buffers (or copy one) into others. One pass reads each element from
+// every source and writes it to every destination; the sum stays in registers. Compiled for the kernels' processor
+// level.
 #include "engine/runtime/comm/combine.h"
 
 #include <algorithm>

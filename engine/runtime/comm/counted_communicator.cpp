@@ -1,4 +1,4 @@
-// See counted_communicator.h.
+// A Communicator that counts the bytes of the calls which another one makes (engine/graph/exchanged_bytes.h).
 #include "engine/runtime/comm/counted_communicator.h"
 
 #include <map>

@@ -1,5 +1,6 @@
-// See event.h. No wake-up is lost: the sleeper counts itself before the kernel compares the value, and the
-// publisher stores the value before it reads the count; both are sequentially consistent.
+// Waiting for a number in shared memory to change: spins if a core is free for that, else sleeps in the kernel (futex).
+// No wake-up is lost: the sleeper counts itself before the kernel compares the value, and the publisher stores the
+// value before it reads the count; both are sequentially consistent.
 #include "engine/runtime/comm/event.h"
 
 #include <linux/futex.h>

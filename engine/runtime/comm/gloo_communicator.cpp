@@ -1,5 +1,6 @@
-// See gloo_communicator.h. A sum exchanges slices, adds in group order, and gathers the sums: as few bytes on
-// the wire as a ring, fewer steps, and the order of additions that communicator.h promises.
+// Communicator over Gloo's TCP transport: ranks of several hosts. A sum exchanges slices, adds in group order, and
+// gathers the sums: as few bytes on the wire as a ring, fewer steps, and the order of additions that communicator.h
+// promises.
 #include "engine/runtime/comm/gloo_communicator.h"
 
 #include <fmt/format.h>

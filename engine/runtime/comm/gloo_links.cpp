@@ -1,4 +1,4 @@
-// See gloo_links.h.
+// Gloo contexts of one rank, created through a KeyValueStore, and what the store knows of late ranks.
 #include "engine/runtime/comm/gloo_links.h"
 
 #include <fmt/format.h>

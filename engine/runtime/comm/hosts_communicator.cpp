@@ -1,5 +1,6 @@
-// See hosts_communicator.h. Blocks between hosts are in host order, each host with as many places as the largest one
-// has members, so that each host sends and receives the same amount; places without a member hold zeros.
+// Communicator of ranks on several hosts, from two others: one within this host, and one between all ranks. Blocks
+// between hosts are in host order, each host with as many places as the largest one has members, so that each host
+// sends and receives the same amount; places without a member hold zeros.
 #include "engine/runtime/comm/hosts_communicator.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See key_value_store.h.
+// The rendezvous of ranks: set a key, or wait for one that another rank sets.
 #include "engine/runtime/comm/key_value_store.h"
 
 #include <fmt/format.h>

@@ -16,7 +16,7 @@ class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
   virtual void set(const std::string& key, const std::vector<char>& bytes) = 0;
-  /// Blocks until the key exists; EnvError if it does not within `timeout_seconds`.
+  /// Blocks until the key exists; throws EnvError if it does not within `timeout_seconds`.
   virtual std::vector<char> get(const std::string& key, double timeout_seconds) = 0;
 };
 

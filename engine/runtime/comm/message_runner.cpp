@@ -1,4 +1,4 @@
-// See message_runner.h.
+// One rank's sends and receives over the channels of one segment.
 #include "engine/runtime/comm/message_runner.h"
 
 #include <fmt/format.h>

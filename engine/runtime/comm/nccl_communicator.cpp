@@ -1,4 +1,4 @@
-// See the header.
+// Collectives and messages between GPUs, enqueued on streams: only the constructor and connect() wait.
 #include "engine/runtime/comm/nccl_communicator.h"
 
 #include <cuda_runtime.h>

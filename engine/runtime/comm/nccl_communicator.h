@@ -24,7 +24,7 @@ class NcclCommunicator {
   /// before all have come. `start_up` (may be null) records the time that the caller waited.
   NcclCommunicator(const Program& program, Communicator& ranks, int device, StartUpClock* start_up = nullptr);
   /// Waits for the thread, then connects the ranks. Call it before anything else, on a thread with the device current,
-  /// once all kernels of this rank are loaded. EnvError if NCCL fails, CommError if a rank is lost meanwhile.
+  /// once all kernels of this rank are loaded. Throws EnvError if NCCL fails, CommError if a rank is lost meanwhile.
   void connect(StartUpClock* start_up = nullptr);
   /// After this call, nothing may be enqueued. NCCL waits here until the graphs captured from it are destroyed.
   ~NcclCommunicator();

@@ -1,4 +1,4 @@
-// See the header.
+// Opens NCCL when the first rank has a peer, and looks up its functions.
 #include "engine/runtime/comm/nccl_library.h"
 
 #include "engine/base/dynamic_library.h"

@@ -31,7 +31,7 @@ struct NcclLibrary {
   void check(ncclResult_t result, const char* what) const;
 };
 
-/// EnvError if NCCL is missing, or older than 2.18 (ncclCommSplit).
+/// Throws EnvError if NCCL is missing, or older than 2.18 (ncclCommSplit).
 const NcclLibrary& nccl_library();
 
 }  // namespace trainctl

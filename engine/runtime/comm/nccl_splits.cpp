@@ -1,4 +1,4 @@
-// See the header.
+// Creates NCCL communicators for the groups of a whole job.
 #include "engine/runtime/comm/nccl_splits.h"
 
 #include <algorithm>

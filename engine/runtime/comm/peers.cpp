@@ -1,4 +1,4 @@
-// See peers.h.
+// Tells which ranks a blocked call waits for, where each of them is, and when waiting has become hopeless.
 #include "engine/runtime/comm/peers.h"
 
 #include <fmt/format.h>

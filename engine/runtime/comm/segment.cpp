@@ -1,4 +1,4 @@
-// See segment.h.
+// The tables of a SharedMemory segment, and how ranks find their common groups and channels in it.
 #include "engine/runtime/comm/segment.h"
 
 #include <fmt/format.h>

@@ -89,7 +89,7 @@ class Segment {
   static int64_t bytes_needed(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
   /// Fills in a new segment.
   static void initialize(std::byte* base, const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
-  /// `bytes` is the size of the mapping. EnvError if it is not a segment of this version.
+  /// `bytes` is the size of the mapping. Throws EnvError if it is not a segment of this version.
   Segment(std::byte* base, int64_t bytes);
 
   int num_ranks() const { return num_ranks_; }
@@ -101,7 +101,7 @@ class Segment {
   std::span<std::byte> collective_staging(int rank) const;
   std::span<std::byte> send_staging(int rank) const;  ///< only for a rank that sends messages
 
-  /// Finds the group of these ranks, or creates it. EnvError when the tables are full.
+  /// Finds the group of these ranks, or creates it. Throws EnvError when the tables are full.
   Group& open_group(const std::vector<int>& ranks) const;
   std::span<Member> members(const Group& group) const;
   /// Sorted. Messages of routes()[i] use channel(i).

@@ -1,4 +1,5 @@
-// See shared_memory.h.
+// One anonymous memory segment (memfd) that the ranks of one host share: each rank's status, the tables of groups,
+// channels for messages, and every rank's arena.
 #include "engine/runtime/comm/shared_memory.h"
 
 #include <fcntl.h>

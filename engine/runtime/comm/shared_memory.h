@@ -31,7 +31,8 @@ class SharedMemory : public RankBoard {
   /// unsorted and repeated. Ranks may send messages on these routes only. Pages take memory when first touched.
   static std::shared_ptr<SharedMemory> create(const std::vector<int64_t>& arena_bytes_per_rank,
                                               std::vector<Route> routes = {});
-  /// Maps a segment that another process created; takes ownership of `fd`. EnvError if `fd` is not such a segment.
+  /// Maps a segment that another process created; takes ownership of `fd`. Throws EnvError if `fd` is not such a
+  /// segment.
   static std::shared_ptr<SharedMemory> attach(int fd);
 
   SharedMemory(const SharedMemory&) = delete;

@@ -1,4 +1,5 @@
-// See shared_memory_communicator.h. Collectives are in collective_runner, messages in message_runner.
+// Communicator of the ranks of one host, over a SharedMemory segment. Collectives are in collective_runner, messages in
+// message_runner.
 #include "engine/runtime/comm/shared_memory_communicator.h"
 
 #include <fmt/format.h>

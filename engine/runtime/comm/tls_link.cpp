@@ -1,4 +1,4 @@
-// See tls_link.h.
+// One TLS connection between two ranks, as Gloo's transport uses it: see tls_transport.h.
 #include "engine/runtime/comm/tls_link.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// CPU kernels compute on f32. For them, a program's bf16 and f16 operands become f32 copies.
 #include "engine/runtime/cpu/half_operands.h"
 
 #include <memory>

@@ -1,4 +1,4 @@
-// See the header.
+// Copies the state of a CPU rank in a separate thread while a step runs.
 #include "engine/runtime/cpu/state_copier.h"
 
 #include <algorithm>

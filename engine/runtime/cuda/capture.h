@@ -1,12 +1,12 @@
-// Work enqueued on a stream as a graph, and its time on the device.
+// Captures work on a stream as a CUDA graph, and measures its time on the device.
 #pragma once
 
 #include "engine/runtime/cuda/handles.h"
 
 namespace trainctl::cuda {
 
-/// A graph, uploaded, of what `enqueue` puts on the stream and on the streams that it joins to it. Passes on
-/// exceptions of `enqueue`.
+/// Captures what `enqueue` puts on the stream, and on other streams that it makes wait for this one, as a CUDA graph.
+/// Returns the instantiated graph, uploaded to the device. Passes on exceptions of `enqueue`.
 template <class Enqueue>
 GraphExec capture_graph(cudaStream_t stream, const Enqueue& enqueue) {
   cudaGraph_t captured = nullptr;
@@ -26,7 +26,7 @@ GraphExec capture_graph(cudaStream_t stream, const Enqueue& enqueue) {
   return owned;
 }
 
-/// Time on the device of what `enqueue` puts on the stream, between the two events. Waits for it.
+/// Seconds that the device takes for what `enqueue` puts on the stream. Waits until it is done.
 template <class Enqueue>
 double seconds_of(cudaStream_t stream, const Event& begin, const Event& end, const Enqueue& enqueue) {
   cuda_check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");

@@ -1,4 +1,5 @@
-// See the header. Which collectives are taken comes first, then how they are enqueued.
+// Large collectives between the GPUs of a host by their copy engines: each rank pulls what it needs from the others'
+// arenas, over NVLink if there is one. Which collectives are taken comes first, then how they are enqueued.
 #include "engine/runtime/cuda/copy_engines.h"
 
 #include <cuda.h>

@@ -18,8 +18,8 @@ class CudaCommunicator {
       : program_(program), ranks_(ranks), device_(device), nccl_(program, ranks, device, start_up) {}
 
   /// Collective, once, before anything else; on a thread with the device current, when all kernels of this rank are
-  /// loaded. `arena` holds the program's operands and is a separate allocation. EnvError if NCCL fails, CommError if a
-  /// rank is lost meanwhile. `copies`: whether copy engines are used; the same on all ranks.
+  /// loaded. `arena` holds the program's operands and is a separate allocation. Throws EnvError if NCCL fails,
+  /// CommError if a rank is lost meanwhile. `copies`: whether copy engines are used; the same on all ranks.
   void connect(std::byte* arena, bool copies, StartUpClock* start_up = nullptr) {
     nccl_.connect(start_up);
     if (!copies) return;

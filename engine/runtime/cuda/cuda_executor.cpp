@@ -15,6 +15,7 @@
 #include <deque>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -28,6 +29,7 @@
 #include "engine/runtime/cuda/state_copier.h"
 #include "engine/runtime/cuda/step_graphs.h"
 #include "engine/runtime/cuda/step_program.h"
+#include "engine/runtime/cuda/step_recorder.h"
 #include "engine/runtime/cuda/step_times.h"
 #include "engine/runtime/cuda/watchdog.h"
 #include "engine/runtime/workspace.h"
@@ -77,6 +79,10 @@ class CudaExecutor final : public Executor {
   void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) override;
   void begin_copy() override;
   bool is_copied(bool wait) override;
+  std::unique_ptr<StepTape> make_tape() override;
+  void begin_record(StepTape& tape) override;
+  void end_record() override;
+  bool is_recorded(bool wait) override;
 
  private:
   void allocate();
@@ -93,7 +99,7 @@ class CudaExecutor final : public Executor {
   void synchronize();
   void use_device() const;
   void notice(const std::string& line) const;
-  /// EnvError with the place of the failure; CommError if that is the cause.
+  /// Throws EnvError with the place of the failure; throws CommError if that is the cause.
   [[noreturn]] void failed(const std::string& what, const std::string& error) const;
 
   const Program& program_;
@@ -135,6 +141,8 @@ class CudaExecutor final : public Executor {
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
   std::unique_ptr<StateCopier> copier_;
+  std::unique_ptr<StepRecorder> recorder_;
+  bool records_next_ = false;
   std::vector<std::byte*> registered_;  ///< memory of others that is pinned
   std::deque<Event> reads_;             ///< each is done when its bytes have arrived
 };
@@ -190,7 +198,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.scratch = scratch_.get();
   memory.scratch_bytes = workspace_.scratch;
   memory.finished = {static_cast<FinishedWord*>(finished_memory_.get()), static_cast<float*>(metrics_memory_.get())};
-  if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
+  if (peers_ || options.replays != nullptr) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
   step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, byte_tables_, peers_.get(), options.seed,
@@ -207,7 +215,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   phase_ended(options.start_up, "weights");
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
   StepGraphs::Options graphs;
-  graphs.in_use = cuda.graph && !launches_block();
+  graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr;
   graphs.at_once = at_once;
   graphs.settle = [this] { synchronize(); };
   graphs.notice = [this](const std::string& line) { notice(line); };
@@ -230,6 +238,7 @@ CudaExecutor::~CudaExecutor() {
   watchdog_.reset();
   if (device_is_lost) return;
   copier_.reset();
+  recorder_.reset();
   cudaDeviceSynchronize();
   for (std::byte* memory : registered_) cudaHostUnregister(memory);
   graphs_.reset();  // before the communicator, which waits for them
@@ -336,7 +345,8 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   const Clock::time_point now = Clock::now();
   const bool late = now - last_start_ > kLate;
   last_start_ = now;
-  if (!first && !timed && !left_out && graphs_->in_use()) {
+  const bool recorded = std::exchange(records_next_, false);
+  if (!first && !timed && !left_out && !recorded && graphs_->in_use()) {
     graphs_->capture();
     ++waiting_;
     if (waiting_ >= graphs_->at_once() || late) enqueue_waiting();
@@ -352,8 +362,10 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
+  how.tape = options_.replays;
+  if (recorded) how.tape = &recorder_->begin(step_->compute());
   wait_for_inputs();
-  if (timed && !first && !left_out && graphs_->in_use()) return graphs_->enqueue_timed(how);
+  if (timed && !first && !left_out && !recorded && graphs_->in_use()) return graphs_->enqueue_timed(how);
   step_->issue(how);
 }
 
@@ -500,6 +512,32 @@ bool CudaExecutor::is_copied(bool wait) {
   return copier_->is_done(wait);
 }
 
+std::unique_ptr<StepTape> CudaExecutor::make_tape() {
+  use_device();
+  std::unique_ptr<StepTape> tape = new_tape(program_, step_->exchanges());
+  recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
+  return tape;
+}
+
+void CudaExecutor::begin_record(StepTape& tape) {
+  check(recorder_ != nullptr && &recorder_->tape() == &tape, "steps are recorded on the last tape that was made");
+  records_next_ = true;
+}
+
+void CudaExecutor::end_record() {
+  check(recorder_ != nullptr && !records_next_, "the recorded step has started");
+  use_device();
+  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] {
+    enqueue_waiting();
+    recorder_->end(step_->compute());
+  });
+}
+
+bool CudaExecutor::is_recorded(bool wait) {
+  use_device();
+  return recorder_ == nullptr || recorder_->is_done(wait);
+}
+
 void CudaExecutor::use_device() const { cuda_check(cudaSetDevice(cuda_.device), "cudaSetDevice"); }
 
 void CudaExecutor::notice(const std::string& line) const {
@@ -533,7 +571,7 @@ void begin_cuda(int device) {
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda) {
   std::unique_ptr<cuda::CudaCommunicator> peers;  // NCCL starts in the background, during all that follows
-  if (cuda::needs_peers(program)) {
+  if (cuda::needs_peers(program) && options.replays == nullptr) {
     peers = std::make_unique<cuda::CudaCommunicator>(program, ranks, cuda.device, options.start_up);
   }
   cuda_check(cudaSetDevice(cuda.device), "cudaSetDevice");

@@ -1,4 +1,4 @@
-// See the header.
+// The NVIDIA GPUs of this host, as the driver's management library (NVML) lists them.
 #include "engine/runtime/cuda/devices.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 
 #include "engine/base/dynamic_library.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/runtime/cuda/nvml.h"
 
 namespace trainctl {
@@ -47,8 +48,7 @@ nvml::Functions open_nvml() {
 
 /// "00000000:1B:00.0" is 0000:1b:00.0 in /sys.
 int numa_node_of(const std::string& bus_id) {
-  std::string path = bus_id.size() > 12 ? bus_id.substr(bus_id.size() - 12) : bus_id;
-  std::transform(path.begin(), path.end(), path.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string path = lower_case(bus_id.size() > 12 ? bus_id.substr(bus_id.size() - 12) : bus_id);
   std::ifstream file("/sys/bus/pci/devices/" + path + "/numa_node");
   int node = -1;
   return file >> node ? node : -1;

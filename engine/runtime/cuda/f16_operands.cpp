@@ -1,4 +1,5 @@
-// See the header.
+// Kernels of GPUs read and write f32 and bf16. For them, a program's f16 operands become f32 copies in the scratch
+// memory.
 #include "engine/runtime/cuda/f16_operands.h"
 
 #include <memory>

@@ -1,5 +1,5 @@
-// See the header. One thread computes one element: from its index in this rank's part follows its index in the whole
-// tensor, and from that its value.
+// Initial weights computed on the device: the formulas of runtime/initial_weights.h. One thread computes one element:
+// from its index in this rank's part follows its index in the whole tensor, and from that its value.
 #include <cuda_fp16.h>
 
 #include <type_traits>

@@ -1,4 +1,4 @@
-// See the header.
+// Memory of GPUs in other processes of this host, mapped to addresses that this process's GPU can access.
 #include "engine/runtime/cuda/peer_memory.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header. Memory-bound: each thread has a pack of every summand in flight.
+// Sums of operands in one GPU's memory. Memory-bound: each thread has a pack of every summand in flight.
 #include <algorithm>
 
 #include "engine/ops/cuda/vector_cuda.cuh"

@@ -1,4 +1,4 @@
-// See the header.
+// Data set tensors that the device keeps whole: a step then transfers only the numbers of its samples.
 #include "engine/runtime/cuda/sample_tables.h"
 
 #include <algorithm>

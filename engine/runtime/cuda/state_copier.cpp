@@ -1,4 +1,5 @@
-// See the header.
+// Copies the state of a GPU rank to the host while the next steps run: first to another place on the device, which
+// takes the time of a few passes over it, then over the bus.
 #include "engine/runtime/cuda/state_copier.h"
 
 #include <algorithm>

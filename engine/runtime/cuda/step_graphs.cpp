@@ -1,4 +1,5 @@
-// See the header.
+// Steps as CUDA graphs: one of a single step, and one of several consecutive steps, which the device runs without its
+// host.
 #include "engine/runtime/cuda/step_graphs.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See step_kernels.h.
+// The small kernels around a step: they load its data and scalars, and store its loss, without the host.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -1,4 +1,5 @@
-// See the header. Binding comes first, enqueueing after it.
+// A Program, bound to a device: enqueues a whole step on streams, as it is, or while a graph is captured from it.
+// Binding comes first, enqueueing after it.
 #include "engine/runtime/cuda/step_program.h"
 
 #include <algorithm>
@@ -93,7 +94,6 @@ int StepProgram::channel_to(int peer) {
 StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   Bound bound;
   if (communicates(instruction.opcode)) {
-    check(peers_ != nullptr, "a program that communicates needs a communicator");
     bound.reached = make_event();
     bound.stream = instruction.opcode == Opcode::collective ? kComm
                    : instruction.opcode == Opcode::recv     ? kRecv
@@ -254,7 +254,10 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (index != how.left_out) enqueue_work(instruction, bound, staging_of(how));
+  if (how.tape != nullptr && communicates(instruction.opcode))
+    enqueue_exchange(index, bound, how);
+  else if (index != how.left_out)
+    enqueue_work(instruction, bound, staging_of(how));
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
@@ -267,9 +270,52 @@ void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) 
   enqueue_position(scalars(), index, memory_.position, watch);
 }
 
+std::vector<StepTape::Exchange> StepProgram::exchanges() const {
+  std::vector<StepTape::Exchange> all;
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    if (!communicates(instruction.opcode) || instruction.idle) continue;
+    StepTape::Exchange exchange{.instruction = static_cast<int>(i)};
+    if (instruction.opcode == Opcode::send) exchange.given_bytes = bound_[i].count;
+    if (instruction.opcode == Opcode::recv) exchange.received_bytes = bound_[i].count;
+    if (instruction.opcode == Opcode::collective) {
+      const auto ranks = static_cast<int64_t>(program_.groups[static_cast<size_t>(instruction.group)].size());
+      const int64_t one = bound_[i].count * byte_size(bound_[i].dtype), of_all = ranks * one;
+      const Collective kind = instruction.collective;
+      const bool gives_all = kind == Collective::reduce_scatter || kind == Collective::all_to_all;
+      const bool receives_all = kind == Collective::all_gather || kind == Collective::all_to_all;
+      if (kind != Collective::broadcast) exchange.given_bytes = gives_all ? of_all : one;
+      exchange.received_bytes = receives_all ? of_all : one;
+    }
+    all.push_back(exchange);
+  }
+  return all;
+}
+
+/// Records what the rank gives and receives; without peers, replays what was received.
+void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& how) {
+  const Instruction& instruction = program_.instructions[static_cast<size_t>(index)];
+  if (instruction.idle) return;
+  cudaStream_t stream = streams_.at(bound.stream).get();
+  const auto copy = [stream](void* to, const void* from, int64_t bytes) {
+    if (bytes > 0)
+      cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+                 "cudaMemcpyAsync of an exchange");
+  };
+  const auto exchange = std::lower_bound(how.tape->exchanges.begin(), how.tape->exchanges.end(), index,
+                                         [](const StepTape::Exchange& e, int i) { return e.instruction < i; });
+  check(exchange != how.tape->exchanges.end() && exchange->instruction == index, "a tape has all exchanges of a step");
+  std::byte* const memory = how.tape->exchanged.get();
+  copy(memory + (peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
+  if (peers_ == nullptr) return copy(bound.out, memory + exchange->received, exchange->received_bytes);
+  enqueue_work(instruction, bound, staging_of(how));
+  copy(memory + exchange->received, bound.out, exchange->received_bytes);
+}
+
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   if (instruction.idle) return;
+  check(peers_ != nullptr || !communicates(instruction.opcode), "a program that communicates needs a communicator");
   switch (instruction.opcode) {
     case Opcode::kernel:
       if (bound.kernel) bound.kernel(stream);

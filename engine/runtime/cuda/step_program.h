@@ -49,6 +49,8 @@ class StepProgram {
   StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
               const ByteTables& byte_tables, const CudaCommunicator* peers, uint64_t seed,
               std::function<void()> on_prepared);
+  /// The collectives and messages of a step, without offsets.
+  std::vector<StepTape::Exchange> exchanges() const;
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
@@ -59,6 +61,7 @@ class StepProgram {
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
     int left_out = -1;  ///< an instruction that is not run
+    const StepTape* tape = nullptr;  ///< to record the exchanges of the step to, or to replay them from
   };
   void issue(const Issue& how);
   /// Runs everything but communication, one instruction after another.
@@ -103,6 +106,7 @@ class StepProgram {
   void end(const Issue& how);
   void enqueue(int index, const Issue& how);
   void enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging);
+  void enqueue_exchange(int index, const Bound& bound, const Issue& how);
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
   StepScalars* scalars() const;
@@ -111,7 +115,7 @@ class StepProgram {
 
   const Program& program_;
   const StepMemory memory_;
-  const CudaCommunicator* peers_;  ///< null: none
+  const CudaCommunicator* peers_;  ///< null: none, or its exchanges are replayed
   const uint64_t seed_;
   const std::function<void()> on_prepared_;
   std::map<int, Stream> streams_;  ///< streams that the program uses

@@ -1,4 +1,4 @@
-// See the header.
+// Watches over the steps that a device runs without its host.
 #include "engine/runtime/cuda/watchdog.h"
 
 #include "engine/runtime/comm/peers.h"

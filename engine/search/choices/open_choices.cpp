@@ -111,7 +111,7 @@ std::vector<int64_t> OpenChoices::bucket_sizes() const {
 }
 
 std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks) {
-  const std::shared_ptr<const Network> network = networks.of(job.parallel.micro_batches);
+  const std::shared_ptr<const SearchNetwork> network = networks.of(job.parallel.micro_batches);
   const Repeats& repeats = networks.repeats();
   std::set<std::string> costly;  // patterns of layers with products or attention
   for (const Node& node : network->graph.nodes)

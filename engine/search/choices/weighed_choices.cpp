@@ -35,7 +35,7 @@ WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const Ope
       memory_(memory),
       large_(large),
       ranks_of_host_(ranks_of_host(job, cost.machine())),
-      bytes_(weight_bytes(job)),
+      bytes_(weight_bytes(job, cost.machine())),
       cut_choices_(job, networks, cost, bytes_) {}
 
 /// Returns the pipelines, those that can be fast first.
@@ -45,7 +45,7 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
   for (int stages : open_.stage_counts()) {
     if (job_.launch.ranks % stages != 0) continue;
     for (int m : open_.micro_batch_counts()) {
-      const std::shared_ptr<const Network> network = networks_.of(m);
+      const std::shared_ptr<const SearchNetwork> network = networks_.of(m);
       double idle = kNoWeight;
       for (const auto& [schedule, chunks] : open_.schedules(stages, m)) {
         const double bound = least_seconds(network->least, job_.launch.ranks, stages, m, schedule);
@@ -64,7 +64,7 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
 }
 
 bool WeighedChoices::has_long_kernels() {
-  const std::shared_ptr<const Network> network = networks_.of(open_.micro_batch_counts().front());
+  const std::shared_ptr<const SearchNetwork> network = networks_.of(open_.micro_batch_counts().front());
   return large_ && network->launch_seconds < network->kernel_seconds / job_.launch.ranks;
 }
 
@@ -168,6 +168,15 @@ bool WeighedChoices::fits(const Considered& one, double scale) const {
   return memory_ <= 0 || scale * one.expected.memory <= static_cast<double>(memory_);
 }
 
+double WeighedChoices::memory_of(const Considered& one) const {
+  const std::vector<LayerLoad> loads = this->loads(*one.cuts);
+  const Recompute& rules = one.some ? *one.some : open_.recompute_ways()[one.recompute];
+  StepSum step(loads, bytes_, cost_.machine());
+  step.recompute(recomputed(rules, *one.cuts->network, loads));
+  return step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, one.bucket_bytes, {}, {}, {}})
+      .memory;
+}
+
 bool WeighedChoices::any_fits() const {
   return std::any_of(all_.begin(), all_.end(), [&](const Considered& one) { return fits(one); });
 }
@@ -195,7 +204,7 @@ std::vector<std::pair<int, const Considered*>> WeighedChoices::in_turns() const 
 }
 
 /// The layers that the plan will recompute, as recomputed_layers() does.
-std::vector<bool> WeighedChoices::recomputed(const Recompute& rules, const Network& network,
+std::vector<bool> WeighedChoices::recomputed(const Recompute& rules, const SearchNetwork& network,
                                              const std::vector<LayerLoad>& loads) const {
   const std::vector<BlockPlace>& places = networks_.repeats().places;
   std::vector<bool> result;

@@ -60,6 +60,8 @@ class WeighedChoices {
   const std::vector<Considered>& all() const { return all_; }
   bool fits(const Considered& one, double scale = 1) const;
   bool any_fits() const;
+  /// The expected memory of a choice, also with other cuts than those that were weighed.
+  double memory_of(const Considered& one) const;
   /// Sorts choices that may fit first, by their time; then the rest, by their memory. `memory_scale`: ratio of the
   /// memory that a plan takes to the expected one, from the trials so far.
   void sort(double memory_scale);
@@ -86,7 +88,7 @@ class WeighedChoices {
   /// Sets saves_in_vain among the choices from this index on, which have the same cuts.
   void mark_savers_in_vain(size_t from);
   double least_memory() const;
-  std::vector<bool> recomputed(const Recompute& rules, const Network& network,
+  std::vector<bool> recomputed(const Recompute& rules, const SearchNetwork& network,
                                const std::vector<LayerLoad>& loads) const;
 
   const JobSpec& job_;

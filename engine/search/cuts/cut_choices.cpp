@@ -37,7 +37,7 @@ std::string name_of_sizes(const Mesh& mesh, const ParallelSpec& parallel) {
 std::vector<std::shared_ptr<const CutChoice>> CutChoices::of(int stages, int micro_batches, double seconds_per_byte,
                                                              std::vector<Diagnostic>& illegal) {
   const Effort effort = job_.parallel.search.effort;
-  const std::shared_ptr<const Network> network = networks_.of(micro_batches);
+  const std::shared_ptr<const SearchNetwork> network = networks_.of(micro_batches);
   const Mesh mesh(job_.launch.ranks / stages);
   std::vector<Diagnostic> errors;
   auto strategies = network->strategies(mesh, stages, errors);
@@ -82,7 +82,7 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::of(int stages, int mic
 }
 
 std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int micro_batches, double memory) {
-  const std::shared_ptr<const Network> network = networks_.of(micro_batches);
+  const std::shared_ptr<const SearchNetwork> network = networks_.of(micro_batches);
   const Mesh mesh(job_.launch.ranks / stages);
   std::vector<Diagnostic> errors;
   CutSpace space(*network->cuts, mesh, Effort::high, cost_, micro_batches, network->strategies(mesh, stages, errors));

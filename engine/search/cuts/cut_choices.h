@@ -20,7 +20,7 @@ enum class KnownAs : uint8_t { nothing, data_parallel, tensor_parallel, whole };
 struct CutChoice {
   std::string name;  ///< "data parallel on 8 ranks"
   KnownAs known_as = KnownAs::nothing;
-  std::shared_ptr<const Network> network;
+  std::shared_ptr<const SearchNetwork> network;
   Mesh mesh;
   FoundCuts cuts;
 };

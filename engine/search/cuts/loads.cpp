@@ -6,8 +6,10 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/machine/host_bus.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/plan/axes/sharding_facts.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/stages/stages.h"
 #include "engine/search/cuts/unit_memory.h"
@@ -155,20 +157,24 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
     if (layers[i] < 0) continue;
     loads.push_back(of_graph[static_cast<size_t>(layers[i])]);
     loads.back().name = whole.network[i].name;
+    loads.back().is_offloaded = cost.machine().kind == DeviceKind::cuda &&
+                                rule_for(whole.parallel.offload.activations, loads.back().name, false) != nullptr;
   }
   for (size_t l = 0; l < of_graph.size(); ++l)
     if (network.facts[l].is_loss) loads.push_back(of_graph[l]);
   return loads;
 }
 
-WeightBytes weight_bytes(const JobSpec& job) {
+WeightBytes weight_bytes(const JobSpec& job, const Machine& machine) {
   WeightBytes bytes;
   if (is_half(compute_type(job.precision))) bytes = {.weight = 2, .master = 4};
   if (job.gradient_precision == Precision::bf16) bytes.gradient = 2;
   bytes.least_sharded = static_cast<double>(job.parallel.optimizer_shard.min_kb) * 1024;
   const OptimizerDef& optimizer = *find_optimizer(job.optimizer.type);
-  bytes.optimizer = 4.0 * static_cast<double>(optimizer.states(job.optimizer.settings_of(-1)).size() +
-                                              (job.optimizer.average ? 1 : 0));
+  const double states = 4.0 * static_cast<double>(optimizer.states(job.optimizer.settings_of(-1)).size());
+  const bool on_host = job.parallel.offload.optimizer == StatePlace::host && machine.kind == DeviceKind::cuda;
+  (on_host ? bytes.on_host : bytes.optimizer) += states;
+  if (job.optimizer.average) bytes.optimizer += 4;
   return bytes;
 }
 
@@ -214,7 +220,7 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
   Shares& shares = known->second;
   if (!fresh) return shares;
   for (std::vector<double>* each :
-       {&shares.update_bytes, &shares.memory, &shares.gradients, &shares.summed, &shares.gathered})
+       {&shares.update_bytes, &shares.host_bytes, &shares.memory, &shares.gradients, &shares.summed, &shares.gathered})
     each->reserve(loads_.size());
   const double kept = bytes_.master > 0 ? bytes_.master : bytes_.weight;
   for (const LayerLoad& load : loads_) {
@@ -222,6 +228,7 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
     const double ways = shards_of(load, choice).ways;
     const auto shared = [&](int from, double of) { return level >= from ? of / ways : of; };
     shares.update_bytes.push_back(load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + kept)));
+    shares.host_bytes.push_back(load.elements * shared(1, bytes_.on_host));
     // At level 3 in bf16 ranks keep only the f32 weights.
     const double read = level == 3 && bytes_.master > 0 ? 0 : shared(3, bytes_.weight);
     shares.memory.push_back(load.elements * (read + shared(1, bytes_.master + bytes_.optimizer)) +
@@ -245,11 +252,12 @@ const std::vector<StepSum::Stage>& StepSum::stages(const PlanChoice& choice) {
     Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
     stage.seconds += seconds[l];
     stage.update_bytes += shares.update_bytes[l];
+    stage.host_bytes += shares.host_bytes[l];
     stage.memory += shares.memory[l];
     stage.gradients += shares.gradients[l];
     stage.summed += shares.summed[l];
     stage.gathered += shares.gathered[l];
-    if (!recomputed_[l]) stage.kept += loads_[l].kept_bytes;
+    if (!recomputed_[l]) (loads_[l].is_offloaded ? stage.to_host : stage.kept) += loads_[l].kept_bytes;
     stage.largest = std::max(stage.largest, loads_[l].made_bytes);
   }
   return stages;
@@ -262,8 +270,12 @@ Expected StepSum::of(const PlanChoice& choice) {
   double slowest = 0, update = 0;
   for (int s = 0; s < choice.stages; ++s) {
     const Stage& stage = stages[static_cast<size_t>(s)];
-    slowest = std::max(slowest, stage.seconds);
-    update = std::max(update, (Bytes{stage.update_bytes} / machine_.memory_rate).value);
+    // Kernels hide copies to the host in the forward pass, and back in the backward pass, which takes twice as long.
+    const double copies = (Bytes{stage.to_host} / host_bus_rate(machine_)).value;
+    slowest = std::max(slowest, stage.seconds + std::max(copies - stage.seconds / 3, 0.0) +
+                                    std::max(copies - stage.seconds * 2 / 3, 0.0));
+    update = std::max({update, (Bytes{stage.update_bytes} / machine_.memory_rate).value,
+                       (Bytes{stage.host_bytes} / host_bus_rate(machine_)).value});
     const double buckets = std::min(bucket, stage.summed) + std::min(bucket, stage.gathered);
     // The gradients of a single micro-batch take the memory that its activations leave.
     const double kept = stage.kept * in_flight(choice, s) + 2 * stage.largest;

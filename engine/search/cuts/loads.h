@@ -19,6 +19,7 @@ struct LayerLoad {
   double seconds = 0;          ///< seconds per micro-batch
   double forward_seconds = 0;  ///< the part that recompute would repeat
   double kept_bytes = 0;       ///< kept bytes per micro-batch
+  bool is_offloaded = false;   ///< they wait for the backward pass in the memory of the host
   double made_bytes = 0;       ///< bytes of its output, per micro-batch
   double elements = 0;         ///< elements of its trained parameters on a rank
   double frozen_elements = 0;  ///< elements of its frozen parameters, without packed ones
@@ -42,9 +43,10 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
 /// Bytes of one element of a parameter and what belongs to it.
 struct WeightBytes {
   double weight = 4, master = 0, gradient = 4, optimizer = 0;
+  double on_host = 0;        ///< of the optimizer's state, in the memory of the host
   double least_sharded = 0;  ///< f32 bytes of parameters below which optimizer_shard leaves them whole
 };
-WeightBytes weight_bytes(const JobSpec& job);
+WeightBytes weight_bytes(const JobSpec& job, const Machine& machine);
 
 struct Expected {
   double seconds = 0;
@@ -72,12 +74,13 @@ class StepSum {
   const Placed& placed(const PlanChoice& choice);
   /// Amounts that each layer adds to a stage, given what optimizer_shard cuts of it.
   struct Shares {
-    std::vector<double> update_bytes, memory, gradients, summed, gathered;
+    std::vector<double> update_bytes, host_bytes, memory, gradients, summed, gathered;
   };
   const Shares& shares(const PlanChoice& choice);
   /// Work and memory of a stage for one micro-batch.
   struct Stage {
-    double seconds = 0, update_bytes = 0, memory = 0, gradients = 0, kept = 0, largest = 0;
+    double seconds = 0, update_bytes = 0, host_bytes = 0, memory = 0, gradients = 0, kept = 0, largest = 0;
+    double to_host = 0;               ///< activations that are copied to the host, and back, for each micro-batch
     double summed = 0, gathered = 0;  ///< in addition to its shards: gradients and weights of sharded layers
   };
   const std::vector<Stage>& stages(const PlanChoice& choice);

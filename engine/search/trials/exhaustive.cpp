@@ -9,6 +9,7 @@
 
 #include "engine/base/text.h"
 #include "engine/search/choices/open_choices.h"
+#include "engine/search/no_plan_fits.h"
 #include "engine/search/trials/tried_plans.h"
 
 namespace trainctl {
@@ -40,7 +41,7 @@ class EveryPlan {
           "recursive_programming");
     for (const Space& space : spaces())
       for (const PlanChoice& choice : space.choices) try_all(space, choice, 0);
-    if (tried_.size() == 0 && !illegal_.empty()) throw SpecError(illegal_);
+    if (tried_.size() == 0 && !illegal_.empty()) throw NoLegalPlan(illegal_);
     std::vector<size_t> order;
     found_.tried = tried_.take(order);
     found_.weighed = static_cast<int64_t>(order.size());
@@ -60,7 +61,7 @@ class EveryPlan {
     for (int stages : open_.stage_counts())
       for (int m : open_.micro_batch_counts()) {
         const Mesh mesh(job_.launch.ranks / stages);
-        const std::shared_ptr<const Network> network = networks_.of(m);
+        const std::shared_ptr<const SearchNetwork> network = networks_.of(m);
         std::vector<Diagnostic> errors;
         const auto strategies = network->strategies(mesh, stages, errors);
         if (!errors.empty()) {

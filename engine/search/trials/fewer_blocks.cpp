@@ -24,7 +24,7 @@ std::vector<int> stages_of_blocks(const Repeats& repeats, const std::vector<int>
 
 }  // namespace
 
-std::vector<int> expected_stages(const Network& network, const JobSpec& job, const Repeats& repeats,
+std::vector<int> expected_stages(const SearchNetwork& network, const JobSpec& job, const Repeats& repeats,
                                  const CostModel& cost, int virtual_stages) {
   const std::vector<double> of_node = node_seconds(network.graph, cost);
   std::vector<double> of_graph(network.graph.layers.size(), 0);

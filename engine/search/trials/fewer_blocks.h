@@ -9,7 +9,7 @@
 namespace trainctl {
 
 /// Returns for each layer of the job's network the virtual stage that assign_stages would give it; -1: it has no nodes.
-std::vector<int> expected_stages(const Network& network, const JobSpec& job, const Repeats& repeats,
+std::vector<int> expected_stages(const SearchNetwork& network, const JobSpec& job, const Repeats& repeats,
                                  const CostModel& cost, int virtual_stages);
 
 /// Returns the number of blocks that can be left out of each virtual stage so that every stage keeps at least `least`

@@ -37,7 +37,8 @@ std::map<std::string_view, double> shares_of_step(const PlanTrials& t, const Con
 }
 
 /// Tries other cuts of one layer, or of several identical layers, in the plan with the number `from`. With `always` it
-/// also tries cuts that are not expected to be fast.
+/// also tries cuts that are not expected to be fast; in a large network, where a trial takes long, only those that are
+/// expected to need less memory.
 void change_cuts(PlanTrials& t, size_t from, bool always) {
   const Considered base = t.sources[from];
   const CutChoice& cuts = *base.cuts;
@@ -45,6 +46,7 @@ void change_cuts(PlanTrials& t, size_t from, bool always) {
   std::vector<Diagnostic> errors;
   CutSpace space(*cuts.network->cuts, cuts.mesh, t.effort, t.cost, base.micro_batches,
                  cuts.network->strategies(cuts.mesh, base.stages, errors));
+  const double own_memory = always && t.small.leaves_out_blocks() ? t.weighed.memory_of(base) : kNoTime;
   const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[from].trial);
   for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
     const auto share = shares.find(other.pattern);
@@ -55,6 +57,7 @@ void change_cuts(PlanTrials& t, size_t from, bool always) {
     const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
     one.cuts = std::make_shared<CutChoice>(
         CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh, with_other(*cuts.network->cuts, cuts.cuts, other)});
+    if (always && t.weighed.memory_of(one) >= own_memory) continue;
     t.try_one(one, always);
   }
 }

@@ -137,10 +137,10 @@ void TriedPlans::throw_none_fits() const {
       least = &plan;
   }
   if (least == nullptr)
-    throw SpecError(job_.position("parallel"), "parallel",
-                    fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
-                                  : "none of the plans tried is legal: " + fault,
-                    "fix fewer fields of parallel");
+    throw NoLegalPlan({{job_.position("parallel"), "parallel",
+                        fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
+                                      : "none of the plans tried is legal: " + fault,
+                        "fix fewer fields of parallel"}});
   throw NoPlanFits(job_, memory_, least->trial.memory, least->name);
 }
 

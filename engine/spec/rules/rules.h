@@ -95,7 +95,7 @@ void metrics_of_validation_exist(RuleContext& r);
 
 // training.cpp
 void bf16_gradients_need_bf16_weights(RuleContext& r);
-void audits_run_on_cpu_ranks(RuleContext& r);
+void audits_replay_steps(RuleContext& r);
 void saves_are_consistent(RuleContext& r);
 void gradients_are_clipped_in_one_way(RuleContext& r);
 void weight_averages_suit_the_mode(RuleContext& r);
@@ -103,6 +103,7 @@ void whole_parameters_are_not_sharded(RuleContext& r);
 void summed_losses_count_all_labels(RuleContext& r);
 void skipped_steps_suit_the_mode(RuleContext& r);
 void fields_of_types_agree(RuleContext& r);
+void fp8_recipe_suits_the_job(RuleContext& r);
 
 // losses.cpp
 void auxiliary_losses_add_up(RuleContext& r);

@@ -15,18 +15,9 @@ void bf16_gradients_need_bf16_weights(RuleContext& r) {
           "set precision: bf16, or remove gradient_precision");
 }
 
-void audits_run_on_cpu_ranks(RuleContext& r) {
-  if (!r.fine({"train.audit_every"}) || r.job.train.audit_every == 0) return;
-  if (r.fine({"launch.device"}) && r.job.launch.device != Device::cpu)
-    r.wrong(
-        "train.audit_every",
-        "an audit compares the bits of a step with those of a replay on another CPU core, which cannot have the bits "
-        "of "
-        "a GPU, and launch.device is " +
-            std::string(to_string(r.job.launch.device)),
-        "set launch.device: cpu; or set audit_every: 0, run the job on two GPUs with train.fingerprints, and compare "
-        "the runs with trainctl diff");
-  if (r.fine({"parallel.mode"}) && r.job.servers() > 0)
+void audits_replay_steps(RuleContext& r) {
+  if (!r.fine({"train.audit_every", "parallel.mode"}) || r.job.train.audit_every == 0) return;
+  if (r.job.servers() > 0)
     r.wrong("train.audit_every", "audits replay steps of ranks, and parameter servers run outside of steps",
             "set audit_every: 0, or another parallel.mode");
 }
@@ -111,6 +102,32 @@ void skipped_steps_suit_the_mode(RuleContext& r) {
                                  : "skipped steps and overflows count in metrics of their own") +
                 ", and there are " + std::to_string(others) + " of at most " + number(kMaxMetrics) + " already",
             "remove a metric" + std::string(r.job.auxiliary_losses.empty() ? "" : " or an auxiliary loss"));
+}
+
+void fp8_recipe_suits_the_job(RuleContext& r) {
+  if (!r.job.fp8 || !r.fine({"fp8", "parallel.mode", "parallel.local_steps"})) return;
+  const Fp8Spec &fp8 = *r.job.fp8, defaults;
+  const bool delayed = fp8.recipe == Fp8Recipe::delayed;
+  const std::string recipe(to_string(fp8.recipe)), mode(to_string(r.job.parallel.mode));
+  const auto only_delayed = [&](bool is_set, const std::string& field) {
+    if (is_set && !delayed)
+      r.wrong("fp8." + field, "belongs to recipe: delayed, but the recipe is " + recipe,
+              "set fp8.recipe: delayed, or remove it");
+  };
+  only_delayed(fp8.amax_history_len != defaults.amax_history_len, "amax_history_len");
+  only_delayed(fp8.amax_compute_algo != defaults.amax_compute_algo, "amax_compute_algo");
+  only_delayed(fp8.margin != defaults.margin, "margin");
+  if (fp8.recipe == Fp8Recipe::block) return;
+  const bool servers = r.job.parallel.mode == ParallelMode::parameter_server;
+  if (r.job.parallel.mode == ParallelMode::hybrid_parallel || servers)
+    r.wrong(
+        "fp8.recipe",
+        recipe +
+            " needs the largest magnitude of a tensor on all ranks, which is not supported in parallel.mode: " + mode,
+        "set fp8.recipe: block, or another parallel.mode");
+  else if (delayed && r.job.parallel.local_steps > 0)
+    r.wrong("fp8.recipe", "delayed scales are not supported with parallel.local_steps",
+            "set fp8.recipe: tensor or block, or remove parallel.local_steps");
 }
 
 /// Errors that only a layer or optimizer type itself can detect: an invalid permutation, a field that needs another.

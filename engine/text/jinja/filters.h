@@ -10,7 +10,7 @@ namespace trainctl::jinja {
 
 bool has_filter(const std::string& name);
 bool has_test(const std::string& name);
-/// value | name(arguments). EnvError if the filter cannot be applied.
+/// value | name(arguments). Throws EnvError if the filter cannot be applied.
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments);
 /// A method of a text, list or dict, such as strip; Undefined if it has none.

@@ -1,4 +1,4 @@
-// See the header.
+// A template as tokens, with trim_blocks and lstrip_blocks, as transformers sets them.
 #include "engine/text/jinja/lexer.h"
 
 #include <algorithm>

@@ -27,7 +27,7 @@ struct Token {
   int line = 1;
 };
 
-/// EnvError, with the line, for what is not a template.
+/// Throws EnvError, with the line, for what is not a template.
 std::vector<Token> tokenize_template(std::string_view source);
 
 }  // namespace trainctl::jinja

@@ -1,5 +1,5 @@
-// See the header. Precedence is that of jinja2: or, and, not, comparisons, + -, ~, * / // %, unary, **, then filters
-// and tests.
+// From the text of a template to its tree. Precedence is that of jinja2: or, and, not, comparisons, + -, ~, * / // %,
+// unary, **, then filters and tests.
 #include "engine/text/jinja/parser.h"
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 
 namespace trainctl::jinja {
 
-/// EnvError, with the line, for a template that is wrong, or that has a statement, filter or test that is not
+/// Throws EnvError, with the line, for a template that is wrong, or that has a statement, filter or test that is not
 /// supported, which it names.
 Body parse(std::string_view source);
 

@@ -1,4 +1,5 @@
-// See the header. A loop's body and a macro's have a scope of their own; `if` has none, as in jinja2.
+// The subset of Jinja that chat templates use, with the results of jinja2 as transformers configures it. A loop's body
+// and a macro's have a scope of their own; `if` has none, as in jinja2.
 #include "engine/text/jinja/render.h"
 
 #include <fmt/format.h>

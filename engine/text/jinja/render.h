@@ -23,10 +23,10 @@ struct Rendered {
 
 class Template {
  public:
-  /// EnvError, with the line, as jinja::parse.
+  /// Throws EnvError, with the line, as jinja::parse.
   explicit Template(std::string_view source);
-  /// EnvError, with the line, if an operation cannot be done, or the template calls raise_exception. Threads may share
-  /// it.
+  /// Throws EnvError, with the line, if an operation cannot be done, or the template calls raise_exception. Threads may
+  /// share it.
   Rendered render(const Dict& variables) const;
   bool has_generation() const { return has_generation_; }
 

@@ -1,4 +1,4 @@
-// See the header.
+// String functions with the behaviour of Python's, shared by filters and methods.
 #include "engine/text/jinja/text_functions.h"
 
 #include "engine/text/unicode.h"

@@ -1,4 +1,4 @@
-// See the header.
+// Values of templates: those of Python that chat templates use.
 #include "engine/text/jinja/value.h"
 
 #include <fmt/format.h>

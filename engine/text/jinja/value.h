@@ -47,7 +47,7 @@ class Value {
   Value(double value) : data_(value) {}
   Value(std::string value) : data_(std::move(value)) {}
   Value(const char* value) : data_(std::string(value)) {}
-  /// EnvError if the values are nested more than kDeepestValue levels deep, or one is a namespace.
+  /// Throws EnvError if the values are nested more than kDeepestValue levels deep, or one is a namespace.
   Value(List list);
   Value(Dict dict);
   Value(Function function) : data_(std::make_shared<Function>(std::move(function))) {}
@@ -99,7 +99,7 @@ class Value {
 };
 
 bool operator==(const Value& a, const Value& b);
-/// EnvError if the values have no order.
+/// Throws EnvError if the values have no order.
 bool less(const Value& a, const Value& b);
 /// The results of Python's str() and repr().
 std::string to_text(const Value& value);
@@ -114,7 +114,7 @@ struct JsonStyle {
 std::string to_json(const Value& value, const JsonStyle& style);
 
 /// The elements of what a for statement takes: a list, the keys of a dict, the characters of a text, or nothing of
-/// Undefined. EnvError for others.
+/// Undefined. Throws EnvError for others.
 List elements(const Value& value);
 /// A slice as in Python, [start:stop:step], where each may be None.
 Value slice(const Value& value, const Value& start, const Value& stop, const Value& step);

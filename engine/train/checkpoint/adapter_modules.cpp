@@ -1,4 +1,4 @@
-// See the header.
+// The modules of another tool's model that an adapted layer consists of, and PEFT's names of their adapters.
 #include "engine/train/checkpoint/adapter_modules.h"
 
 #include <fmt/format.h>

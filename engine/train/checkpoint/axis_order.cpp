@@ -1,4 +1,4 @@
-// See the header.
+// How the elements of a tensor of ours are ordered in tensors of another tool: "ours = theirs", or several of theirs.
 #include "engine/train/checkpoint/axis_order.h"
 
 #include <fmt/format.h>

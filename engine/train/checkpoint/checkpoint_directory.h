@@ -121,8 +121,8 @@ class CheckpointDirectory {
   /// `is_newcomer`: the caller continues no checkpoint of this directory. Then it throws Occupied if there is an
   /// occupant; of two newcomers that start at the same moment one is refused.
   int claim_attempt(std::optional<CheckpointOwner> owner = {}, const std::string& who = "", bool is_newcomer = false);
-  /// The directory in which the files of a step are to be written, empty. LaterAttempt if there is one; EnvError if
-  /// this attempt has published the step before.
+  /// The directory in which the files of a step are to be written, empty. LaterAttempt if there is one; throws EnvError
+  /// if this attempt has published the step before.
   std::string begin(int64_t step, int attempt);
   /// Publishes it. All files of the manifest, other than job.yaml, have been written and synced there; `job` is written
   /// as job.yaml and added to `files`. Returns the path of the checkpoint: it will be found from now on, also after a
@@ -134,7 +134,8 @@ class CheckpointDirectory {
   // Reading.
 
   /// Why a run that does not continue checkpoints of this directory must not save here: what another lineage has
-  /// published, or a launcher that is saving here now. "" if nothing is in the way. EnvError if it cannot be listed.
+  /// published, or a launcher that is saving here now. "" if nothing is in the way. Throws EnvError if it cannot be
+  /// listed.
   std::string occupant() const;
 
   /// The newest first: by attempt, then by step. A run that starts anew, or resumes from an earlier step, is newer than

@@ -1,4 +1,4 @@
-// See the header.
+// The names in a directory of checkpoints (checkpoint_directory.h).
 #include "engine/train/checkpoint/checkpoint_names.h"
 
 #include <fmt/format.h>

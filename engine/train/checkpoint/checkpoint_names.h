@@ -28,7 +28,7 @@ inline std::string checkpoint_name(int64_t step) { return CheckpointName{step, 0
 std::optional<CheckpointName> parse_checkpoint_name(std::string_view text);
 
 /// Returns the names in a directory and those of its .newest, the newest first: by step, then by attempt. None if there
-/// is no such directory. EnvError if it cannot be read.
+/// is no such directory. Throws EnvError if it cannot be read.
 std::vector<CheckpointName> checkpoint_names(const std::string& directory);
 
 inline constexpr std::string_view kNewestName = ".newest";

@@ -1,4 +1,4 @@
-// See the header.
+// Report of `trainctl plan` on checkpoints, read from the files that the ranks would write.
 #include "engine/train/checkpoint/checkpoint_report.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// See the header. Blocks of both sides are compared as bytes first: most are equal.
+// Compares the tensors of two checkpoints, or of two safetensors files. Blocks of both sides are compared as bytes
+// first: most are equal.
 #include "engine/train/checkpoint/compare.h"
 
 #include <fmt/format.h>

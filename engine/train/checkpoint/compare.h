@@ -32,7 +32,7 @@ class WholeTensors {
   std::vector<NamedTensor> tensors_;
 };
 
-/// Opens the tensors of a checkpoint's directory, or of a safetensors file. EnvError.
+/// Opens the tensors of a checkpoint's directory, or of a safetensors file. Throws EnvError.
 std::unique_ptr<WholeTensors> open_tensors(const std::string& path);
 
 struct TensorDifference {

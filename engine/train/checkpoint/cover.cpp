@@ -1,4 +1,4 @@
-// See the header.
+// Selects pieces of images that together are the state exactly once; replicas store parts of it several times.
 #include "engine/train/checkpoint/cover.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/train/checkpoint/manifest.h"
-#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
 #include "engine/train/checkpoint/tiling.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// See the header.
+// Deletes the directory of a checkpoint.
 #include "engine/train/checkpoint/delete_checkpoint.h"
 
 #include <fmt/format.h>

@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// checkpoint.json first, so that what is left after an interruption is not complete. It may be gone already, wholly or
-/// in part. EnvError.
+/// Deletes checkpoint.json first, so that an interruption never leaves a directory that looks complete. Ignores files
+/// that are already gone. Throws EnvError.
 void delete_checkpoint(const std::string& directory, Disk& disk = real_disk());
 
 }  // namespace trainctl

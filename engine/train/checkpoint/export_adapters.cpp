@@ -1,4 +1,4 @@
-// See the header.
+// A checkpoint's adapters as a folder that PEFT opens.
 #include "engine/train/checkpoint/export_adapters.h"
 
 #include <fmt/format.h>

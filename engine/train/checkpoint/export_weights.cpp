@@ -1,4 +1,4 @@
-// See the header.
+// A checkpoint's weights and running statistics as files that other tools read.
 #include "engine/train/checkpoint/export_weights.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Looks for nan and infinities in the state of a run.
 #include "engine/train/checkpoint/finite_state.h"
 
 #include <fmt/format.h>

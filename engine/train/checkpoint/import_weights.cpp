@@ -1,4 +1,4 @@
-// See the header.
+// Weights of another tool as a checkpoint of step 0, from which a run resumes.
 #include "engine/train/checkpoint/import_weights.h"
 
 #include <fmt/chrono.h>

@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// The same file under a second name, or a synced copy where the file system has no links. EnvError.
+/// The same file under a second name, or a synced copy where the file system has no links. Throws EnvError.
 void link_or_copy(const std::string& from, const std::string& to, Disk& disk = real_disk());
 
 }  // namespace trainctl

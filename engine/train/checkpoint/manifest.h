@@ -118,13 +118,13 @@ struct PieceName {
   std::string name, slot;
   std::optional<Box> box;  ///< none: the whole tensor
 };
-/// The inverse of piece_key. EnvError if the text is not a key.
+/// The inverse of piece_key. Throws EnvError if the text is not a key.
 PieceName parse_piece_key(std::string_view key);
 
 /// The text of checkpoint.json. check(): manifest_defect finds nothing.
 std::string to_json(const Manifest& manifest);
 
-/// Checks everything that the text shows, including the tiling. `file` is for messages. EnvError.
+/// Checks everything that the text shows, including the tiling. `file` is for messages. Throws EnvError.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
 /// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
@@ -134,7 +134,7 @@ std::string manifest_defect(const Manifest& manifest);
 /// The checksum at the end of a text that parse_manifest takes: it names this manifest among all others.
 std::string_view checksum_of(std::string_view text);
 
-/// Reads `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
+/// Reads `directory`/checkpoint.json. Throws EnvError, also if a file that it names is missing or has another size.
 Manifest read_manifest(const std::string& directory);
 /// The same for a directory that may lack the files without pieces, such as job.yaml: a host receives only files that
 /// its ranks read.

@@ -1,4 +1,4 @@
-// See the header.
+// The tensors of a job as another tool's files have them, according to a name map.
 #include "engine/train/checkpoint/mapped_weights.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header.
+// Matrices of experts in MXFP4 (gpt-oss; OCP Microscaling formats 1.0), which are read as the numbers that they stand
+// for.
 #include "engine/train/checkpoint/mxfp4.h"
 
 #include <fmt/format.h>

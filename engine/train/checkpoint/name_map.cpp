@@ -1,4 +1,4 @@
-// See the header.
+// Maps tensors of a job to tensors in the file of another tool, with the order of their elements.
 #include "engine/train/checkpoint/name_map.h"
 
 #include <fmt/format.h>

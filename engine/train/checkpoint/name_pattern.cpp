@@ -1,4 +1,4 @@
-// See the header.
+// Names with holes: "h.{i}.attn.c_attn.{w}".
 #include "engine/train/checkpoint/name_pattern.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Reads parts of a checkpoint's tensors, however they were cut when they were written.
 #include "engine/train/checkpoint/piece_reader.h"
 
 #include <fmt/format.h>

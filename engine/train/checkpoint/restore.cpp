@@ -1,64 +1,31 @@
-// See the header.
+// Restores a checkpoint into the arenas of any plan.
 #include "engine/train/checkpoint/restore.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
-#include <set>
 
-#include "engine/base/error.h"
-#include "engine/base/text.h"
-#include "engine/compile/last_norms.h"
-#include "engine/compile/lower/packed_states.h"
-#include "engine/compile/parameter_optimizer.h"
-#include "engine/graph/bf16.h"
 #include "engine/ops/optimizer_def.h"
-#include "engine/planning/served_tables.h"
 #include "engine/runtime/stored_ranges.h"
-#include "engine/spec/adapters.h"
 #include "engine/train/checkpoint/table_slot.h"
-#include "engine/train/data/order.h"
 
 namespace trainctl {
 namespace {
 
-bool is_optimizer_slot(std::string_view slot) { return slot != kWeightSlot && slot != kStateSlot; }
-
-std::string text_of(const StateKey& key) {
-  return is_optimizer_slot(key.second) ? key.first + ":" + key.second : key.first;
+/// The slot of the checkpoint from which a range is restored.
+std::string slot_of(const Manifest& manifest, const StoredRange& range, WeightsRead read) {
+  const std::string& name = range.variable->name;
+  const bool has_average = manifest.find(name, kAverageSlot) != nullptr;
+  if (range.slot == kWeightSlot && read == WeightsRead::averages && has_average) return std::string(kAverageSlot);
+  // An average that is new in this run starts from the weights.
+  if (range.slot == kAverageSlot && !has_average) return std::string(kWeightSlot);
+  if (range.replica == 0 || manifest.find(name, range.stored_slot()) != nullptr) return range.stored_slot();
+  // A replica that the checkpoint does not have starts from the outer weights and the optimizer state of the first one.
+  return std::string(range.slot == kWeightSlot && has_average ? kAverageSlot : range.slot);
 }
 
-/// Weights before the first step: the optimizer starts as in a run that begins.
-bool is_imported(const Manifest& manifest) {
-  return manifest.step == 0 && std::none_of(manifest.tensors.begin(), manifest.tensors.end(),
-                                            [](const StoredTensor& t) { return is_optimizer_slot(t.slot); });
-}
-
-const ServedTable* table_of(const PlannedJob& job, std::string_view tensor) {
-  const auto found = std::find_if(job.tables.begin(), job.tables.end(),
-                                  [&](const ServedTable& table) { return table.tensor == tensor; });
-  return found == job.tables.end() ? nullptr : &*found;
-}
-
-/// Some rows of a table of this shape.
-bool has_rows_of(const Shape& table, const Shape& rows) {
-  return table.size() == 2 && rows.size() == 2 && table[1] == rows[1];
-}
-
-std::string list_of(const std::string& head, const std::vector<std::string>& names) {
-  constexpr size_t kMost = 8;
-  if (names.empty()) return "";
-  std::vector<std::string> shown(names.begin(),
-                                 names.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, names.size())));
-  const std::string more = names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "";
-  return "\n  " + head + join(shown) + more;
-}
-
-/// Elements of a rank's part in pieces, so that no buffer is as large as a tensor.
+/// Elements that are read at a time, so that no buffer is as large as a tensor.
 constexpr int64_t kMostElements = int64_t{4} << 20;
 
-/// `slot`: a slot of the checkpoint.
+/// Fills a range of this rank from `slot` of the checkpoint.
 void restore_range(const StoredRange& range, std::string_view slot, PieceReader& reader, Executor& executor,
                    const std::function<void()>& on_progress) {
   std::vector<std::byte> buffer;
@@ -75,13 +42,13 @@ void restore_range(const StoredRange& range, std::string_view slot, PieceReader&
   }
 }
 
-/// Rows of a table, as one server saved them, into a tensor that has all of them. The others keep their values.
+/// Fills those rows of a range that one server saved of a table; the other rows keep their values.
 void restore_rows(const StoredRange& range, const StoredTensor& ids, PieceReader& reader, Executor& executor) {
   const std::string& name = range.variable->name;
   const TableSlot of_ids = *parse_table_slot(ids.slot);
   const std::string slot = table_slot(range.slot, of_ids.server, of_ids.is_changed);
   const StoredTensor* rows = reader.manifest().find(name, slot);
-  if (rows == nullptr || !has_rows_of(range.variable->global_shape, rows->shape)) return;
+  if (rows == nullptr || !is_rows_of(range.variable->global_shape, rows->shape)) return;
   const int64_t width = byte_size(range.dtype), at_a_time = std::max<int64_t>(1, kMostElements / rows->shape[1]);
   std::vector<int32_t> numbers;
   std::vector<std::byte> values;
@@ -102,244 +69,6 @@ void restore_rows(const StoredRange& range, const StoredTensor& ids, PieceReader
       to += box.shape[0] * row_bytes;
     }
   }
-}
-
-}  // namespace
-
-std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
-  std::map<TensorId, int> groups;  // of updated parameters
-  if (job.graph.loss >= 0)
-    for (const Update& update : job.graph.updates)
-      if (!update.gradients.empty()) groups[update.parameter] = update.group;
-  std::map<StateKey, Shape> state;
-  for (const VariablePlan& v : job.plan.variables) {
-    const Tensor& tensor = job.graph.tensors[v.tensor];
-    if (tensor.is_base || tensor.is_cache) continue;
-    const bool is_parameter = tensor.kind == TensorKind::parameter;
-    const ServedTable* table = table_of(job, tensor.name);
-    const Shape shape = table == nullptr ? v.global_shape : Shape{table->rows, table->units};
-    state[{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot)}] = shape;
-    const auto group = groups.find(v.tensor);
-    if (!is_parameter || group == groups.end()) continue;
-    const OptimizerSpec& spec = job.spec.optimizer;
-    const Optimizer optimizer =
-        optimizer_of(spec, group->second, uses_companion(job.graph, spec, v.tensor, group->second));
-    for (const std::string& slot : optimizer.states()) {
-      if (keeps_codes(spec, shape))
-        for (const auto& [name, of_slot] : coded_states(slot, shape)) state[{tensor.name, name}] = of_slot;
-      else
-        state[{tensor.name, slot}] = shape;
-    }
-    if (const ParameterSums* sums = optimizer.def.sums; sums != nullptr && sums->states != nullptr)
-      for (const auto& [slot, of_slot] : sums->states(shape)) state[{tensor.name, slot}] = of_slot;
-    if (spec.average) state[{tensor.name, std::string(kAverageSlot)}] = shape;
-    if (!job.plan.has_replicas()) continue;
-    for (const std::string_view slot : {kAverageSlot, kOuterMomentumSlot})
-      state[{tensor.name, std::string(slot)}] = shape;
-  }
-  if (!job.plan.has_replicas()) return state;
-  std::map<StateKey, Shape> of_others;
-  for (const auto& [key, shape] : state) {
-    const bool is_shared = key.second == kAverageSlot || key.second == kOuterMomentumSlot;
-    const bool is_frozen = key.second == kWeightSlot && !state.contains({key.first, std::string(kAverageSlot)});
-    for (int replica = 1; replica < job.plan.replicas && !is_shared && !is_frozen; ++replica)
-      of_others[{key.first, slot_of_replica(key.second, replica)}] = shape;
-  }
-  state.merge(of_others);
-  return state;
-}
-
-StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
-  std::map<StateKey, Shape> wanted = kept_state(job);
-  if (is_imported(manifest))
-    std::erase_if(wanted, [](const auto& item) { return is_optimizer_slot(item.first.second); });
-  StateDifference found;
-  std::set<StateKey> there;
-  for (const StoredTensor& tensor : manifest.tensors) {
-    const auto of_table = parse_table_slot(tensor.slot);
-    if (of_table && of_table->slot == kIdsSlot) continue;  // what these rows have follows
-    const StateKey key{tensor.name, of_table ? std::string(of_table->slot) : tensor.slot};
-    there.insert(key);
-    if (key.second == kNormsSlot) continue;  // a run may begin to look for spikes, or stop
-    const auto at = wanted.find(key);
-    const bool is_of_other = slot_of_first_replica(key.second) != key.second;
-    if (at == wanted.end() && is_of_other && job.plan.has_replicas()) continue;  // there were more replicas
-    if (at == wanted.end())
-      found.extra.push_back(text_of(key));
-    else if (of_table ? !has_rows_of(at->second, tensor.shape) : at->second != tensor.shape)
-      found.reshaped.push_back(fmt::format("{} is {} in the job, but {} in the checkpoint", text_of(key),
-                                           to_string(at->second), to_string(tensor.shape)));
-  }
-  for (const auto& [key, shape] : wanted) {
-    const bool is_in_base = manifest.base && key.second == kWeightSlot && manifest.base->has(key.first);
-    if (is_imported(manifest) && is_step_statistic(key.first)) continue;
-    const std::string_view of_first = slot_of_first_replica(key.second);  // a new replica starts from its state
-    if (of_first != key.second && there.contains({key.first, std::string(of_first)})) continue;
-    if (!there.contains(key) && !is_in_base) found.missing.push_back(text_of(key));
-  }
-  return found;
-}
-
-namespace {
-
-/// A checkpoint's base is read from the job's weights; and a job whose checkpoints leave the base out does not resume
-/// from a checkpoint that has another one.
-void require_same_base(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  if (manifest.base && !job.spec.weights)
-    throw EnvError(fmt::format("{} contains only what was trained; its base is in {}: set weights.from to that path",
-                               checkpoint, manifest.base->from));
-  if (manifest.base || !saves_without_base(job.spec)) return;
-  const auto of_base = std::find_if(job.graph.tensors.begin(), job.graph.tensors.end(), [&](const Tensor& tensor) {
-    return tensor.is_base && manifest.find(tensor.name, kWeightSlot) != nullptr;
-  });
-  if (of_base != job.graph.tensors.end())
-    throw EnvError(
-        fmt::format("{} contains the frozen {}, but the job takes it from weights.from, and its checkpoints "
-                    "leave it out: remove `weights` from the job to resume from this checkpoint",
-                    checkpoint, of_base->name));
-}
-
-}  // namespace
-
-void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial) {
-  require_same_base(job, manifest, checkpoint);
-  const StateDifference found = difference(job, manifest);
-  if (found.empty()) return;
-  const bool nothing_fits = found.extra.size() + found.reshaped.size() == manifest.tensors.size();
-  if (partial && !nothing_fits) return;
-  const std::string all = list_of("missing in the checkpoint: ", found.missing) +
-                          list_of("missing in the job: ", found.extra) + list_of("", found.reshaped);
-  if (manifest.weights_only && found.extra.empty() && found.reshaped.empty())
-    throw EnvError(checkpoint + " contains only the final weights of a run, without the optimizer state:" + all +
-                   "\n--partial continues from the weights with a newly initialised optimizer; a run with "
-                   "train.checkpoint: auto saves its whole state");
-  throw EnvError(checkpoint + " belongs to a different network or optimizer:" + all +
-                 (nothing_fits ? "\nnone of its tensors fits this job"
-                               : "\n--partial restores the tensors that fit and initialises the rest"));
-}
-
-void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  if (manifest.base) require_same_base(job, manifest, checkpoint);
-  std::vector<std::string> missing, reshaped;
-  for (const VariablePlan& v : job.plan.variables) {
-    const Tensor& tensor = job.graph.tensors[v.tensor];
-    if (tensor.is_cache) continue;
-    const StoredTensor* stored =
-        manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
-    if (stored == nullptr && !saved_ids(manifest, tensor.name).empty()) continue;  // rows of a table
-    if (stored == nullptr && manifest.base && manifest.base->has(tensor.name)) continue;
-    if (stored == nullptr && is_step_statistic(tensor.name)) continue;
-    if (stored == nullptr)
-      missing.push_back(tensor.name);
-    else if (stored->shape != v.global_shape)
-      reshaped.push_back(fmt::format("{} is {} in the job, but {} in the checkpoint", tensor.name,
-                                     to_string(v.global_shape), to_string(stored->shape)));
-  }
-  if (missing.empty() && reshaped.empty()) return;
-  throw EnvError(checkpoint + " belongs to a different network:" + list_of("missing in the checkpoint: ", missing) +
-                 list_of("", reshaped));
-}
-
-namespace {
-
-/// A sample that the checkpoint was trained on stays out of the validation's share.
-void require_same_shares(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  const DatasetSpec& set = job.spec.dataset;
-  if (manifest.step == 0 || !set.has_shares()) return;
-  constexpr const char* kMixed = "dataset.split would move training samples to the validation";
-  if (manifest.seed != job.spec.seed)
-    throw EnvError(fmt::format("{} was trained with seed {}, but the job has seed {}: {}; set seed={}", checkpoint,
-                               manifest.seed, job.spec.seed, kMixed, manifest.seed));
-  if (manifest.train_share > set.train_share)
-    throw EnvError(
-        fmt::format("{} was trained on a fraction of {} of the samples, but the job trains on {}: {}; set "
-                    "dataset.split.train to {} or more",
-                    checkpoint, manifest.train_share, set.train_share, kMixed, manifest.train_share));
-}
-
-/// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
-/// same order.
-void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  const DatasetSpec& set = job.spec.dataset;
-  if (manifest.step == 0 || (manifest.epoch_step == 0 && !set.has_mixture())) return;
-  const std::string order = order_text(set, job.data, job.spec.seed, manifest.step);
-  // Checkpoints of earlier versions have only the seed.
-  const bool is_same =
-      manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
-  if (is_same) return;
-  if (set.has_mixture())
-    throw EnvError(
-        fmt::format("{} ends after step {} of {}, but by then the job has {}: sources would train on some samples "
-                    "twice and on others not at all; to change a mixture, keep dataset.mix and add a change from step "
-                    "{} on to dataset.mix_schedule",
-                    checkpoint, manifest.step, manifest.order, order, manifest.step));
-  const std::string before =
-      manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
-  throw EnvError(
-      fmt::format("{} ends within epoch {}, whose order is {}, but the job has {}: the epoch would train on some "
-                  "samples twice and on others not at all; resume with the seed and the data set of that run, or "
-                  "from a checkpoint at the end of an epoch",
-                  checkpoint, manifest.epoch, before, order));
-}
-
-}  // namespace
-
-void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  if (job.validation && job.validation->set.takes_validation_share) require_same_shares(job, manifest, checkpoint);
-}
-
-TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.data.samples);
-  const int64_t epochs = manifest.epoch - 1;
-  require_same_shares(job, manifest, checkpoint);
-  require_same_order(job, manifest, checkpoint);
-  TrainPosition from;
-  from.step = epochs * per_epoch;
-  if (manifest.epoch_step > 0) {
-    const int64_t samples = manifest.epoch_step * (manifest.step == 0 ? batch : manifest.samples / manifest.step);
-    if (samples % batch != 0 || samples / batch >= per_epoch)
-      throw EnvError(
-          fmt::format("{} ends after {} samples of epoch {}, which is not a whole number of steps with dataset.batch "
-                      "{}; use the batch of that run, or a checkpoint at the end of an epoch",
-                      checkpoint, samples, manifest.epoch, batch));
-    from.step += samples / batch;
-  }
-  const int64_t last = total_steps(job.spec.train, per_epoch);
-  if (from.step > last)
-    throw EnvError(fmt::format("{} is from step {}, but the job ends after {}; increase train.epochs or train.steps",
-                               checkpoint, from.step, last));
-  const bool same_metrics = manifest.epoch_metric_sums.size() == num_metrics(job);
-  if (manifest.epoch_step > 0 && same_metrics) {
-    // The means of the epoch continue; a step with another batch size counts by its number of samples.
-    from.epoch.loss = manifest.epoch_loss_sum;
-    std::copy(manifest.epoch_metric_sums.begin(), manifest.epoch_metric_sums.end(), from.epoch.metrics.begin());
-    from.epoch.count = manifest.epoch_step;
-  }
-  from.is_finite = manifest.is_finite;
-  from.validation.run_step = from.step;
-  from.validation.values = manifest.metrics;
-  if (manifest.plateau) from.validation.plateau = *manifest.plateau;
-  if (manifest.loss_scale) from.loss_scale = *manifest.loss_scale;
-  for (const std::string& metric : job.spec.reported_metrics()) {
-    const auto known =
-        std::find_if(manifest.best.begin(), manifest.best.end(), [&](const auto& b) { return b.first == metric; });
-    from.validation.best.emplace_back(metric, known == manifest.best.end() ? BestValue{} : known->second);
-  }
-  return from;
-}
-
-namespace {
-
-/// The slot of the checkpoint that a range is restored from.
-std::string slot_of(const Manifest& manifest, const StoredRange& range, WeightsRead read) {
-  const std::string& name = range.variable->name;
-  const bool has_average = manifest.find(name, kAverageSlot) != nullptr;
-  if (range.slot == kWeightSlot && read == WeightsRead::averages && has_average) return std::string(kAverageSlot);
-  // An average that begins with this run begins with the weights.
-  if (range.slot == kAverageSlot && !has_average) return std::string(kWeightSlot);
-  if (range.replica == 0 || manifest.find(name, range.stored_slot()) != nullptr) return range.stored_slot();
-  // A replica that the checkpoint does not have begins with the outer weights and the first one's optimizer.
-  return std::string(range.slot == kWeightSlot && has_average ? kAverageSlot : range.slot);
 }
 
 }  // namespace

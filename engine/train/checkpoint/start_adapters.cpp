@@ -1,4 +1,4 @@
-// See the header.
+// Adapters that a run starts from: a folder in PEFT's format (adapters.lora.from).
 #include "engine/train/checkpoint/start_adapters.h"
 
 #include <fmt/format.h>

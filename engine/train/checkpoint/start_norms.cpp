@@ -1,4 +1,4 @@
-// See the header.
+// The trained norms of DoRA as they start: those of the rows of the base, as products read them.
 #include "engine/train/checkpoint/start_norms.h"
 
 #include <algorithm>

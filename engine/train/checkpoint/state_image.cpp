@@ -1,4 +1,5 @@
-// See the header.
+// The part of a checkpoint that one rank writes: the bytes of its safetensors file, as they are laid out in memory
+// before they are on disk.
 #include "engine/train/checkpoint/state_image.h"
 
 #include <map>

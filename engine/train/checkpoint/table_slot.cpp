@@ -1,4 +1,4 @@
-// See the header.
+// Slots of the rows of a table, which each server of an asynchronous job saves for itself.
 #include "engine/train/checkpoint/table_slot.h"
 
 #include <fmt/format.h>
@@ -30,6 +30,10 @@ std::optional<TableSlot> parse_table_slot(std::string_view slot) {
   const auto [last, error] = std::from_chars(slot.data() + dot + 1, end, parsed.server);
   if (error != std::errc() || last != end || parsed.server < 0) return {};
   return parsed;
+}
+
+bool is_rows_of(const Shape& table, const Shape& rows) {
+  return table.size() == 2 && rows.size() == 2 && table[1] == rows[1];
 }
 
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor) {

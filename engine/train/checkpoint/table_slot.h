@@ -32,6 +32,9 @@ std::string tables_file(size_t server, bool is_changed);
 /// Returns nothing if it is not a slot of table rows.
 std::optional<TableSlot> parse_table_slot(std::string_view slot);
 
+/// True if `rows`, [count, units], is the shape of some rows of a table of shape `table`, [rows, units].
+bool is_rows_of(const Shape& table, const Shape& rows);
+
 /// The row numbers that servers saved of this tensor; empty if it is not stored as a table. Rows of a later entry
 /// replace the same rows of an earlier one.
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor);

@@ -1,4 +1,4 @@
-// See the header.
+// Whether boxes tile a shape.
 #include "engine/train/checkpoint/tiling.h"
 
 #include <fmt/format.h>

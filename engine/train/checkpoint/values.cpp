@@ -1,4 +1,4 @@
-// See the header. 8-bit floats: arXiv 2209.05433.
+// Elements of the types of safetensors as numbers. 8-bit floats: arXiv 2209.05433.
 #include "engine/train/checkpoint/values.h"
 
 #include <cmath>

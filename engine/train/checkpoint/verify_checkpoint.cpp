@@ -1,4 +1,4 @@
-// See the header.
+// Whether every byte of a checkpoint is as it was written.
 #include "engine/train/checkpoint/verify_checkpoint.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The weights of a model as other tools keep them: one safetensors file, or several with an index.
 #include "engine/train/checkpoint/weight_files.h"
 
 #include <fmt/format.h>

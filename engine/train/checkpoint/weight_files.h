@@ -18,8 +18,8 @@ namespace trainctl {
 
 class WeightFiles {
  public:
-  /// A file, an index, or a folder that has model.safetensors or its index. EnvError, which says for files of torch how
-  /// to convert them.
+  /// A file, an index, or a folder that has model.safetensors or its index. Throws EnvError, which says for files of
+  /// torch how to convert them.
   explicit WeightFiles(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -29,7 +29,7 @@ class WeightFiles {
   /// another model has others, however the tensors are divided into files.
   std::string fingerprint() const;
   const SafetensorsEntry* find(const std::string& name) const;  ///< null if there is none
-  /// Elements [first, first + count) as f32. EnvError if the type has no numbers that fit.
+  /// Elements [first, first + count) as f32. Throws EnvError if the type has no numbers that fit.
   void read_f32(const std::string& name, int64_t first, int64_t count, float* to) const;
   /// Reads the bytes of a part of a tensor, unconverted.
   void read(const std::string& name, int64_t at, std::span<uint8_t> to) const;

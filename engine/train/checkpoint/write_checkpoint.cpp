@@ -1,4 +1,4 @@
-// See the header.
+// One checkpoint, from the ranks' images to the name that publishes it.
 #include "engine/train/checkpoint/write_checkpoint.h"
 
 #include <fmt/chrono.h>
@@ -14,7 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/link_file.h"
-#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
 #include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/data/order.h"

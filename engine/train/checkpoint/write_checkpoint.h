@@ -50,8 +50,8 @@ class ImageNotFinite : public EnvError {
 std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& job, const CheckpointFacts& facts,
                              const Images& images, std::atomic<uint64_t>& progress, Disk& disk = real_disk());
 
-/// Adds the validation of its state to a checkpoint that was published before that validation ended. EnvError, and then
-/// the checkpoint is as it was.
+/// Adds the validation of its state to a checkpoint that was published before that validation ended. Throws EnvError,
+/// and then the checkpoint is as it was.
 void add_validation(const std::string& checkpoint, const PlannedJob& job, const SaveBoard::Position& position,
                     Disk& disk = real_disk());
 

@@ -1,4 +1,4 @@
-// See the header.
+// A checkpoint of many ranks as one file.
 #include "engine/train/checkpoint/write_whole.h"
 
 #include <fmt/format.h>

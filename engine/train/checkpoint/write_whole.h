@@ -11,7 +11,7 @@ namespace trainctl {
 
 /// Writes one safetensors file of whole tensors, each named by the piece_key of the whole; only those of `slots`, or
 /// all if it is empty. Needs a few MiB of memory, whatever the tensors' sizes. The file is there whole or not at all,
-/// and replaces one of this name. EnvError.
+/// and replaces one of this name. Throws EnvError.
 StoredFile write_whole(const Manifest& manifest, const std::string& directory, const std::string& path,
                        const std::vector<std::string>& slots = {}, Disk& disk = real_disk());
 

@@ -1,4 +1,4 @@
-// See the header.
+// dataset.transforms' mixup and cutmix: which rows of a batch are mixed, and how.
 #include "engine/train/data/batch_mixing.h"
 
 #include <fmt/format.h>

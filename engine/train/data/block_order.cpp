@@ -1,4 +1,4 @@
-// See the header.
+// An order of 0 … size - 1 that stays local: samples read at one time are close together.
 #include "engine/train/data/block_order.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Maps the bytes of a sample, such as pixels, to f32 or bf16: the last transforms of a chain, if they treat every byte
+// by itself.
 #include "engine/train/data/byte_map.h"
 
 #include <algorithm>

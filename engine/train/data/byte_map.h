@@ -1,6 +1,7 @@
-// The end of a chain of transforms that maps each byte by itself: to_float, rescale, normalize, and the layout. A set
-// leaves such a field in bytes; the batch gets floats from a worker, or bytes that a device maps by a table, with the
-// same bits.
+// Maps the bytes of a sample, such as pixels, to f32 or bf16: the last transforms of a chain, if each of them treats
+// every byte by itself (to_float, rescale, normalize, hwc2chw). A data set then stores the field as bytes. Either a
+// worker thread maps them when it fills a batch, or the device does, by a table of the 256 values. Both give the same
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@ namespace trainctl {
 
 class ByteMap {
  public:
-  /// `pass`: from u8 to f32, of a sample of `size` and `channels`.
+  /// `pass`: the transforms, from u8 to f32, of a sample of size.height x size.width pixels with `channels` bytes each.
   ByteMap(PixelPass pass, const ImageSize& size, int64_t channels);
 
-  /// One sample to f32 or bf16.
+  /// Maps one sample from `bytes` to `to`, whose elements are of `type`: f32 or bf16.
   void load(const void* bytes, DType type, void* to) const;
-  /// Without the tensor's name.
+  /// The table for the device; the caller sets the name of the tensor.
   ByteTable table() const;
 
  private:

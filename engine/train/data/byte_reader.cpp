@@ -1,4 +1,5 @@
-// See the header. zlib checks the CRC and the length in the gzip trailer.
+// Reads bytes in order from memory, and inflates them if they are gzip. zlib checks the CRC and the length in the gzip
+// trailer.
 #include "engine/train/data/byte_reader.h"
 
 #include <fmt/format.h>

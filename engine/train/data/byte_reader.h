@@ -17,7 +17,7 @@ class ByteReader {
   ByteReader(const ByteReader&) = delete;
   ByteReader& operator=(const ByteReader&) = delete;
 
-  /// Fills `to` and returns the bytes read: fewer only at the end. EnvError if gzip data are broken.
+  /// Fills `to` and returns the bytes read: fewer only at the end. Throws EnvError if gzip data are broken.
   size_t read(std::span<uint8_t> to);
   int64_t position() const { return position_; }  ///< position of the next byte, after inflating
   bool compressed() const { return compressed_; }

@@ -1,4 +1,4 @@
-// See the header.
+// Data sets around another one: a cache, and what takes the place of broken samples.
 #include "engine/train/data/cached_set.h"
 
 #include <fcntl.h>

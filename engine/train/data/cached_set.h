@@ -14,7 +14,7 @@ enum class CachePlace : uint8_t { memory, disk };
 /// Bytes of all samples.
 int64_t cached_bytes(const Dataset& set);
 
-/// Keeps each sample after its first read, as it comes from `inner`. EnvError if the disk has too little room.
+/// Keeps each sample after its first read, as it comes from `inner`. Throws EnvError if the disk has too little room.
 /// `shared`: an empty file in memory (memfd) that the ranks of a host have been given, for CachePlace::memory: what one
 /// of them has read no other one reads. It has no name, so nothing is left behind when they are killed. It stays the
 /// caller's. -1: each process keeps its own.

@@ -1,4 +1,4 @@
-// See the header.
+// Composes the steps of a chain: checks each transform against its input, and joins consecutive ones into one pass.
 #include "engine/train/data/chain_builder.h"
 
 #include <fmt/format.h>

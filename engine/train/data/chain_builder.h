@@ -15,7 +15,7 @@ class ChainBuilder {
  public:
   explicit ChainBuilder(const SampleType& input) : type_(input) {}
 
-  /// SpecError if the transform does not fit.
+  /// Throws SpecError if the transform does not fit.
   void add(const TransformSpec& spec);
   /// Makes sure that the last step writes the result, or changes one that is written. With `keeps_bytes` a last pass
   /// from u8 to f32 is left out: the result is then u8 in the layout before it, and byte_map() says what is left.

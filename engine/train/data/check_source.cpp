@@ -1,4 +1,4 @@
-// See the header.
+// Reads all samples of a set, to report what it contains and which samples cannot be read.
 #include "engine/train/data/check_source.h"
 
 #include <fmt/format.h>

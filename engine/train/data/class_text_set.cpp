@@ -1,4 +1,4 @@
-// See the header.
+// Texts with a class (dataset.type text with label_field): a line of JSON Lines has a text and a whole number.
 #include "engine/train/data/class_text_set.h"
 
 #include <algorithm>

@@ -21,7 +21,7 @@ namespace trainctl {
 
 class ClassTextSet final : public Dataset {
  public:
-  /// SpecError if a file or the tokenizer cannot be read.
+  /// Throws SpecError if a file or the tokenizer cannot be read.
   explicit ClassTextSet(const DatasetSpec& spec);
 
   int64_t size() const override { return index_.size(); }
@@ -32,7 +32,7 @@ class ClassTextSet final : public Dataset {
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   int64_t memory_bytes() const { return index_.memory_bytes(); }
-  /// EnvError, with its place, if the line has none.
+  /// Throws EnvError, with its place, if the line has none.
   int32_t label(int64_t sample) const;
 
   static DataShapes shapes_of(const DatasetSpec& spec);

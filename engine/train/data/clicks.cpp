@@ -1,4 +1,4 @@
-// See the header.
+// Synthetic clicks: a data set for networks with tables.
 #include "engine/train/data/clicks.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Samples drawn side by side, as a network sees them.
 #include "engine/train/data/contact_sheet.h"
 
 #include <algorithm>

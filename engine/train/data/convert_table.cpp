@@ -1,4 +1,4 @@
-// See the header.
+// `trainctl data convert`: the rows of files to a file of another format.
 #include "engine/train/data/convert_table.h"
 
 #include <fmt/format.h>

@@ -30,7 +30,7 @@ struct ConvertResult {
   std::vector<TableColumn> columns;
 };
 
-/// The columns are those of the first table; all others need the same. EnvError for a row that cannot be read or
+/// The columns are those of the first table; all others need the same. Throws EnvError for a row that cannot be read or
 /// written; then nothing is left of the output.
 ConvertResult convert_tables(const std::vector<std::unique_ptr<TableFile>>& tables, const ConvertOptions& options);
 

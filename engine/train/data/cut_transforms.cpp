@@ -1,4 +1,4 @@
-// See the header.
+// A chain of transforms that is random, cut in two, so that a cache can keep the results of the first part.
 #include "engine/train/data/cut_transforms.h"
 
 #include <algorithm>

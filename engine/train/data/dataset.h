@@ -85,13 +85,14 @@ class Dataset {
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache = -1);
 
 /// The header of the set that open_dataset(spec, seed) opens. The seed decides which samples belong to a share
-/// (dataset.split) and so how many there are. Reads the headers of files, and no samples. Throws as open_dataset.
+/// (dataset.split) and so how many there are. Reads the headers of files, and no samples. Throws the same errors as
+/// open_dataset.
 DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed);
 DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed);
 int64_t read_data_size(const DatasetSpec& spec, uint64_t seed);
 
-/// Reads files that have checksums to their end: gzip files and the arrays of npz files. SpecError (dataset.path) if
-/// one is damaged.
+/// Reads files that have checksums to their end: gzip files and the arrays of npz files. Throws SpecError
+/// (dataset.path) if one is damaged.
 void check_files(const DatasetSpec& spec);
 
 }  // namespace trainctl

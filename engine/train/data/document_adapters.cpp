@@ -1,4 +1,4 @@
-// See the header.
+// The adapters of documents: with adapters.names, each document has a field with the name or number of its adapter.
 #include "engine/train/data/document_adapters.h"
 
 #include <algorithm>

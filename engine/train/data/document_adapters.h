@@ -10,7 +10,7 @@
 
 namespace trainctl {
 
-/// The number of a document's adapter. SpecError (adapters.field), which names the document.
+/// The number of a document's adapter. Throws SpecError (adapters.field), which names the document.
 int32_t adapter_of_document(const DatasetSpec& spec, const DocumentIndex& index, int64_t document);
 
 /// The number of each document's adapter; 0 for documents that are not `used`, of which an empty list means all. Empty

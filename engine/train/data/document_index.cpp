@@ -1,4 +1,5 @@
-// See the header.
+// The documents of files, to be read in any order: the lines of JSON Lines, the rows of other tables (table_file.h), or
+// whole text files.
 #include "engine/train/data/document_index.h"
 
 #include <algorithm>

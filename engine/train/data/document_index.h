@@ -26,8 +26,8 @@ auto of_the_document_job(const char* field, F&& read) {
 
 class DocumentIndex {
  public:
-  /// Reads the files to find their lines. Rows of tables have only these `columns`; empty: all. EnvError if a file
-  /// cannot be read.
+  /// Reads the files to find their lines. Rows of tables have only these `columns`; empty: all. Throws EnvError if a
+  /// file cannot be read.
   explicit DocumentIndex(const std::vector<std::string>& files, std::vector<std::string> columns = {});
 
   int64_t size() const { return static_cast<int64_t>(places_.size()); }

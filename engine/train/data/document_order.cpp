@@ -1,4 +1,4 @@
-// See the header.
+// The order of a sample's documents, if ranks share its rows (ops/row_order.h).
 #include "engine/train/data/document_order.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Rows of documents: conversations (dataset.type chat) or texts (type text with a tokenizer), whose tokens are in the
+// host's cache (token_cache.h).
 #include "engine/train/data/document_set.h"
 
 #include <fmt/format.h>
@@ -153,7 +154,7 @@ TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& ind
 
 }  // namespace
 
-std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, int64_t length) {
+std::vector<std::vector<DocumentPart>> pack_rows(const std::vector<DocumentPart>& parts, int64_t length) {
   std::vector<size_t> order(parts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(),
@@ -175,16 +176,16 @@ std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, i
   }
   for (auto& row : rows) std::sort(row.begin(), row.end());
   std::sort(rows.begin(), rows.end());
-  std::vector<std::vector<RowPart>> result;
+  std::vector<std::vector<DocumentPart>> result;
   for (const auto& row : rows)
-    for (std::vector<RowPart>& to = result.emplace_back(); const size_t i : row) to.push_back(parts[i]);
+    for (std::vector<DocumentPart>& to = result.emplace_back(); const size_t i : row) to.push_back(parts[i]);
   return result;
 }
 
-std::vector<std::vector<RowPart>> pack_in_order(const std::vector<RowPart>& parts, int64_t length) {
-  std::vector<std::vector<RowPart>> rows;
+std::vector<std::vector<DocumentPart>> pack_in_order(const std::vector<DocumentPart>& parts, int64_t length) {
+  std::vector<std::vector<DocumentPart>> rows;
   int64_t room = 0;
-  for (const RowPart& part : parts) {
+  for (const DocumentPart& part : parts) {
     if (rows.empty() || part.positions() > room) {
       rows.emplace_back();
       room = length;
@@ -195,17 +196,17 @@ std::vector<std::vector<RowPart>> pack_in_order(const std::vector<RowPart>& part
   return rows;
 }
 
-std::vector<std::vector<RowPart>> concatenate(const std::vector<RowPart>& parts, int64_t length) {
-  std::vector<std::vector<RowPart>> rows;
+std::vector<std::vector<DocumentPart>> concatenate(const std::vector<DocumentPart>& parts, int64_t length) {
+  std::vector<std::vector<DocumentPart>> rows;
   int64_t room = 0;
-  for (RowPart part : parts) {
+  for (DocumentPart part : parts) {
     check(part.added == 0, "a part that is cut has only tokens of its document");
     while (part.count > 0) {
       if (room == 0) {
         rows.emplace_back();
         room = length;
       }
-      RowPart piece = part;
+      DocumentPart piece = part;
       piece.count = static_cast<int32_t>(std::min<int64_t>(room, part.count));
       rows.back().push_back(piece);
       room -= piece.count;
@@ -311,7 +312,7 @@ DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
   adapters_ = adapters_of_documents(spec, index_, used);
   if (fim_ > 0) fim_tokens_ = fim_tokens_of(spec);
   if (!packs_ && !splits_ && used.empty()) return;
-  const std::vector<RowPart> parts = make_parts(used);
+  const std::vector<DocumentPart> parts = make_parts(used);
   if (parts.empty())
     throw SpecError({}, filter_.empty() ? "dataset.path" : "dataset.filter",
                     filter_.empty()
@@ -322,7 +323,7 @@ DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
             : packing_ == "concatenate" ? concatenate(parts, length_)
                                         : pack_rows(parts, length_);
   else
-    for (const RowPart& part : parts) rows_.push_back({part});
+    for (const DocumentPart& part : parts) rows_.push_back({part});
 }
 
 /// The documents that are neither filtered nor duplicates; empty: all are.
@@ -346,8 +347,8 @@ std::vector<bool> DocumentSet::find_used(const DatasetSpec& spec) {
   return used;
 }
 
-std::vector<RowPart> DocumentSet::make_parts(const std::vector<bool>& used) const {
-  std::vector<RowPart> parts;
+std::vector<DocumentPart> DocumentSet::make_parts(const std::vector<bool>& used) const {
+  std::vector<DocumentPart> parts;
   const bool cuts_rows = packs_ && packing_ == "concatenate";
   for (int64_t d = 0; d < tokens_.size(); ++d) {
     if (!used.empty() && !used[static_cast<size_t>(d)]) continue;
@@ -369,7 +370,7 @@ bool DocumentSet::is_rearranged(int64_t document) const {
   return static_cast<double>(philox(fim_key_, number >> 2, 0).v[number & 3]) * 0x1p-32 < fim_;
 }
 
-void DocumentSet::read_rearranged(const RowPart& part, ReadState& state, int32_t* data, int32_t* label) const {
+void DocumentSet::read_rearranged(const DocumentPart& part, ReadState& state, int32_t* data, int32_t* label) const {
   const DocumentTokens tokens = tokens_.document(part.document);
   std::vector<int32_t> own(static_cast<size_t>(part.count) + 1);
   for (size_t i = 0; i < own.size(); ++i) own[i] = tokens.token(part.begin + static_cast<int64_t>(i));
@@ -394,9 +395,9 @@ std::vector<int32_t> DocumentSet::lengths() const {
   std::vector<int32_t> lengths;
   lengths.reserve(static_cast<size_t>(size()));
   for (int64_t row = 0; row < size(); ++row) {
-    const std::vector<RowPart> parts = parts_of_row(row);
+    const std::vector<DocumentPart> parts = parts_of_row(row);
     int64_t positions = 0;
-    for (const RowPart& part : parts)
+    for (const DocumentPart& part : parts)
       positions += std::min<int64_t>(part.positions(), tokens_.document(part.document).size() - 1 + part.added);
     lengths.push_back(static_cast<int32_t>(positions / static_cast<int64_t>(parts.size())));
   }
@@ -406,7 +407,7 @@ std::vector<int32_t> DocumentSet::lengths() const {
 double DocumentSet::tokens_per_sample() const {
   double positions = 0;
   for (int64_t row = 0; row < size(); ++row)
-    for (const RowPart& part : parts_of_row(row))
+    for (const DocumentPart& part : parts_of_row(row))
       positions += static_cast<double>(std::max<int64_t>(
           0, std::min<int64_t>(part.positions(), tokens_.document(part.document).size() - 1 + part.added)));
   return positions / static_cast<double>(std::max<int64_t>(1, size()));
@@ -436,13 +437,13 @@ std::vector<std::string> DocumentSet::notes() const {
 
 int64_t DocumentSet::memory_bytes() const {
   int64_t bytes = index_.memory_bytes() + tokens_.memory_bytes();
-  for (const auto& row : rows_) bytes += static_cast<int64_t>(sizeof(row) + row.size() * sizeof(RowPart));
+  for (const auto& row : rows_) bytes += static_cast<int64_t>(sizeof(row) + row.size() * sizeof(DocumentPart));
   return bytes;
 }
 
 int64_t DocumentSet::size() const { return rows_.empty() ? index_.size() : static_cast<int64_t>(rows_.size()); }
 
-std::vector<RowPart> DocumentSet::parts_of_row(int64_t row) const {
+std::vector<DocumentPart> DocumentSet::parts_of_row(int64_t row) const {
   if (!rows_.empty()) return rows_[static_cast<size_t>(row)];
   return {{row, 0, static_cast<int32_t>(length_)}};
 }
@@ -454,7 +455,7 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   auto* starts = packs_ ? static_cast<int32_t*>(to[2]) : nullptr;
   auto* adapters = adapters_.empty() ? nullptr : static_cast<int32_t*>(to[packs_ ? 3 : 2]);
   int64_t at = 0;
-  for (const RowPart& part : parts_of_row(sample)) {
+  for (const DocumentPart& part : parts_of_row(sample)) {
     const DocumentTokens tokens = tokens_.document(part.document);
     const auto start = static_cast<int32_t>(at);
     if (adapters != nullptr)  // the next part, and the rest of the row, overwrite what follows this one
@@ -481,7 +482,7 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
 }
 
 std::string DocumentSet::where(int64_t sample) const {
-  const std::vector<RowPart> parts = parts_of_row(sample);
+  const std::vector<DocumentPart> parts = parts_of_row(sample);
   return index_.where(parts.front().document) +
          (parts.size() > 1 ? fmt::format(" and {} more", parts.size() - 1) : std::string());
 }
@@ -490,7 +491,7 @@ DocumentSet::Summary DocumentSet::summarize() const {
   Summary summary{index_.size(), size(), size() * length_};
   for (int64_t row = 0; row < size(); ++row) {
     int64_t trained = 0;  // the label of position i is token i + 1
-    for (const RowPart& part : parts_of_row(row))
+    for (const DocumentPart& part : parts_of_row(row))
       trained +=
           tokens_.document(part.document).count_trained(part.begin + 1, part.begin + part.count + 1) + part.added;
     summary.trained += trained;

@@ -31,7 +31,7 @@ namespace trainctl {
 inline constexpr int32_t kNoTrainedLabel = -100;
 
 /// Positions [begin, begin + count) of a document. Position i has token i as data and token i + 1 as label.
-struct RowPart {
+struct DocumentPart {
   int64_t document = 0;
   int32_t begin = 0, count = 0;
   int32_t added = 0;  ///< tokens that mark the parts of a document for fill-in-the-middle
@@ -41,11 +41,11 @@ struct RowPart {
 
 /// Packs parts into rows of `length` positions: the longest first, each into the row with the least room that has
 /// enough. Rows, and the parts of a row, are in the order of the documents.
-std::vector<std::vector<RowPart>> pack_rows(const std::vector<RowPart>& parts, int64_t length);
+std::vector<std::vector<DocumentPart>> pack_rows(const std::vector<DocumentPart>& parts, int64_t length);
 /// Puts each part into the row of the part before it, or into a new row if there is too little room.
-std::vector<std::vector<RowPart>> pack_in_order(const std::vector<RowPart>& parts, int64_t length);
+std::vector<std::vector<DocumentPart>> pack_in_order(const std::vector<DocumentPart>& parts, int64_t length);
 /// Puts parts one after another, and cuts those that cross the end of a row. Only the last row has room left.
-std::vector<std::vector<RowPart>> concatenate(const std::vector<RowPart>& parts, int64_t length);
+std::vector<std::vector<DocumentPart>> concatenate(const std::vector<DocumentPart>& parts, int64_t length);
 
 /// The tokens of fill-in-the-middle.
 struct FimTokens {
@@ -97,20 +97,20 @@ class DocumentSet final : public Dataset {
   static DataShapes shapes_of(const DatasetSpec& spec);
 
  private:
-  std::vector<RowPart> parts_of_row(int64_t row) const;
+  std::vector<DocumentPart> parts_of_row(int64_t row) const;
   std::vector<bool> find_used(const DatasetSpec& spec);
-  std::vector<RowPart> make_parts(const std::vector<bool>& used) const;
+  std::vector<DocumentPart> make_parts(const std::vector<bool>& used) const;
   bool is_rearranged(int64_t document) const;
   int32_t adapter_of(int64_t document) const { return adapters_[static_cast<size_t>(document)]; }
   /// Reads positions of a rearranged part.
-  void read_rearranged(const RowPart& part, ReadState& state, int32_t* data, int32_t* label) const;
+  void read_rearranged(const DocumentPart& part, ReadState& state, int32_t* data, int32_t* label) const;
 
   int64_t length_;
   bool packs_, splits_;  ///< splits_: long documents continue in other rows
   DocumentIndex index_;
   TokenCache tokens_;
-  std::vector<std::vector<RowPart>> rows_;  ///< empty: row i has document i
-  std::vector<int32_t> adapters_;           ///< one per document; empty: the set has none
+  std::vector<std::vector<DocumentPart>> rows_;  ///< empty: row i has document i
+  std::vector<int32_t> adapters_;                ///< one per document; empty: the set has none
   std::vector<SampleField> fields_;
   std::string packing_, filter_;
   bool deduplicates_ = false;

@@ -1,4 +1,5 @@
-// See the header.
+// Documents of files: a whole text file, or each of its lines, or a field of each line of JSON Lines or of each row of
+// another table (table_file.h).
 #include "engine/train/data/documents.h"
 
 #include <array>

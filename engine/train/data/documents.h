@@ -28,7 +28,7 @@ class DocumentReader {
  public:
   explicit DocumentReader(DocumentOptions options);
   ~DocumentReader();
-  /// The next documents, of about `bytes` together; none at the end. EnvError if a file cannot be read.
+  /// The next documents, of about `bytes` together; none at the end. Throws EnvError if a file cannot be read.
   std::vector<RawDocument> read(size_t bytes);
 
  private:
@@ -42,7 +42,7 @@ class DocumentReader {
   size_t next_ = 0;
 };
 
-/// The text of a document. EnvError, with its place, if the line is not JSON, or has no text in the field.
+/// The text of a document. Throws EnvError, with its place, if the line is not JSON, or has no text in the field.
 std::string text_of(RawDocument&& document, const std::string& field);
 
 /// True for *.jsonl, *.jsonl.gz, *.jsonl.zst and *.ndjson.

@@ -1,4 +1,4 @@
-// See the header.
+// dataset.type shapes: made-up images for segmentation.
 #include "engine/train/data/drawn_shapes.h"
 
 #include <algorithm>

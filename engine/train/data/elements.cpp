@@ -1,4 +1,4 @@
-// See the header.
+// Elements of samples from the type in which a set has them to the type in which a device loads them.
 #include "engine/train/data/elements.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Files by name or glob.
 #include "engine/train/data/file_patterns.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header for the grammar.
+// The IDX format of MNIST, raw or gzip-compressed (recognized by its first bytes, not by its name).
 #include "engine/train/data/idx.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Reads a file from its start to its end, and inflates it if it is compressed by gzip or zstd.
 #include "engine/train/data/inflated_file.h"
 
 #include <fcntl.h>

@@ -12,11 +12,11 @@ namespace trainctl {
 
 class InflatedFile {
  public:
-  /// "-" is stdin. EnvError if it cannot be opened.
+  /// "-" is stdin. Throws EnvError if it cannot be opened.
   explicit InflatedFile(const std::string& path);
   ~InflatedFile();
 
-  /// Returns the bytes read; 0 only at the end. EnvError if the file cannot be read, is damaged or is truncated.
+  /// Returns the bytes read; 0 only at the end. Throws EnvError if the file cannot be read, is damaged or is truncated.
   size_t read(std::span<char> to);
   const std::string& name() const { return name_; }
 
@@ -30,10 +30,10 @@ class InflatedFile {
 
 /// True for names that end in .gz or .zst: such a file cannot be read from its middle.
 bool is_compressed_name(const std::string& path);
-/// The whole content. EnvError, beyond that of InflatedFile, if it inflates to more than may_inflate() permits.
+/// The whole content. Throws EnvError, beyond that of InflatedFile, if it inflates to more than may_inflate() permits.
 std::string read_inflated(const std::string& path, int64_t packed_bytes);
 
-/// Inflates data that become exactly `bytes` bytes. EnvError, which begins with `name`, if they do not.
+/// Inflates data that become exactly `bytes` bytes. Throws EnvError, which begins with `name`, if they do not.
 std::vector<uint8_t> inflated_gzip(std::span<const uint8_t> packed, int64_t bytes, const std::string& name);
 std::vector<uint8_t> inflated_zstd(std::span<const uint8_t> packed, int64_t bytes, const std::string& name);
 

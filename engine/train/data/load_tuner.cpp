@@ -1,4 +1,4 @@
-// See the header.
+// Chooses the number of workers and of batches to read ahead, from measurements of the trainer and the workers.
 #include "engine/train/data/load_tuner.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Prepares the next steps' batches with a pool of workers while the current step trains.
 #include "engine/train/data/loader.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Data sets without files: random and constant.
 #include "engine/train/data/made_sets.h"
 
 #include <fmt/format.h>

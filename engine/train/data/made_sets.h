@@ -10,7 +10,7 @@ namespace trainctl {
 /// Shapes and size of a set of dataset.type random or constant.
 DataShapes made_shapes(const DatasetSpec& spec);
 int64_t made_size(const DatasetSpec& spec);
-/// SpecError (dataset.classes) for random integer labels if there are no classes.
+/// Throws SpecError (dataset.classes) for random integer labels if there are no classes.
 std::unique_ptr<Dataset> make_random_set(const DatasetSpec& spec, uint64_t seed);
 std::unique_ptr<Dataset> make_constant_set(const DatasetSpec& spec);
 

@@ -1,4 +1,4 @@
-// See the header.
+// Maps a file into memory, so that the ranks of a host share its bytes through the page cache.
 #include "engine/train/data/mapped_file.h"
 
 #include <fcntl.h>

@@ -10,8 +10,8 @@ namespace trainctl {
 class MappedFile {
  public:
   MappedFile() = default;
-  /// EnvError with the reason if the file cannot be opened. If its disk fails later, or it becomes shorter, the system
-  /// ends the process with SIGBUS: mapped_file_at says to the handler which file it was.
+  /// Throws EnvError with the reason if the file cannot be opened. If its disk fails later, or it becomes shorter, the
+  /// system ends the process with SIGBUS: mapped_file_at says to the handler which file it was.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

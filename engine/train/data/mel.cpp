@@ -1,4 +1,4 @@
-// See the header.
+// Log-mel features of a sound.
 #include "engine/train/data/mel.h"
 
 #include <algorithm>

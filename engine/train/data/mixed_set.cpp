@@ -1,4 +1,5 @@
-// See the header.
+// The sources of a mixture (dataset.type mix) as one data set: sample numbers of a source follow those of the sources
+// before it.
 #include "engine/train/data/mixed_set.h"
 
 #include <fmt/format.h>

@@ -24,7 +24,7 @@ SpecError of_source(const SpecError& error, const std::string& name);
 /// SpecError (dataset.sources.NAME, …) if a source cannot be opened or its fields differ from those of the first one.
 std::unique_ptr<Dataset> open_mixed_set(const DatasetSpec& spec, uint64_t seed);
 
-/// The header of the set that open_mixed_set() opens. Throws as it does.
+/// The header of the set that open_mixed_set() opens. Throws the same errors as that.
 DataHeader mixed_header(const DatasetSpec& spec, uint64_t seed);
 
 }  // namespace trainctl

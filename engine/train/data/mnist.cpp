@@ -1,4 +1,4 @@
-// See the header.
+// Reads a folder of IDX files with MNIST's names, raw or .gz.
 #include "engine/train/data/mnist.h"
 
 #include <fmt/format.h>

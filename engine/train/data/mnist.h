@@ -16,8 +16,8 @@ namespace trainctl {
 
 class MnistSet {
  public:
-  /// SpecError (dataset.path) if files are missing, with the names looked for, if they are broken, or if they do not
-  /// belong together.
+  /// Throws SpecError (dataset.path) if files are missing, with the names looked for, if they are broken, or if they do
+  /// not belong together.
   explicit MnistSet(const std::string& folder, const std::string& split = "train");
 
   int64_t size() const { return images_.header.dims[0]; }
@@ -37,13 +37,13 @@ struct MnistHeader {
   Shape sample_shape;  ///< [h, w, 1]
 };
 
-/// From the first bytes of both files, and their lengths. SpecError (dataset.path) if a file is missing or cut off, a
-/// header is damaged, or the numbers of labels and images differ.
+/// From the first bytes of both files, and their lengths. Throws SpecError (dataset.path) if a file is missing or cut
+/// off, a header is damaged, or the numbers of labels and images differ.
 MnistHeader read_mnist_header(const std::string& folder, const std::string& split = "train");
 
-/// Only the labels. Throws as MnistSet.
+/// Only the labels. Throws the same errors as MnistSet.
 std::vector<uint8_t> read_mnist_labels(const std::string& folder, const std::string& split = "train");
-/// Inflates files in .gz, whose checksum is at their end. SpecError (dataset.path) if one is damaged.
+/// Inflates files in .gz, whose checksum is at their end. Throws SpecError (dataset.path) if one is damaged.
 void check_mnist_files(const std::string& folder, const std::string& split = "train");
 
 }  // namespace trainctl

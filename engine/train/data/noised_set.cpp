@@ -1,4 +1,4 @@
-// See the header.
+// dataset.noise_steps: samples for diffusion models (Ho et al. 2020), made by adding noise to those of another set.
 #include "engine/train/data/noised_set.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Opens the Source that dataset.type and its fields describe.
 #include "engine/train/data/open_source.h"
 
 #include <fmt/format.h>

@@ -17,7 +17,7 @@ std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed
 /// set.
 bool reads_words(const DatasetSpec& spec);
 
-/// Reads what has a checksum that opening does not look at: the arrays of npz files. EnvError if one is damaged.
+/// Reads what has a checksum that opening does not look at: the arrays of npz files. Throws EnvError if one is damaged.
 void check_source_files(const DatasetSpec& spec);
 
 /// Fields of a set of IDX files with images of that shape.

@@ -1,4 +1,4 @@
-// See the header.
+// Determines the samples of a step from (seed, epoch, step), so all ranks agree without communication.
 #include "engine/train/data/order.h"
 
 #include <fmt/format.h>

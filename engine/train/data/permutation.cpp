@@ -1,4 +1,4 @@
-// See the header.
+// A permutation of 0 … n - 1 that is computed, not stored: place i of the order is at(i).
 #include "engine/train/data/permutation.h"
 
 #include <algorithm>
@@ -10,8 +10,9 @@
 namespace trainctl {
 namespace {
 
-constexpr int kRounds = 6;     ///< four make it look random where a half has many bits; small halves want more
-constexpr int kLeastBits = 8;  ///< halves of one or two bits do not mix well, so a small set walks more
+constexpr int kRounds =
+    6;  ///< rounds of the Feistel network: four suffice for halves of many bits, small halves need more
+constexpr int kLeastBits = 8;  ///< halves of one or two bits do not mix well, so a small set has longer cycle walks
 
 /// The first `bits` bits of a word that depends on key, round and half.
 uint64_t round_word(uint64_t key, int round, uint64_t half, int bits) {
@@ -28,7 +29,8 @@ KeyedPermutation::KeyedPermutation(uint64_t n, uint64_t key) : n_(n), key_(key) 
   low_bits_ = bits - high_bits_;
 }
 
-// A round changes one half by the other, so it can be taken back. The halves take turns, so they may differ in size.
+// A round of the Feistel network changes one half by a function of the other, so it can be inverted. The two halves are
+// changed in turn, so they may differ in size.
 uint64_t KeyedPermutation::forward(uint64_t value) const {
   uint64_t high = value >> low_bits_, low = value & ((uint64_t{1} << low_bits_) - 1);
   for (int round = 0; round < kRounds; round += 2) {

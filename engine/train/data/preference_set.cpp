@@ -1,4 +1,4 @@
-// See the header.
+// Pairs of answers to a prompt (dataset.type preference), in the forms that TRL accepts.
 #include "engine/train/data/preference_set.h"
 
 #include <algorithm>
@@ -34,10 +34,10 @@ PairJson without_first(const PairJson& messages, size_t count) {
 /// Tokenizes the answers of pairs.
 class PairTokenizer {
  public:
-  /// SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
+  /// Throws SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
   explicit PairTokenizer(const DatasetSpec& spec);
-  /// A line of the set, whose field `name` (chosen or rejected) is tokenized after its prompt. EnvError, without the
-  /// place of the line, if it is no pair.
+  /// A line of the set, whose field `name` (chosen or rejected) is tokenized after its prompt. Throws EnvError, without
+  /// the place of the line, if it is no pair.
   MarkedTokens answer(const std::string& line, const char* name, WordCache& cache) const;
 
  private:

@@ -28,8 +28,8 @@ namespace trainctl {
 
 class PreferenceSet final : public Dataset {
  public:
-  /// SpecError if a file, a pair or the tokenizer cannot be read. Tokenizes all answers, unless the host's cache has
-  /// their tokens.
+  /// Throws SpecError if a file, a pair or the tokenizer cannot be read. Tokenizes all answers, unless the host's cache
+  /// has their tokens.
   explicit PreferenceSet(const DatasetSpec& spec);
 
   int64_t size() const override { return index_.size(); }

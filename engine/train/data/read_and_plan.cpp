@@ -1,4 +1,4 @@
-// See the header.
+// Plans a job from its files: the headers of its data sets and the description of its machine.
 #include "engine/train/data/read_and_plan.h"
 
 #include <utility>

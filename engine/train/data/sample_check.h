@@ -2,15 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "engine/planning/planned_job.h"
 
 namespace trainctl {
 
-/// Reads the files with checksums of the training set and the validation set to their end (check_files). SpecError if
-/// one is damaged.
+/// Reads the files with checksums of the training set and the validation set to their end (check_files). Throws
+/// SpecError if one is damaged.
 void require_intact_files(const PlannedJob& job);
 
 /// Throws a SpecError with an entry for each of:
@@ -19,12 +17,8 @@ void require_intact_files(const PlannedJob& job);
 ///  - a sample that cannot be read: of the validation set, which a run would meet only after its first epoch, or of all
 ///    sets. Reads all samples of small sets, and a part of large ones that is spread over the set. dataset.on_error:
 ///    skip allows them.
-/// Throws as open_dataset.
+/// Throws the same errors as open_dataset.
 enum class ReadSamples : uint8_t { validation, all };
 void require_sound_samples(const PlannedJob& job, ReadSamples read = ReadSamples::validation);
-
-/// Notes on documents and pairs of the training and the validation set that train nothing, each with the place of the
-/// first one. Throws as open_dataset.
-std::vector<std::string> notes_on_samples(const PlannedJob& job);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Steps that a chain of transforms is composed of.
 #include "engine/train/data/sample_steps.h"
 
 #include <algorithm>

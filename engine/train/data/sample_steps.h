@@ -66,7 +66,7 @@ struct Erasing {
   double value;
 };
 SampleStep make_erasing(ElementType type, ChannelOrder layout, const Erasing& erasing);
-/// Classes of u8 or i32 to f32, 0 but for a 1 at the class. EnvError for a class that is not in [0, classes).
+/// Classes of u8 or i32 to f32, 0 but for a 1 at the class. Throws EnvError for a class that is not in [0, classes).
 SampleStep make_one_hot(ElementType from, int64_t classes);
 /// Bytes to `length` of i32: cut off, or filled up with `filler`.
 SampleStep make_tokens(int64_t length, int32_t filler);

@@ -1,4 +1,4 @@
-// See the header.
+// The transforms of one field of a sample, checked against its type and shape and composed once.
 #include "engine/train/data/sample_transforms.h"
 
 #include <algorithm>

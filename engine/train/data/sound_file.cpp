@@ -1,4 +1,4 @@
-// See the header.
+// Decodes wav and flac files with libsndfile, which is opened at first use.
 #include "engine/train/data/sound_file.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// See the header.
+// A Source as a data set: each field is read, decoded if it is an image, transformed, and left in a small type.
 #include "engine/train/data/source_set.h"
 
 #include <fmt/format.h>

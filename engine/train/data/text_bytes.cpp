@@ -1,4 +1,4 @@
-// See the header.
+// Tells text from files that only contain text in packed form, whose bytes are no words.
 #include "engine/train/data/text_bytes.h"
 
 #include <fmt/format.h>

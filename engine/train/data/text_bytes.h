@@ -9,7 +9,8 @@ namespace trainctl {
 
 inline constexpr size_t kTextStartBytes = 8;
 
-/// SpecError (dataset.path) if the first bytes of a file show that it is not plain text: PDF, Word, zip, gzip, ….
+/// Throws SpecError (dataset.path) if the first bytes of a file show that it is not plain text: PDF, Word, zip, gzip,
+/// ….
 void require_text(std::span<const uint8_t> start, const std::string& path);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// A small picture of one sample, for a page.
 #include "engine/train/data/thumbnail.h"
 
 #include <algorithm>

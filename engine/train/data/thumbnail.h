@@ -11,7 +11,7 @@ namespace trainctl {
 inline constexpr int64_t kThumbnailSide = 96;
 
 /// Writes the first field of the sample that is a picture, after the transforms, as a PNG file. Returns false if the
-/// samples have no pictures. EnvError.
+/// samples have no pictures. Throws EnvError.
 bool write_thumbnail(const Dataset& set, int64_t sample, const std::string& path);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// The tokens of a set's documents.
 #include "engine/train/data/token_cache.h"
 
 #include <fcntl.h>

@@ -78,7 +78,7 @@ std::string token_cache_folder();
 /// Computes a key from everything that the tokens depend on.
 class TokenKey {
  public:
-  /// `tokenizer`: its folder or file, with the chat template. EnvError if a file cannot be read.
+  /// `tokenizer`: its folder or file, with the chat template. Throws EnvError if a file cannot be read.
   TokenKey(const std::vector<std::string>& files, const std::string& tokenizer);
   void add(std::string_view setting);
   std::string text() const;

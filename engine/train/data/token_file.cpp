@@ -1,4 +1,4 @@
-// See the header for the grammar.
+// Files of tokens, as nanoGPT, llm.c and Megatron (tables/megatron.h) write them.
 #include "engine/train/data/token_file.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Windows of tokens: sample i is `length` tokens and, as its label, the token that follows each of them.
 #include "engine/train/data/token_set.h"
 
 #include <fmt/format.h>

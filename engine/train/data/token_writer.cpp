@@ -1,4 +1,4 @@
-// See the header. The tokens go to `<path>.<pid>.part`, which then gets its name in one step.
+// Writes a token file atomically. The tokens go to `<path>.<pid>.part`, which then gets its name in one step.
 #include "engine/train/data/token_writer.h"
 
 #include <fcntl.h>

@@ -13,13 +13,13 @@ namespace trainctl {
 class TokenWriter {
  public:
   /// `type`: u16 or i32. `header`: begin with that of llm.c. `replace`: an existing file is replaced, else it is an
-  /// error. EnvError if the file cannot be written.
+  /// error. Throws EnvError if the file cannot be written.
   TokenWriter(std::string path, TokenType type, bool header, bool replace);
   ~TokenWriter();  ///< without finish() nothing is left
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  /// Each byte is a token. EnvError if the disk is full, or if there are more tokens than the header can count.
+  /// Each byte is a token. Throws EnvError if the disk is full, or if there are more tokens than the header can count.
   void write_bytes(std::span<const uint8_t> bytes);
   /// The same for tokens that fit the type.
   void write_tokens(std::span<const int32_t> tokens);

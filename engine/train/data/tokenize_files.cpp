@@ -1,4 +1,5 @@
-// See the header. A batch of documents is read, then threads tokenize them, then the tokens are written in order.
+// Text files to a file of tokens, on several threads. A batch of documents is read, then threads tokenize them, then
+// the tokens are written in order.
 #include "engine/train/data/tokenize_files.h"
 
 #include <algorithm>

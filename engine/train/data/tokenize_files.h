@@ -26,8 +26,8 @@ struct TokenizeResult {
   TokenType type = TokenType::u16;  ///< i32 if the vocabulary has more than 65,536 tokens
 };
 
-/// The result does not depend on the number of threads. EnvError, with the place of the document, if one cannot be
-/// read.
+/// The result does not depend on the number of threads. Throws EnvError, with the place of the document, if one cannot
+/// be read.
 TokenizeResult tokenize_files(const TokenizeOptions& options);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// XXH128 of what is given to it piece by piece: a checksum against damage, not against forgery.
 #include "engine/train/files/digest.h"
 
 #define XXH_INLINE_ALL

@@ -1,4 +1,4 @@
-// See the header.
+// The system calls by which a checkpoint reaches the disk.
 #include "engine/train/files/disk.h"
 
 #include <fcntl.h>

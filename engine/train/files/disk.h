@@ -36,7 +36,7 @@ enum class FileCache { used, bypassed };
 /// Creates (or empties) a file, and writes it in any order.
 class DiskFile {
  public:
-  /// EnvError with path and reason, as from every function below.
+  /// Throws EnvError with path and reason, as from every function below.
   explicit DiskFile(std::string path, Disk& disk = real_disk(), FileCache cache = FileCache::used);
   ~DiskFile();  ///< closes; the file stays
   DiskFile(DiskFile&& other) noexcept;
@@ -56,10 +56,10 @@ class DiskFile {
   bool is_direct_ = false;
 };
 
-/// Syncs the names in a directory. EnvError.
+/// Syncs the names in a directory. Throws EnvError.
 void sync_directory(const std::string& path, Disk& disk = real_disk());
 
-/// Makes `text` the content of a file and syncs it. EnvError.
+/// Makes `text` the content of a file and syncs it. Throws EnvError.
 void write_synced(const std::string& path, std::string_view text, Disk& disk = real_disk());
 /// The same through a temporary file, `path`.part, so that a reader finds either the old text or the new one. After an
 /// error that file is deleted.

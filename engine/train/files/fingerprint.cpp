@@ -1,4 +1,5 @@
-// See the header.
+// Fingerprints of tensors: a digest of the bits, the norm, and a few projections, from which the distance of two
+// tensors can be estimated.
 #include "engine/train/files/fingerprint.h"
 
 #include <fmt/format.h>

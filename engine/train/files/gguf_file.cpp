@@ -1,4 +1,4 @@
-// See the header.
+// Files in the format of llama.cpp (GGUF, version 3): settings with a type, and tensors.
 #include "engine/train/files/gguf_file.h"
 
 #include <algorithm>

@@ -38,7 +38,7 @@ struct GgufTensor {
   Shape shape;  ///< row-major, as in our files
 };
 
-/// Writes one file. EnvError.
+/// Writes one file. Throws EnvError.
 class GgufWriter {
  public:
   GgufWriter(const std::string& path, const std::vector<std::pair<std::string, GgufSetting>>& settings,

@@ -1,4 +1,4 @@
-// See the header.
+// A file, or an object of a store (s3://, gs://, https://), that is read at given places.
 #include "engine/train/files/input_file.h"
 
 #include <fcntl.h>

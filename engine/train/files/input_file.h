@@ -15,7 +15,7 @@ class RemoteFile;
 
 class InputFile {
  public:
-  /// EnvError if it cannot be opened, or is not a regular file.
+  /// Throws EnvError if it cannot be opened, or is not a regular file.
   explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -26,7 +26,7 @@ class InputFile {
   /// The version of an object, which names its content; empty for a file.
   std::string identity() const;
   int64_t bytes() const { return bytes_; }  ///< when it was opened
-  /// Fills `to` with the bytes from `at` on. EnvError, also if the file ends before.
+  /// Fills `to` with the bytes from `at` on. Throws EnvError, also if the file ends before.
   void read(int64_t at, std::span<uint8_t> to) const;
   /// Asks the system to read these bytes in the background.
   void expect(int64_t at, int64_t bytes) const;
@@ -38,7 +38,7 @@ class InputFile {
   std::unique_ptr<object_store::RemoteFile> remote_;  ///< not null: it is an object
 };
 
-/// Whether there is such a file, folder or object. EnvError if a store refuses to say.
+/// Whether there is such a file, folder or object. Throws EnvError if a store refuses to say.
 bool path_exists(const std::string& path);
 
 std::string read_whole_file(const std::string& path);

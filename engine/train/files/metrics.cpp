@@ -1,4 +1,4 @@
-// See the header.
+// Reports of a run, step by step.
 #include "engine/train/files/metrics.h"
 
 #include <fmt/format.h>

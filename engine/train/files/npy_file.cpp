@@ -1,4 +1,4 @@
-// See the header.
+// Tensors in files that numpy.load reads.
 #include "engine/train/files/npy_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// See the header.
+// profile.json of a run's folder: what `trainctl run --profile` prints, as data.
 #include "engine/train/profile/profile_json.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// The time of profiled steps by component: products, attention, norms, …, gaps; each with the least time that the
+// machine allows.
 #include "engine/train/profile/step_components.h"
 
 #include <algorithm>

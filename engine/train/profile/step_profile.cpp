@@ -1,4 +1,4 @@
-// See the header.
+// Records when the instructions of a few steps ran: the Timeline that `trainctl run --profile` gives the executor.
 #include "engine/train/profile/step_profile.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// See the header.
+// A few numbers that show where the time of the profiled steps went.
 #include "engine/train/profile/summary.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Profiles as a trace that chrome://tracing and ui.perfetto.dev open (the Trace Event Format, JSON).
 #include "engine/train/profile/trace.h"
 
 #include <algorithm>

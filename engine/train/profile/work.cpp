@@ -1,4 +1,4 @@
-// See the header.
+// The work of an instruction, in numbers that become rates when divided by a time.
 #include "engine/train/profile/work.h"
 
 #include <algorithm>

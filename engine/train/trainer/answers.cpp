@@ -1,4 +1,5 @@
-// See the header.
+// The answers of a network to the samples of a set: what the loss reads, as probabilities of classes or as numbers,
+// together with the labels of the samples if they have any.
 #include "engine/train/trainer/answers.h"
 
 #include <fmt/format.h>

@@ -23,7 +23,7 @@ std::string no_single_answer(const JobSpec& spec, int64_t samples, const Shape& 
 class Answers {
  public:
   /// `file`: a prediction (.npy) of answer_layer for all samples of `set`, row by row. `classes`: names of the classes;
-  /// may be empty. SpecError if a sample does not have a single answer (no_single_answer).
+  /// may be empty. Throws SpecError if a sample does not have a single answer (no_single_answer).
   Answers(const JobSpec& spec, DatasetSpec set, const std::string& file, std::vector<std::string> classes);
 
   PredictionKind kind() const { return kind_; }

@@ -1,4 +1,4 @@
-// See the header.
+// Runs one rank's evaluation program over a whole data set: each sample counts once, in loss and metrics.
 #include "engine/train/trainer/evaluator.h"
 
 #include <fmt/format.h>

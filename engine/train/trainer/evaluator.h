@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// The set of the job's validation. SpecError with its position in the job.
+/// The set of the job's validation. Throws SpecError with its position in the job.
 std::unique_ptr<Dataset> open_validation_set(const PlannedJob& job);
 
 class Evaluator {
@@ -26,10 +26,10 @@ class Evaluator {
   int64_t batches() const { return loader_->steps_per_epoch(); }
   Executor& executor() { return *executor_; }
 
-  /// The whole set, with the weights in the arena after `steps` steps. No step of the training may be unfinished. The
-  /// numbers are the same on all ranks, and the loss and the metrics that are not reported (validation.metrics) are
-  /// too. `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as
-  /// Trainer::run_step.
+  /// Evaluates the whole set with the weights in the arena, which are those after `steps` steps. No step of the
+  /// training may be unfinished. Returns the loss and all metrics of the job, also those that validation.metrics leaves
+  /// out, with the same values on all ranks. `progress` is called after each batch; `before_batch` before it, with its
+  /// inputs. Throws the errors of Trainer::run_step.
   ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {},
                        const std::function<void(std::byte* inputs)>& before_batch = {});
 

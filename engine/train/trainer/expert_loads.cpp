@@ -1,4 +1,5 @@
-// See the header.
+// The load of the experts of each layer in a step, from the states that the ranks' programs keep
+// (ops/moe/expert_load.h).
 #include "engine/train/trainer/expert_loads.h"
 
 #include <algorithm>

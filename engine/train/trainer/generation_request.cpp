@@ -1,4 +1,4 @@
-// See the header.
+// The texts that `trainctl generate` asks for.
 #include "engine/train/trainer/generation_request.h"
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,6 @@
-// See the header. The texts of a batch are rows. All tokens of the prompts but their last are read in chunks, in which
-// shorter prompts are filled up; what a filling writes to the caches is overwritten before a token can attend to it.
+// Generates the texts of a request on rank 0, and writes them as they are generated. The texts of a batch are rows. All
+// tokens of the prompts but their last are read in chunks, in which shorter prompts are filled up; what a filling
+// writes to the caches is overwritten before a token can attend to it.
 //
 //   prompts   chunk 0   chunk 1   decode
 //   a b c d   a b       c -       d -> e, ..      2 tokens per chunk

@@ -11,10 +11,11 @@
 
 namespace trainctl {
 
-/// EnvError unless each token of the prompts is in the vocabulary of the network.
+/// Throws EnvError unless each token of the prompts is in the vocabulary of the network.
 void require_known_tokens(const PlannedJob& job, const GenerationRequest& request);
 
-/// `write` receives the output in the request's format. Throws as TokenSteps, and EnvError for the tokenizer.
+/// `write` receives the output in the request's format. Throws the same errors as TokenSteps, and EnvError for the
+/// tokenizer.
 void generate(const GenerationRequest& request, TokenSteps& steps, const std::function<void(std::string_view)>& write);
 
 /// Returns the texts instead, one per prompt.

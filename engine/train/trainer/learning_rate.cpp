@@ -1,4 +1,4 @@
-// See the header.
+// The scalars of a step; engine/spec/schedule.h has the formulas of the learning rate.
 #include "engine/train/trainer/learning_rate.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The rules by which the scale of the loss changes from step to step: those of torch.amp.GradScaler.
 #include "engine/train/trainer/loss_scale.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The outer weights of parallel.local_steps, from which replicas start each round of local steps.
 #include "engine/train/trainer/outer_weights.h"
 
 #include <algorithm>

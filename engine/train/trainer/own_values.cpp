@@ -1,4 +1,4 @@
-// See the header.
+// Reads the elements of a stored range that checkpoints take from this rank, block by block, as f32.
 #include "engine/train/trainer/own_values.h"
 
 #include <algorithm>

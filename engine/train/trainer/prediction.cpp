@@ -1,4 +1,5 @@
-// See the header.
+// A layer's output for a whole data set, in the order of the samples, as one file: .npy, or .safetensors with the one
+// tensor.
 #include "engine/train/trainer/prediction.h"
 
 #include <fmt/format.h>

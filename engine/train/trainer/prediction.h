@@ -10,7 +10,7 @@
 namespace trainctl {
 
 /// Makes the job's evaluation compute this layer's output, and nothing that it does not need; with `has_loss` also the
-/// loss and the metrics. SpecError (--layer) if there is no such layer, or its rows are not those of the batch.
+/// loss and the metrics. Throws SpecError (--layer) if there is no such layer, or its rows are not those of the batch.
 void predict_layer(PlannedJob& job, const std::string& layer, bool has_loss = false);
 
 /// Whether predict_layer accepts the layer, and the ranks know which part of its output each of them has.
@@ -21,7 +21,8 @@ std::string answer_layer(const JobSpec& spec);
 
 class PredictionFile {
  public:
-  /// After predict_layer; `program` is the evaluation's. All must outlive it. SpecError for another ending of `path`.
+  /// After predict_layer; `program` is the evaluation's. All must outlive it. Throws SpecError for another ending of
+  /// `path`.
   PredictionFile(const PlannedJob& job, const Program& program, std::string path);
 
   /// Writes what a print instruction of batch `batch` shows. Throws EnvError.
@@ -33,7 +34,7 @@ class PredictionFile {
   const std::string path_;
 };
 
-/// SpecError (-o) unless the name ends in .npy or .safetensors.
+/// Throws SpecError (-o) unless the name ends in .npy or .safetensors.
 void require_prediction_name(const std::string& path);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// The positions of the local shards that `print:` shows within the full tensors of the global batch.
 #include "engine/train/trainer/printed_tensors.h"
 
 #include <fmt/format.h>

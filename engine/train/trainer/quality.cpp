@@ -1,4 +1,4 @@
-// See the header.
+// Measures of how good answers are, over all samples of a set that have a label.
 #include "engine/train/trainer/quality.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header.
+// Chooses the next token of a text from its logits, as the logits processors of transformers do, in their order:
+// repetition penalty, temperature, top-k, top-p.
 #include "engine/train/trainer/sampling.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Weights that pass from the programs of a training to those of a text generation, whose plan cuts them differently.
 #include "engine/train/trainer/shared_weights.h"
 
 #include <sys/mman.h>

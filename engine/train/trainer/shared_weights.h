@@ -23,7 +23,7 @@ namespace trainctl {
 class SharedWeights {
  public:
   /// `training`: the job that trains; must outlive it. `fd`: an empty file in memory that all ranks have; -1: for one
-  /// rank. It stays the caller's. EnvError if there is no memory.
+  /// rank. It stays the caller's. Throws EnvError if there is no memory.
   SharedWeights(const PlannedJob& training, int fd);
   ~SharedWeights();
   SharedWeights(const SharedWeights&) = delete;

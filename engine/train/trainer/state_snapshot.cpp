@@ -1,4 +1,4 @@
-// See the header.
+// A copy of a rank's state in host memory, to which a run returns after a spike (train.on_spike: then: rollback).
 #include "engine/train/trainer/state_snapshot.h"
 
 #include "engine/runtime/stored_ranges.h"

@@ -1,12 +1,13 @@
-// train.audit_every: replays a step of a CPU rank on another core and compares bits.
+// train.audit_every: replays a step of a rank on another core or card, and compares bits.
 //
 //   training core   [ step 499, recorded ][ step 500 ][ step 501 …
 //   another core                          [ replay of 499: same state, inputs, counters and received data ]
 //
-// The recording has the arena before the step, the step's inputs, and everything that other ranks sent. The replay has
+// The recording has the state before the step, the step's inputs, and everything that other ranks sent. The replay has
 // its own arena and no communication: its receives return the recorded data, and its sends are compared with the
-// recorded ones. If its state or a message differs in any bit, a third run on another core decides which core was
-// wrong.
+// recorded ones. If its state or a message differs in any bit, a third run on another core or card decides which one
+// was wrong. A rank on a CPU records its whole arena and the calls of its communicator; a rank on a GPU has a tape
+// (runtime/step_tape.h), and another GPU of the host replays it (card_replay.h).
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ namespace trainctl {
 /// The bits of a replay differ from those of the step.
 struct AuditMismatch {
   int64_t step = 0;                ///< from 1
+  const char* device = "core";     ///< or "GPU": what the numbers below are of
   std::string tensor;              ///< "weight/fc1.weight", "loss", or the communication "all_reduce 3 of the step"
   int64_t element = -1;            ///< first one with other bits; -1: not known
   double first = 0, replayed = 0;  ///< its values
@@ -53,6 +55,12 @@ using AuditedValues = std::map<std::string, std::vector<float>>;
 std::string save_audit(const std::string& folder, int rank, const AuditMismatch& mismatch, const AuditedValues& first,
                        const AuditedValues& replayed);
 
+/// A card that this process can use.
+struct AuditCard {
+  int gpu = -1;  ///< the host's index, for messages
+  std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> make{};
+};
+
 struct AuditOptions {
   int64_t every = 0;           ///< steps; at least 1
   ExecutorOptions executor{};  ///< seed and threads of the rank
@@ -61,7 +69,11 @@ struct AuditOptions {
   std::function<std::string(const AuditMismatch&, const AuditedValues& first, const AuditedValues& replayed)> save{};
   /// For tests: changes the arena after each step, as a core that computes incorrectly would.
   std::function<void(int64_t step, Executor&)> corrupt{};
+  /// The rank's own card first, then those that replay its steps; empty: the rank runs on the CPU.
+  std::vector<AuditCard> cards{};
 };
+
+class AuditRecorder;
 
 class StepAudit final : public StateObserver {
  public:
@@ -73,20 +85,20 @@ class StepAudit final : public StateObserver {
 
   /// The communicator that the rank must use.
   Communicator& communicator();
-  /// The executor that the rank must use in place of `audited`, which was made with communicator().
-  std::unique_ptr<Executor> around(std::unique_ptr<Executor> audited);
+  /// The executor that the rank must use in place of `audited`, which was made with communicator() and these options.
+  /// Collective if the job runs on GPUs.
+  std::unique_ptr<Executor> around(std::unique_ptr<Executor> audited, const ExecutorOptions& options);
 
   /// Waits for the last replay. Throws AuditFailed.
   void at_end(int64_t step, Executor& executor) override;
   int64_t audited_steps() const;
   /// The time of all recordings and replays, relative to the time of all steps so far. A replay on another core counts
-  /// as if it had delayed the steps. The first replay also prepares its kernels, once; this does not count.
+  /// as if it had delayed the steps. The first replay also prepares its kernels, once; this does not count. On GPUs: the
+  /// time by which steps took longer while an audit ran.
   double overhead() const;
 
  private:
-  friend class AuditedExecutor;
-  class State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<AuditRecorder> recorder_;
 };
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// train.fingerprints: fingerprints of weights, gradients, optimizer states and running statistics.
 #include "engine/train/trainer/tensor_fingerprints.h"
 
 #include <span>

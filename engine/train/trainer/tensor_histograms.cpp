@@ -1,4 +1,4 @@
-// See the header.
+// train.histograms: how the weights and the gradients of a step are distributed.
 #include "engine/train/trainer/tensor_histograms.h"
 
 #include <span>

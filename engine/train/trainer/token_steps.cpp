@@ -1,4 +1,4 @@
-// See the header.
+// Runs the programs of text generation on all ranks: rank 0 orders each step and has the logits of all texts after it.
 #include "engine/train/trainer/token_steps.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Trains one rank's program: epochs, steps, learning rates, the data of each step.
 #include "engine/train/trainer/trainer.h"
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include "engine/plan/served.h"
 #include "engine/runtime/device_worker.h"
 #include "engine/spec/error_positions.h"
+#include "engine/spec/replicas.h"
 #include "engine/spec/schedule.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
@@ -139,7 +140,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     executor_options.tables = tables_to_keep(*set, program);
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
-  if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_));
+  if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_), executor_options);
   if (options.validation != nullptr) make_evaluator(executor_options, options);
   if (options.averages != nullptr) averages_ = make_beside(executor_options, *options.averages);
   if (options.synchronization != nullptr) synchronization_ = make_beside(executor_options, *options.synchronization);
@@ -148,6 +149,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     start_up_.ended("checkpoint");
   }
   if (synchronization_ && first_step_ == 0) begin_outer_weights(program, *executor_);
+  while (synchronization_ && round_end_ <= first_step_) round_end_ = end_of_round(job.spec.parallel, round_end_);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
   if (!job.plan.numerics.optimizer.scales_loss || !job.graph.trains()) {
     loss_scale_ = {};
@@ -215,10 +217,10 @@ void Trainer::exchange_averages() {
   run_beside(*averages_, no_inputs_, started_);
 }
 
-/// After every parallel.local_steps steps, and at the end of the run.
+/// After every round of local steps, and at the end of the run.
 bool Trainer::must_synchronize() const {
   if (!synchronization_ || synchronized_ == started_) return false;
-  return started_ == run_steps_ || started_ % job_.spec.parallel.local_steps == 0;
+  return started_ == run_steps_ || started_ == round_end_;
 }
 
 /// No step of the training may be unfinished.
@@ -226,6 +228,7 @@ void Trainer::synchronize() {
   for (StateObserver* observer : observers_.of_state()) observer->before_synchronization(*executor_);
   run_beside(*synchronization_, no_inputs_, started_);
   synchronized_ = started_;
+  if (started_ == round_end_) round_end_ = end_of_round(job_.spec.parallel, started_);
 }
 
 void Trainer::start_steps() {

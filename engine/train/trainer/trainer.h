@@ -56,7 +56,7 @@ struct TrainOptions {
   const Program* synchronization = nullptr;  ///< compile_synchronization; with parallel.local_steps
   /// validation.generate: called on all ranks at each validation, after `steps` steps. Rank 0 returns texts.
   std::function<std::vector<ValidationText>(int64_t steps, Executor&)> generate_texts{};
-  StepAudit* audit = nullptr;         ///< train.audit_every, on CPUs; its communicator is the trainer's
+  StepAudit* audit = nullptr;         ///< train.audit_every; its communicator is the trainer's
   BatchExchange* exchange = nullptr;  ///< for tables on parameter servers; must outlive the training
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
@@ -169,6 +169,7 @@ class Trainer {
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
   std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
   int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
+  int64_t round_end_ = 0;           ///< parallel.local_steps: when the replicas synchronize next
   HostBlock no_inputs_;             ///< inputs of averages_ and synchronization_
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };

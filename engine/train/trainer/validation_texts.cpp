@@ -1,4 +1,4 @@
-// See the header.
+// validation.generate: the texts of a request, with the weights that a training has at its validations.
 #include "engine/train/trainer/validation_texts.h"
 
 #include <algorithm>

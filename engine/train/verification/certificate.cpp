@@ -1,4 +1,4 @@
-// See the header.
+// The result of verifying a job: what was checked, how far results may differ, and how far they did.
 #include "engine/train/verification/certificate.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The distance between two runs of a job, tensor by tensor.
 #include "engine/train/verification/compare_values.h"
 
 #include <fmt/format.h>

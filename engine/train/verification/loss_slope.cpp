@@ -1,4 +1,4 @@
-// See the header.
+// Compares the gradients of a job with differences of its loss along a direction in the space of the weights.
 #include "engine/train/verification/loss_slope.h"
 
 #include <algorithm>

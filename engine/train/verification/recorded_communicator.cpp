@@ -1,4 +1,4 @@
-// See the header.
+// A Communicator that passes all calls on and records what a rank sends and receives.
 #include "engine/train/verification/recorded_communicator.h"
 
 #include <map>

@@ -1,4 +1,5 @@
-// See the header.
+// A job of the same form that is small enough to run with all its ranks as threads of one process: a smaller batch,
+// shorter sequences, fewer repeated blocks, narrower layers.
 #include "engine/train/verification/reduced_job.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Where two runs diverge: the first step, layer and tensor, from the losses, fingerprints and printed tensors of both.
 #include "engine/train/verification/run_difference.h"
 
 #include <fmt/format.h>

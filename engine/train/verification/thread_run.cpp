@@ -1,4 +1,5 @@
-// See the header.
+// Trains a planned job on CPUs with its ranks as threads of this process, and keeps everything that two plans of a job
+// must agree on.
 #include "engine/train/verification/thread_run.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See the header.
+// Recomputes the first updates of a one-rank run from their gradients, in double precision and from the formulas of
+// PyTorch's documentation: a kernel of an optimizer that is wrong on every rank is wrong on one rank too.
 #include "engine/train/verification/update_rule.h"
 
 #include <fmt/format.h>

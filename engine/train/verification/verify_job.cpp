@@ -1,4 +1,5 @@
-// See the header.
+// Verifies a job: proves its programs, and runs a reduced form of it on threads of this process, under its own plan and
+// on one rank.
 #include "engine/train/verification/verify_job.h"
 
 #include <fmt/format.h>
@@ -25,6 +26,8 @@
 #include "engine/spec/parse.h"
 #include "engine/spec/replicas.h"
 #include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_checks.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/checkpoint/state_image.h"
 #include "engine/train/checkpoint/write_checkpoint.h"
 #include "engine/train/data/read_and_plan.h"

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from limits import limit  # noqa: E402
+
 SKIPPED = 77
 
 try:
@@ -22,7 +25,7 @@ except ImportError as error:
     print(f"SKIPPED: {sys.executable} has no {error.name}; ./bootstrap peers installs it")
     sys.exit(SKIPPED)
 
-TOLERANCE = 1e-5  # of the largest value
+TOLERANCE = limit(1e-5)  # of the largest value
 RATE = 1000.0  # so large that the change of a weight has all digits of the gradient
 TRAINCTL, DUMP_JOB = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:])
 BATCH, LENGTH, FEATURES = 6, 8, 16

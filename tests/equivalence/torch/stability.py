@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from training import BATCH, CUTS, HIDDEN, IN, MLP, OUT, PLANS, SAMPLES, Trained, compare, data_of, mlp, mlp_weights, rounded  # noqa: E402
+from training import BATCH, CUTS, HIDDEN, IN, MLP, OUT, PLANS, SAMPLES, Trained, compare, data_of, limit, mlp, mlp_weights, rounded  # noqa: E402
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -127,7 +127,7 @@ def spikes():
             trained = Trained(MLP, "mse", {"type": "sgd", "learning_rate": 0.05, "momentum": 0.9}, start, data, label, steps, changes, train=train)
             assert [row["skipped"] for row in trained.rows] == skipped, (plan, [row["skipped"] for row in trained.rows])
             trained.losses = []
-            compare(f"spike, {then}, {plan}", trained, weights, [], 5e-6)
+            compare(f"spike, {then}, {plan}", trained, weights, [], limit(5e-6))
         whole, resumed = runs_and_resumes({"type": "sgd", "learning_rate": 0.05, "momentum": 0.9}, {"on_spike": train["on_spike"]}, {}, 40, 20, data, label, start)
         assert whole == resumed, then
         print(f"spike, {then}: a resumed run is the same")

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from limits import limit  # noqa: E402
+
 SKIPPED = 77
 
 try:
@@ -360,7 +363,7 @@ def averages():
             worst = max(abs(found[step] - expected[step]) for step in expected)
             trained.weights = trained.exported
             compare(f"{name}, {plan}: validations differ by {worst:.2g}; the export", trained, average, [], 2e-6)
-            assert worst < 2e-6, (name, plan, found, expected)
+            assert worst < limit(2e-6), (name, plan, found, expected)
 
 
 def schedules():
@@ -450,7 +453,7 @@ def losses():
         weights, values = reference(mlp, loss, start, data, labels, 30, lambda p, rate=rate: torch.optim.SGD(p, rate, momentum=0.9))
         for plan in ("one rank", "data parallel", "pipeline"):
             trained = Trained(MLP, fields, {"type": "sgd", "learning_rate": rate, "momentum": 0.9}, start, data, labels, 30, PLANS[plan])
-            compare(f"{name}, {plan}", trained, weights, values, 5e-6)
+            compare(f"{name}, {plan}", trained, weights, values, limit(5e-6))
 
 
 def layers():
@@ -462,7 +465,7 @@ def layers():
         weights, values = reference(forward, mse, start, data, label, 20, lambda p: torch.optim.SGD(p, 0.05))
         for plan in plans:
             trained = Trained(network, "mse", {"type": "sgd", "learning_rate": 0.05}, start, data, label, 20, PLANS[plan])
-            compare(f"{name}, {plan}", trained, weights, values, 5e-6)
+            compare(f"{name}, {plan}", trained, weights, values, limit(5e-6))
 
     functions = {"elu": ({"alpha": 0.7}, lambda x: f.elu(x, 0.7)), "selu": ({}, f.selu), "mish": ({}, f.mish), "hardswish": ({}, f.hardswish),
                  "hardsigmoid": ({}, f.hardsigmoid), "softsign": ({}, f.softsign), "log_sigmoid": ({}, f.logsigmoid), "sin": ({}, torch.sin),
@@ -541,7 +544,7 @@ def recurrent():
                                                                        "stage_config": {"rnn": 0, "out": 1}}}}
         for plan, changes in plans.items():
             trained = Trained(network, "mse", {"type": "sgd", "learning_rate": 0.1, "momentum": 0.9}, start, data, label, 20, changes)
-            compare(f"{kind}{', reverse' if reverse else ''}, {plan}", trained, weights, values, 5e-6)
+            compare(f"{kind}{', reverse' if reverse else ''}, {plan}", trained, weights, values, limit(5e-6))
 
 
 def skips():
@@ -565,7 +568,7 @@ def skips():
                           train={"on_nan": "skip"})
         assert [row["skipped"] for row in trained.rows] == [float(step % 4 == 1) for step in range(steps)], trained.rows
         trained.losses = []
-        compare(f"skipped steps, {plan}", trained, weights, [], 5e-6)
+        compare(f"skipped steps, {plan}", trained, weights, [], limit(5e-6))
 
 
 if __name__ == "__main__":

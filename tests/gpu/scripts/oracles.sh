@@ -5,7 +5,7 @@
 #   oracles.sh torch     8 min   the tests that compare CPU runs with PyTorch, transformers and PEFT, on GPUs (on_gpus.py)
 #   oracles.sh random    4 min   random jobs, networks, contexts and experts under plans of 1 and 2 ranks; SEED, SECONDS_OF_JOBS
 #   oracles.sh jobs      1 min   the jobs of configs/ and the cookbook on a GPU and on the CPU (jobs.py), and the plugin
-# A GPU sums in another order than a CPU, so the limits of these tests are raised to 3e-4. AT_ONCE programs run at a time.
+# A GPU adds in another order than a CPU, so the limits of these tests are 3e-4 here (TRAINCTL_TOLERANCE). AT_ONCE programs run at a time.
 # Prints a line per program and the end of the output of those that fail; all logs are in $OUT/oracles_PART.tar.gz.
 set -uo pipefail
 part=${1:?torch, random or jobs}; shift
@@ -13,8 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 cp "$here"/*.py $at/
 export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $(($(nvidia-smi -L | wc -l) - 1)))}
 printf '#!/bin/sh\nexec python3 %s/on_gpus.py %s/bin/trainctl "$@"\n' $at $at > $at/bin/on_gpus; chmod +x $at/bin/on_gpus
-sed -i -E 's/^TOLERANCE = [0-9e.-]+/TOLERANCE = 3e-4/; s/^(STEPS, RATE, TOLERANCE = .*) 2e-5/\1 3e-4/; s/(worst|same|off|of_losses|again) < [125]e-[567]/\1 < 3e-4/g; s/, 5e-6\)/, 3e-4)/' \
-  tests/equivalence/torch/*.py tests/model_folders/*.py tests/random_jobs/{context,expert_plans}.py
+export TRAINCTL_TOLERANCE=3e-4  # limits.py
 logs=$at/oracles_$part; rm -rf $logs; mkdir -p $logs
 
 start() {  # NAME COMMAND…: in the background

@@ -20,7 +20,7 @@ for b in "${binaries[@]}"; do
   ldd "$from" | awk '$3 ~ /^\// {print $3}'
 done | sort -u | grep -vE '/lib(c|m|dl|rt|pthread|resolv)\.so|ld-linux|libcuda|libnvidia' | while read -r f; do cp -L "$f" $to/lib/; done
 cp -r templates configs $to/
-cp -r tests/bench tests/jobs tests/random_jobs tests/model_folders engine/ops/all_ops.def $to/tests/
+cp -r tests/bench tests/jobs tests/random_jobs tests/model_folders tests/limits.py engine/ops/all_ops.def $to/tests/
 mkdir $to/tests/equivalence && cp -r tests/equivalence/torch $to/tests/equivalence/
 cp tests/gpu/scripts/*.{sh,py} $to/
 # One window over all programs, which contain the same kernels.

@@ -30,8 +30,10 @@ Floats rounded(Floats values, DType dtype) {
 }
 
 bool has_8_bit_numbers(const KernelCase& row) {
-  const auto is_e4m3 = [](const CaseOperand& operand) { return operand.fill == CaseOperand::Fill::e4m3; };
-  return std::any_of(row.in.begin(), row.in.end(), is_e4m3) || std::any_of(row.out.begin(), row.out.end(), is_e4m3);
+  const auto has_words = [](const CaseOperand& operand) {
+    return operand.fill == CaseOperand::Fill::e4m3 || operand.fill == CaseOperand::Fill::e5m2;
+  };
+  return std::any_of(row.in.begin(), row.in.end(), has_words) || std::any_of(row.out.begin(), row.out.end(), has_words);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
-#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/resume_position.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/read_and_plan.h"
 #include "tests/train/scratch_folder.h"

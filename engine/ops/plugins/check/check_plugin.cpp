@@ -1,4 +1,5 @@
-// See the header.
+// Tests the ops of a plugin on CPUs: every legal cut of their examples against one rank, gradients against differences
+// of the forward kernel, and what kernels do to memory.
 #include "engine/ops/plugins/check/check_plugin.h"
 
 #include <fmt/format.h>

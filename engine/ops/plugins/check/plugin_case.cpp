@@ -1,4 +1,4 @@
-// See the header.
+// An example of a plugin's op as a graph: the layer and the node of its gradient, as a job has them.
 #include "engine/ops/plugins/check/plugin_case.h"
 
 #include <fmt/format.h>

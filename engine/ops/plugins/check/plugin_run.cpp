@@ -1,4 +1,4 @@
-// See the header.
+// Runs a node of a plugin on simulated ranks.
 #include "engine/ops/plugins/check/plugin_run.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// See the header. Names and settings are those of llama.cpp's convert_hf_to_gguf.py.
+// Models of Hugging Face's format as llama.cpp names them: the settings of an architecture, and the names, order and
+// values of its tensors. Names and settings are those of llama.cpp's convert_hf_to_gguf.py.
 #include "engine/train/checkpoint/gguf/gguf_model.h"
 
 #include <algorithm>

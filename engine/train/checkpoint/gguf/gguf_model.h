@@ -23,12 +23,12 @@ struct GgufPlace {
 
 class GgufModel {
  public:
-  /// `config`: config.json. SpecError (--format) for a model_type, or a value, that this format does not have.
+  /// `config`: config.json. Throws SpecError (--format) for a model_type, or a value, that this format does not have.
   explicit GgufModel(const nlohmann::json& config);
 
   const std::string& architecture() const { return architecture_; }
   std::vector<std::pair<std::string, GgufSetting>> settings() const;
-  /// nullopt: llama.cpp has no such tensor, or computes it. SpecError (--format) for an unknown name.
+  /// nullopt: llama.cpp has no such tensor, or computes it. Throws SpecError (--format) for an unknown name.
   std::optional<GgufPlace> place_of(const std::string& name) const;
   /// Factors of the rotary frequencies, the tensor rope_freqs.weight; empty: none.
   std::vector<float> rotary_factors() const;

@@ -1,4 +1,5 @@
-// See the header.
+// The tokenizer of a model folder as settings of llama.cpp: byte-level BPE ("gpt2"), and BPE over the pieces of
+// SentencePiece with bytes as the last resort ("llama").
 #include "engine/train/checkpoint/gguf/gguf_tokenizer.h"
 
 #include <algorithm>

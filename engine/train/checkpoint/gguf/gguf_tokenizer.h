@@ -11,8 +11,8 @@
 namespace trainctl {
 
 /// `folder`: has tokenizer.json, and may have config.json, tokenizer_config.json and chat_template.jinja. `vocab`: rows
-/// of the embedding; tokens that the tokenizer lacks are unused. EnvError, or SpecError (--format) for a tokenizer that
-/// the format does not have.
+/// of the embedding; tokens that the tokenizer lacks are unused. Throws EnvError, or SpecError (--format) for a
+/// tokenizer that the format does not have.
 std::vector<std::pair<std::string, GgufSetting>> gguf_tokenizer(const std::string& folder, int64_t vocab);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// A model folder as one file of llama.cpp: settings, tokenizer and weights.
 #include "engine/train/checkpoint/gguf/write_gguf.h"
 
 #include <algorithm>

@@ -22,7 +22,7 @@ struct GgufOptions {
   std::string tokenizer;  ///< folder with tokenizer.json
 };
 
-/// `folder`: config.json and safetensors files. Writes `path`. SpecError (--format), EnvError.
+/// `folder`: config.json and safetensors files. Writes `path`. Throws SpecError (--format), EnvError.
 WrittenGguf write_gguf(const std::string& folder, const std::string& path, const GgufOptions& options);
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// See the header.
+// Mixup and CutMix: each row of a batch is mixed with the next one (the last with the first), and its label with that
+// row's label.
 #include "engine/train/data/image/batch_mix.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Changes brightness, contrast, saturation and hue by random factors in a random order: torchvision's ColorJitter.
 #include "engine/train/data/image/color_jitter.h"
 
 #include <algorithm>

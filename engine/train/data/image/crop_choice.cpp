@@ -1,4 +1,4 @@
-// See the header.
+// Chooses the part of an image that a transform takes.
 #include "engine/train/data/image/crop_choice.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// The orientation of a photo, from its EXIF data: a TIFF file whose first directory may have the tag 0x0112.
 #include "engine/train/data/image/exif.h"
 
 namespace trainctl {

@@ -103,7 +103,7 @@ class JpegReader final : public ImageFile {
   Orientation orientation() const;
   void choose_colors(int channels);
 
-  /// Calls `run`, whose objects are trivial. EnvError with libjpeg's message if it jumps out of it.
+  /// Calls `run`, whose objects are trivial. Throws EnvError with libjpeg's message if it jumps out of it.
   template <class Run>
   void attempt(Run&& run) {
     if (!runs_through(run)) fail_image(name_, std::string("damaged JPEG: ") + errors_.message);

@@ -1,4 +1,5 @@
-// See the header.
+// Loops over the values of rows and planes, which the compiler vectorises for TRAINCTL_KERNEL_ARCH, and with the same
+// bits for any.
 #include "engine/train/data/image/pixel_kernels.h"
 
 #include <cstring>

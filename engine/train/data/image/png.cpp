@@ -74,7 +74,7 @@ class PngReader final : public ImageFile {
     return exif_orientation({exif, bytes});
   }
 
-  /// Calls `run`, whose objects are trivial. EnvError with libpng's message if it jumps out of it.
+  /// Calls `run`, whose objects are trivial. Throws EnvError with libpng's message if it jumps out of it.
   template <class Run>
   void attempt(Run&& run) {
     if (!runs_through(run)) fail_image(name_, std::string("damaged PNG: ") + input_.message);

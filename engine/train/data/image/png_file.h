@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// `image`: 1 or 3 channels, its rows without gaps. EnvError.
+/// `image`: 1 or 3 channels, its rows without gaps. Throws EnvError.
 void write_png(const std::string& path, const ImageView& image);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header. Computes which inputs each output is a weighted mean of, and their weights.
+// Resizes images. Computes which inputs each output is a weighted mean of, and their weights.
 #include "engine/train/data/image/resample.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// A source over arrays in files: each field is one array, or several joined at their first dim.
 #include "engine/train/data/sources/array_source.h"
 
 #include <fmt/format.h>

@@ -29,7 +29,8 @@ struct ArrayColumn {
   int64_t samples() const;
 };
 
-/// SpecError (dataset.fields, or dataset.path if there are none) if the columns differ in their number of samples.
+/// Throws SpecError (dataset.fields, or dataset.path if there are none) if the columns differ in their number of
+/// samples.
 std::unique_ptr<Source> make_array_source(std::unique_ptr<OpenFiles> files, std::vector<ArrayColumn> columns);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Arrays whose first dim counts samples: files of NumPy, and of safetensors.
 #include "engine/train/data/sources/arrays.h"
 
 #include <fmt/format.h>

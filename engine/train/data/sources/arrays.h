@@ -27,7 +27,7 @@ struct NpyField {
 struct NpyOptions {
   std::vector<NpyField> fields;
 };
-/// SpecError (dataset.fields) if the files do not fit each other; EnvError if one is damaged.
+/// Throws SpecError (dataset.fields) if the files do not fit each other; throws EnvError if one is damaged.
 std::unique_ptr<Source> open_npy(const NpyOptions& options);
 
 struct ArrayField {
@@ -40,8 +40,8 @@ struct ArrayFileOptions {
 };
 /// Members that are deflated are inflated into memory here, once.
 std::unique_ptr<Source> open_npz(const ArrayFileOptions& options);
-/// Reads the arrays that open_npz takes to their end. EnvError if one does not match its checksum in the zip file;
-/// open_npz itself checks only compressed arrays.
+/// Reads the arrays that open_npz takes to their end. Throws EnvError if one does not match its checksum in the zip
+/// file; open_npz itself checks only compressed arrays.
 void check_npz(const ArrayFileOptions& options);
 std::unique_ptr<Source> open_safetensors(const ArrayFileOptions& options);
 

@@ -1,4 +1,4 @@
-// See the header.
+// Folders of sounds, one folder per class, as image_folder has images: wav and flac files at any depth.
 #include "engine/train/data/sources/audio_folder.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_sound_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  const std::string extension = lower_case(path.extension().string());
   return extension == ".wav" || extension == ".flac";
 }
 

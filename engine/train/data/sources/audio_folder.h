@@ -26,7 +26,8 @@ struct AudioFolderOptions {
   MelOptions mels;  ///< for mel; its sample rate is the one above
 };
 
-/// SpecError (dataset.path) if the folders are not as above, EnvError if one cannot be read or libsndfile is missing.
+/// Throws SpecError (dataset.path) if the folders are not as above, EnvError if one cannot be read or libsndfile is
+/// missing.
 std::unique_ptr<Source> open_audio_folder(const AudioFolderOptions& options);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// CIFAR's binary files: records of bytes.
 #include "engine/train/data/sources/cifar.h"
 
 #include <fmt/format.h>

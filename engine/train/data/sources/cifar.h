@@ -19,7 +19,7 @@ struct CifarOptions {
   int classes = 10;                ///< or 100
 };
 
-/// SpecError (dataset.path) for no files; EnvError if one is not a whole number of records.
+/// Throws SpecError (dataset.path) for no files; throws EnvError if one is not a whole number of records.
 std::unique_ptr<Source> open_cifar(const CifarOptions& options);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Tables of text (RFC 4180): a row is a sample.
 #include "engine/train/data/sources/csv.h"
 
 #include <fmt/format.h>

@@ -30,8 +30,8 @@ struct CsvOptions {
   char delimiter = ',';
 };
 
-/// Reads the files once to find the rows, and keeps about 4 bytes per row. SpecError (dataset.path, dataset.fields) for
-/// what the files do not have; EnvError with file:line if one is damaged.
+/// Reads the files once to find the rows, and keeps about 4 bytes per row. Throws SpecError (dataset.path,
+/// dataset.fields) for what the files do not have; throws EnvError with file:line if one is damaged.
 std::unique_ptr<Source> open_csv(const CsvOptions& options);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// The offsets of the rows of a table: 4 bytes per row.
 #include "engine/train/data/sources/csv_index.h"
 
 #include <fmt/format.h>

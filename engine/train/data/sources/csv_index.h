@@ -15,8 +15,8 @@ inline constexpr int64_t kMostRowBytes = 1 << 20;
 
 class CsvIndex {
  public:
-  /// Reads the file, and calls `visit` with each row, the header too, and the line that it begins at, from 1. EnvError
-  /// (file:line) for a row that is longer than kMostRowBytes, or a quote that is open at the end of the file.
+  /// Reads the file, and calls `visit` with each row, the header too, and the line that it begins at, from 1. Throws
+  /// EnvError (file:line) for a row that is longer than kMostRowBytes, or a quote that is open at the end of the file.
   using Visit = std::function<void(std::string_view row, int64_t line)>;
   CsvIndex(const InputFile& file, char delimiter, bool header, const Visit& visit);
 

@@ -1,4 +1,4 @@
-// See the header.
+// Rows of a table, and the values of a row: the grammar is in csv.h.
 #include "engine/train/data/sources/csv_text.h"
 
 #include <fmt/format.h>

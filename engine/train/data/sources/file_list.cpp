@@ -1,4 +1,4 @@
-// See the header.
+// The files of a set, and errors for files that no source reads.
 #include "engine/train/data/sources/file_list.h"
 
 #include <fmt/format.h>

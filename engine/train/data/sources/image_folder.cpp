@@ -1,4 +1,4 @@
-// See the header.
+// Images in folders: the name of a folder is the class of the images in it, at any depth.
 #include "engine/train/data/sources/image_folder.h"
 
 #include <dirent.h>

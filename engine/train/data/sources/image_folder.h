@@ -21,12 +21,12 @@ struct ImageFolderOptions {
   ElementType label_type = ElementType::i32;  ///< or i64
 };
 
-/// Lists all files: about 5 bytes and its name in memory for each. SpecError (dataset.path) if the folders are not as
-/// above; EnvError if one cannot be read.
+/// Lists all files: about 5 bytes and its name in memory for each. Throws SpecError (dataset.path) if the folders are
+/// not as above; throws EnvError if one cannot be read.
 std::unique_ptr<Source> open_image_folder(const ImageFolderOptions& options);
 
 /// Images without classes: files, globs, and folders with all images in them at any depth. The label of each is 0.
-/// Throws as open_image_folder.
+/// Throws the same errors as open_image_folder.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths);
 
 }  // namespace trainctl

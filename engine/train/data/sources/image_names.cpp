@@ -1,13 +1,13 @@
-// See the header.
+// The names of a set's images in little memory: 4 bytes and the name for each, and the folder once.
 #include "engine/train/data/sources/image_names.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 
 namespace trainctl {
 
@@ -52,8 +52,7 @@ int64_t ImageNames::memory_bytes() const {
 bool is_image_name(std::string_view name, std::string_view folder) {
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos || dot == 0) return false;
-  std::string extension(name.substr(dot + 1));
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string extension = lower_case(std::string(name.substr(dot + 1)));
   const auto is_any_of = [&](std::initializer_list<const char*> list) {
     return std::find(list.begin(), list.end(), extension) != list.end();
   };

@@ -12,7 +12,7 @@ class ImageNames {
  public:
   /// The images that follow are in this folder and of this class.
   void begin_folder(std::string folder, int32_t label);
-  /// EnvError for more than 4 GiB of names in one folder.
+  /// Throws EnvError for more than 4 GiB of names in one folder.
   void add(std::string_view name);
   void shrink_to_fit();
 
@@ -36,8 +36,8 @@ class ImageNames {
   std::vector<uint32_t> ends_;  ///< end of each name, from its run's names_at
 };
 
-/// Whether the name is that of an image: "photos/1.JPG", not photos/1.txt. SpecError (dataset.path) for an image that
-/// trainctl does not decode.
+/// Whether the name is that of an image: "photos/1.JPG", not photos/1.txt. Throws SpecError (dataset.path) for an image
+/// that trainctl does not decode.
 bool is_image_name(std::string_view name, std::string_view folder);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Mixes several data sets into one.
 #include "engine/train/data/sources/mix.h"
 
 #include <fmt/format.h>

@@ -20,7 +20,8 @@ struct MixedSet {
   double weight = 1;  ///< relative to the others
 };
 
-/// SpecError (dataset.weights) if a weight is not positive or too small, or if the sets' fields or classes differ.
+/// Throws SpecError (dataset.weights) if a weight is not positive or too small, or if the sets' fields or classes
+/// differ.
 std::unique_ptr<Source> open_mix(std::vector<MixedSet> sets);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// The header of a file of one NumPy array (numpy/lib/format.py, formats 1.0, 2.0 and 3.0).
 #include "engine/train/data/sources/npy_header.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// The files that a source reads at random.
 #include "engine/train/data/sources/open_files.h"
 
 #include <fmt/format.h>

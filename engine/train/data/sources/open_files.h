@@ -20,8 +20,8 @@ class OpenFiles {
   const std::string& path(size_t file) const { return files_[file].shown; }
   /// By which it is opened.
   const std::string& address(size_t file) const { return files_[file].path; }
-  /// Any number of threads may call it and read. EnvError if it cannot be opened, or its size has changed since it was
-  /// first opened.
+  /// Any number of threads may call it and read. Throws EnvError if it cannot be opened, or its size has changed since
+  /// it was first opened.
   std::shared_ptr<const InputFile> get(size_t file) const;
   int64_t memory_bytes() const { return memory_bytes_; }
 

@@ -1,4 +1,4 @@
-// See the header.
+// One part of a data set (dataset.split): splits samples by number or by the hash of a file name.
 #include "engine/train/data/sources/names_hint.h"
 #include "engine/train/data/sources/split.h"
 

@@ -22,7 +22,7 @@ struct SplitOptions {
   bool by_name = false;
 };
 
-/// SpecError (dataset.split) if the shares are wrong, or the part has no sample.
+/// Throws SpecError (dataset.split) if the shares are wrong, or the part has no sample.
 std::unique_ptr<Source> open_split(std::shared_ptr<const Source> set, const SplitOptions& options);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// The types of numbers in array files, and the elements that a sample gets from them: the table of arrays.h.
 #include "engine/train/data/sources/stored_element.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Tables (table_file.h) as a source: a row is a sample, and a field is one column or several.
 #include "engine/train/data/sources/table_source.h"
 
 #include <fmt/format.h>

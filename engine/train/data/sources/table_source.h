@@ -32,7 +32,8 @@ struct TableOptions {
   std::vector<TableField> fields;
 };
 
-/// SpecError (dataset.path, dataset.fields) for what the files do not have; EnvError, with the row, if one is damaged.
+/// Throws SpecError (dataset.path, dataset.fields) for what the files do not have; throws EnvError, with the row, if
+/// one is damaged.
 std::unique_ptr<Source> open_table(const TableOptions& options);
 
 }  // namespace trainctl

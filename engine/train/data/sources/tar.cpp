@@ -1,4 +1,4 @@
-// See the header.
+// Shards of samples: tar files in which consecutive files with a common stem are a sample, as webdataset writes them.
 #include "engine/train/data/sources/tar.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ namespace {
 
 enum class TarMemberKind { image, integer, array, bytes };
 
-/// By the last part of the extension. SpecError (dataset.fields) if no source reads such files.
+/// By the last part of the extension. Throws SpecError (dataset.fields) if no source reads such files.
 TarMemberKind kind_of(const std::string& extension, const std::string& where) {
   const std::string last = extension.substr(extension.rfind('.') + 1);
   if (last == "jpg" || last == "jpeg" || last == "png") return TarMemberKind::image;

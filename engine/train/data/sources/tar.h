@@ -32,7 +32,7 @@ struct TarOptions {
 };
 
 /// Maps the index next to each shard (NAME.tar.idx, see tar_index.h), or reads all headers of a shard that has none.
-/// SpecError (dataset.path, dataset.fields) for what the shards do not have; EnvError if one is damaged.
+/// Throws SpecError (dataset.path, dataset.fields) for what the shards do not have; throws EnvError if one is damaged.
 std::unique_ptr<Source> open_tar(const TarOptions& options);
 
 }  // namespace trainctl

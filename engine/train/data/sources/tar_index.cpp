@@ -1,4 +1,4 @@
-// See the header.
+// Where the files of each sample are in a tar file.
 #include "engine/train/data/sources/tar_index.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -132,9 +131,7 @@ TarName split_tar_name(const std::string& name) {
   const size_t folder = name.rfind('/') + 1;  // 0 if there is none
   const size_t dot = name.find('.', folder);
   if (dot == std::string::npos || dot == folder || name.compare(folder, 2, "__") == 0) return {name, {}};
-  TarName split{name.substr(0, dot), name.substr(dot + 1)};
-  for (char& c : split.extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return split;
+  return {name.substr(0, dot), lower_case(name.substr(dot + 1))};
 }
 
 TarIndex::TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::string file)

@@ -26,7 +26,7 @@ struct TarStamp {
   int64_t bytes = 0, seconds = 0;
   bool operator==(const TarStamp&) const = default;
 };
-/// EnvError if there is no such file.
+/// Throws EnvError if there is no such file.
 TarStamp tar_stamp(const std::string& tar);
 
 /// One file of a sample, in the tar file.
@@ -57,13 +57,13 @@ class TarIndex {
   size_t places_at_ = 0, sizes_at_ = 0;
 };
 
-/// The bytes of the index. EnvError if the tar file is damaged, or its files are not samples.
+/// The bytes of the index. Throws EnvError if the tar file is damaged, or its files are not samples.
 std::vector<uint8_t> build_tar_index(TarReader reader, const TarStamp& stamp, const std::string& tar);
 
 /// shard.tar -> shard.tar.idx
 std::string tar_index_path(const std::string& tar);
 /// Reads the headers of `tar`, and writes its index: whole or not at all, in place of one that is there. Returns the
-/// number of samples. EnvError.
+/// number of samples. Throws EnvError.
 int64_t write_tar_index(const std::string& tar, const std::string& out);
 
 /// 000017.mask.png -> {000017, mask.png}; no extension if the file belongs to no sample.

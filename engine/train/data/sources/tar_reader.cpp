@@ -1,4 +1,4 @@
-// See the header.
+// The members of a tar file, from their headers (POSIX.1-2001 pax, ustar, and GNU's long names and large numbers).
 #include "engine/train/data/sources/tar_reader.h"
 
 #include <fmt/format.h>

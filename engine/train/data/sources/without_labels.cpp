@@ -1,4 +1,4 @@
-// See the header.
+// Samples without labels, for predictions.
 #include "engine/train/data/sources/without_labels.h"
 
 #include <fmt/format.h>

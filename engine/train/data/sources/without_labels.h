@@ -36,7 +36,7 @@ class WithoutLabels final : public Source {
 /// Whether the file begins like an IDX file, raw or .gz. False if it cannot be read.
 bool is_idx_file(const std::string& path);
 
-/// The images of one IDX file, u8 [h, w, 1], in the field `data`. SpecError (dataset.path) for any other file.
+/// The images of one IDX file, u8 [h, w, 1], in the field `data`. Throws SpecError (dataset.path) for any other file.
 std::unique_ptr<Source> open_idx_images(const std::string& path);
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// See the header. libzip reads through an InputFile, whose errors name the file and whose reads are watched (FileWait).
+// A zip file, such as NumPy writes with savez. libzip reads its directory, inflates members and verifies checksums.
+// libzip reads through an InputFile, whose errors name the file and whose reads are watched (FileWait).
 #include "engine/train/data/sources/zip_file.h"
 
 #include <fmt/format.h>

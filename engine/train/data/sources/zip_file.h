@@ -31,10 +31,10 @@ class ZipFile {
   const std::vector<ZipMember>& members() const { return members_; }
   /// The offset in the file of the bytes of a stored member.
   int64_t data_at(const ZipMember& member);
-  /// The bytes of a member. EnvError if their number or checksum is not that of the directory, or if they are more than
-  /// may inflate (inflation.h); the latter before memory is allocated.
+  /// The bytes of a member. Throws EnvError if their number or checksum is not that of the directory, or if they are
+  /// more than may inflate (inflation.h); the latter before memory is allocated.
   std::vector<uint8_t> read(const ZipMember& member);
-  /// Throws as read(), but keeps no more than a few megabytes in memory.
+  /// Throws the same errors as read(), but keeps no more than a few megabytes in memory.
   void verify(const ZipMember& member);
 
  private:
@@ -48,8 +48,8 @@ class ZipFile {
   std::vector<ZipMember> members_;
 };
 
-/// EnvError if the deflated ones among these members of a file of `file_bytes`, which will all be in memory, are more
-/// than may inflate (inflation.h). Members of a malicious file may share their data.
+/// Throws EnvError if the deflated ones among these members of a file of `file_bytes`, which will all be in memory, are
+/// more than may inflate (inflation.h). Members of a malicious file may share their data.
 void require_may_inflate(std::span<const ZipMember> members, int64_t file_bytes, const std::string& file);
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// See the header.
+// Parquet, Arrow's file format (Feather 2) and its stream format, read by Arrow C++ through libtrainctl_arrow.so
+// (arrow_interface.h).
 #include "engine/train/data/tables/arrow_file.h"
 
 #include <fmt/format.h>

@@ -20,10 +20,10 @@
 
 namespace trainctl {
 
-/// EnvError if the file is damaged, or if the library is missing: it says how to get it.
+/// Throws EnvError if the file is damaged, or if the library is missing: it says how to get it.
 std::unique_ptr<TableFile> open_arrow_file(const std::string& path);
 
-/// The functions of the library. EnvError, with the searched places and how to install it, if it is not found.
+/// The functions of the library. Throws EnvError, with the searched places and how to install it, if it is not found.
 const TrainctlArrow& arrow_library();
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Values of arrays in Arrow's C data interface.
 #include "engine/train/data/tables/arrow_values.h"
 
 #include <fmt/format.h>

@@ -15,12 +15,12 @@ namespace trainctl {
 /// The column that a field of a schema becomes. `classes` comes from elsewhere.
 TableColumn arrow_column(const ArrowSchema& schema);
 
-/// Reads the value at `index` (from 0, without array.offset) as the column's type. EnvError, without the place, if the
-/// array is damaged.
+/// Reads the value at `index` (from 0, without array.offset) as the column's type. Throws EnvError, without the place,
+/// if the array is damaged.
 void read_arrow_value(const ArrowSchema& schema, const ArrowArray& array, int64_t index, const TableColumn& column,
                       TableValue& out);
 
-/// The value as JSON; bytes become a text. Throws as read_arrow_value.
+/// The value as JSON; bytes become a text. Throws the same errors as read_arrow_value.
 nlohmann::ordered_json arrow_json(const ArrowSchema& schema, const ArrowArray& array, int64_t index);
 
 /// The value of a key of a schema's metadata; empty if there is none.

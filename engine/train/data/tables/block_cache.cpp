@@ -1,4 +1,4 @@
-// See the header.
+// Decoded blocks of files that cannot be read row by row: row groups of Parquet, compressed shards of MDS.
 #include "engine/train/data/tables/block_cache.h"
 
 #include <algorithm>

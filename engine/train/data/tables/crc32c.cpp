@@ -1,4 +1,4 @@
-// See the header.
+// CRC-32C (Castagnoli), as TFRecord files have it.
 #include "engine/train/data/tables/crc32c.h"
 
 #include <array>

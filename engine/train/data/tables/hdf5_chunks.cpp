@@ -1,4 +1,4 @@
-// See the header.
+// The chunks of an HDF5 dataset: where they are in the file, and their values after the filters.
 #include "engine/train/data/tables/hdf5_chunks.h"
 
 #include <fmt/format.h>

@@ -30,9 +30,9 @@ std::vector<uint64_t> hdf5_chunk_grid(const Hdf5Dataset& set);
 /// Bytes of a chunk without compression.
 uint64_t hdf5_chunk_bytes(const Hdf5Dataset& set);
 
-/// EnvError if the index is damaged.
+/// Throws EnvError if the index is damaged.
 Hdf5Chunks read_hdf5_chunks(const Hdf5Bytes& file, const Hdf5Dataset& set);
-/// The values of a chunk. EnvError if it is damaged.
+/// The values of a chunk. Throws EnvError if it is damaged.
 std::vector<uint8_t> read_hdf5_chunk(const Hdf5Bytes& file, const Hdf5Dataset& set, const Hdf5Chunk& chunk);
 
 /// Why the filters of a dataset cannot be undone; empty: they can.

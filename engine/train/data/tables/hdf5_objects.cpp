@@ -1,4 +1,4 @@
-// See the header.
+// The datasets of an HDF5 file: its superblock, groups and object headers, in the versions that HDF5 1.6 to 1.14 write.
 #include "engine/train/data/tables/hdf5_objects.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ enum MessageType : uint16_t {
   kSymbolTable = 17,
 };
 
-struct Message {
+struct HeaderMessage {
   uint16_t type = 0;
   bool is_shared = false;
   std::vector<uint8_t> bytes;
@@ -95,11 +95,11 @@ class ObjectReader {
 
   // Object headers
 
-  std::vector<Message> read_messages(uint64_t address) {
+  std::vector<HeaderMessage> read_messages(uint64_t address) {
     if (address == kNoHdf5Address) fail("an object has no header");
     const std::vector<uint8_t> start = file_.read_up_to(address, 64);
     Hdf5Cursor from(start, path_);
-    std::vector<Message> messages;
+    std::vector<HeaderMessage> messages;
     std::vector<std::pair<uint64_t, uint64_t>> blocks;  // continuations: place and size
     const bool is_new = start[0] == 'O';
     if (!is_new) {
@@ -127,11 +127,11 @@ class ObjectReader {
     return messages;
   }
 
-  void read_block(Hdf5Cursor& from, bool is_new, bool has_order, size_t checksum, std::vector<Message>& messages,
+  void read_block(Hdf5Cursor& from, bool is_new, bool has_order, size_t checksum, std::vector<HeaderMessage>& messages,
                   std::vector<std::pair<uint64_t, uint64_t>>& blocks) {
     const size_t head = is_new ? (has_order ? 6 : 4) : 8;
     while (from.left() >= head + checksum) {
-      Message message;
+      HeaderMessage message;
       message.type = static_cast<uint16_t>(from.number(is_new ? 1 : 2));
       const size_t bytes = from.number(2);
       message.is_shared = (from.u8() & 2) != 0;
@@ -149,13 +149,13 @@ class ObjectReader {
   }
 
   /// The message of a type; that of another object if it is shared. Null if there is none.
-  const Message* find(const std::vector<Message>& messages, uint16_t type) {
-    for (const Message& message : messages)
+  const HeaderMessage* find(const std::vector<HeaderMessage>& messages, uint16_t type) {
+    for (const HeaderMessage& message : messages)
       if (message.type == type) return message.is_shared ? shared(message) : &message;
     return nullptr;
   }
 
-  const Message* shared(const Message& message) {
+  const HeaderMessage* shared(const HeaderMessage& message) {
     Hdf5Cursor from(message.bytes, path_);
     const uint8_t version = from.u8(), kind = from.u8();
     if (version == 1) from.skip(6);
@@ -163,7 +163,7 @@ class ObjectReader {
     const uint64_t address = file_.address(from);
     auto found = shared_.find(address);
     if (found == shared_.end()) found = shared_.emplace(address, read_messages(address)).first;
-    for (const Message& other : found->second)
+    for (const HeaderMessage& other : found->second)
       if (other.type == message.type && !other.is_shared) return &other;
     fail("a shared message is missing");
   }
@@ -173,21 +173,21 @@ class ObjectReader {
   void visit(uint64_t address, const std::string& name, int depth) {
     if (depth > kMostHdf5Depth) fail("groups are nested too deeply");
     if (!visited_.insert(address).second) return;  // a hard link to an object that has another name too
-    const std::vector<Message> messages = read_messages(address);
-    if (const Message* layout = find(messages, kLayout)) return add_dataset(messages, *layout, name);
-    if (const Message* table = find(messages, kSymbolTable)) {
+    const std::vector<HeaderMessage> messages = read_messages(address);
+    if (const HeaderMessage* layout = find(messages, kLayout)) return add_dataset(messages, *layout, name);
+    if (const HeaderMessage* table = find(messages, kSymbolTable)) {
       Hdf5Cursor from(table->bytes, path_);
       const uint64_t tree = file_.address(from), heap = file_.address(from);
       return visit_symbols(tree, read_heap(heap), name, depth, -1);
     }
-    if (const Message* info = find(messages, kLinkInfo)) {
+    if (const HeaderMessage* info = find(messages, kLinkInfo)) {
       Hdf5Cursor from(info->bytes, path_);
       from.skip(1);
       from.skip((from.u8() & 1) != 0 ? 8 : 0);
       if (file_.address(from) != kNoHdf5Address)
         refuse(fmt::format("the group '/{}' has its links in a heap", printable(shortened(name))));
     }
-    for (const Message& message : messages)
+    for (const HeaderMessage& message : messages)
       if (message.type == kLink) visit_link(message, name, depth);
   }
 
@@ -195,7 +195,7 @@ class ObjectReader {
     return group.empty() ? name : group + "/" + name;
   }
 
-  void visit_link(const Message& message, const std::string& group, int depth) {
+  void visit_link(const HeaderMessage& message, const std::string& group, int depth) {
     Hdf5Cursor from(message.bytes, path_);
     from.skip(1);
     const uint8_t flags = from.u8();
@@ -265,10 +265,10 @@ class ObjectReader {
 
   // Datasets
 
-  void add_dataset(const std::vector<Message>& messages, const Message& layout, const std::string& name) {
+  void add_dataset(const std::vector<HeaderMessage>& messages, const HeaderMessage& layout, const std::string& name) {
     Hdf5Dataset set;
     set.name = name;
-    const Message *space = find(messages, kDataspace), *type = find(messages, kDatatype);
+    const HeaderMessage *space = find(messages, kDataspace), *type = find(messages, kDatatype);
     if (space == nullptr || type == nullptr) fail("a dataset has no type, or no dims");
     Hdf5Cursor dims(space->bytes, path_);
     read_dims(dims, set.dims);
@@ -276,7 +276,7 @@ class ObjectReader {
     Hdf5Cursor type_at(type->bytes, path_);
     set.type = read_hdf5_type(type_at, file_);
     set.problem = set.type.problem;
-    if (const Message* filters = find(messages, kFilters)) read_filters(*filters, set);
+    if (const HeaderMessage* filters = find(messages, kFilters)) read_filters(*filters, set);
     read_fill(messages, set);
     if (find(messages, kExternalFiles) != nullptr)
       set.problem = "has its data in other files";
@@ -298,8 +298,8 @@ class ObjectReader {
     }
   }
 
-  void read_fill(const std::vector<Message>& messages, Hdf5Dataset& set) {
-    const Message* fill = find(messages, kFill);
+  void read_fill(const std::vector<HeaderMessage>& messages, Hdf5Dataset& set) {
+    const HeaderMessage* fill = find(messages, kFill);
     if (fill == nullptr) return;
     Hdf5Cursor from(fill->bytes, path_);
     const uint8_t version = from.u8();
@@ -311,7 +311,7 @@ class ObjectReader {
     if (value.size() == set.type.bytes) set.fill.assign(value.begin(), value.end());
   }
 
-  void read_filters(const Message& message, Hdf5Dataset& set) {
+  void read_filters(const HeaderMessage& message, Hdf5Dataset& set) {
     Hdf5Cursor from(message.bytes, path_);
     const uint8_t version = from.u8(), count = from.u8();
     if (version == 1) from.skip(6);
@@ -328,7 +328,7 @@ class ObjectReader {
     }
   }
 
-  void read_layout(const Message& message, Hdf5Dataset& set) {
+  void read_layout(const HeaderMessage& message, Hdf5Dataset& set) {
     Hdf5Cursor from(message.bytes, path_);
     const uint8_t version = from.u8();
     if (version < 3 || version > 5) {  // 5 has wider sizes of chunks, which their index states
@@ -394,7 +394,7 @@ class ObjectReader {
   Hdf5Bytes& file_;
   std::string path_;
   std::set<uint64_t> visited_;
-  std::map<uint64_t, std::vector<Message>> shared_;  ///< messages of objects that others refer to
+  std::map<uint64_t, std::vector<HeaderMessage>> shared_;  ///< messages of objects that others refer to
   uint64_t used_ = 0;
   std::vector<Hdf5Dataset> found_;
 };

@@ -1,4 +1,4 @@
-// See the header.
+// Types of HDF5 datasets: the datatype message of an object header.
 #include "engine/train/data/tables/hdf5_type.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Folders that the package datasets of Hugging Face writes.
 #include "engine/train/data/tables/hugging_face.h"
 
 #include <algorithm>

@@ -12,9 +12,10 @@ namespace trainctl {
 
 /// True if the folder has state.json or dataset_dict.json of save_to_disk.
 bool is_hugging_face_folder(const std::string& folder);
-/// The Arrow files of a data set, in order. EnvError if the folder has several splits, or its files are not there.
+/// The Arrow files of a data set, in order. Throws EnvError if the folder has several splits, or its files are not
+/// there.
 std::vector<std::string> hugging_face_files(const std::string& folder);
-/// The Parquet files of a folder, sorted; empty if there are none. EnvError if their names say that they are of
+/// The Parquet files of a folder, sorted; empty if there are none. Throws EnvError if their names say that they are of
 /// different splits.
 std::vector<std::string> parquet_files_of(const std::string& folder);
 

@@ -1,4 +1,5 @@
-// See formats.h. The lines are found once; a row is parsed when it is read.
+// JSON Lines as a table: one JSON object per line. The lines are found
+// once; a row is parsed when it is read.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>

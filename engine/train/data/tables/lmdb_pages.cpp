@@ -1,4 +1,4 @@
-// See the header.
+// The file of an LMDB environment (data.mdb), read without its library, which trusts the file.
 #include "engine/train/data/tables/lmdb_pages.h"
 
 #include <fmt/format.h>

@@ -22,8 +22,8 @@ struct LmdbEntry {
   std::string_view key, value;
 };
 
-/// All entries of the main database, in the order of their keys. EnvError, which begins with `file`, if the file is
-/// damaged, or has databases with names or several values of a key.
+/// All entries of the main database, in the order of their keys. Throws EnvError, which begins with `file`, if the file
+/// is damaged, or has databases with names or several values of a key.
 std::vector<LmdbEntry> read_lmdb(std::span<const uint8_t> bytes, const std::string& file);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// MDS, the format of MosaicML Streaming.
 #include "engine/train/data/tables/mds.h"
 
 #include <fmt/format.h>

@@ -26,7 +26,7 @@ namespace trainctl {
 
 inline constexpr const char* kMdsIndexName = "index.json";
 
-/// `index`: the path of index.json. EnvError if it, or the beginning of a shard, is damaged.
+/// `index`: the path of index.json. Throws EnvError if it, or the beginning of a shard, is damaged.
 std::unique_ptr<TableFile> open_mds(const std::string& index);
 /// index.json and the shards that it names.
 std::vector<std::string> mds_parts(const std::string& index);

@@ -1,4 +1,4 @@
-// See the header.
+// The values of MDS samples (mds.h): which column an encoding becomes, and its values.
 #include "engine/train/data/tables/mds_values.h"
 
 #include <fmt/format.h>

@@ -17,14 +17,15 @@ struct MdsColumn {
   int64_t bytes = 0;  ///< fixed size of a value; 0: it varies
 };
 
-/// EnvError, without the place, for an encoding that is not of MDS.
+/// Throws EnvError, without the place, for an encoding that is not of MDS.
 MdsColumn mds_column(const std::string& name, const std::string& encoding);
 
-/// Where the values of a sample are: a span per column. EnvError, without the place, if they do not fill the sample.
+/// Where the values of a sample are: a span per column. Throws EnvError, without the place, if they do not fill the
+/// sample.
 void split_mds_sample(std::span<const uint8_t> sample, const std::vector<MdsColumn>& columns,
                       std::vector<std::span<const uint8_t>>& values);
 
-/// EnvError, without the place, if the value is damaged or its encoding is not supported.
+/// Throws EnvError, without the place, if the value is damaged or its encoding is not supported.
 void read_mds_value(const MdsColumn& column, std::span<const uint8_t> bytes, TableValue& out);
 
 }  // namespace trainctl

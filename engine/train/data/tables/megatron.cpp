@@ -1,4 +1,4 @@
-// See the header.
+// Data sets of Megatron-LM.
 #include "engine/train/data/tables/megatron.h"
 
 #include <fmt/format.h>

@@ -31,13 +31,13 @@ struct MegatronIndex {
   int64_t tokens = 0;
   std::vector<MegatronDocument> documents;
 
-  /// The format of the .bin file `file`, which has this many bytes. EnvError if they are not those of the index.
+  /// The format of the .bin file `file`, which has this many bytes. Throws EnvError if they are not those of the index.
   TokenFormat format(int64_t bytes, const std::string& file) const;
 };
 
-/// EnvError, which begins with `file`, if the bytes are not such an index, or its places are not in order.
+/// Throws EnvError, which begins with `file`, if the bytes are not such an index, or its places are not in order.
 MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::string& file);
-/// The index of a .bin file; nothing if it has none. Throws as parse_megatron_index.
+/// The index of a .bin file; nothing if it has none. Throws the same errors as parse_megatron_index.
 std::optional<MegatronIndex> megatron_index_of(const std::string& bin);
 /// `index`: NAME.idx.
 std::unique_ptr<TableFile> open_megatron(const std::string& index);

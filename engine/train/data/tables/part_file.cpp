@@ -1,4 +1,4 @@
-// See the header.
+// A file that gets its name when it is complete.
 #include "engine/train/data/tables/part_file.h"
 
 #include <fcntl.h>

@@ -10,7 +10,7 @@ namespace trainctl {
 
 class PartFile {
  public:
-  /// `replace`: an existing file is replaced, else it is an error. EnvError if it cannot be created.
+  /// `replace`: an existing file is replaced, else it is an error. Throws EnvError if it cannot be created.
   PartFile(std::string path, bool replace);
   ~PartFile();  ///< without finish() nothing is left
   PartFile(const PartFile&) = delete;

@@ -1,4 +1,4 @@
-// See the header.
+// Properties of texts in files that may contain any bytes.
 #include "engine/train/data/tables/plain_text.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// See the header.
+// A file with a table: rows that have the same named columns.
 #include "engine/train/data/tables/table_file.h"
 
 #include <algorithm>

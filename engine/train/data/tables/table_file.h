@@ -56,11 +56,11 @@ class TableFile {
   virtual const std::vector<TableColumn>& columns() const = 0;
   /// Only these columns, by number, will be read. Called before the first read; other columns are then never decoded.
   virtual void choose(const std::vector<size_t>&) {}
-  /// Reads the values of some columns of one row. Any number of threads may call it at once. EnvError, with where(), if
-  /// the file is damaged.
+  /// Reads the values of some columns of one row. Any number of threads may call it at once. Throws EnvError, with
+  /// where(), if the file is damaged.
   virtual void read(int64_t row, std::span<const size_t> columns, std::span<TableValue> out) const = 0;
   /// Some columns of a row as a JSON object; all of them if `names` is empty. Columns that the file does not have are
-  /// left out. Throws as read().
+  /// left out. Throws the same errors as read().
   virtual std::string json(int64_t row, const std::vector<std::string>& names) const;
   /// "talks.jsonl:12", "part-0.parquet: row 12", counted from 0 where the format counts so.
   virtual std::string where(int64_t row) const = 0;
@@ -73,12 +73,12 @@ class TableFile {
 
 /// True for a file that open_table_file reads, by its name.
 bool is_table_file(const std::string& path);
-/// EnvError if the file cannot be read or is damaged.
+/// Throws EnvError if the file cannot be read or is damaged.
 std::unique_ptr<TableFile> open_table_file(const std::string& path);
 /// The files whose bytes the records come from, without repetition: the file itself, and shards that it names.
 std::vector<std::string> table_file_parts(const std::string& path);
 /// The tables that a folder consists of: the Arrow files of a Hugging Face folder, the index of MDS, the file
-/// of LMDB, or Parquet shards. Empty for other folders. EnvError for a damaged or ambiguous folder.
+/// of LMDB, or Parquet shards. Empty for other folders. Throws EnvError for a damaged or ambiguous folder.
 std::vector<std::string> table_files_of_folder(const std::string& folder);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// See the header.
+// Writes the rows of tables to a file of another format, which its name determines.
 #include "engine/train/data/tables/table_writer.h"
 
 #include <fmt/format.h>

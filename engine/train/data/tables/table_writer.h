@@ -27,8 +27,8 @@ namespace trainctl {
 class TableWriter {
  public:
   virtual ~TableWriter() = default;  ///< without finish() nothing is left
-  /// Appends a row. `columns`: the numbers of the written columns in `from`. EnvError, with the row, if the format
-  /// cannot hold a value, or if the file cannot be written.
+  /// Appends a row. `columns`: the numbers of the written columns in `from`. Throws EnvError, with the row, if the
+  /// format cannot hold a value, or if the file cannot be written.
   virtual void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) = 0;
   virtual void finish() = 0;
 };
@@ -40,11 +40,11 @@ struct TableWriterOptions {
   int64_t group_rows = 10'000;  ///< rows of a row group of Parquet
 };
 
-/// EnvError if the name has no known format, or the format cannot hold one of the columns.
+/// Throws EnvError if the name has no known format, or the format cannot hold one of the columns.
 std::unique_ptr<TableWriter> make_table_writer(const TableWriterOptions& options);
-/// EnvError: all formats but JSON Lines refuse such a column.
+/// Throws EnvError: all formats but JSON Lines refuse such a column.
 void refuse_nested(const TableColumn& column);
-/// Creates the folder of an index such as index.json. EnvError if that fails.
+/// Creates the folder of an index such as index.json. Throws EnvError if that fails.
 void make_folder_of(const std::string& index);
 /// A .npy file up to its data. `first`: a dim before those of `shape`; -1: none.
 std::string numpy_head(StoredElement element, const Shape& shape, int64_t first);

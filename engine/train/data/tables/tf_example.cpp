@@ -1,4 +1,4 @@
-// See the header.
+// tf.Example, the message of protocol buffers in which TFRecord files store samples.
 #include "engine/train/data/tables/tf_example.h"
 
 #include <algorithm>

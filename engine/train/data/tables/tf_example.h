@@ -26,8 +26,8 @@ struct TfFeature {
   size_t size() const { return bytes.size() + floats.size() + integers.size(); }
 };
 
-/// The features in the order of the message; if a name occurs twice, the last one counts. EnvError, without the file
-/// and position, if the bytes are not such a message.
+/// The features in the order of the message; if a name occurs twice, the last one counts. Throws EnvError, without the
+/// file and position, if the bytes are not such a message.
 std::vector<TfFeature> parse_tf_example(std::span<const uint8_t> message);
 
 }  // namespace trainctl

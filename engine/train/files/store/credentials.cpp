@@ -1,4 +1,4 @@
-// See the header.
+// Credentials of stores, from the places where their own tools look for them.
 #include "engine/train/files/store/credentials.h"
 
 #include <fmt/format.h>

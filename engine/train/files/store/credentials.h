@@ -29,7 +29,7 @@ struct S3Settings {
 /// Thread-safe. `renew`: asks again, because a store has refused the current ones.
 S3Settings s3_settings(bool renew = false);
 
-/// The header "Authorization: Bearer …"; empty: anonymous. EnvError if a file of credentials cannot be used.
+/// The header "Authorization: Bearer …"; empty: anonymous. Throws EnvError if a file of credentials cannot be used.
 std::string google_authorization(bool renew = false);
 
 }  // namespace trainctl::object_store

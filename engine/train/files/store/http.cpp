@@ -1,4 +1,4 @@
-// See the header.
+// One HTTP request through libcurl.
 #include "engine/train/files/store/http.h"
 
 #include <curl/curl.h>
@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/train/files/store/signature.h"
 
 namespace trainctl::object_store {
@@ -42,8 +43,7 @@ size_t add_header(char* data, size_t size, size_t count, void* to) {
   if (line.starts_with("HTTP/")) headers.clear();  // of a redirect
   const size_t colon = line.find(':');
   if (colon == std::string::npos) return size * count;
-  std::string name = line.substr(0, colon);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower_case(line.substr(0, colon));
   const size_t begin = line.find_first_not_of(" \t", colon + 1), end = line.find_last_not_of("\r\n \t");
   headers[name] = begin == std::string::npos || end < begin ? "" : line.substr(begin, end - begin + 1);
   return size * count;

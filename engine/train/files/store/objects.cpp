@@ -1,4 +1,4 @@
-// See the header.
+// Objects of stores: listing them, and reading ranges of them, with retries.
 #include "engine/train/files/store/objects.h"
 
 #include <fmt/format.h>

@@ -23,14 +23,14 @@ struct ObjectInfo {
 };
 
 /// The addresses that the pattern matches, sorted. In a key, `*` and `?` match no '/', and `**` matches any folders. An
-/// address without wildcards is returned if the object exists. EnvError if the store refuses.
+/// address without wildcards is returned if the object exists. Throws EnvError if the store refuses.
 std::vector<std::string> matching_objects(const std::string& pattern);
 
-/// EnvError if there is no such object, or the store refuses.
+/// Throws EnvError if there is no such object, or the store refuses.
 ObjectInfo object_info(const std::string& url);
 bool object_exists(const std::string& url);
 
-/// Fills `to` with the bytes from `at` on. EnvError, also if the object has a different version than `info`.
+/// Fills `to` with the bytes from `at` on. Throws EnvError, also if the object has a different version than `info`.
 void read_object(const std::string& url, const ObjectInfo& info, int64_t at, std::span<uint8_t> to);
 
 /// Whether a pattern's key matches: for tests.

@@ -1,4 +1,4 @@
-// See the header.
+// An object of a store that is read at any place, through a cache of blocks on the local disk.
 #include "engine/train/files/store/remote_file.h"
 
 #include <fcntl.h>

@@ -25,7 +25,7 @@ void set_cache_limit(int64_t bytes);
 
 class RemoteFile {
  public:
-  /// EnvError if the object does not exist or cannot be read.
+  /// Throws EnvError if the object does not exist or cannot be read.
   explicit RemoteFile(std::string url);
   ~RemoteFile();
   RemoteFile(const RemoteFile&) = delete;

@@ -1,4 +1,5 @@
-// See the header.
+// AWS Signature Version 4 of a request without a body, for the service s3. libcurl signs too, but its versions differ
+// in how they encode paths and queries.
 #include "engine/train/files/store/signature.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// ByteMap: the arena's history, byte by byte.
-#include "engine/compile/byte_map.h"
+// ArenaMap: the arena's history, byte by byte.
+#include "engine/compile/arena_map.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 using namespace trainctl;
 
 TEST_CASE("bytes never touched have the default value, and an empty range has no stretch") {
-  ByteMap<int> map;
+  ArenaMap<int> map;
   int stretches = 0;
   map.for_each(10, 20, [&](int& v) {
     CHECK(v == 0);
@@ -21,9 +21,9 @@ TEST_CASE("bytes never touched have the default value, and an empty range has no
   map.for_each(5, 5, [&](int&) { CHECK(false); });
 }
 
-TEST_CASE("a byte map agrees with an array under random writes") {
+TEST_CASE("an arena map agrees with an array under random writes") {
   std::mt19937 random(7);
-  ByteMap<int> map;
+  ArenaMap<int> map;
   std::array<int, 200> bytes{};
   for (int round = 1; round < 400; ++round) {
     const int a = static_cast<int>(random() % 200), b = static_cast<int>(random() % 200);

@@ -10,7 +10,7 @@
 
 namespace trainctl {
 
-class RankMemory {
+class MemoryMonitor {
  public:
   /// Samples again if the last sample is old enough, since each reads /proc. `pids`: by rank, the leader of its process
   /// group; 0: not on this host. `gpus`: as the driver numbers them.

@@ -1,9 +1,7 @@
-// Writes TFRecord files, shards of MDS, and tokens of Megatron.
+// Writes the rows of a table as MDS, the format of MosaicML Streaming (mds.h): index.json and shards.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -11,8 +9,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
-#include "engine/train/data/tables/crc32c.h"
-#include "engine/train/data/tables/mds.h"
 #include "engine/train/data/tables/part_file.h"
 #include "engine/train/data/tables/table_writer.h"
 #include "engine/train/files/protocol_buffer.h"
@@ -21,83 +17,6 @@ namespace trainctl {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::span<const uint8_t> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-bool is_float(const TableColumn& column) {
-  return element_type(column.element) == ElementType::f32 || element_type(column.element) == ElementType::bf16;
-}
-
-int64_t integer_at(StoredElement element, const uint8_t* at) {
-  if (element != StoredElement::i64) return static_cast<int64_t>(stored_as_double(element, at));
-  int64_t value = 0;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-/// A tf.Example per row: integers, floats as f32, and bytes. A null is a feature that is missing. The values of arrays
-/// follow each other, because TFRecord files have no shapes.
-class TfRecordWriter final : public TableWriter {
- public:
-  explicit TfRecordWriter(const TableWriterOptions& options)
-      : columns_(options.columns), file_(options.path, options.replace) {
-    for (const TableColumn& column : columns_) refuse_nested(column);
-  }
-
-  void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) override {
-    values_.resize(columns.size());
-    from.read(row, columns, values_);
-    ProtocolBuffer features;
-    for (size_t i = 0; i < columns.size(); ++i) {
-      if (values_[i].is_null) continue;
-      ProtocolBuffer entry;
-      entry.bytes(1, columns_[i].name).message(2, feature_of(columns_[i], values_[i], from.where(row)));
-      features.message(1, entry);
-    }
-    ProtocolBuffer example;
-    example.message(1, features);
-    const std::string& message = example.text();
-    std::string header;
-    append_number(header, uint64_t{message.size()});
-    append_number(header, tf_checksum(bytes_of(header)));
-    file_.write(header);
-    file_.write(message);
-    std::string footer;
-    append_number(footer, tf_checksum(bytes_of(message)));
-    file_.write(footer);
-  }
-  void finish() override { file_.finish(); }
-
- private:
-  static ProtocolBuffer feature_of(const TableColumn& column, const TableValue& value, const std::string& where) {
-    ProtocolBuffer list, feature;
-    if (column.kind != ColumnKind::number) {
-      list.bytes(1, value.text());
-      feature.message(1, list);
-      return feature;
-    }
-    const auto width = static_cast<size_t>(byte_size(column.element));
-    for (size_t at = 0; at < value.bytes.size(); at += width) {
-      if (!is_float(column)) {
-        list.integer(1, static_cast<uint64_t>(integer_at(column.element, value.bytes.data() + at)));
-        continue;
-      }
-      const double number = stored_as_double(column.element, value.bytes.data() + at);
-      if (std::isfinite(number) && std::abs(number) > std::numeric_limits<float>::max())
-        throw EnvError(fmt::format("{}: '{}': {} is too large for a 32-bit float, which TFRecord files have", where,
-                                   printable(column.name), number));
-      list.f32(1, static_cast<float>(number));
-    }
-    feature.message(is_float(column) ? 2 : 3, list);
-    return feature;
-  }
-
-  std::vector<TableColumn> columns_;
-  PartFile file_;
-  std::vector<TableValue> values_;
-};
 
 const char* mds_name(StoredElement element) {
   switch (element) {
@@ -264,72 +183,10 @@ class MdsWriter final : public TableWriter {
   std::vector<std::string> written_;  ///< shards, which are removed unless the index is written
 };
 
-/// NAME.idx, and NAME.bin with the tokens as i32: a row is a document of one sequence.
-class MegatronWriter final : public TableWriter {
- public:
-  explicit MegatronWriter(const TableWriterOptions& options)
-      : column_(options.columns[0]),
-        index_(options.path, options.replace),
-        tokens_(fs::path(options.path).replace_extension(".bin").string(), options.replace) {
-    if (options.columns.size() != 1 || column_.kind != ColumnKind::number || column_.shape.size() > 1)
-      throw EnvError("a file of Megatron takes one column of tokens; choose it with --columns NAME");
-  }
-
-  void write(const TableFile& from, int64_t row, const std::vector<size_t>& columns) override {
-    TableValue value;
-    from.read(row, columns, std::span(&value, 1));
-    if (value.is_null) throw EnvError(from.where(row) + ": the tokens are null");
-    std::string tokens;
-    const auto width = static_cast<size_t>(byte_size(column_.element));
-    for (size_t at = 0; at < value.bytes.size(); at += width) {
-      const double token = stored_as_double(column_.element, value.bytes.data() + at);
-      if (!(token >= 0 && token <= std::numeric_limits<int32_t>::max() && std::trunc(token) == token))
-        throw EnvError(fmt::format("{}: {} is not a token", from.where(row), token));
-      append_number(tokens, static_cast<int32_t>(token));
-    }
-    lengths_.push_back(static_cast<int32_t>(tokens.size() / sizeof(int32_t)));
-    tokens_.write(tokens);
-  }
-
-  void finish() override {
-    constexpr uint8_t kInt32 = 4;
-    std::string head("MMIDIDX\0\0", 9);
-    append_number(head, uint64_t{1});
-    append_number(head, kInt32);
-    append_number(head, uint64_t{lengths_.size()});
-    append_number(head, uint64_t{lengths_.size() + 1});
-    std::string places, firsts;
-    int64_t place = 0;
-    for (size_t i = 0; i <= lengths_.size(); ++i) {
-      append_number(firsts, static_cast<int64_t>(i));
-      if (i == lengths_.size()) break;
-      append_number(places, place);
-      place += int64_t{lengths_[i]} * static_cast<int64_t>(sizeof(int32_t));
-    }
-    index_.write(head);
-    index_.write({reinterpret_cast<const uint8_t*>(lengths_.data()), lengths_.size() * sizeof(int32_t)});
-    index_.write(places);
-    index_.write(firsts);
-    tokens_.finish();
-    index_.finish();
-  }
-
- private:
-  TableColumn column_;
-  PartFile index_, tokens_;
-  std::vector<int32_t> lengths_;
-};
-
 }  // namespace
 
-std::unique_ptr<TableWriter> write_tfrecord(const TableWriterOptions& options) {
-  return std::make_unique<TfRecordWriter>(options);
-}
 std::unique_ptr<TableWriter> write_mds(const TableWriterOptions& options) {
   return std::make_unique<MdsWriter>(options);
-}
-std::unique_ptr<TableWriter> write_megatron(const TableWriterOptions& options) {
-  return std::make_unique<MegatronWriter>(options);
 }
 
 }  // namespace trainctl

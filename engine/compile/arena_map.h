@@ -8,7 +8,7 @@
 namespace trainctl {
 
 template <class T>
-class ByteMap {
+class ArenaMap {
  public:
   /// Calls f(T&) for each range within [begin, end); bytes that were never changed have T{}. Ranges are split at the
   /// two ends, so f may change them.

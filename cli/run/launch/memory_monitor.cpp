@@ -1,5 +1,5 @@
-// See the header.
-#include "cli/run/launch/rank_memory.h"
+// Measures the memory of the ranks of this host, for the live view.
+#include "cli/run/launch/memory_monitor.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ constexpr std::chrono::seconds kEvery{2};
 
 }  // namespace
 
-void RankMemory::look(const std::vector<int>& pids, const std::vector<int>& gpus) {
+void MemoryMonitor::look(const std::vector<int>& pids, const std::vector<int>& gpus) {
   const Clock::time_point now = Clock::now();
   if (last_ && now - *last_ < kEvery) return;
   last_ = now;
