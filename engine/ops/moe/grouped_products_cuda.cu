@@ -50,7 +50,6 @@ RowsProduct rows_product(const Rows& rows, const Operand& a, int64_t columns, in
   x.terms = static_cast<int>(a.width), x.columns = static_cast<int>(columns), x.parts = static_cast<int>(parts);
   x.column_tiles = static_cast<int>(ceil_div(columns, parts == 2 ? kColumns / 2 : kColumns));
   x.to = static_cast<bf16*>(to);
-  described(describe<3>(x.c, to, false, {columns, parts, rows.rows}, {64, 1, 64}));
   if (a.by_token)
     x.tokens = static_cast<const bf16*>(a.data);
   else
@@ -89,7 +88,6 @@ void up_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, Exper
                 const void* up, void* u, void* a) {
   RowsProduct p = rows_product(rows, {x, n.features, true}, n.hidden, n.parts, u);
   described(describe(p.b, up, false, {n.features, n.hidden, n.parts, n.experts}, {kTerms, kColumns / 2, 1, 1}));
-  described(describe(p.act, a, false, {n.hidden, 1, rows.rows}, {64, 1, 64}));
   p.act_to = static_cast<bf16*>(a), p.activation = activation;
   run(rows_kernel<true, false, Epilogue::activated>, p, pairs_of(p), stream);
 }

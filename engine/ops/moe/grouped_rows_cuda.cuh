@@ -12,16 +12,15 @@ enum class Epilogue : uint8_t { plain, weighted, activated };
 
 /// The operands of rows_kernel.
 struct RowsProduct {
-  CUtensorMap a;    ///< [rows, terms], unless by token
-  CUtensorMap b;    ///< by lines: [experts, parts, columns, terms]; by terms: [experts, terms, columns]
-  CUtensorMap c;    ///< [rows, parts, columns]
-  CUtensorMap act;  ///< [rows, 1, columns]
+  CUtensorMap a;  ///< [rows, terms], unless by token
+  CUtensorMap b;  ///< by lines: [experts, parts, columns, terms]; by terms: [experts, terms, columns]
   const int *starts, *token_of, *pair_of;
   int experts, rows;
   int terms, columns, parts;  ///< columns of each part
   int column_tiles;
   const bf16* tokens;  ///< [tokens, terms]
-  bf16 *to, *act_to;   ///< matrices of c and act
+  bf16* to;            ///< [rows, parts, columns]
+  bf16* act_to;        ///< [rows, columns]
   Ref<Mixed> weights;
   ExpertActivation activation;
 
@@ -55,52 +54,81 @@ struct RowsTile {
   int expert, first, count, column_tile;
   bool shares;  ///< the other tile of the pair is of the same expert
 
+  RowsTile() = default;
+  /// Called by whole warps.
   __device__ RowsTile(const RowsProduct& x, const Shared& shared, int unit, int place) {
     const int all = shared.tiles[x.experts], pairs = (all + 1) / 2, of_group = kPairsAtOnce * x.column_tiles;
     const int group = unit / of_group, at = unit % of_group;
     const int beside = min(kPairsAtOnce, pairs - group * kPairsAtOnce);
     const int tile = 2 * (group * kPairsAtOnce + at % beside) + place, other = tile ^ 1;
     column_tile = at / beside;
-    const int its = other < all ? expert_of(shared, x.experts, other) : -1;
-    expert = tile < all ? expert_of(shared, x.experts, tile) : its;
-    shares = its < 0 || its == expert;
+    int its = -1;
+    expert = -1;
+    for (int first_expert = 0; first_expert < x.experts; first_expert += 32) {
+      const int e = first_expert + static_cast<int>(threadIdx.x) % 32;
+      const int first_tile = e < x.experts ? shared.tiles[e] : all;
+      expert += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= tile));
+      its += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= other));
+    }
+    if (tile >= all) expert = its;
+    shares = other >= all || its == expert;
     first = x.starts[expert] + (tile - shared.tiles[expert]) * kLines;
     count = tile < all ? min(kLines, x.starts[expert + 1] - first) : 0;
   }
   __device__ static int units(const RowsProduct& x, const Shared& shared) {
     return (shared.tiles[x.experts] + 1) / 2 * x.column_tiles;
   }
-
- private:
-  /// The last expert whose first tile is not behind this one.
-  __device__ static int expert_of(const Shared& shared, int experts, int tile) {
-    int low = 0, high = experts - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (shared.tiles[middle] <= tile)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    return low;
-  }
 };
 
+/// Called by one thread.
+template <bool BByTerms>
+__device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigned char* b, int column, int step,
+                             int place, float* here) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (tile.shares && half != place) continue;
+    if constexpr (BByTerms) {
+#pragma unroll
+      for (int panel = 2 * half; panel < 2 * half + 2; ++panel)
+        copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, tile.shares);
+    } else {
+      const int part = x.parts == 2 ? half : 0;
+      copy_box_4(b + half * kBBytes / 2, x.b, step * kTerms, column + (half - part) * kColumns / 2, part, tile.expert,
+                 here, tile.shares);
+    }
+  }
+}
+
+/// Loads the terms of all tiles of this block. It looks up a tile while it loads the one before.
 template <bool ByToken, bool BByTerms>
 __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
   const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, line = thread / 8, steps = (x.terms + kTerms - 1) / kTerms, packs = x.terms / 8;
+  const int apart = static_cast<int>(gridDim.x) / 2;
+  int unit = static_cast<int>(blockIdx.x) / 2;
+  if (unit >= units) return;
   TermsPlace at;
-  for (int unit = static_cast<int>(blockIdx.x) / 2; unit < units; unit += static_cast<int>(gridDim.x) / 2) {
-    const RowsTile tile(x, shared, unit, place);
+  RowsTile next(x, shared, unit, place);
+  int tokens[kLines / 16];
+  const auto find_tokens = [&] {
+    if constexpr (ByToken) {
+#pragma unroll
+      for (int i = 0; i < kLines / 16; ++i) {
+        const int row = line + 16 * i;
+        tokens[i] = row < next.count ? x.token_of[next.first + row] : -1;
+      }
+    }
+  };
+  find_tokens();
+  for (; unit < units; unit += apart) {
+    const RowsTile tile = next;
     unsigned from[kLines / 16];  // packs before the row
     unsigned there = 0;
     if constexpr (ByToken) {
 #pragma unroll
       for (int i = 0; i < kLines / 16; ++i) {
-        const int row = line + 16 * i;
-        from[i] = row < tile.count ? static_cast<unsigned>(x.token_of[tile.first + row] * packs) : 0;
-        there |= (row < tile.count ? 1u : 0u) << i;
+        from[i] = tokens[i] < 0 ? 0 : static_cast<unsigned>(tokens[i] * packs);
+        there |= (tokens[i] < 0 ? 0u : 1u) << i;
       }
     }
     const int column = tile.column_tile * x.columns_of_part();
@@ -110,132 +138,215 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
       if (thread == 0) {
         announce_bytes(here, kBBytes + (ByToken ? 0 : kABytes));
         if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, false);
-        unsigned char* const b = shared.b[at.stage];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (tile.shares && half != place) continue;
-          if constexpr (BByTerms) {
-#pragma unroll
-            for (int panel = 2 * half; panel < 2 * half + 2; ++panel)
-              copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here,
-                         tile.shares);
-          } else {
-            const int part = x.parts == 2 ? half : 0;
-            copy_box_4(b + half * kBBytes / 2, x.b, step * kTerms, column + (half - part) * kColumns / 2, part,
-                       tile.expert, here, tile.shares);
-          }
-        }
+        load_columns<BByTerms>(x, tile, shared.b[at.stage], column, step, place, here);
       }
       if constexpr (ByToken) {
-        const int next = step * (kTerms / 8) + pack;
-        const auto* const tokens = reinterpret_cast<const uint4*>(x.tokens) + next;
+        const int next_pack = step * (kTerms / 8) + pack;
+        const auto* const numbers = reinterpret_cast<const uint4*>(x.tokens) + next_pack;
         unsigned char* const a = shared.a[at.stage] + pack_at(line, pack);
 #pragma unroll
         for (int i = 0; i < kLines / 16; ++i)
-          copy_pack(a + i * 16 * 128, tokens + (next < packs ? from[i] : 0u) - (next < packs ? 0 : next),
-                    (there >> i & 1) != 0 && next < packs);
+          copy_pack(a + i * 16 * 128,
+                    numbers + (next_pack < packs ? from[i] : 0u) - (next_pack < packs ? 0 : next_pack),
+                    (there >> i & 1) != 0 && next_pack < packs);
         arrive_after_packs(here);
       }
+      if (unit + apart >= units) continue;
+      if (step == min(1, steps - 1)) {
+        __syncwarp();
+        next = RowsTile(x, shared, unit + apart, place);
+      }
+      if (step == min(2, steps - 1)) find_tokens();
     }
   }
 }
 
-/// Writes panels of 64 columns of bf16 results of a group of warps.
-struct RowsResults {
-  const CUtensorMap& map;
-  bf16* to;
-  int columns, parts;  ///< sizes of a row of the matrix
+/// Arranges the results of a warp, 16 lines of its group's 64 x 256, in shared memory, panel by panel of 64 columns, so
+/// that it writes whole lines of 128 bytes. Nobody waits for these writes.
+struct RowsWriter {
+  unsigned char* slots[kSlots];
+  int group, warp, lane;
 
-  /// The first `rows` lines of a panel that begins at `column` of `part`, from row `first` on.
-  __device__ void write(const ResultsWriter& out, const unsigned char* slot, int part, int column, int first,
-                        int rows) const {
-    if (column >= columns) return;
-    if (rows >= 64) {
-      if (out.first) box_to_memory<false>(map, column, part, first, slot);
-      return;
+  __device__ explicit RowsWriter(Shared& shared)
+      : group(group_of_warp() - 1),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) slots[i] = shared.out[group][i] + warp * kSquareBytes / 4;
+  }
+  /// The first of this thread's two lines of the group's sums; the other is 8 lines below.
+  __device__ int line() const { return 16 * warp + lane / 4; }
+  /// The line of the warp, and the pack, that this thread writes first; the others are kLinesApart lines below one
+  /// another.
+  __device__ int first_line() const { return lane / 8; }
+  __device__ int pack() const { return lane % 8; }
+  static constexpr int kLinesApart = 4;
+  __device__ uint4 numbers(const unsigned char* slot, int i) const {
+    return *reinterpret_cast<const uint4*>(slot + pack_at(first_line() + kLinesApart * i, pack()));
+  }
+
+  /// Puts the sums of a panel into a slot as bf16, times a weight of each line; `d`: the first of them.
+  __device__ void round(unsigned char* slot, const float* d, const float (&weights)[2]) const {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+    const unsigned line = shared_address(slot) + pack_at(lane % 16, lane / 16);
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      unsigned pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        pairs[i] = pair_of(weights[i % 2] * d[8 * block + 2 * i], weights[i % 2] * d[8 * block + 2 * i + 1]);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line ^ (32 * block)),
+                   "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                   : "memory");
     }
-    for (int i = 32 * out.warp + out.lane; i < 8 * rows; i += kGroupThreads) {
-      const int row = i / 8, pack = i % 8;
-      if (column + 8 * pack >= columns) continue;
-      const int64_t at = (static_cast<int64_t>(first + row) * parts + part) * columns + column + 8 * pack;
-      *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(slot + pack_at(row, pack));
-    }
+#endif
   }
 };
 
-/// a = act(u) for the results of a group of warps, u rounded; `d` becomes a, in its first half if there are two parts.
-template <ExpertActivation A>
-__device__ void activate(float (&d)[128]) {
-  const auto round = [](float v) { return __bfloat162float(__float2bfloat16_rn(v)); };
-#pragma unroll
-  for (int i = 0; i < (is_gated(A) ? 64 : 128); ++i) {
-    d[i] = activated_pair<A>(round(d[i]), round(d[(i + 64) % 128])).a;
-  }
+/// 16 bytes to memory. The compiler keeps the order of such writes: it takes too many registers to change it.
+__device__ inline void write_pack(bf16* to, const uint4& numbers) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(numbers.x), "r"(numbers.y), "r"(numbers.z),
+               "r"(numbers.w)
+               : "memory");
 }
-__device__ inline void activate(ExpertActivation activation, float (&d)[128]) {
+
+/// Writes panels of 64 columns of bf16 results of a warp.
+struct RowsResults {
+  bf16* to;
+  int columns;
+
+  /// The warp's lines of a panel that begins at `column`. The group has `rows` rows, from row `first` on.
+  __device__ void write(const RowsWriter& out, int panel, const float* d, const float (&weights)[2], int column,
+                        int first, int rows) const {
+    const int row = 16 * out.warp + out.first_line(), at = column + 8 * out.pack();
+    const int left = at < columns ? rows - row : 0, apart = out.kLinesApart * columns;
+    bf16* const here = to + static_cast<int64_t>(first + row) * columns + at;
+    unsigned char* const slot = out.slots[panel % kSlots];
+    out.round(slot, d, weights);
+    __syncwarp();
+    uint4 numbers[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) numbers[i] = out.numbers(slot, i);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i * out.kLinesApart < left) write_pack(here + i * apart, numbers[i]);
+  }
+};
+
+/// act(gate), times `other` if the function is gated, of 8 numbers each.
+template <ExpertActivation A>
+__device__ uint4 activated(const uint4& gate, const uint4& other) {
+  float g[8], o[8];
+  eight(gate, g);
+  eight(other, o);
+  unsigned pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    pairs[i] = pair_of(activated_pair<A>(g[2 * i], o[2 * i]).a, activated_pair<A>(g[2 * i + 1], o[2 * i + 1]).a);
+  return {pairs[0], pairs[1], pairs[2], pairs[3]};
+}
+__device__ inline uint4 activated(ExpertActivation activation, const uint4& gate, const uint4& other) {
   switch (activation) {
     case ExpertActivation::clamped_swiglu:
-      return activate<ExpertActivation::clamped_swiglu>(d);
+      return activated<ExpertActivation::clamped_swiglu>(gate, other);
     case ExpertActivation::swiglu:
-      return activate<ExpertActivation::swiglu>(d);
+      return activated<ExpertActivation::swiglu>(gate, other);
     case ExpertActivation::geglu:
-      return activate<ExpertActivation::geglu>(d);
+      return activated<ExpertActivation::geglu>(gate, other);
     case ExpertActivation::silu:
-      return activate<ExpertActivation::silu>(d);
+      return activated<ExpertActivation::silu>(gate, other);
     case ExpertActivation::gelu:
-      return activate<ExpertActivation::gelu>(d);
-    case ExpertActivation::relu:
-      return activate<ExpertActivation::relu>(d);
+      return activated<ExpertActivation::gelu>(gate, other);
+    default:
+      return activated<ExpertActivation::relu>(gate, other);
   }
 }
 
-template <bool ByToken, bool BByTerms, Epilogue E>
-__device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms;
-  TermsReader<0, BByTerms, ByToken> reader{shared};
-  const ResultsWriter out(shared);
-  float d[128];
-  for (int unit = static_cast<int>(blockIdx.x) / 2; unit < units; unit += static_cast<int>(gridDim.x) / 2) {
-    const RowsTile tile(x, shared, unit, place);
-    const int first = tile.first + 64 * out.group, rows = min(64, tile.count - 64 * out.group);
-    if (rows <= 0) {
-      reader.pass(steps);
-      continue;
-    }
-    float weights[2] = {1, 1};
-    if constexpr (E == Epilogue::weighted) {
+/// Writes u and a = act(u) for the results of a warp, u rounded. Two panels are in shared memory at once: those of the
+/// same columns of both parts, or with one part the first and the second 128 columns.
+__device__ inline void write_activated(const RowsProduct& x, const RowsWriter& out, const float (&d)[128], int column,
+                                       int first, int rows) {
+  const float ones[2] = {1, 1};
+  const bool gated = x.parts == 2;
+  const int line = out.first_line(), pack = out.pack(), row = 16 * out.warp + line;
+  const int64_t place = first + row;
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        if (out.line() + 8 * h < rows) weights[h] = value(x.weights, x.pair_of[first + out.line() + 8 * h]);
-    }
-#pragma unroll
-    for (float& v : d) v = 0;
-    reader.add(d, steps);
-    const int column = tile.column_tile * x.columns_of_part();
-    const RowsResults results{x.c, x.to, x.columns, x.parts};
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const int part = x.parts == 2 ? panel / 2 : 0;
-      out.panel(
-          panel, [&](unsigned char* slot) { out.round(slot, d + 32 * panel, weights); },
-          [&](const unsigned char* slot) {
-            results.write(out, slot, part, column + 64 * (panel - 2 * part), first, rows);
-          });
-    }
-    if constexpr (E == Epilogue::activated) {
-      activate(x.activation, d);
-      const int panels = x.columns_of_part() / 64;
-      const RowsResults activations{x.act, x.act_to, x.columns, 1};
-#pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
-        if (panel >= panels) break;
-        out.panel(
-            panel, [&](unsigned char* slot) { out.round(slot, d + 32 * panel, weights); },
-            [&](const unsigned char* slot) { activations.write(out, slot, 0, column + 64 * panel, first, rows); });
+  for (int panel = 0; panel < 2; ++panel) {
+    __syncwarp();
+    out.round(out.slots[0], d + 32 * panel, ones);
+    out.round(out.slots[1], d + 32 * (panel + 2), ones);
+    __syncwarp();
+    const int at = column + 64 * panel + 8 * pack, at_other = gated ? at : at + kColumns / 2;
+    const int left = at < x.columns ? rows - row : 0, left_other = at_other < x.columns ? rows - row : 0;
+    bf16 *u = x.to + place * x.parts * x.columns + at,
+         *u_other = x.to + (place * x.parts + x.parts - 1) * x.columns + at_other,
+         *a = x.act_to + place * x.columns + at;
+    const int apart = out.kLinesApart * x.columns;
+#pragma unroll 2
+    for (int i = 0; i < 4; ++i, u += apart * x.parts, u_other += apart * x.parts, a += apart) {
+      const uint4 gate = out.numbers(out.slots[0], i), other = out.numbers(out.slots[1], i);
+      if (out.kLinesApart * i < left) {
+        write_pack(u, gate);
+        write_pack(a, activated(x.activation, gate, other));
+      }
+      if (out.kLinesApart * i < left_other) {
+        write_pack(u_other, other);
+        if (!gated) write_pack(a + kColumns / 2, activated(x.activation, other, other));
       }
     }
   }
-  if (out.first) boxes_done();
+}
+
+/// Computes all tiles of this block, as a group of warps. It looks up a tile while the tensor cores finish the one
+/// before.
+template <bool ByToken, bool BByTerms, Epilogue E>
+__device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
+  const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms, apart = static_cast<int>(gridDim.x) / 2;
+  TermsReader<0, BByTerms, ByToken> reader{shared};
+  const RowsWriter out(shared);
+  RowsTile next;
+  int next_pairs[2];
+  const auto look_up = [&](int unit) {
+    if (unit >= units) return;
+    next = RowsTile(x, shared, unit, place);
+    if constexpr (E == Epilogue::weighted) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = 64 * out.group + out.line() + 8 * h;
+        next_pairs[h] = row < next.count ? x.pair_of[next.first + row] : -1;
+      }
+    }
+  };
+  float d[128];
+  int unit = static_cast<int>(blockIdx.x) / 2;
+  look_up(unit);
+  for (; unit < units; unit += apart) {
+    const RowsTile tile = next;
+    const int first = tile.first + 64 * out.group, rows = min(64, tile.count - 64 * out.group);
+    if (rows <= 0) {
+      reader.pass(steps);
+      look_up(unit + apart);
+      continue;
+    }
+    float weights[2] = {1, 1};
+    reader.multiply(d, steps, [&] {
+      if constexpr (E == Epilogue::weighted) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          if (next_pairs[h] >= 0) weights[h] = value(x.weights, next_pairs[h]);
+      }
+      look_up(unit + apart);
+    });
+    const int column = tile.column_tile * x.columns_of_part();
+    if constexpr (E == Epilogue::activated) {
+      write_activated(x, out, d, column, first, rows);
+    } else {
+      const RowsResults results{x.to, x.columns};
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel)
+        results.write(out, panel, d + 32 * panel, weights, column + 64 * panel, first, rows);
+    }
+  }
 }
 
 template <bool ByToken, bool BByTerms, Epilogue E>
@@ -249,7 +360,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int units = RowsTile::units(x, shared);
   if (group_of_warp() == 0) {
     give_registers<56>();
-    if (ByToken || threadIdx.x == 0) load_rows<ByToken, BByTerms>(x, shared, units);
+    if (ByToken || threadIdx.x < 32) load_rows<ByToken, BByTerms>(x, shared, units);
     __syncwarp();
   } else {
     take_registers<224>();

@@ -183,24 +183,34 @@ struct SumsResults {
   }
 };
 
+/// Computes all tiles of this block, as a group of warps. It looks up a tile while the tensor cores finish the one
+/// before.
 template <bool Transposed>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_pair(), units = SumsTile::units(x);
+  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / 2;
   TermsReader<1, 1, true> reader{shared};
   const ResultsWriter out(shared);
+  SumsTile next;
+  int next_rows = 0;
+  const auto look_up = [&](int unit) {
+    if (unit >= units) return;
+    next = SumsTile(x, unit, place);
+    next_rows = x.starts[next.expert + 1] - x.starts[next.expert];
+  };
   float d[128];
-  for (int unit = static_cast<int>(blockIdx.x) / 2; unit < units; unit += static_cast<int>(gridDim.x) / 2) {
-    const SumsTile tile(x, unit, place);
-    const int rows = x.starts[tile.expert + 1] - x.starts[tile.expert];
-    const int line = tile.line + 64 * out.group, steps = (rows + kTerms - 1) / kTerms;
-    if (line >= x.lines) {
+  int unit = static_cast<int>(blockIdx.x) / 2;
+  look_up(unit);
+  for (; unit < units; unit += apart) {
+    const SumsTile tile = next;
+    const int line = tile.line + 64 * out.group, steps = (next_rows + kTerms - 1) / kTerms;
+    if (line >= x.lines || (steps == 0 && x.adds)) {
       reader.pass(steps);
+      look_up(unit + apart);
       continue;
     }
 #pragma unroll
     for (float& v : d) v = 0;
-    reader.add(d, steps);
-    if (rows == 0 && x.adds) continue;
+    reader.multiply(d, steps, [&] { look_up(unit + apart); });
     const SumsResults<Transposed> results{x, tile, out, line};
     if (x.to == nullptr)
       results.write_f32(d);

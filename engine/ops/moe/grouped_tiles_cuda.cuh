@@ -184,13 +184,14 @@ __device__ inline void boxes_done() {
 #endif
 }
 
-/// d += a b for 64 lines, 256 columns and 16 terms. AByTerms, BByTerms: 1 if the operand is stored by terms.
+/// d += a b for 64 lines, 256 columns and 16 terms, or d = a b if `adds` is 0. AByTerms, BByTerms: 1 if the operand is
+/// stored by terms.
 template <int AByTerms, int BByTerms>
-__device__ void add_terms(float (&d)[128], uint64_t a, uint64_t b) {
+__device__ void add_terms(float (&d)[128], uint64_t a, uint64_t b, int adds) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("256", "1", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, %130, %131")
+  asm volatile(TRAINCTL_PRODUCT("256", "%132", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, %130, %131")
                : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
-               : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms));
+               : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms), "r"(adds));
 #endif
 }
 
@@ -204,8 +205,12 @@ struct TermsReader {
   Shared& shared;
   int group = group_of_warp() - 1, stage = 0, parity = 0;
 
-  /// d += a b over the terms of `steps` places.
-  __device__ void add(float (&d)[128], int steps) {
+  static constexpr bool kAdds = AByTerms == 1;
+
+  /// d = a b over the terms of at least one place, or if A is stored by terms d += a b over the terms of any number of
+  /// places. Calls meanwhile() while the tensor cores compute the last products.
+  template <class Meanwhile>
+  __device__ void multiply(float (&d)[128], int steps, const Meanwhile& meanwhile) {
     for (int i = 0; i < steps; ++i) {
       wait_for_bytes(shared.here[stage], parity);
       if constexpr (Gathered) publish_to_copies();
@@ -216,15 +221,16 @@ struct TermsReader {
 #pragma unroll
       for (int k = 0; k < kTerms / 16; ++k)
         add_terms<AByTerms, BByTerms>(d, of_a + k * (AByTerms ? kNextLines : kNextColumns),
-                                      of_b + k * (BByTerms ? kNextLines : kNextColumns));
+                                      of_b + k * (BByTerms ? kNextLines : kNextColumns), kAdds || k > 0 || i > 0);
       end_products();
       products_done<1>();
       if (i > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
       next();
     }
+    meanwhile();
     products_done<0>();
     settle(d);
-    if (steps > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
+    if (!kAdds || steps > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
   }
   /// Lets the terms of `steps` places pass.
   __device__ void pass(int steps) {
