@@ -181,9 +181,8 @@ PlanInputs inputs_of(const PlannedJob& job) {
 }
 
 void require_precision(const JobSpec& spec) {
-  if (spec.precision != Precision::bf16 || spec.launch.device == Device::cuda) return;
-  throw EnvError(std::string("precision is ") + (spec.fp8 ? "fp8" : "bf16") +
-                 ", but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
+  if (spec.precision != Precision::bf16 || spec.fp8 || spec.launch.device == Device::cuda) return;
+  throw EnvError("precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
 }
 
 }  // namespace trainctl
