@@ -1,4 +1,5 @@
-// Reads cpu.max, cpu.cfs_quota_us, memory.events and memory.oom_control.
+// The CPU limit of this process's control group and the kernel's out-of-memory kills in it, from cpu.max and
+// memory.events (v2), or cpu.cfs_quota_us and memory.oom_control (v1).
 #include "launcher/control_group.h"
 
 #include <algorithm>

@@ -66,6 +66,7 @@ struct WorkerArguments {
   std::string layout;  ///< the ranks of each host; empty: one host
   int gpu = -1;        ///< host-wide number of the only GPU visible to this process; -1: runs on CPUs
   int take_gpu = -1;   ///< index of the visible GPU to use; -1: the launcher has chosen
+  bool audits = false;  ///< with take_gpu: other GPUs replay steps of this one
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
   int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
@@ -358,7 +359,7 @@ class Worker {
   }
 
   void begin_gpu() {
-    if (options_.take_gpu >= 0) options_.gpu = take_gpu(options_.take_gpu);
+    if (options_.take_gpu >= 0) options_.gpu = take_gpu(options_.take_gpu, options_.audits);
     if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
   }
 
@@ -416,6 +417,20 @@ class Worker {
     return options;
   }
 
+  /// The visible GPUs: the rank's own first (visible_gpus).
+  static std::vector<AuditCard> audit_cards(const CudaExecutorOptions& own) {
+    std::vector<AuditCard> cards;
+    for (const CudaDevice& device : find_cuda_devices().list) {
+      CudaExecutorOptions cuda = own;
+      cuda.device = static_cast<int>(cards.size());
+      cuda.gpu = device.index;
+      cards.push_back({device.index, [cuda](const Program& program, Communicator& comm, const ExecutorOptions& options) {
+                         return make_cuda_executor(program, comm, options, cuda);
+                       }});
+    }
+    return cards;
+  }
+
   AuditOptions options_of_audits(const TrainOptions& training) const {
     AuditOptions audits{.every = job_->spec.train.audit_every};
     audits.executor.seed = job_->spec.seed;
@@ -424,6 +439,7 @@ class Worker {
       return save_audit(directory_.path(), options_.rank, mismatch, first, replayed);
     };
     if (const auto fault = Fault::of_environment(options_.rank)) audits.corrupt = fault->corruption(*program_);
+    if (training.cuda) audits.cards = audit_cards(*training.cuda);
     return audits;
   }
 
@@ -433,7 +449,10 @@ class Worker {
     std::optional<StepAudit> audit;
     if (job_->spec.train.audit_every > 0) {
       // First, so that a run that ends with a fault does not save what it has computed.
-      observers.add(audit.emplace(*program_, rendezvous.communicator(), options_of_audits(options)));
+      AuditOptions audits = options_of_audits(options);
+      for (size_t card = 1; card < audits.cards.size(); ++card)
+        options.cuda->alike.push_back(static_cast<int>(card));
+      observers.add(audit.emplace(*program_, rendezvous.communicator(), std::move(audits)));
       options.audit = &*audit;
     }
     std::optional<Saver> saver;
@@ -530,6 +549,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--address", options->hosts.address);
   command->add_option("--gpu", options->gpu);
   command->add_option("--take-gpu", options->take_gpu);
+  command->add_flag("--audits", options->audits);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);

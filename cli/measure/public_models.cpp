@@ -11,6 +11,9 @@ namespace {
 
 // GPT-2's vocabulary is padded to a multiple of 64. A test compares the sums of the others with published parameter
 // counts.
+//
+//   name, title, layers, width, heads, kv heads, features of a head in queries and keys, and in values, hidden
+//   features, vocabulary; whether the feed-forward part is gated; experts, experts per token
 constexpr PublicModel kPublicModels[] = {
     {"gpt2-124m", "GPT-2 124M", 12, 768, 12, 12, 64, 64, 3072, 50304, false},
     {"gpt2-1558m", "GPT-2 1558M", 48, 1600, 25, 25, 64, 64, 6400, 50304, false},

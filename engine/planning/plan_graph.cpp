@@ -90,10 +90,11 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
     job.plan.notes.push_back(
         "precision is fp16: CPU ranks store fp16 and compute on fp32 copies, which is slower than precision: fp32");
   if (job.spec.precision == Precision::bf16 && job.spec.launch.device == Device::cpu)
-    job.plan.notes.push_back(std::string("precision is ") + (job.spec.fp8 ? "fp8" : "bf16") +
-                             ", which CPU ranks do not compute in: `run` refuses this job; set precision: fp32, or "
-                             "launch.device: cuda");
-  for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
+    job.plan.notes.push_back(job.spec.fp8
+                                 ? "precision is fp8: CPU ranks round to the same 8-bit and bf16 numbers as GPUs, but "
+                                   "compute on fp32 copies, which is slower than precision: fp32"
+                                 : "precision is bf16, which CPU ranks do not compute in: `run` refuses this job; set "
+                                   "precision: fp32, or launch.device: cuda");
   check_saves(job);
   repeat_collectives_to_fit(job);
   choose_head_pieces(job);

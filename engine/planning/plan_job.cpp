@@ -85,7 +85,7 @@ bool take_trial(PlannedJob& job) {
 
 /// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
 void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
-  const std::string division = divide_by_speed(job.spec);
+  const std::string division = divide_by_speed(job.spec), level = exchange_once_per_step(job.spec);
   Trials::KnownGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.data.shapes);
   if (!job.tables.empty()) known = {};  // a different graph than those that were tried
@@ -94,7 +94,8 @@ void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
   job.graph = std::move(*known.graph);
   require_independent_micro_batches(job);
   if (!take_trial(job)) plan_graph(job, known.memo);
-  if (!division.empty()) job.plan.notes.push_back(division);
+  for (const std::string& note : {division, level})
+    if (!note.empty()) job.plan.notes.push_back(note);
   if (!job.spec.validation) return;
   check(validation.has_value(), "a job with a validation is planned with the header of its data set");
   try {
@@ -180,9 +181,8 @@ PlanInputs inputs_of(const PlannedJob& job) {
 }
 
 void require_precision(const JobSpec& spec) {
-  if (spec.precision != Precision::bf16 || spec.launch.device == Device::cuda) return;
-  throw EnvError(std::string("precision is ") + (spec.fp8 ? "fp8" : "bf16") +
-                 ", but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
+  if (spec.precision != Precision::bf16 || spec.fp8 || spec.launch.device == Device::cuda) return;
+  throw EnvError("precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
 }
 
 }  // namespace trainctl

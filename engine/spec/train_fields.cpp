@@ -186,8 +186,7 @@ const Section& train_section() {
               .at_most(kMaxSteps),
           field<&T::audit_every>("audit_every",
                                  "Steps between two audits, in which each rank replays its last step on another core "
-                                 "and compares bits; 0: "
-                                 "none. Needs launch.device: cpu.")
+                                 "or GPU of its host and compares bits; 0: none. See verify.md.")
               .at_least(0)
               .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",

@@ -38,7 +38,7 @@ void validate_sources(const JobSpec& job, Problems& problems) {
 void validate_network_job(RuleContext& r) {
   stand_alone_is_one_rank(r);
   bf16_gradients_need_bf16_weights(r);
-  audits_run_on_cpu_ranks(r);
+  audits_replay_steps(r);
   saved_adapters_need_weights(r);
   packed_weights_are_frozen(r);
   dora_starts_from_weights(r);

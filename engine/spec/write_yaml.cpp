@@ -148,6 +148,10 @@ class Writer {
       default:
         break;
     }
+    write_value(field, object);
+  }
+
+  void write_value(const Field& field, const void* object) {
     const std::optional<Value> value = value_of(field, object);
     if (!value) return;
     const auto* text = std::get_if<std::string>(&*value);

@@ -131,3 +131,37 @@ TEST_CASE("fp8: the programs of all ranks are proved, at every level of optimize
           .programs;
   CHECK(count_ops(staged[0]).at("matmul_fp8") == 2 * 3 * 4);
 }
+
+TEST_CASE("fp8: recipe tensor takes the largest magnitude of a tensor on all ranks that have a part of it") {
+  const auto of = [](std::vector<std::string> overrides) {
+    overrides.emplace_back("fp8.recipe=tensor");
+    return std::move(narrow_compiled(std::move(overrides)).programs[0]);
+  };
+  const auto gathers = [](const Program& program) {
+    return std::count_if(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) {
+      return i.opcode == Opcode::collective && i.name.starts_with("all_gather amax.");
+    });
+  };
+  const Program alone = of({}), both = of({"launch.ranks=2", "parallel.mode=data_parallel"});
+  const auto count = count_ops(alone);
+  CHECK(count.at("amax") == count.at("quantise"));
+  CHECK(gathers(alone) == 0);
+  CHECK(gathers(both) == 2 * 8);  // x and dy of each layer, of which each rank has some rows, but not the weights
+  for (const Instruction& i : alone.instructions) {
+    if (i.opcode != Opcode::kernel || i.op != "quantise") continue;
+    CHECK(i.attrs.flag("e5m2") == i.inputs[0].tensor.starts_with("grad."));
+  }
+}
+
+TEST_CASE("fp8: a delayed scale is updated once per step for each tensor, and its state is in checkpoints") {
+  for (const char* micro_batches : {"1", "2"}) {
+    const Compiled c =
+        narrow_compiled({"fp8.recipe=delayed", "fp8.amax_history_len=16", "launch.ranks=2",
+                         "parallel.mode=data_parallel", std::string("parallel.micro_batches=") + micro_batches});
+    const auto count = count_ops(c.programs[0]);
+    CHECK(count.at("update_fp8_scale") == 3 * 8);
+    CHECK(count.at("amax") == count.at("quantise"));
+    CHECK(c.programs[0].other_states.size() == 3 * 8);
+    for (const OtherState& state : c.programs[0].other_states) CHECK(state.variable.shape == Shape{2 + 16});
+  }
+}

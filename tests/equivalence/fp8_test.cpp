@@ -60,6 +60,32 @@ void check_text(const std::vector<std::string>& overrides, float falls_to) {
   CHECK(fp8.losses.back() < falls_to * fp8.losses.front());
 }
 
+void check_plans(const std::string& recipe) {
+  CAPTURE(recipe);
+  for (const std::string micro_batches : {"1", "2"}) {
+    const std::string same = "parallel.micro_batches=" + micro_batches;
+    const RunResult reference = run_gpt("fp8", {same, recipe, "train.steps=20"});
+    for (const std::vector<std::string>& plan :
+         {std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel"},
+          {"launch.ranks=4", "parallel.mode=data_parallel", "parallel.optimizer_shard={min_kb: 0, level: 1}"},
+          {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.optimizer_shard={min_kb: 0, level: 3}"},
+          {"launch.ranks=2", "parallel.mode=semi_auto_parallel",
+           "parallel.strategies={'h.*.qkv': [[1, 1, 1], [2, 1]], "
+           "'h.*.proj': [[1, 1, 2], [1, 2]], 'h.*.up': [[1, 1, 1], [2, 1]], 'h.*.down': [[1, 1, 2], [1, 2]]}"},
+          {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
+           "parallel.stage_config={'h.1.*': 1, ln_f: 1, head: 1}"}}) {
+      std::vector<std::string> overrides = plan;
+      overrides.insert(overrides.end(), {same, recipe, "train.steps=20"});
+      const RunResult run = run_gpt("fp8", overrides);
+      const double off = largest_difference(run.losses, reference.losses);
+      MESSAGE(join(plan), ": largest relative difference ", off);
+      CHECK(off < 5e-3);
+      check_communications(run);
+      if (micro_batches == "2") CHECK(same_bits(run.losses, run_gpt("fp8", overrides).losses));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("fp8: the loss of a GPT on text follows bf16 within 1 %, and falls") {
@@ -75,27 +101,32 @@ TEST_CASE("fp8: 500 steps of configs/gpt_text follow bf16 within 1 %" * doctest:
   check_text({"train.steps=500"}, 0.5f);
 }
 
-TEST_CASE("fp8: every plan follows one rank, with the same bits twice") {
-  for (const std::string micro_batches : {"1", "2"}) {
-    const std::string same = "parallel.micro_batches=" + micro_batches;
-    const RunResult reference = run_gpt("fp8", {same, "train.steps=20"});
-    for (const std::vector<std::string>& plan :
-         {std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel"},
-          {"launch.ranks=4", "parallel.mode=data_parallel", "parallel.optimizer_shard={min_kb: 0, level: 1}"},
-          {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.optimizer_shard={min_kb: 0, level: 3}"},
-          {"launch.ranks=2", "parallel.mode=semi_auto_parallel",
-           "parallel.strategies={'h.*.qkv': [[1, 1, 1], [2, 1]], "
-           "'h.*.proj': [[1, 1, 2], [1, 2]], 'h.*.up': [[1, 1, 1], [2, 1]], 'h.*.down': [[1, 1, 2], [1, 2]]}"},
-          {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
-           "parallel.stage_config={'h.1.*': 1, ln_f: 1, head: 1}"}}) {
-      std::vector<std::string> overrides = plan;
-      overrides.insert(overrides.end(), {same, "train.steps=20"});
-      const RunResult run = run_gpt("fp8", overrides);
-      const double off = largest_difference(run.losses, reference.losses);
-      MESSAGE(join(plan), ": largest relative difference ", off);
-      CHECK(off < 5e-3);
-      check_communications(run);
-      if (micro_batches == "2") CHECK(same_bits(run.losses, run_gpt("fp8", overrides).losses));
-    }
+TEST_CASE("fp8: every plan follows one rank, with the same bits twice") { check_plans("fp8.recipe=block"); }
+
+TEST_CASE("fp8: every plan follows one rank with one scale per tensor, with the same bits twice") {
+  check_plans("fp8.recipe=tensor");
+}
+
+TEST_CASE("fp8: every plan follows one rank with delayed scales, with the same bits twice") {
+  check_plans("fp8.recipe=delayed");
+}
+
+TEST_CASE("fp8: each recipe follows bf16, and no two give the same losses") {
+  const std::vector<std::string> overrides = {"dataset.path=" TRAINCTL_SOURCE_DIR "/LICENSE",
+                                              "vars.d=64",
+                                              "vars.layers=1",
+                                              "vars.tokens=32",
+                                              "dataset.batch=8",
+                                              "train.steps=30"};
+  const RunResult bf16 = run_text("bf16", overrides);
+  std::vector<std::vector<float>> losses;
+  for (const char* recipe : {"block", "tensor", "delayed"}) {
+    std::vector<std::string> of_recipe = overrides;
+    of_recipe.push_back(std::string("fp8.recipe=") + recipe);
+    const RunResult run = run_text("fp8", of_recipe);
+    MESSAGE(recipe, ": largest relative difference ", largest_difference(run.losses, bf16.losses));
+    CHECK(largest_difference(run.losses, bf16.losses) < 0.02);
+    for (const std::vector<float>& other : losses) CHECK(run.losses != other);
+    losses.push_back(run.losses);
   }
 }

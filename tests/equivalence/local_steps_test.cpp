@@ -87,8 +87,14 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return worst;
 }
 
-const Overrides kLocal = {"parallel.local_steps=3", "parallel.replicas=2", "train.steps=8",
-                          "train.epochs=8",         "dataset.batch=16",    "dataset.samples=64"};
+/// Synchronizes after steps 3, 6 and 8.
+const Overrides kLocal = {"parallel.local_steps=3",
+                          "parallel.replicas=2",
+                          "parallel.outer={round_growth: 0, precision: fp32}",
+                          "train.steps=8",
+                          "train.epochs=8",
+                          "dataset.batch=16",
+                          "dataset.samples=64"};
 
 }  // namespace
 
@@ -131,7 +137,7 @@ TEST_CASE("one outer step with rate 1 and no momentum leaves the mean of the wei
   const LocalRun shared = run_local("mlp", plain, 1);
   const LocalRun local = run_local("mlp",
                                    plain + Overrides{"parallel.local_steps=1", "parallel.replicas=2",
-                                                     "parallel.outer={learning_rate: 1, momentum: 0}"},
+                                                     "parallel.outer={learning_rate: 1, momentum: 0, precision: fp32}"},
                                    1);
   // The mean of the weights after one step of plain SGD on halves of a batch is one step on the batch.
   for (const auto& [name, values] : shared.weights) {
@@ -147,7 +153,10 @@ TEST_CASE("64 local steps send at least 50 times fewer bytes between replicas th
                               "train.steps=64", "train.epochs=64", "dataset.batch=16"};
     const LocalRun shared = run_local("transformer", fields, ranks);
     const LocalRun local =
-        run_local("transformer", fields + Overrides{"parallel.local_steps=64", "parallel.replicas=2"}, ranks);
+        run_local("transformer",
+                  fields + Overrides{"parallel.local_steps=64", "parallel.replicas=2",
+                                     "parallel.outer={round_growth: 0, precision: fp32}"},
+                  ranks);
     int64_t of_shared = 0, of_local = 0;
     for (size_t rank = 0; rank < shared.sent.size(); ++rank) {
       of_shared += shared.sent[rank];
@@ -155,6 +164,21 @@ TEST_CASE("64 local steps send at least 50 times fewer bytes between replicas th
     }
     CHECK(of_local > 0);
     CHECK(of_shared >= 50 * of_local);
+  }
+}
+
+TEST_CASE("replicas that exchange differences in bf16 send half the bytes and reach weights within its rounding") {
+  const Overrides fields = {"launch.ranks=4",         "parallel.mode=data_parallel", "parallel.local_steps=4",
+                            "parallel.replicas=2",    "train.steps=12",              "train.epochs=12",
+                            "dataset.batch=16",       "dataset.samples=64"};
+  const LocalRun exact = run_local("transformer", fields + Overrides{"parallel.outer.precision=fp32"}, 2);
+  const LocalRun rounded = run_local("transformer", fields, 2);
+  for (size_t rank = 0; rank < exact.sent.size(); ++rank)
+    CHECK(static_cast<double>(exact.sent[rank]) > 1.98 * static_cast<double>(rounded.sent[rank]));  // but for padding
+  CHECK(rounded.weights != exact.weights);
+  for (const auto& [name, values] : exact.weights) {
+    CAPTURE(name);
+    CHECK(difference(rounded.weights.at(name), values) < 1e-3);
   }
 }
 

@@ -1,4 +1,4 @@
-"""What the cases of hosts_test.py share: a job on test hosts, its runs, and their losses, ranks and checkpoints."""
+"""Shared by the cases of hosts_test.py: a job on test hosts, its runs, and their losses, ranks and checkpoints."""
 import json
 import os
 import pathlib

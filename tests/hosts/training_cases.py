@@ -99,7 +99,7 @@ def straggler(scene):
 
 def local_steps(scene):
     """A replica per host, with a pipeline inside: the losses of two replicas on one host, also after it resumes within a round."""
-    fields = "parallel.strategies=null parallel.local_steps=4 launch.ranks=4 'train.checkpoint={every_steps: 6, keep: 9}' train.steps=14"
+    fields = "parallel.strategies=null parallel.local_steps=4 parallel.outer.round_growth=0 launch.ranks=4 'train.checkpoint={every_steps: 6, keep: 9}' train.steps=14"
     one = scene.run(f"{fields} parallel.replicas=2")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()

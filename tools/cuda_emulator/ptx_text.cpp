@@ -207,66 +207,99 @@ Declaration parse_declaration(std::string_view text) {
   return d;
 }
 
-ModuleText::ModuleText(std::string from) : text(std::move(from)) {
-  // Comments become spaces, so that no `//` or brace in a comment or debug section is taken for code.
+namespace {
+
+/// Replaces comments by spaces, so that no `//` or brace in a comment or debug section is taken for code.
+void blank_comments(std::string& text) {
   for (size_t at = text.find("//"); at != std::string::npos; at = text.find("//", at)) {
     while (at < text.size() && text[at] != '\n') text[at++] = ' ';
   }
-  const std::string_view all = text;
-  size_t at = 0;
-  int line = 1;
-  const auto move_to = [&](size_t to) {
-    line += static_cast<int>(
-        std::count(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
-    at = to;
-  };
-  while (true) {
-    const size_t first = all.find_first_not_of(" \t\r\n", at);
-    if (first == std::string_view::npos) break;
-    move_to(first);
-    const size_t line_end = std::min(all.find('\n', at), all.size());
-    const std::string_view rest = all.substr(at);
-    if (starts_with(rest, ".version") || starts_with(rest, ".target") || starts_with(rest, ".address_size")) {
-      move_to(line_end);
-    } else if (starts_with(rest, ".file")) {
-      const std::string_view entry = all.substr(at, line_end - at);
-      const size_t open = entry.find('"'), close = entry.rfind('"');
-      const size_t number = std::stoul(std::string(trim(entry.substr(5, open - 5))));
-      if (files.size() <= number) files.resize(number + 1);
-      files[number] = std::string(entry.substr(open + 1, close - open - 1));
-      move_to(line_end);
-    } else if (starts_with(rest, ".section")) {
-      move_to(all.find('}', at) + 1);
-    } else {
-      const size_t end = all.find_first_of(";{", at);
-      if (end == std::string_view::npos) fail("a declaration without an end", rest);
-      const std::string_view head = all.substr(at, end - at);
-      const bool entry = head.find(".entry") != std::string_view::npos,
-                 function = head.find(".func") != std::string_view::npos;
-      if (!entry && !function) {  // a variable
-        const size_t stop = all.find(';', at);
-        variables.push_back(all.substr(at, stop - at));
-        move_to(stop + 1);
-        continue;
-      }
-      if (all[end] == ';') {  // a declaration without body
-        move_to(end + 1);
-        continue;
-      }
-      move_to(end);
-      int depth = 0;
-      size_t close = end;
-      do {
-        depth += all[close] == '{' ? 1 : all[close] == '}' ? -1 : 0;
-        ++close;
-      } while (depth > 0);
-      std::string_view name = trim(head.substr(head.find(entry ? ".entry" : ".func") + (entry ? 6 : 5)));
-      if (!name.empty() && name[0] == '(') name = trim(name.substr(name.find(')') + 1));
-      name = trim(name.substr(0, name.find_first_of("( \t\n")));
-      functions[name] = {head, all.substr(end + 1, close - end - 2), line};
-      move_to(close);
+}
+
+/// Reads the declarations of a module one after another, and counts lines.
+class ModuleReader {
+ public:
+  explicit ModuleReader(ModuleText& module) : module_(module), all_(module.text) {}
+
+  void read() {
+    while (true) {
+      const size_t first = all_.find_first_not_of(" \t\r\n", at_);
+      if (first == std::string_view::npos) return;
+      move_to(first);
+      const std::string_view rest = all_.substr(at_);
+      if (starts_with(rest, ".version") || starts_with(rest, ".target") || starts_with(rest, ".address_size"))
+        move_to(line_end());
+      else if (starts_with(rest, ".file"))
+        read_file();
+      else if (starts_with(rest, ".section"))
+        move_to(all_.find('}', at_) + 1);
+      else
+        read_declaration();
     }
   }
+
+ private:
+  void move_to(size_t to) {
+    line_ += static_cast<int>(std::count(all_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                         all_.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
+    at_ = to;
+  }
+  size_t line_end() const { return std::min(all_.find('\n', at_), all_.size()); }
+
+  /// .file 1 "kernels.cu"
+  void read_file() {
+    const std::string_view entry = all_.substr(at_, line_end() - at_);
+    const size_t open = entry.find('"'), close = entry.rfind('"');
+    const size_t number = std::stoul(std::string(trim(entry.substr(5, open - 5))));
+    if (module_.files.size() <= number) module_.files.resize(number + 1);
+    module_.files[number] = std::string(entry.substr(open + 1, close - open - 1));
+    move_to(line_end());
+  }
+
+  /// A variable, or a function with or without a body.
+  void read_declaration() {
+    const size_t end = all_.find_first_of(";{", at_);
+    if (end == std::string_view::npos) fail("a declaration without an end", all_.substr(at_));
+    const std::string_view head = all_.substr(at_, end - at_);
+    const bool entry = head.find(".entry") != std::string_view::npos,
+               function = head.find(".func") != std::string_view::npos;
+    if (!entry && !function) {
+      const size_t stop = all_.find(';', at_);
+      module_.variables.push_back(all_.substr(at_, stop - at_));
+      return move_to(stop + 1);
+    }
+    if (all_[end] == ';') return move_to(end + 1);
+    move_to(end);
+    const size_t close = end_of_body(end);
+    std::string_view name = trim(head.substr(head.find(entry ? ".entry" : ".func") + (entry ? 6 : 5)));
+    if (!name.empty() && name[0] == '(') name = trim(name.substr(name.find(')') + 1));
+    name = trim(name.substr(0, name.find_first_of("( \t\n")));
+    module_.functions[name] = {head, all_.substr(end + 1, close - end - 2), line_};
+    move_to(close);
+  }
+
+  /// The place after the brace that closes the one at `open`.
+  size_t end_of_body(size_t open) const {
+    int depth = 0;
+    size_t close = open;
+    do {
+      depth += all_[close] == '{' ? 1 : all_[close] == '}' ? -1 : 0;
+      ++close;
+    } while (depth > 0);
+    return close;
+  }
+
+  ModuleText& module_;
+  const std::string_view all_;
+  size_t at_ = 0;
+  int line_ = 1;
+};
+
+}  // namespace
+
+ModuleText::ModuleText(std::string from) : text(std::move(from)) {
+  blank_comments(text);
+  ModuleReader(*this).read();
 }
 
 }  // namespace trainctl::emulator

@@ -139,6 +139,7 @@ ProcessCommand NetworkOnHosts::command(const RankPlace& place) const {
   if (options_.record) command.argv.emplace_back("--record");
   if (job_.spec.launch.device == Device::cuda) {
     command.argv.insert(command.argv.end(), {"--take-gpu", std::to_string(place.local_rank)});
+    if (job_.spec.train.audit_every > 0 && !options_.evaluate) command.argv.emplace_back("--audits");
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
     if (!job_.spec.launch.interface.empty())
       command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hosts::literal(job_.spec.launch.interface));

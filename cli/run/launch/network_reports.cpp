@@ -262,8 +262,9 @@ std::string NetworkReports::summary() {
   if (const nlohmann::ordered_json audited = audits(); !audited.is_null())
     text +=
         (text.empty() ? "" : "\n") +
-        fmt::format("audits: {} of {} steps replayed on other cores, with the same bits; {:.2g} % of the run's time",
+        fmt::format("audits: {} of {} steps replayed on other {}, with the same bits; {:.2g} % of the run's time",
                     audited["steps"].get<int64_t>(), with_commas(finished_steps() - checkpoints_.first_step()),
+                    job_.spec.launch.device == Device::cuda ? "GPUs" : "cores",
                     100 * audited["overhead"].get<double>());
   if (!options_.profile) return text;
   std::vector<Program> programs;

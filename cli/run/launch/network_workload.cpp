@@ -7,6 +7,7 @@
 #include "cli/run/launch/job_report.h"
 #include "cli/run/worker/host_memory.h"
 #include "cli/run/worker/rank_failure.h"
+#include "cli/run/worker/take_gpu.h"
 #include "cli/text/launch_report.h"
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
@@ -117,6 +118,9 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
   }
   if (job_.spec.launch.device == Device::cuda) {
     gpus_ = gpus_of_ranks(job_, classes_, found);
+    const bool audits = job_.spec.train.audit_every > 0 && !options_.evaluate;
+    for (size_t rank = 0; rank < gpus_.size(); ++rank)
+      visible_gpus_.push_back(visible_gpus(found.list, rank, audits));
     device_ = describe_gpus(gpus_, found);
     if (job_.plan.servers == 0 || options_.evaluate) {
       memory_.arena_bytes.assign(classes_.class_of.size(), 0);
@@ -248,7 +252,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
   if (static_cast<size_t>(place.rank) < gpus_.size()) {
     const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
     command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
-    command.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu.uuid);  // CUDA does not initialize the others
+    command.environment.emplace_back("CUDA_VISIBLE_DEVICES", visible_gpus_[static_cast<size_t>(place.rank)]);
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);

@@ -64,6 +64,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   Checkpoints checkpoints_;
   HostMemory memory_;
   std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs
+  std::vector<std::string> visible_gpus_;  ///< by rank, as in CUDA_VISIBLE_DEVICES
   std::string device_;
   boost::asio::io_context& loop_;
   std::optional<NetworkOnHosts> on_hosts_;  ///< set with launch.hosts

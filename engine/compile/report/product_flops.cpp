@@ -8,7 +8,8 @@ namespace {
 
 bool counts(const KernelDef& kernel) { return kernel.is_product || kernel.has_products; }
 
-/// Output 0 is the product; others are made of it, or by the way.
+/// The operations of a kernel's product, which is output 0. Other outputs, such as sums of the product, are not
+/// counted.
 double flops(const KernelDef& kernel, const std::vector<TensorInfo>& in, std::vector<TensorInfo> out,
              const Attrs& attrs) {
   out.resize(1);

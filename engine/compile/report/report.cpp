@@ -451,6 +451,35 @@ static void add_loss_scale(Json& report, const Fp16Spec& fp16) {
                           {"min", fp16.min_scale}};
 }
 
+static void add_fp8(Json& report, const Fp8Spec& fp8, size_t layers) {
+  report["fp8"] = {{"recipe", to_string(fp8.recipe)}, {"layers", layers}};
+  if (layers == 0) {
+    report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
+    return;
+  }
+  std::string scales;
+  switch (fp8.recipe) {
+    case Fp8Recipe::block:
+      scales = "one scale per 128 elements, and per 128 x 128 of a weight; all factors are E4M3";
+      break;
+    case Fp8Recipe::tensor:
+      scales = "one scale per tensor, from its largest magnitude on all ranks; gradients are E5M2";
+      break;
+    case Fp8Recipe::delayed:
+      scales = fmt::format(
+          "one scale per tensor, from the {} of its largest magnitudes in the last {} step{}, "
+          "margin {}; gradients are E5M2",
+          fp8.amax_compute_algo == AmaxAlgo::max ? "largest" : "most recent", fp8.amax_history_len,
+          fp8.amax_history_len == 1 ? "" : "s", fp8.margin);
+      report["fp8"].update({{"amax_history_len", fp8.amax_history_len},
+                            {"amax_compute_algo", to_string(fp8.amax_compute_algo)},
+                            {"margin", fp8.margin}});
+      break;
+  }
+  report["notes"].push_back(
+      fmt::format("fp8 recipe {}, {} layer{}: {}", to_string(fp8.recipe), layers, layers == 1 ? "" : "s", scales));
+}
+
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
   const std::vector<double> flops = layer_flops(graph, plan);
@@ -504,8 +533,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (plan.hybrid()) report["local_shards"] = local_shards_report(graph, plan, spec.parallel.full_batch);
   add_token_exchange(report, classes);
   if (plan.numerics.optimizer.scales_loss && graph.trains()) add_loss_scale(report, *spec.fp16);
-  if (spec.fp8 && narrow == 0)
-    report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
+  if (spec.fp8) add_fp8(report, *spec.fp8, narrow);
   return report;
 }
 

@@ -266,6 +266,20 @@ __device__ void weigh_keys(const Gradient& x, const float (&logs)[2], const Lane
   }
 }
 
+/// g' of 64 queries and 64 keys: `slope` is v dy' before, and p (v dy' - mean) after; `means`: of this thread's two
+/// rows.
+__device__ __forceinline__ void find_slopes(const float (&p)[32], const float (&means)[2], float (&slope)[32]) {
+#pragma unroll
+  for (int e = 0; e < 32; ++e) slope[e] = p[e] * (slope[e] - means[e / 2 % 2]);
+}
+
+/// Starts the copies of a block's own tile, q and dy of 64 queries, to shared memory.
+__device__ __forceinline__ void copy_own(const Gradient& x, QueriesShared& shared, int row0, int r, int g, int b) {
+  announce_bytes(shared.own_here, 2 * kSquareBytes);
+  copy_box(shared.own[0], x.q, 0, row0, r, g, b, shared.own_here);
+  copy_box(shared.own[1], x.dy, 0, row0, r, g, b, shared.own_here);
+}
+
 __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(const __grid_constant__ Gradient x) {
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -285,9 +299,7 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
     copy_box(shared.passing[place][1], x.v, 0, i * kSquare, 0, g, b, shared.here[place]);
   };
   if (threadIdx.x == 0) {
-    announce_bytes(shared.own_here, 2 * kSquareBytes);
-    copy_box(shared.own[0], x.q, 0, row0, r, g, b, shared.own_here);
-    copy_box(shared.own[1], x.dy, 0, row0, r, g, b, shared.own_here);
+    copy_own(x, shared, row0, r, g, b);
     for (int i = 0; i < kQueriesPlaces; ++i) copy(i);
   }
   const Lane lane;
@@ -316,8 +328,7 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
     weigh_keys(x, logs, lane, row0, i * kSquare, p);
     products_done<0>();
     settle(slope);
-#pragma unroll
-    for (int e = 0; e < 32; ++e) slope[e] = p[e] * (slope[e] - means[e / 2 % 2]);
+    find_slopes(p, means, slope);
     round_sums(slope, g_pairs);
     begin_products();
     add_over_lines(dq, g_pairs, keys);

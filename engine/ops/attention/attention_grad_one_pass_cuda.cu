@@ -233,90 +233,118 @@ __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, in
 }
 
 /// A group of warps that computes for 64 keys of each block.
-__device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
-  const OnePassSchedule& schedule = x.schedule;
-  const unsigned group = threadIdx.x / kGroupThreads - 1;
-  const Lane lane;
-  const uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
-  const uint64_t values = square_at(shared_address(shared.values[0]) + group * kSquareBytes);
-  const uint64_t key_lines = squares_at(shared_address(shared.keys[0]), kHalfBytes);
-  // Where this thread stores lines of g': in line `line`, every second pack.
-  const int line = 64 * static_cast<int>(group) + 16 * lane.warp + lane.lane % 16;
-  const unsigned slope_line = shared_address(shared.slopes[0]) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
-  float4* const sums = reinterpret_cast<float4*>(shared.sums[group]) + threadIdx.x % kGroupThreads;
-  unsigned done = 0;
-  for (int pass = 0; pass < schedule.passes(); ++pass) {
-    const int block = schedule.block(at.column, pass), key0 = block * kKeys + group * kSquare;
-    if (block >= schedule.blocks) break;
-    float dk[64], dv[64];
-    clear(dk);
-    clear(dv);
-    wait_for_bytes(shared.keys_here, pass % 2);
-    const int sees_all = x.sees_all(block);
-    const Step* step = x.steps + schedule.steps_at(at.column, pass);
-    for (const unsigned end = done + schedule.steps(block); done < end; ++done, ++step) {
-      const int tile = step->tile;
-      const unsigned stage = done % kStages, turn = done % kGroups;
-      const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
-      float p[32], g[32];
-      unsigned p_pairs[16], g_pairs[16];
-      wait_for_bytes(shared.here[stage], done / kStages % 2);
-      begin_products();
-      multiply_heads<kHalfBytes, kSquareBytes>(p, keys, square_at(queries));
-      end_products();
-      multiply_heads<kHalfBytes, kSquareBytes>(g, values, square_at(dys));
-      end_products();
-      products_done<1>();
-      settle(p);
-      weigh(x.unit, shared.rows[stage][0], lane, p);
-      if (tile < sees_all) mask(x.sight(), lane, tile * kRows, key0, p);
-      round_sums(p, p_pairs);
-      begin_products();
-      add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));
-      end_products();
-      products_done<1>();
-      settle(g);
-      slope(shared.rows[stage][1], lane, p, g);
-      round_sums(g, g_pairs);
-      begin_products();
-      add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
-      end_products();
-      if (turn != group && done >= kGroups) wait_at<kComputing>(kSlopesEmpty + turn);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) store_matrices((slope_line + turn * kHalfBytes) ^ (32 * j), g_pairs + 4 * j);
-      publish_to_copies();
-      if (turn != group) {
+struct KeysGroup {
+  const Gradient& x;
+  Shared& shared;
+  const Column& at;
+  unsigned group = threadIdx.x / kGroupThreads - 1;
+  Lane lane;
+  uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
+  uint64_t values = square_at(shared_address(shared.values[0]) + group * kSquareBytes);
+  uint64_t key_lines = squares_at(shared_address(shared.keys[0]), kHalfBytes);
+  /// Where this thread stores lines of g': in line `line`, every second pack.
+  int line = 64 * static_cast<int>(group) + 16 * lane.warp + lane.lane % 16;
+  unsigned slope_line = shared_address(shared.slopes[0]) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
+  float4* sums = reinterpret_cast<float4*>(shared.sums[group]) + threadIdx.x % kGroupThreads;
+
+  __device__ KeysGroup(const Gradient& gradient, Shared& memory, const Column& column)
+      : x(gradient), shared(memory), at(column) {}
+
+  __device__ __forceinline__ void run() const {
+    const OnePassSchedule& schedule = x.schedule;
+    unsigned done = 0;
+    for (int pass = 0; pass < schedule.passes(); ++pass) {
+      const int block = schedule.block(at.column, pass), key0 = block * kKeys + group * kSquare;
+      if (block >= schedule.blocks) break;
+      float dk[64], dv[64];
+      clear(dk);
+      clear(dv);
+      wait_for_bytes(shared.keys_here, pass % 2);
+      const int sees_all = x.sees_all(block);
+      const Step* step = x.steps + schedule.steps_at(at.column, pass);
+      for (const unsigned end = done + schedule.steps(block); done < end; ++done, ++step) {
+        const unsigned stage = done % kStages, turn = done % kGroups;
+        add_tile(step->tile, step->tile < sees_all, done, key0, dk, dv);
+        if (turn == group) {
+          find_queries(done, dk, dv);
+          continue;
+        }
         arrive_at<kComputing>(kSlopesFull + turn);
         products_done<0>();
         settle(dk);
         settle(dv);
         arrive(shared.left[stage]);
-        continue;
       }
-      products_done<1>();
-      settle(dv);
-      float dq[64];
-      const uint64_t slopes = square_at(shared_address(shared.slopes[turn]));
-      wait_at<kGroupThreads>(kGroup + group);
-      begin_products();
-      multiply_over_lines<kSquare>(dq, slopes + group * kNextSquare, key_lines + group * kNextSquare);
-      wait_at<kComputing>(kSlopesFull + turn);
-      add_over_lines<kSquare>(dq, slopes + (1 - group) * kNextSquare, key_lines + (1 - group) * kNextSquare);
-      end_products();
-      products_done<1>();
-      settle(dk);
-      arrive(shared.left[stage]);
-      products_done<0>();
-      settle(dq);
-      arrive_at<kComputing>(kSlopesEmpty + turn);
-      if (done >= kGroups) wait_for_bytes(shared.sums_empty[group], (done / kGroups - 1) % 2);
-#pragma unroll
-      for (int j = 0; j < 16; ++j)
-        sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-      publish_to_copies();
-      arrive(shared.sums_full[done % kAdders]);
+      arrive(shared.keys_left);
+      write_keys(key0, dk, dv);
     }
-    arrive(shared.keys_left);
+  }
+
+  /// Adds a tile of queries to dv and dk, and stores its g' in shared memory. The products that add to dv and dk are
+  /// still running when it returns.
+  __device__ __forceinline__ void add_tile(int tile, bool is_masked, unsigned done, int key0, float (&dk)[64],
+                                           float (&dv)[64]) const {
+    const unsigned stage = done % kStages, turn = done % kGroups;
+    const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
+    float p[32], g[32];
+    unsigned p_pairs[16], g_pairs[16];
+    wait_for_bytes(shared.here[stage], done / kStages % 2);
+    begin_products();
+    multiply_heads<kHalfBytes, kSquareBytes>(p, keys, square_at(queries));
+    end_products();
+    multiply_heads<kHalfBytes, kSquareBytes>(g, values, square_at(dys));
+    end_products();
+    products_done<1>();
+    settle(p);
+    weigh(x.unit, shared.rows[stage][0], lane, p);
+    if (is_masked) mask(x.sight(), lane, tile * kRows, key0, p);
+    round_sums(p, p_pairs);
+    begin_products();
+    add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));
+    end_products();
+    products_done<1>();
+    settle(g);
+    slope(shared.rows[stage][1], lane, p, g);
+    round_sums(g, g_pairs);
+    begin_products();
+    add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
+    end_products();
+    if (turn != group && done >= kGroups) wait_at<kComputing>(kSlopesEmpty + turn);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) store_matrices((slope_line + turn * kHalfBytes) ^ (32 * j), g_pairs + 4 * j);
+    publish_to_copies();
+  }
+
+  /// Computes dq of a tile from the g' of all groups, and stores it for the warps that add it to the sums in memory.
+  /// Waits for the products of add_tile().
+  __device__ __forceinline__ void find_queries(unsigned done, float (&dk)[64], float (&dv)[64]) const {
+    const unsigned stage = done % kStages, turn = done % kGroups;
+    products_done<1>();
+    settle(dv);
+    float dq[64];
+    const uint64_t slopes = square_at(shared_address(shared.slopes[turn]));
+    wait_at<kGroupThreads>(kGroup + group);
+    begin_products();
+    multiply_over_lines<kSquare>(dq, slopes + group * kNextSquare, key_lines + group * kNextSquare);
+    wait_at<kComputing>(kSlopesFull + turn);
+    add_over_lines<kSquare>(dq, slopes + (1 - group) * kNextSquare, key_lines + (1 - group) * kNextSquare);
+    end_products();
+    products_done<1>();
+    settle(dk);
+    arrive(shared.left[stage]);
+    products_done<0>();
+    settle(dq);
+    arrive_at<kComputing>(kSlopesEmpty + turn);
+    if (done >= kGroups) wait_for_bytes(shared.sums_empty[group], (done / kGroups - 1) % 2);
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+      sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    publish_to_copies();
+    arrive(shared.sums_full[done % kAdders]);
+  }
+
+  /// Writes dk and dv of the keys from `key0` on, or this part's sums of them.
+  __device__ __forceinline__ void write_keys(int key0, const float (&dk)[64], const float (&dv)[64]) const {
     if (x.parts > 1) {
       write_part(dk, lane, x.part_at(at.group, at.part, 0, key0));
       write_part(dv, lane, x.part_at(at.group, at.part, 1, key0));
@@ -325,7 +353,7 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, key0), x.to_v.row, x.s - key0, x.d);
     }
   }
-}
+};
 
 __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constant__ Gradient x) {
   wait_for_kernel_before();
@@ -354,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
     }
   } else {
     take_registers<240>();
-    compute(x, shared, at);
+    KeysGroup(x, shared, at).run();
   }
 }
 

@@ -244,32 +244,40 @@ __device__ void store_slopes(unsigned char* tile, const Lane& lane, const unsign
   end_copies();
 }
 
+/// Reads this thread's 32 values of p' from shared memory, where the other group of warps stored them, `weights` being
+/// the address of the first four.
+__device__ __forceinline__ void read_weights(const float4* weights, float (&p)[32]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float4 four = weights[j * kGroupThreads];
+    p[4 * j] = four.x, p[4 * j + 1] = four.y, p[4 * j + 2] = four.z, p[4 * j + 3] = four.w;
+  }
+}
+
+/// g' from v dy' in g, as soon as p' has been stored: by the values of the rows of a tile of queries in `stage`.
+template <int D, int E>
+__device__ __forceinline__ void find_slopes(KeysShared<D, E>& shared, const Lane& lane, int stage, int parity,
+                                            float (&g)[32]) {
+  float p[32];
+  wait_for_bytes(shared.weights_full, parity);
+  read_weights(reinterpret_cast<const float4*>(shared.weights) + threadIdx.x % kGroupThreads, p);
+  arrive(shared.weights_empty);
+  slope(shared.means[stage], lane, p, g);
+  arrive(shared.dys_left[stage]);
+}
+
 /// The group of warps that computes g' and dk.
 template <int D, int E>
 __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const KeysPlace& at) {
   constexpr int kStages = KeysShared<D, E>::kStages;
   const Lane lane;
   const uint64_t values = square_at(shared_address(shared.values[0]));
-  const auto* const weights = reinterpret_cast<const float4*>(shared.weights) + threadIdx.x % kGroupThreads;
   const int all = at.each * x.r, key_tile = at.key0 / kTile;
   float dk[32 * D], g[32];
   unsigned pairs[16];
   clear(dk);
   const auto dys_at = [&](int stage) { return square_at(shared_address(shared.dys[stage][0])); };
   const auto queries_at = [&](int stage) { return squares_at(shared_address(shared.queries[stage][0]), kSquareBytes); };
-  /// g' from v dy', when p' is there.
-  const auto find_slopes = [&](int stage, int parity) {
-    float p[32];
-    wait_for_bytes(shared.weights_full, parity);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float4 four = weights[j * kGroupThreads];
-      p[4 * j] = four.x, p[4 * j + 1] = four.y, p[4 * j + 2] = four.z, p[4 * j + 3] = four.w;
-    }
-    arrive(shared.weights_empty);
-    slope(shared.means[stage], lane, p, g);
-    arrive(shared.dys_left[stage]);
-  };
   wait_for_bytes(shared.own_here, 0);
   if (all > 0) {
     wait_for_bytes(shared.dys_here[0], 0);
@@ -278,7 +286,7 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
     end_products();
     products_done<0>();
     settle(g);
-    find_slopes(0, 0);
+    find_slopes(shared, lane, 0, 0, g);
     round_sums(g, pairs);
     store_slopes(shared.slopes[0], lane, pairs, x.slopes_at(at.group, 0, at.first, key_tile));
   }
@@ -294,7 +302,7 @@ __device__ void compute_keys(const Gradient& x, KeysShared<D, E>& shared, const 
     end_products();
     products_done<1>();
     settle(g);
-    find_slopes(stage, i % 2);
+    find_slopes(shared, lane, stage, i % 2, g);
     products_done<0>();
     settle(dk);
     arrive(shared.queries_left[before]);

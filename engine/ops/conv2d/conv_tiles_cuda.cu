@@ -140,6 +140,27 @@ struct XCopies {
 template <int kRows>
 inline constexpr uint32_t kStageBytes = kConvTileDepth*(kRows + kCols) * 2;
 
+/// Writes a warp's sums of a tile to memory, [k, cols] of `out`; (row, col): of this lane's first sum.
+template <int kHigh, int kWide>
+__device__ __forceinline__ void store_weight_sums(const ConvTileSizes& s, const float (&sums)[kHigh][kWide][4],
+                                                  float* out, int row0, int col0) {
+#pragma unroll
+  for (int i = 0; i < kHigh; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + i * 16 + half * 8;
+      if (row >= s.k) continue;
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        const int col = col0 + j * 8;
+        if (col < s.cols)
+          *reinterpret_cast<float2*>(out + int64_t{row} * s.cols + col) =
+              make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
+      }
+    }
+  }
+}
+
 /// blockIdx.x: tiles of columns, of rows, groups; blockIdx.y: a part of the windows.
 /// 8 warps, 2 along the rows and 4 along the columns.
 template <int kRows, int kVector>
@@ -200,21 +221,7 @@ __global__ void __launch_bounds__(kConvTileThreads, int(kTileBlocks))
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 
   float* const out = parts + blockIdx.y * part_size + int64_t{group} * s.k * s.cols;
-#pragma unroll
-  for (int i = 0; i < kHigh; ++i) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row0 + warp_row + i * 16 + half * 8 + lane / 4;
-      if (row >= s.k) continue;
-#pragma unroll
-      for (int j = 0; j < kWide * 2; ++j) {
-        const int col = col0 + warp_col + j * 8 + lane % 4 * 2;
-        if (col < s.cols)
-          *reinterpret_cast<float2*>(out + int64_t{row} * s.cols + col) =
-              make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
-      }
-    }
-  }
+  store_weight_sums(s, sums, out, row0 + warp_row + lane / 4, col0 + warp_col + lane % 4 * 2);
 }
 
 /// The weight without padding: [rows, channels, window].

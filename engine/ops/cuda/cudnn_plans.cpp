@@ -1,4 +1,5 @@
-// Attention and convolutions of cuDNN, opened at first use.
+// The key under which the measured choices for a convolution of cuDNN are kept: all that its plan depends on
+// (cudnn_plans.h).
 #include "engine/ops/cuda/cudnn_plans.h"
 
 namespace trainctl::cuda {

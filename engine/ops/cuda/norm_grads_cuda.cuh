@@ -61,6 +61,37 @@ __device__ void sum_of_team(float (&v)[kValues], int team, float (&of_warps)[kWa
   }
 }
 
+/// to += from
+template <class T, int V>
+__device__ __forceinline__ void add_pack(const Raw<T, V>& from, float (&to)[V]) {
+  float more[V];
+  unpack(from, more);
+#pragma unroll
+  for (int j = 0; j < V; ++j) to[j] += more[j];
+}
+
+/// Adds the terms of dgamma and dbeta over the teams of a block and writes them to `sums` of all blocks, [blocks,
+/// kSums, n]. `of_teams`: shared memory, [teams, kSums, n]. `team`, `place`: the team and the first column of this
+/// thread.
+template <int kSums, int V>
+__device__ __forceinline__ void write_block_sums(const NormGradShape& shape, float* sums, float* of_teams, int team,
+                                                 int place, const float (&of_gamma)[V], const float (&of_beta)[V]) {
+  if (place < shape.n) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      of_teams[(team * kSums) * shape.n + place + j] = of_gamma[j];
+      if constexpr (kSums == 2) of_teams[(team * kSums + 1) * shape.n + place + j] = of_beta[j];
+    }
+  }
+  __syncthreads();
+  float* const own = sums + static_cast<int64_t>(blockIdx.x) * kSums * shape.n;
+  for (int i = static_cast<int>(threadIdx.x); i < kSums * shape.n; i += static_cast<int>(blockDim.x)) {
+    float total = 0;
+    for (int t = 0; t < shape.teams; ++t) total += of_teams[t * kSums * shape.n + i];
+    own[i] = total;
+  }
+}
+
 template <int V, int kThreads, bool kCentred, class T>
 __global__ void __launch_bounds__(kThreads, kThreads == kNormGradThreads ? 2 : 1)
     norm_grads_kernel(NormGradShape shape, NormGradOperands<T> with) {
@@ -125,30 +156,11 @@ __global__ void __launch_bounds__(kThreads, kThreads == kNormGradThreads ? 2 : 1
       unpack(raw_x[r], x);
 #pragma unroll
       for (int j = 0; j < V; ++j) dx[j] = rstd[r] * (dx[j] * scale[j] - of_g - (x[j] - mean[r]) * rstd[r] * of_product);
-      if (with.residual.p != nullptr) {
-        float more[V];
-        unpack(raw_residual[r], more);
-#pragma unroll
-        for (int j = 0; j < V; ++j) dx[j] += more[j];
-      }
+      if (with.residual.p != nullptr) add_pack(raw_residual[r], dx);
       store(with.dx, (first + r) * shape.n + place, dx);
     }
   }
-  if (with.sums == nullptr) return;
-  if (has_columns) {
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      of_teams[(in_block * kSums) * shape.n + place + j] = of_gamma[j];
-      if constexpr (kCentred) of_teams[(in_block * kSums + 1) * shape.n + place + j] = of_beta[j];
-    }
-  }
-  __syncthreads();
-  float* const own = with.sums + static_cast<int64_t>(blockIdx.x) * kSums * shape.n;
-  for (int i = static_cast<int>(threadIdx.x); i < kSums * shape.n; i += static_cast<int>(blockDim.x)) {
-    float total = 0;
-    for (int t = 0; t < shape.teams; ++t) total += of_teams[t * kSums * shape.n + i];
-    own[i] = total;
-  }
+  if (with.sums != nullptr) write_block_sums<kSums>(shape, with.sums, of_teams, in_block, place, of_gamma, of_beta);
 }
 
 /// The gradients of the parameters, from the sums of all blocks.

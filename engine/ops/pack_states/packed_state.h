@@ -1,10 +1,9 @@
 // Optimizer states in fewer bytes, for CPUs and GPUs (optimizer.state_type).
 //
-//   bf16  rounded to one of the two neighbors, with a probability in proportion to the distance. The random bits are
-//   those
-//         of (seed, parameter, state, step, element of the whole parameter), so no plan changes a value.
-//   int8  blocks of 256 elements: the largest magnitude, and for each element the number of the nearest value of the
-//         dynamic map of bitsandbytes (Dettmers et al., 2021), times that magnitude.
+//   bf16  stochastic rounding: to one of the two neighbors, the nearer the more probable. The random bits are a
+//         function of (seed, parameter, state, step, element of the whole parameter), so no plan changes a value.
+//   int8  blocks of 256 elements: the largest magnitude of the block, and for each element the index of the nearest
+//         value of the dynamic map of bitsandbytes (Dettmers et al., 2021), which is multiplied by that magnitude.
 #pragma once
 
 #include <math.h>

@@ -1,5 +1,5 @@
-// The element of a dim of x that each element of y has: which elements y continues x with on both sides. Plain
-// functions, safe in .cu files.
+// Padding of a dim by elements of the tensor itself (circular, reflect, replicate; reindex.cpp): which element of x
+// each element of the padded y is, and the inverse. Plain functions, safe in .cu files.
 #pragma once
 
 #include "engine/base/error.h"
@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// The elements beyond the ends of x.
+/// How y continues beyond the ends of x, as the padding modes of PyTorch.
 enum class Beyond : uint8_t { circular, reflect, replicate };
 
 inline Beyond beyond_of(const Attrs& attrs) {
@@ -16,12 +16,12 @@ inline Beyond beyond_of(const Attrs& attrs) {
   return mode == "circular" ? Beyond::circular : mode == "reflect" ? Beyond::reflect : Beyond::replicate;
 }
 
-/// Dim `n` of the whole x and `m` of the whole y, which begins `before` elements earlier.
+/// The dim has `n` elements in x and `m` in y, over all ranks; y begins `before` elements before x.
 struct ReindexMap {
   Beyond beyond = Beyond::circular;
   int64_t n = 1, m = 1, before = 0;
 
-  /// The element of x that element o of y has.
+  /// The index in x of the element that is at `o` in y.
   TRAINCTL_HOST_DEVICE int64_t source(int64_t o) const {
     int64_t i = o - before;
     if (beyond == Beyond::circular) return ((i % n) + n) % n;
@@ -30,7 +30,7 @@ struct ReindexMap {
     return i >= n ? 2 * (n - 1) - i : i;
   }
 
-  /// Calls f(o) for the elements of y that have element i of x, always in the same order.
+  /// The inverse: calls f(o) for each index o of y at which element i of x is, always in the same order.
   template <class F>
   TRAINCTL_HOST_DEVICE void each_target(int64_t i, F f) const {
     const int64_t own = before + i;

@@ -98,6 +98,26 @@ __device__ inline float sum_of_four(float v) {
   return v + __shfl_xor_sync(~0u, v, 2);
 }
 
+/// Writes rows `row`, `row` + kWarps, … of the tile to C at `c`, from the sums of both groups of warps in shared
+/// memory; `old`: C's previous values.
+__device__ __forceinline__ void finish_grad_rows(const Finish& f, float* c, int row, const float* shared,
+                                                 const float* old, float scale) {
+  using T = GradTile;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  // Sums are stored in the order of mma's rows: row 2 i + r of a warp's 16 is at i + 8 r.
+  const float* const of_row = shared + (warp / 2 + warp % 2 * 8) * T::kPitch + 4 * lane;
+#pragma unroll 2
+  for (int i = 0; i < T::kRowsOfWarp; ++i, c += T::kWarps * static_cast<int64_t>(f.n)) {
+    if (row + i * T::kWarps >= f.m) break;
+    const float* const sums_of_row = of_row + (i / 2 * 16 + i % 2 * 4) * T::kPitch;
+    float4 sum = *reinterpret_cast<const float4*>(sums_of_row);
+    add(sum, *reinterpret_cast<const float4*>(sums_of_row + T::kM * T::kPitch));
+    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+    if (f.accumulate) add(sum, *reinterpret_cast<const float4*>(old + i * T::kWarps * T::kN));
+    *reinterpret_cast<float4*>(c) = sum;
+  }
+}
+
 /// Called by all threads of a block. Waits for the preceding kernel.
 __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map, const TileMap& b_map, int row0,
                                       int col0, float* shared) {
@@ -205,19 +225,7 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
   if (sums_a && thread < T::kM)
     store_row_sum(p.a_sums, parts + thread, T::kM, T::kGroups, row0 + thread, f.m, p.sums_accumulate, scale);
   if (sums_b && thread < T::kN) store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
-  if (!finishes) return;
-  // Sums are stored in the order of mma's rows: row 2 i + r of a warp's 16 is at i + 8 r.
-  const float* const of_row = shared + (warp / 2 + warp % 2 * 8) * T::kPitch + 4 * lane;
-#pragma unroll 2
-  for (int i = 0; i < T::kRowsOfWarp; ++i, c += T::kWarps * static_cast<int64_t>(f.n)) {
-    if (row + i * T::kWarps >= f.m) break;
-    const float* const sums_of_row = of_row + (i / 2 * 16 + i % 2 * 4) * T::kPitch;
-    float4 sum = *reinterpret_cast<const float4*>(sums_of_row);
-    add(sum, *reinterpret_cast<const float4*>(sums_of_row + T::kM * T::kPitch));
-    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-    if (f.accumulate) add(sum, *reinterpret_cast<const float4*>(old + i * T::kWarps * T::kN));
-    *reinterpret_cast<float4*>(c) = sum;
-  }
+  if (finishes) finish_grad_rows(f, c, row, shared, old, scale);
 }
 
 }  // namespace

@@ -225,12 +225,51 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
   if (blocks_log2 == 0) __syncthreads();
 }
 
+/// Finishes this block's items of the tile at (row0, col0): adds the sums that the blocks of the cluster sent, and
+/// writes the results.
+template <class T>
+__device__ __forceinline__ void finish_items(const Finish& f, int row0, int col0, int block, int blocks_log2,
+                                             float* shared) {
+  constexpr unsigned kUnits = 3;  // pairs that a lane finishes at a time
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int blocks = 1 << blocks_log2;
+  float* const came = shared + T::kCame;
+  // Each block finishes the same number of items. The epilogue's operands are loaded while the sums are in flight.
+  const unsigned owned = T::kItems >> blocks_log2;
+  const float scale = scale_of(f);
+  const float2* const inbox = reinterpret_cast<const float2*>(shared + T::kInbox) + 2 * lane;
+#pragma unroll 1
+  for (unsigned first = warp; first < 2 * owned; first += kUnits * T::kWarps) {
+    Pair<T> pairs[kUnits];
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; ++i) {
+      const unsigned unit = first + i * T::kWarps;
+      pairs[i].fetch(f, block * owned + unit / 2, unit % 2, row0, col0, unit < 2 * owned);
+    }
+    if (blocks > 1) wait_for_bytes(came);
+    float2 sum[kUnits] = {};
+#pragma unroll 1
+    for (int from = 0; from < blocks; from += 2) {
+#pragma unroll
+      for (unsigned i = 0; i < kUnits; ++i) {
+        if (!pairs[i].mine()) continue;
+        const unsigned unit = first + i * T::kWarps;
+        const float2* const sent = inbox + (from * owned + unit / 2) * (T::kItem / 2) + unit % 2;
+        const float2 one = sent[0], other = blocks > 1 ? sent[owned * (T::kItem / 2)] : float2{};
+        sum[i] = {sum[i].x + one.x + other.x, sum[i].y + one.y + other.y};
+      }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kUnits; ++i) pairs[i].store(f, scale, sum[i]);
+  }
+}
+
 /// Computes the tile at (row0, col0). Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the
 /// preceding kernel.
 template <class T>
 __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, int col0, int block, int blocks_log2,
                                    float* shared) {
-  constexpr unsigned kSumsKept = 16, kUnits = 3;  // rounds between keep()s; pairs that a lane finishes at a time
+  constexpr unsigned kSumsKept = 16;  // rounds between keep()s
   const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const unsigned group = warp / T::kPlaces, place = warp % T::kPlaces;
   const unsigned own_row = place / T::kWide * T::kWarpM, own_col = place % T::kWide * T::kWarpN;  // in the tile
@@ -322,34 +361,7 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
   }
 
   exchange<T>(sums, shared, block, blocks_log2);
-  // Each block finishes the same number of items. The epilogue's operands are loaded while the sums are in flight.
-  const unsigned owned = T::kItems >> blocks_log2;
-  const float scale = scale_of(f);
-  const float2* const inbox = reinterpret_cast<const float2*>(shared + T::kInbox) + 2 * lane;
-#pragma unroll 1
-  for (unsigned first = warp; first < 2 * owned; first += kUnits * T::kWarps) {
-    Pair<T> pairs[kUnits];
-#pragma unroll
-    for (unsigned i = 0; i < kUnits; ++i) {
-      const unsigned unit = first + i * T::kWarps;
-      pairs[i].fetch(f, block * owned + unit / 2, unit % 2, row0, col0, unit < 2 * owned);
-    }
-    if (blocks > 1) wait_for_bytes(came);
-    float2 sum[kUnits] = {};
-#pragma unroll 1
-    for (int from = 0; from < blocks; from += 2) {
-#pragma unroll
-      for (unsigned i = 0; i < kUnits; ++i) {
-        if (!pairs[i].mine()) continue;
-        const unsigned unit = first + i * T::kWarps;
-        const float2* const sent = inbox + (from * owned + unit / 2) * (T::kItem / 2) + unit % 2;
-        const float2 one = sent[0], other = blocks > 1 ? sent[owned * (T::kItem / 2)] : float2{};
-        sum[i] = {sum[i].x + one.x + other.x, sum[i].y + one.y + other.y};
-      }
-    }
-#pragma unroll
-    for (unsigned i = 0; i < kUnits; ++i) pairs[i].store(f, scale, sum[i]);
-  }
+  finish_items<T>(f, row0, col0, block, blocks_log2, shared);
 }
 
 }  // namespace

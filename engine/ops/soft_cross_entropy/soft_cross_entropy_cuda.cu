@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kSoftThreads)
   if constexpr (kGrad) scale *= scalars->loss_scale;
   const int lane = static_cast<int>(threadIdx.x) % group, groups = kSoftThreads / group;
   double total = 0;
-  // All threads of a warp make the same number of turns: they exchange sums.
+  // All threads of a warp make the same number of iterations, because they exchange sums.
   for (int64_t first = int64_t{blockIdx.x} * groups; first < rows; first += int64_t{gridDim.x} * groups) {
     const int64_t row = first + threadIdx.x / group, start = row * classes;
     const bool valid = row < rows;

@@ -12,8 +12,8 @@
 namespace trainctl::comm {
 namespace {
 
-// The last rank to arrive does smaller rounds by itself: this is as much as two ranks move in the time that it
-// takes to hand half of the work to the other, which is spinning or asleep.
+// The last rank to arrive does rounds of up to this size by itself, because handing half of the work to a rank that
+// spins or sleeps takes as long as moving this many bytes.
 constexpr int64_t kAloneBytesSpinning = 32 << 10;
 constexpr int64_t kAloneBytesSleeping = 1 << 20;
 

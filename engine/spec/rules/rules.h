@@ -95,7 +95,7 @@ void metrics_of_validation_exist(RuleContext& r);
 
 // training.cpp
 void bf16_gradients_need_bf16_weights(RuleContext& r);
-void audits_run_on_cpu_ranks(RuleContext& r);
+void audits_replay_steps(RuleContext& r);
 void saves_are_consistent(RuleContext& r);
 void gradients_are_clipped_in_one_way(RuleContext& r);
 void weight_averages_suit_the_mode(RuleContext& r);

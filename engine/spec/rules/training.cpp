@@ -15,18 +15,9 @@ void bf16_gradients_need_bf16_weights(RuleContext& r) {
           "set precision: bf16, or remove gradient_precision");
 }
 
-void audits_run_on_cpu_ranks(RuleContext& r) {
-  if (!r.fine({"train.audit_every"}) || r.job.train.audit_every == 0) return;
-  if (r.fine({"launch.device"}) && r.job.launch.device != Device::cpu)
-    r.wrong(
-        "train.audit_every",
-        "an audit compares the bits of a step with those of a replay on another CPU core, which cannot have the bits "
-        "of "
-        "a GPU, and launch.device is " +
-            std::string(to_string(r.job.launch.device)),
-        "set launch.device: cpu; or set audit_every: 0, run the job on two GPUs with train.fingerprints, and compare "
-        "the runs with trainctl diff");
-  if (r.fine({"parallel.mode"}) && r.job.servers() > 0)
+void audits_replay_steps(RuleContext& r) {
+  if (!r.fine({"train.audit_every", "parallel.mode"}) || r.job.train.audit_every == 0) return;
+  if (r.job.servers() > 0)
     r.wrong("train.audit_every", "audits replay steps of ranks, and parameter servers run outside of steps",
             "set audit_every: 0, or another parallel.mode");
 }

@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-constexpr int kRounds = 6;     ///< of the Feistel network: four suffice for halves of many bits, small halves need more
+constexpr int kRounds =
+    6;  ///< rounds of the Feistel network: four suffice for halves of many bits, small halves need more
 constexpr int kLeastBits = 8;  ///< halves of one or two bits do not mix well, so a small set has longer cycle walks
 
 /// The first `bits` bits of a word that depends on key, round and half.

@@ -1,8 +1,9 @@
-// A Source as a data set: each field is read, decoded if it is an image, transformed, and left in a small type.
+// A Source as a data set: each field is read, decoded if it is an image, and transformed. A result of bytes stays
+// bytes, so that caches and copies to devices are small.
 //
 //   Source -> bytes -> SampleTransforms (decode, crop, resize, …) -> the sample's field
 //
-// All fields of a sample draw from the same numbers: an image and its mask are cut at the same place if their
+// All fields of a sample use the same random numbers: an image and its mask are cropped at the same place if their
 // transforms begin alike.
 #pragma once
 
@@ -16,16 +17,17 @@
 
 namespace trainctl {
 
-/// The conversion of a field of a source to a field of the sample.
+/// How a field of a source becomes a field of the sample.
 struct FieldWay {
   SourceField from;
   ElementType type = ElementType::u8;  ///< type that the transforms accept
   std::optional<SampleTransforms> transforms;
 };
 
-/// The fields of a set after their transforms.
+/// The fields of the samples of a set, and how each is made from a field of the source.
 struct FieldWays {
-  /// Result of a field whose transforms end by mapping each byte: floats, or bytes with SampleField::map.
+  /// What a field whose last transforms map each byte by itself contains (byte_map.h): the floats that they give, or
+  /// the bytes before them, with SampleField::map for the device.
   enum class Bytes : uint8_t { become_floats, stay };
 
   /// SpecError at the transform that does not fit, or at dataset.transforms if a field has no fixed shape.
@@ -33,8 +35,8 @@ struct FieldWays {
 
   std::vector<SampleField> fields;
   std::vector<FieldWay> ways;  ///< by field
-  bool is_random = false;      ///< a sample looks different in each pass
-  bool is_work = false;        ///< a sample is more than a copy of the source's bytes
+  bool is_random = false;      ///< transforms draw random numbers: a sample differs from pass to pass
+  bool is_work = false;        ///< some field is decoded or transformed, not only copied
 
  private:
   void add(const std::vector<SourceField>& all, const SourceField& from, const DatasetSpec& spec, Bytes bytes);
@@ -64,7 +66,8 @@ class SourceSet final : public Dataset {
   FieldWays of_;
 };
 
-/// Rows are mixed as floats, and labels are counted, so only other fields may remain bytes.
+/// True if a device may receive the field as bytes. Not for fields that mixup or cutmix mixes, which need floats, nor
+/// for labels.
 bool may_keep_bytes(const std::string& field, const std::vector<TransformSpec>& transforms);
 
 /// The transforms of a field: those for it by name, and for the first field that is not the label also those of no

@@ -1,7 +1,7 @@
 // Writes messages of protocol buffers: a message is a sequence of fields, each a key and a value.
 //
-//   key := varint(number * 8 + wire type)       varint: 7 bits per byte, the lowest first; the top bit: another byte
-//   follows
+//   key    := varint(number * 8 + wire type)
+//   varint := bytes of 7 bits each, the lowest bits first; the top bit of a byte is set if another one follows
 //
 // Source: protobuf.dev/programming-guides/encoding.
 #pragma once

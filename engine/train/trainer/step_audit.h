@@ -73,6 +73,8 @@ struct AuditOptions {
   std::vector<AuditCard> cards{};
 };
 
+class AuditRecorder;
+
 class StepAudit final : public StateObserver {
  public:
   /// `program` and `comm` must outlive it.
@@ -96,9 +98,7 @@ class StepAudit final : public StateObserver {
   double overhead() const;
 
  private:
-  friend class AuditedExecutor;
-  class State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<AuditRecorder> recorder_;
 };
 
 }  // namespace trainctl

@@ -1,6 +1,5 @@
 // Writes the rows of a table as MDS, the format of MosaicML Streaming (mds.h): index.json and shards.
 #include <fmt/format.h>
-#include <zip.h>
 
 #include <algorithm>
 #include <filesystem>

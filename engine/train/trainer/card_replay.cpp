@@ -1,0 +1,204 @@
+// See the header.
+#include "engine/train/trainer/card_replay.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "engine/graph/half.h"
+#include "engine/runtime/stored_ranges.h"
+
+namespace trainctl {
+namespace {
+
+std::string name_of(const StoredRange& range) { return std::string(range.slot) + "/" + range.variable->name; }
+
+double value_at(DType type, const std::byte* bytes) {
+  if (is_half(type)) {
+    uint16_t half = 0;
+    float value = 0;
+    std::memcpy(&half, bytes, sizeof half);
+    halves_to_floats(type, &half, 1, &value);
+    return double{value};
+  }
+  if (is_float(type)) {
+    float value = 0;
+    std::memcpy(&value, bytes, sizeof value);
+    return double{value};
+  }
+  int32_t value = 0;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+/// A card is current for a thread, so another one is prepared on a thread of its own.
+template <class Work>
+void on_own_thread(const Work& work) {
+  std::exception_ptr error;
+  std::thread([&] {
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }).join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+CardReplay::CardReplay(const Program& program, int rank, int ranks, std::vector<AuditCard> cards,
+                       ExecutorOptions options)
+    : program_(program), cards_(std::move(cards)), options_(std::move(options)), alone_(rank, ranks) {
+  check(cards_.size() > 1, "a replay needs a second card");
+  options_.print = [](const Operand&, const void*, int) {};
+  options_.on_communication = nullptr;
+  options_.on_prepared = nullptr;
+  options_.left_out.reset();
+  options_.timeline = nullptr;
+  options_.start_up = nullptr;
+}
+
+CardReplay::~CardReplay() {
+  if (executor_) on_own_thread([this] { executor_.reset(); });
+}
+
+std::unique_ptr<Executor> CardReplay::executor_on(const AuditCard& card) {
+  ExecutorOptions options = options_;
+  options.replays = tape_.get();
+  try {
+    return card.make(program_, alone_, options);
+  } catch (const EnvError& error) {
+    throw EnvError(fmt::format("train.audit_every: GPU {} cannot replay the steps of GPU {}: {}", card.gpu,
+                               cards_.front().gpu, error.what()));
+  }
+}
+
+void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inputs) {
+  check(tape != nullptr, "a card records its steps");
+  tape_ = std::move(tape);
+  on_own_thread([&] {
+    executor_ = executor_on(cards_[1]);
+    const InputLayout& own = executor_->inputs();
+    if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
+        own.as_bytes != inputs.as_bytes)
+      throw EnvError(
+          fmt::format("train.audit_every: GPU {} has not the memory to keep the samples that GPU {} keeps; close other "
+                      "programs on it, or set audit_every: 0",
+                      cards_[1].gpu, cards_[0].gpu));
+  });
+}
+
+void CardReplay::run(Executor& executor, const Step& step, Result& result) const {
+  for (const StateCopy& copy : tape_->state) executor.write(copy.offset, tape_->before.get() + copy.to, copy.bytes);
+  check(executor.inputs().bytes == static_cast<int64_t>(step.inputs.size()), "a replay has the inputs of the step");
+  const HostBlock inputs = executor.allocate_inputs(executor.inputs().bytes);
+  std::memcpy(inputs.get(), step.inputs.data(), step.inputs.size());
+  executor.start_step(inputs.get(), step.scalars);
+  result.loss = executor.finish_step();
+  result.state.resize(static_cast<size_t>(tape_->state_bytes));
+  for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
+  result.given.clear();
+  for (const StepTape::Exchange& exchange : tape_->exchanges) {
+    const std::byte* const given = tape_->exchanged.get() + exchange.given_again;
+    result.given.insert(result.given.end(), given, given + exchange.given_bytes);
+  }
+}
+
+/// What the rank's own card got.
+CardReplay::Result CardReplay::recorded(const Step& step) const {
+  Result result;
+  result.loss = step.loss.value_or(0);
+  result.state.assign(static_cast<size_t>(tape_->state_bytes), std::byte{});
+  for (const StateCopy& copy : tape_->state)
+    std::memcpy(result.state.data() + copy.to, tape_->after.get() + copy.to, static_cast<size_t>(copy.bytes));
+  for (const StepTape::Exchange& exchange : tape_->exchanges) {
+    const std::byte* const given = tape_->exchanged.get() + exchange.given;
+    result.given.insert(result.given.end(), given, given + exchange.given_bytes);
+  }
+  return result;
+}
+
+bool CardReplay::find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const {
+  size_t at = 0;
+  for (const StoredRange& range : stored_ranges(program_)) {
+    if (range.count == 0) continue;
+    const StateCopy& copy = tape_->state[at++];
+    const std::byte *first = tape_->after.get() + copy.to, *again = replayed.state.data() + copy.to;
+    if (std::memcmp(first, again, static_cast<size_t>(copy.bytes)) == 0) continue;
+    const int64_t size = byte_size(range.dtype);
+    int64_t element = 0;
+    while (std::memcmp(first + element * size, again + element * size, static_cast<size_t>(size)) == 0) ++element;
+    found.tensor = name_of(range);
+    found.element = range.first + element;
+    found.first = value_at(range.dtype, first + element * size);
+    found.replayed = value_at(range.dtype, again + element * size);
+    return true;
+  }
+  for (const StepTape::Exchange& exchange : tape_->exchanges) {
+    const std::byte* const memory = tape_->exchanged.get();
+    if (std::memcmp(memory + exchange.given, memory + exchange.given_again,
+                    static_cast<size_t>(exchange.given_bytes)) == 0)
+      continue;
+    found.tensor = "what it gives to " + program_.instructions[static_cast<size_t>(exchange.instruction)].name;
+    return true;
+  }
+  if (!step.loss || std::bit_cast<uint32_t>(*step.loss) == std::bit_cast<uint32_t>(replayed.loss)) return false;
+  found.tensor = "loss";
+  return true;
+}
+
+/// Without a third card, the rank's own card shows at least whether its fault was transient.
+void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
+  const AuditCard& card = cards_.size() > 2 ? cards_[2] : cards_[0];
+  Result third;
+  try {
+    on_own_thread([&] { run(*executor_on(card), step, third); });
+  } catch (const EnvError&) {
+    return;  // it has no memory left
+  }
+  found.third_core = card.gpu;
+  const auto same = [&step](const Result& a, const Result& b) {
+    return a.state == b.state && a.given == b.given &&
+           (!step.loss || std::bit_cast<uint32_t>(a.loss) == std::bit_cast<uint32_t>(b.loss));
+  };
+  if (same(third, replayed_))
+    found.first_is_wrong = true;
+  else if (cards_.size() > 2 && same(third, recorded(step)))
+    found.first_is_wrong = false;
+}
+
+std::optional<AuditMismatch> CardReplay::replay(const Step& step) {
+  run(*executor_, step, replayed_);
+  AuditMismatch found;
+  found.device = "GPU";
+  found.step = step.step;
+  found.first_core = cards_[0].gpu;
+  found.replay_core = cards_[1].gpu;
+  if (!find_difference(step, replayed_, found)) return std::nullopt;
+  ask_third_card(step, found);
+  return found;
+}
+
+AuditedValues CardReplay::values(const std::byte* state) const {
+  AuditedValues values;
+  size_t at = 0;
+  for (const StoredRange& range : stored_ranges(program_)) {
+    if (range.count == 0) continue;
+    const std::byte* bytes = state + tape_->state[at++].to;
+    if (!is_float(range.dtype) || range.is_copy) continue;
+    std::vector<float>& all = values[name_of(range)];
+    for (int64_t i = 0; i < range.count; ++i)
+      all.push_back(static_cast<float>(value_at(range.dtype, bytes + i * byte_size(range.dtype))));
+  }
+  return values;
+}
+
+AuditedValues CardReplay::first_values() const { return values(tape_->after.get()); }
+AuditedValues CardReplay::replayed_values() const { return values(replayed_.state.data()); }
+
+}  // namespace trainctl
