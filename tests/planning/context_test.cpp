@@ -83,7 +83,7 @@ TEST_CASE("causal attention over consecutive rows costs as much as that of the l
 
 TEST_CASE("a plan whose rows cannot be balanced is charged for the rank with the last rows") {
   // The masks of dropout depend on positions, so rows are in their order.
-  const std::string dropout = "\n    - {name: drop, type: dropout, rate: 0.1}";
+  const std::string dropout = "\n    - {name: drop, type: dropout, p: 0.1}";
   for (const char* method : {"gather", "ring"}) {
     CAPTURE(method);
     const double balanced = attention_seconds(shared_rows(8, method)),
