@@ -19,7 +19,7 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kMostClasses = 1 << 16;
+constexpr size_t kMostTargetClasses = 1 << 16;
 constexpr size_t kMostNumberClasses = 20;  ///< distinct integers that are classes unless the user says otherwise
 
 const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const UserData& data) {
@@ -66,7 +66,7 @@ bool numbers_classes(const ColumnFacts& target) {
 /// Words, booleans, two different numbers (-1 and 1), and few different integers that repeat are classes.
 bool is_class(const ColumnFacts& target, const UserData& data) {
   const size_t distinct = std::max(target.words.size(), target.numbers.size());
-  if (data.target_type == "class" && distinct > kMostClasses)
+  if (data.target_type == "class" && distinct > kMostTargetClasses)
     throw SpecError({}, "init",
                     fmt::format("the target '{}' has {} different values, which are too many classes",
                                 target.column.name, distinct),
