@@ -146,8 +146,8 @@ TEST_CASE("ranks with micro-batches of their own exchange gradients once per ste
   const std::string slow = slower_cpu(folder, 0.5);
   for (const int level : {0, 1, 2, 3}) {
     CAPTURE(level);
-    const PlannedJob job = plan_job(chain({"cpu", slow}, "{mode: data_parallel, optimizer_shard: " +
-                                                             std::to_string(level) + "}"));
+    const PlannedJob job =
+        plan_job(chain({"cpu", slow}, "{mode: data_parallel, optimizer_shard: " + std::to_string(level) + "}"));
     CHECK_FALSE(job.spec.parallel.rank_micro_batches.empty());
     CHECK(job.spec.parallel.optimizer_shard.level == std::min(level, 1));
     const auto notes = std::count_if(job.plan.notes.begin(), job.plan.notes.end(), [](const std::string& note) {

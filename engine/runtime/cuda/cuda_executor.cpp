@@ -531,7 +531,7 @@ bool CudaExecutor::is_copied(bool wait) {
 
 std::unique_ptr<StepTape> CudaExecutor::make_tape() {
   use_device();
-  std::unique_ptr<StepTape> tape = new_tape(program_, step_->exchanges());
+  std::unique_ptr<StepTape> tape = new_tape(program_);
   recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
   return tape;
 }
