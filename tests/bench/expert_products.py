@@ -3,11 +3,15 @@
 
 In bf16 on a GPU, with swiglu and gradients of weights in f32. trainctl's kernels sort and gather random routes, apply the activation and the weights
 and sum the rows. The peers: dense products alone with as many rows (cuBLAS), those with a compiled swiglu and its slope, and grouped_mm alone with equal
-groups, whose gradients of weights are bf16. Ratio: the peer's time over trainctl's."""
+groups, whose gradients of weights are bf16. Ratio: the peer's time over trainctl's.
+
+If bench_cuda_experts is beside trainctl, each grouped product alone is compared with the dense product of its size too."""
 
 import argparse
 import json
 import math
+import pathlib
+import re
 import subprocess
 
 import torch
@@ -73,6 +77,26 @@ def products(a, rows, experts, features, hidden):
     }
 
 
+def each_product(a, size):
+    """Prints each grouped product of bench_cuda_experts beside the dense product (cuBLAS) of its size."""
+    program = pathlib.Path(a.trainctl).with_name("bench_cuda_experts")
+    if a.device != "cuda" or not program.exists():
+        return
+    tokens, top, _, features, hidden = map(int, size.split("x"))
+    rows, kind = tokens * top, dict(device=a.device, dtype=torch.bfloat16)
+    x, u, act = (torch.randn(rows, n, **kind) for n in (features, 2 * hidden, hidden))
+    up, down, mm = torch.randn(2 * hidden, features, **kind), torch.randn(features, hidden, **kind), wide(a.device)
+    dense = [lambda: x @ up.T, lambda: act @ down.T, lambda: x @ down, lambda: u @ up, lambda: mm(u.T, x), lambda: mm(x.T, act), lambda: u.T @ x, lambda: x.T @ act]
+    lines = subprocess.run([program, size], check=True, capture_output=True, text=True).stdout.splitlines()[1:]
+    total, total_dense = 0.0, 0.0
+    for i, (line, call) in enumerate(zip(lines, dense, strict=True)):
+        ms, peer = float(re.search(r"([0-9.]+) ms", line)[1]), median_ms(call, a.device, 12)
+        print(f"{size} {line}; dense {peer:.3f} ms, {peer / ms:.2f}x", flush=True)
+        if i < 6:  # gradients of weights in f32
+            total, total_dense = total + ms, total_dense + peer
+    print(f"{size} the first six {total:.3f} ms; dense {total_dense:.3f} ms, {total_dense / total:.2f}x", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trainctl")
@@ -87,6 +111,7 @@ def main():
         for k, (ms, low, high) in enumerate(ours(a, tokens, top, experts, features, hidden)):
             print(f"{size} {('forward', 'gradient')[k]:8s} {ms:.3f} ms [{low:.3f} .. {high:.3f}], {flops * (k + 1) / ms / 1e9:.0f} TFLOP/s" +
                   "".join(f"; {name} {times[k]:.3f} ms, {times[k] / ms:.2f}x" for name, times in peers.items()), flush=True)
+        each_product(a, size)
 
 
 if __name__ == "__main__":

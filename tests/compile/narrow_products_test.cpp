@@ -156,8 +156,8 @@ TEST_CASE("fp8: recipe tensor takes the largest magnitude of a tensor on all ran
 TEST_CASE("fp8: a delayed scale is updated once per step for each tensor, and its state is in checkpoints") {
   for (const char* micro_batches : {"1", "2"}) {
     const Compiled c =
-        narrow_compiled({"fp8={recipe: delayed, amax_history_len: 16}", "launch.ranks=2", "parallel.mode=data_parallel",
-                         std::string("parallel.micro_batches=") + micro_batches});
+        narrow_compiled({"fp8.recipe=delayed", "fp8.amax_history_len=16", "launch.ranks=2",
+                         "parallel.mode=data_parallel", std::string("parallel.micro_batches=") + micro_batches});
     const auto count = count_ops(c.programs[0]);
     CHECK(count.at("update_fp8_scale") == 3 * 8);
     CHECK(count.at("amax") == count.at("quantise"));

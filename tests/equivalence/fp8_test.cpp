@@ -108,7 +108,7 @@ TEST_CASE("fp8: every plan follows one rank with one scale per tensor, with the 
 }
 
 TEST_CASE("fp8: every plan follows one rank with delayed scales, with the same bits twice") {
-  check_plans("fp8={recipe: delayed, amax_history_len: 4}");
+  check_plans("fp8.recipe=delayed");
 }
 
 TEST_CASE("fp8: each recipe follows bf16, and no two give the same losses") {

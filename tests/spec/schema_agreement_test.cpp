@@ -126,6 +126,8 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "fim_of_bytes",
       "fingerprints_async",
       "fp8_without_precision",
+      "fp8_margin_without_delayed",
+      "fp8_recipe_in_hybrid",
       "fp16_without_precision",
       "fp16_gradient_precision",
       "fp16_local_steps",

@@ -1,13 +1,14 @@
 #!/bin/bash
 # precision: fp8 on one GPU of compute capability 9.0. Packed by `pack.sh test_op_cases_cuda`.
 #
-#   fp8.sh cases                    1 min   the kernels against the CPU: quantise, matmul_fp8, gelu
+#   fp8.sh cases                    1 min   the kernels against the CPU: quantise, scales of tensors, matmul_fp8, gelu
 #   fp8.sh follow [SIZE …]          4 min   the losses of tf32, fp8 and fp8 in the MLPs alone beside bf16 over 500 steps of text: 124m, wide
 #   fp8.sh speed [SIZE …]           4 min   ms a step, tokens/s and memory, fp8 beside bf16, in turn: 774m, 1558m
 #   fp8.sh profile [SIZE …]         1 min   a step of fp8 by part
+#   fp8.sh recipes                  3 min   GPT-2 124M, 60 steps: losses and ms per step of bf16 and of each recipe; on two GPUs beside one
 #   fp8.sh all                      9 min   cases, follow and speed
 set -uo pipefail
-part=${1:?cases, follow, speed, profile or all}; shift
+part=${1:?cases, follow, speed, recipes, profile or all}; shift
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 
 declare -A sizes=([124m]="12 12 768" [350m]="24 16 1024" [774m]="36 20 1280" [1558m]="48 25 1600" [wide]="6 16 2048")
@@ -74,9 +75,35 @@ P
 }
 
 cases() {
-  TRAINCTL_OP_CASES=quantise,matmul,gelu timeout 200 bin/test_op_cases_cuda -d \
+  TRAINCTL_OP_CASES=quantise,fp8_scale,matmul,gelu timeout 200 bin/test_op_cases_cuda -d \
     -tc="kernels that only compiled*,every kernel has*,a forward CUDA kernel*,backward CUDA kernels*"
   echo "rc $?"
+}
+
+recipe_run() {  # NAME RANKS OVERRIDE …: prints the losses and the median of the last steps
+  local log=$at/fp8_recipe_$1_$2 name=$1 ranks=$2; shift 2
+  timeout 150 bin/trainctl run templates/gpt2.yaml launch.device=cuda launch.ranks=$ranks parallel.mode=data_parallel "$@" dataset.batch=16 train.steps=60 \
+    train.log_every=1 train.checkpoint=none parallel.recompute=[] launch.log_dir=$log > $log.log 2>&1 || tail -15 $log.log
+  python3 - $log "$name, $ranks GPUs" $at/fp8_recipe_${name}_1 <<'P'
+import glob, json, statistics, sys
+def rows_of(folder):
+    files = sorted(glob.glob(folder + "/*/metrics.jsonl"))
+    return [r for r in map(json.loads, open(files[-1])) if "step" in r and "loss" in r] if files else []
+rows, one = rows_of(sys.argv[1]), rows_of(sys.argv[3])
+if not rows:
+    sys.exit(sys.argv[2] + ": no losses")
+s = statistics.median(r["seconds"] for r in rows[len(rows) // 2:])
+off = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(rows, one))
+print("%s: %.1f ms per step, loss %.5f to %.5f, at most %.2g from one GPU" % (sys.argv[2], s * 1e3, rows[0]["loss"], rows[-1]["loss"], off))
+P
+}
+
+recipes() {
+  local ranks
+  for ranks in 1 $( [ "$(nvidia-smi -L | wc -l)" -gt 1 ] && echo 2 ); do
+    recipe_run bf16 $ranks precision=bf16
+    for recipe in block tensor delayed; do recipe_run $recipe $ranks precision=fp8 fp8.recipe=$recipe; done
+  done
 }
 
 profile() {
@@ -92,6 +119,7 @@ case $part in
 cases) cases ;;
 follow) [ $# -gt 0 ] || set -- 124m wide; follow "$@" ;;
 speed) [ $# -gt 0 ] || set -- 774m 1558m; speed "$@" ;;
+recipes) recipes ;;
 profile) [ $# -gt 0 ] || set -- 774m; profile "$@" ;;
 all) cases; follow 124m wide; speed 774m 1558m ;;
 esac
