@@ -63,9 +63,9 @@ struct WorkerArguments {
   int rank = 0;
   int memory_fd = -1;
   HostsLayout hosts;
-  std::string layout;  ///< the ranks of each host; empty: one host
-  int gpu = -1;        ///< host-wide number of the only GPU visible to this process; -1: runs on CPUs
-  int take_gpu = -1;   ///< index of the visible GPU to use; -1: the launcher has chosen
+  std::string layout;   ///< the ranks of each host; empty: one host
+  int gpu = -1;         ///< host-wide number of the only GPU visible to this process; -1: runs on CPUs
+  int take_gpu = -1;    ///< index of the visible GPU to use; -1: the launcher has chosen
   bool audits = false;  ///< with take_gpu: other GPUs replay steps of this one
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
@@ -424,9 +424,10 @@ class Worker {
       CudaExecutorOptions cuda = own;
       cuda.device = static_cast<int>(cards.size());
       cuda.gpu = device.index;
-      cards.push_back({device.index, [cuda](const Program& program, Communicator& comm, const ExecutorOptions& options) {
-                         return make_cuda_executor(program, comm, options, cuda);
-                       }});
+      cards.push_back(
+          {device.index, [cuda](const Program& program, Communicator& comm, const ExecutorOptions& options) {
+             return make_cuda_executor(program, comm, options, cuda);
+           }});
     }
     return cards;
   }
