@@ -83,6 +83,8 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   tape_ = std::move(tape);
   on_own_thread([&] {
     executor_ = executor_on(cards_[1]);
+    replayed_.state.resize(static_cast<size_t>(tape_->state_bytes));
+    executor_->use_often(replayed_.state);
     const InputLayout& own = executor_->inputs();
     if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
         own.as_bytes != inputs.as_bytes)
