@@ -119,7 +119,7 @@ class MethodCosts {
                  kv = static_cast<double>(e.kv_bytes);
     constexpr double kMerge = 3, kGradientCall = 8;  // read two and write one; fp32 zeroed, added into and rounded
     if (!e.is_balanced) return static_cast<int64_t>(steps * (kMerge * (q + out + kv) + kGradientCall * q));
-    // Of the pairs of pieces a rank sees half in each step but the first, in which it has those of its own block.
+    // A rank sees half of the pairs of pieces in each step but the first, in which it has those of its own block.
     const double pieces = 2 * e.groups, merges = (pieces - 1) / 2, merges_per_step = pieces / 2;
     const double once = 6 * (q + out + kv) + kMerge * merges * (q + out + kv);
     const double per_step =

@@ -111,7 +111,7 @@ void CardReplay::run(Executor& executor, const Step& step, Result& result) const
   }
 }
 
-/// What the rank's own card got.
+/// The result of the rank's own card.
 CardReplay::Result CardReplay::recorded(const Step& step) const {
   Result result;
   result.loss = step.loss.value_or(0);
