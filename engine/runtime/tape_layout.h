@@ -1,4 +1,4 @@
-// What a tape of a program's steps records, and where.
+// The layout of a tape: which values of a program's steps it records, and at which bytes.
 #pragma once
 
 #include "engine/compile/program.h"

@@ -159,7 +159,7 @@ class PlayedCard final : public Executor {
 
 struct Audited {
   std::vector<int64_t> steps;  ///< by rank: steps that were audited
-  std::vector<float> losses;   ///< of rank 0
+  std::vector<float> losses;   ///< losses of rank 0
   std::vector<size_t> saved;   ///< by rank: tensors of a mismatch
   std::optional<AuditMismatch> mismatch;
 };

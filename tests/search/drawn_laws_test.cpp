@@ -19,9 +19,6 @@ using namespace trainctl;
 
 namespace {
 
-/// Factor that the search's own errors and the rule that prefers a simple plan may cost.
-constexpr double kSlack = 1.006;
-
 int from_environment(const char* name, int otherwise) {
   const char* const given = std::getenv(name);
   return given != nullptr ? std::atoi(given) : otherwise;

@@ -83,6 +83,8 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   tape_ = std::move(tape);
   on_own_thread([&] {
     executor_ = executor_on(cards_[1]);
+    replayed_.state.resize(static_cast<size_t>(tape_->state_bytes));
+    executor_->use_often(replayed_.state);
     const InputLayout& own = executor_->inputs();
     if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
         own.as_bytes != inputs.as_bytes)
@@ -109,7 +111,7 @@ void CardReplay::run(Executor& executor, const Step& step, Result& result) const
   }
 }
 
-/// What the rank's own card got.
+/// The result of the rank's own card.
 CardReplay::Result CardReplay::recorded(const Step& step) const {
   Result result;
   result.loss = step.loss.value_or(0);

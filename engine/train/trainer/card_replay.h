@@ -25,7 +25,7 @@ class CardReplay {
   /// The tape to record on while no replay runs.
   StepTape& tape() { return *tape_; }
 
-  /// What the rank's executor got in the recorded step, and returned.
+  /// The inputs that the rank's executor got in the recorded step, and the loss that it returned.
   struct Step {
     int64_t step = 0;  ///< from 1
     std::vector<std::byte> inputs;
