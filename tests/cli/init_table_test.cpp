@@ -80,6 +80,7 @@ TEST_CASE("init --data predicts words and few small integers as classes, and --t
 
 TEST_CASE("init --data finds the delimiter, and numbers that are not those of classes are classes by their values") {
   const Scratch scratch;
+  std::string file;
   for (const auto& [delimiter, name] : {std::pair{';', "';'"}, {'|', "'|'"}, {'\t', "tab"}}) {
     for (const std::vector<std::string>& labels : {std::vector<std::string>{"-1", "1"},
                                                    {"3", "5", "8", "10"},
@@ -94,18 +95,18 @@ TEST_CASE("init --data finds the delimiter, and numbers that are not those of cl
         for (size_t i = 0; i < 40; ++i)
           table << i << delimiter << 40 - i << delimiter << labels[i * labels.size() / 40] << "\n";
       }
-      REQUIRE(init_table(scratch, "t.csv", {}).exit_code == kExitDone);
-      const JobSpec job = load_job(scratch.path() + "/job.yaml");
+      file = std::string(name, 1, 1) + labels.front() + ".yaml";
+      REQUIRE(init_table(scratch, "t.csv", {}, file).exit_code == kExitDone);
+      const JobSpec job = load_job(scratch.path() + "/" + file);
       CHECK(job.dataset.delimiter == (delimiter == '\t' ? std::string("tab") : std::string(1, delimiter)));
       CHECK(job.loss->type == "softmax_cross_entropy");
       CHECK(job.network.back().attrs.integer("units") == static_cast<int64_t>(labels.size()));
-      const CommandResult check = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
+      const CommandResult check = trainctl_command(scratch.path(), {"data", "check", file});
       CAPTURE(check.err);
       CHECK(check.exit_code == kExitDone);
     }
   }
-  const CommandResult run =
-      trainctl_command(scratch.path(), {"run", "job.yaml", "train.epochs=3", "launch.device=cpu"});
+  const CommandResult run = trainctl_command(scratch.path(), {"run", file, "train.epochs=3", "launch.device=cpu"});
   CAPTURE(run.err);
   CHECK(run.exit_code == kExitDone);
 }

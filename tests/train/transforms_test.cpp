@@ -24,7 +24,7 @@ std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& s
   SampleRng rng(seed, 0, 0);
   TransformScratch scratch;
   std::vector<float> out(static_cast<size_t>(num_elements(chain.result().shape)));
-  chain.run(view_of(sample.data(), shape), rng, scratch, out.data());
+  chain.run(trainctl::view_of(sample.data(), shape), rng, scratch, out.data());
   return out;
 }
 

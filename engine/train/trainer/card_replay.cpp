@@ -1,4 +1,4 @@
-// See the header.
+// Runs the recorded step on the second GPU, and compares states, losses and exchanged bytes.
 #include "engine/train/trainer/card_replay.h"
 
 #include <fmt/format.h>
