@@ -1,4 +1,4 @@
-// See the header.
+// Gives each range of state and each exchange of a program its place on the tape.
 #include "engine/runtime/tape_layout.h"
 
 #include "engine/base/round_up.h"

@@ -112,8 +112,8 @@ TEST_CASE("a ring with a window takes as long if ranks that see the same blocks 
   }
 }
 
-TEST_CASE("context_method: auto takes no ring where two GPUs with NVLink share sequences of a Llama 8B") {
-  // Measured on two H200s, 4 layers, a sequence of 32,768 tokens: gather 311 ms, ulysses 310 ms, ring 323 ms.
+TEST_CASE("context_method: auto takes a ring where two GPUs with NVLink share sequences of a Llama 8B") {
+  // Measured on two H200s, 4 layers, a sequence of 32,768 tokens, with profiles: ring 305 ms, ulysses 312 ms.
   const std::string file = std::string(TRAINCTL_SOURCE_DIR) + "/templates/llama_long.yaml";
   const auto method = [&](const std::string& machine) {
     return plan_job(load_job(file, {"vars.layers=4", "vars.heads=32", "vars.kv_heads=8", "vars.d=4096",
@@ -121,15 +121,14 @@ TEST_CASE("context_method: auto takes no ring where two GPUs with NVLink share s
                                     "launch.machine=" + machine, "parallel.context=2", "parallel.recompute=[]"}))
         .plan.context_method;
   };
-  CHECK(method("h200x8") != ContextMethod::ring);
-  CHECK(method("h100x8") != ContextMethod::ring);
+  CHECK(method("h200x8") == ContextMethod::ring);
 }
 
 TEST_CASE("the advice of a plan that does not fit names context and auto_parallel, with what they cost") {
   const std::string file = std::string(TRAINCTL_SOURCE_DIR) + "/templates/llama_long.yaml";
   const auto with_limit = [&](const std::string& limit) {
     return plan_job(load_job(
-        file, {"vars.layers=4", "launch.ranks=4", "parallel.context=2", "dataset.batch=2", "parallel.recompute=[]",
+        file, {"vars.layers=4", "launch.ranks=4", "parallel.context=2", "dataset.batch=1", "parallel.recompute=[]",
                "launch.device=cuda", "launch.machine=h100x8", "parallel.max_memory=" + limit}));
   };
   const int64_t needed = most_memory(compile_one_per_stage(with_limit("1TiB")));

@@ -113,17 +113,16 @@ class MethodCosts {
   }
 
   /// Bytes that the kernels of a ring read and write in addition to those of one call: pieces of rows are split and
-  /// joined, partial outputs are merged, partial gradients are added, and each call of the gradient sums dq in fp32.
+  /// joined, partial outputs are merged, and partial gradients are added.
   int64_t ring_bytes(const Exchange& e) const {
     const double steps = ways_ - 1, q = static_cast<double>(e.q_bytes), out = static_cast<double>(e.out_bytes),
                  kv = static_cast<double>(e.kv_bytes);
-    constexpr double kMerge = 3, kGradientCall = 8;  // read two and write one; fp32 zeroed, added into and rounded
-    if (!e.is_balanced) return static_cast<int64_t>(steps * (kMerge * (q + out + kv) + kGradientCall * q));
-    // A rank sees half of the pairs of pieces in each step but the first, in which it has those of its own block.
+    constexpr double kMerge = 3;  // reads two and writes one
+    if (!e.is_balanced) return static_cast<int64_t>(steps * kMerge * (q + out + kv));
+    // Of the pairs of pieces a rank sees half in each step but the first, in which it has those of its own block.
     const double pieces = 2 * e.groups, merges = (pieces - 1) / 2, merges_per_step = pieces / 2;
     const double once = 6 * (q + out + kv) + kMerge * merges * (q + out + kv);
-    const double per_step =
-        kMerge * merges_per_step * (q + out) + (9 + kMerge * merges / 2) * kv + kGradientCall * merges_per_step * q;
+    const double per_step = kMerge * merges_per_step * (q + out) + (9 + kMerge * merges / 2) * kv;
     return static_cast<int64_t>(once + steps * per_step);
   }
 

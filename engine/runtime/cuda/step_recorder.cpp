@@ -1,4 +1,4 @@
-// See the header.
+// Copies the state before and after a step to pinned memory of the host, while the device continues.
 #include "engine/runtime/cuda/step_recorder.h"
 
 #include "engine/runtime/tape_layout.h"
