@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "engine/search/no_plan_fits.h"
@@ -42,27 +41,6 @@ void try_well_known(PlanTrials& t) {
   }
 }
 
-/// At each level of optimizer_shard at which no data parallel plan that was tried fits: the one of whole batches that
-/// is expected to need the least memory, even if it is not expected to fit.
-void try_smallest_savers(PlanTrials& t) {
-  const auto is_known = [&](const Considered& one) {
-    return one.stages == 1 && one.cuts->known_as == KnownAs::data_parallel &&
-           one.micro_batches == t.open.micro_batch_counts().front();
-  };
-  std::set<int> fitting;
-  for (size_t i = 0; i < t.tried.size(); ++i)
-    if (is_known(t.sources[i]) && t.tried[i].trial.fits(t.memory)) fitting.insert(t.sources[i].shard.level);
-  std::map<int, const Considered*> smallest;  // by level
-  for (const Considered& one : t.weighed.all()) {
-    if (!is_known(one) || fitting.contains(one.shard.level)) continue;
-    const Considered*& known = smallest[one.shard.level];
-    if (known == nullptr || one.expected.memory < known->expected.memory) known = &one;
-  }
-  const double scale = t.memory_scale();
-  for (const auto& [level, one] : smallest)
-    if (t.weighed.fits(*one, scale / kMemoryDoubt)) t.try_one(*one, true);
-}
-
 /// Well-known data parallel plans that save memory: at each level of optimizer_shard, the fastest that recompute, and
 /// the fastest that only divide the batch, among those that are expected to fit.
 void try_known_savers(PlanTrials& t) {
@@ -80,7 +58,6 @@ void try_known_savers(PlanTrials& t) {
     size_t& alike = num_tried[{one.shard.level, one.recompute != 0}];
     if (alike < kKnownSavers && t.try_one(one, true) != nullptr) ++alike;
   }
-  try_smallest_savers(t);
 }
 
 /// Tries the choices that are expected to be best, until `most` plans have been tried.
