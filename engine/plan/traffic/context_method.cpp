@@ -119,7 +119,8 @@ class MethodCosts {
                  kv = static_cast<double>(e.kv_bytes);
     constexpr double kMerge = 3;  // reads two and writes one
     if (!e.is_balanced) return static_cast<int64_t>(steps * kMerge * (q + out + kv));
-    // Of the pairs of pieces a rank sees half in each step but the first, in which it has those of its own block.
+    // In each step but the first, a rank sees half of the pairs of pieces; in the first it has the pairs of its own
+    // block.
     const double pieces = 2 * e.groups, merges = (pieces - 1) / 2, merges_per_step = pieces / 2;
     const double once = 6 * (q + out + kv) + kMerge * merges * (q + out + kv);
     const double per_step = kMerge * merges_per_step * (q + out) + (9 + kMerge * merges / 2) * kv;

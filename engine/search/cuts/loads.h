@@ -43,7 +43,7 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
 /// Bytes of one element of a parameter and what belongs to it.
 struct WeightBytes {
   double weight = 4, master = 0, gradient = 4, optimizer = 0;
-  double on_host = 0;        ///< of the optimizer's state, in the memory of the host
+  double on_host = 0;        ///< bytes of the optimizer's state in the memory of the host
   double least_sharded = 0;  ///< f32 bytes of parameters below which optimizer_shard leaves them whole
 };
 WeightBytes weight_bytes(const JobSpec& job, const Machine& machine);

@@ -24,5 +24,5 @@ cp -r tests/bench tests/jobs tests/random_jobs tests/model_folders tests/limits.
 mkdir $to/tests/equivalence && cp -r tests/equivalence/torch $to/tests/equivalence/
 cp tests/gpu/scripts/*.{sh,py} $to/
 # One window over all programs, which contain the same kernels.
-(cd $to && tar c bin lib templates configs tests peers | xz --x86 --lzma2=preset=6,dict=512MiB > packed.tar.xz && rm -rf bin lib templates configs tests peers)
+(cd $to && tar c bin lib templates configs tests peers | xz --x86 --lzma2=preset=4,dict=512MiB > packed.tar.xz && rm -rf bin lib templates configs tests peers)
 du -sh $to
