@@ -39,7 +39,7 @@ def campaigns(build, seed):
     yield "random plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--plans", 40, "--seed", 100 + seed)
     yield "a rank at half the speed", python("campaign/unequal_machines.py", *trainctl)
     yield "a rank with half the CPU quota", python("campaign/unequal_machines.py", *trainctl, "--quota", "--times")
-    yield "local steps of a language model", python("campaign/local_steps.py", *trainctl, "--steps", 1000, "--rate-scale", 1.414, "--within", 0.08)
+    yield "local steps of a language model", python("campaign/local_steps.py", *trainctl, "--steps", 800, "--small", "--within", 0.025)
     yield "random contexts", python("random_jobs/context.py", *trainctl, "--jobs", 40, "--resume", "--seed", 100 + seed)
     yield "every plan with offloaded activations", ["env", "TRAINCTL_TEST_ALL_PLANS=1", binaries / "test_equivalence",
                                                     "--test-case=activations in the memory of the host*"]

@@ -12,12 +12,14 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/spec/read_value.h"
 #include "engine/train/data/convert_table.h"
+#include "engine/train/data/tables/formats.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int64_t kMostClassNumber = 1 << 16;
+constexpr size_t kMostTargetClasses = 1 << 16;
 constexpr size_t kMostNumberClasses = 20;  ///< distinct integers that are classes unless the user says otherwise
 
 const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const UserData& data) {
@@ -55,21 +57,26 @@ const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const User
   return *found;
 }
 
+/// Its numbers are those of classes: all integers from 0 on.
+bool numbers_classes(const ColumnFacts& target) {
+  return target.is_whole && !target.numbers.empty() && *target.numbers.begin() == 0 &&
+         *target.numbers.rbegin() + 1 == static_cast<double>(target.numbers.size());
+}
+
+/// Words, booleans, two different numbers (-1 and 1), and few different integers that repeat are classes.
 bool is_class(const ColumnFacts& target, const UserData& data) {
-  const bool can_be =
-      target.is_words() || (target.is_whole && !target.numbers.empty() && *target.numbers.begin() >= 0 &&
-                            *target.numbers.rbegin() < static_cast<double>(kMostClassNumber));
-  if (data.target_type == "class" && !can_be)
-    throw SpecError({}, "init", fmt::format("the target '{}' has numbers that are no classes", target.column.name),
-                    "classes are words, or integers from 0; or --target-type number");
+  const size_t distinct = std::max(target.words.size(), target.numbers.size());
+  if (data.target_type == "class" && distinct > kMostTargetClasses)
+    throw SpecError({}, "init",
+                    fmt::format("the target '{}' has {} different values, which are too many classes",
+                                target.column.name, distinct),
+                    "choose another column with --target, or --target-type number");
   if (data.target_type == "number" && target.is_words())
     throw SpecError({}, "init", fmt::format("the target '{}' has words", target.column.name), "--target-type class");
   if (!data.target_type.empty()) return data.target_type == "class";
-  const bool is_integer = target.column.is_untyped ||
-                          (target.column.element != StoredElement::f32 && target.column.element != StoredElement::f64 &&
-                           target.column.element != StoredElement::f16);
-  return target.is_words() || (can_be && is_integer && target.numbers.size() <= kMostNumberClasses &&
-                               *target.numbers.rbegin() < static_cast<double>(kMostDistinct));
+  constexpr int64_t kRowsPerClass = 2;
+  const bool repeats = kRowsPerClass * static_cast<int64_t>(distinct) <= target.count;
+  return target.is_words() || distinct == 2 || (target.is_whole && distinct <= kMostNumberClasses && repeats);
 }
 
 /// "[a, b, …]", wrapped.
@@ -160,9 +167,7 @@ struct TableJob {
     return static_cast<int64_t>(
         std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(training_rows() / 8, 2, kMostBatch))));
   }
-  size_t classes() const {
-    return target.is_words() ? target.words.size() : static_cast<size_t>(*target.numbers.rbegin()) + 1;
-  }
+  size_t classes() const { return std::max(target.words.size(), target.numbers.size()); }
   std::string shown_target() const { return yaml_text(printable(shortened(target.column.name))); }
 };
 
@@ -188,13 +193,19 @@ std::string dataset_of(const TableJob& job) {
   const bool is_csv = path.ends_with(".csv") || path.ends_with(".tsv");
   std::string text = fmt::format("dataset:\n  type: {}\n  path: {}\n", is_csv ? "csv" : "table",
                                  yaml_text(path_for_job(path, job.data.file)));
-  if (path.ends_with(".tsv")) text += "  delimiter: tab\n";
+  if (is_csv && csv_delimiter(path) == '\t')
+    text += "  delimiter: tab\n";
+  else if (is_csv && csv_delimiter(path) != ',')
+    text += fmt::format("  delimiter: '{}'\n", csv_delimiter(path));
   if (job.splits()) text += "  split: {train: 0.8, validation: 0.2}    # by a hash: no row is in both sets\n";
   text += "  fields:\n";
   if (!job.inputs.numbers.empty()) text += "    numbers: " + yaml_list(job.inputs.numbers) + "\n";
   if (!job.inputs.words.empty()) text += "    words: " + yaml_list(job.inputs.words) + "\n";
   text += job.inputs.lists + "    label: " + yaml_text(job.target.column.name) + "\n";
-  if (!job.is_class) text += "  label_dtype: f32\n";
+  if (!job.is_class)
+    text += "  label_dtype: f32\n";
+  else if (!job.target.is_words() && !numbers_classes(job.target))
+    text += "  label_dtype: class    # each distinct value is a class\n";
   return text + fmt::format("  batch: {}\n", job.batch());
 }
 
@@ -233,7 +244,7 @@ std::string training_of(const TableJob& job) {
                     job.validates() ? "{every_epochs: 1, keep_best: " + best + "}" : "auto");
 }
 
-/// A header of numbers is a sample, and spreadsheets of some countries separate values by semicolons.
+/// A header of numbers is a sample.
 void refuse_other_text_tables(const TableFile& table, const std::string& path) {
   if (!path.ends_with(".csv") && !path.ends_with(".tsv")) return;
   const auto is_number = [](const TableColumn& column) {
@@ -243,12 +254,27 @@ void refuse_other_text_tables(const TableFile& table, const std::string& path) {
   if (std::all_of(table.columns().begin(), table.columns().end(), is_number))
     throw SpecError({}, "init", path + " begins with numbers, not with a header",
                     "insert a first line with the names of the columns");
-  if (table.columns().size() != 1 || !path.ends_with(".csv")) return;
-  const std::string& only = table.columns().front().name;
-  if (only.find_first_of(";\t|") == std::string::npos) return;
-  throw SpecError({}, "init", fmt::format("{} has one column, '{}'", path, printable(shortened(only))),
-                  "its values are not separated by commas: name the file *.tsv if they are separated by tabs; "
-                  "otherwise set dataset.delimiter in a job of your own (docs/data.md)");
+}
+
+/// Spreadsheets of some countries write 1,5 for 1.5, and separate values by semicolons.
+void refuse_decimal_commas(const std::vector<ColumnFacts>& facts, const std::string& path) {
+  const auto has_comma = [](const std::string& word) {
+    const size_t comma = word.find(',');
+    std::string point = word;
+    if (comma != std::string::npos) point[comma] = '.';
+    return comma != std::string::npos && word.find_first_not_of("0123456789+-,") == std::string::npos &&
+           parse_number(point).has_value();
+  };
+  for (const ColumnFacts& one : facts) {
+    if (!one.is_words() || one.words.empty() || !std::any_of(one.words.begin(), one.words.end(), has_comma) ||
+        !std::all_of(one.words.begin(), one.words.end(),
+                     [&](const std::string& word) { return has_comma(word) || parse_number(word).has_value(); }))
+      continue;
+    throw SpecError({}, "init",
+                    fmt::format("{}: the column '{}' has numbers with decimal commas, such as '{}'", path,
+                                printable(shortened(one.column.name)), printable(shortened(*one.words.begin()))),
+                    "write points, for example with sed 's/,/./g' if commas occur nowhere else");
+  }
 }
 
 }  // namespace
@@ -267,6 +293,7 @@ std::string job_of_table(const UserData& data) {
   if (!data.validation.empty() && !std::filesystem::exists(data.validation))
     throw EnvError(data.validation + ": no such file or folder");
   std::vector<ColumnFacts> facts = read_facts(tables, rows);
+  if (data.path.ends_with(".csv")) refuse_decimal_commas(facts, data.path);
   const ColumnFacts& target = find_target(facts, data);
   refuse_identifiers(facts, rows, target.column.name);
   const TableJob job{data, rows, target, is_class(target, data), inputs_of(facts, target), comment_of(facts, target)};

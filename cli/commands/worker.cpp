@@ -63,9 +63,9 @@ struct WorkerArguments {
   int rank = 0;
   int memory_fd = -1;
   HostsLayout hosts;
-  std::string layout;  ///< the ranks of each host; empty: one host
-  int gpu = -1;        ///< host-wide number of the only GPU visible to this process; -1: runs on CPUs
-  int take_gpu = -1;   ///< index of the visible GPU to use; -1: the launcher has chosen
+  std::string layout;   ///< the ranks of each host; empty: one host
+  int gpu = -1;         ///< host-wide number of the only GPU visible to this process; -1: runs on CPUs
+  int take_gpu = -1;    ///< index of the visible GPU to use; -1: the launcher has chosen
   bool audits = false;  ///< with take_gpu: other GPUs replay steps of this one
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
@@ -424,9 +424,10 @@ class Worker {
       CudaExecutorOptions cuda = own;
       cuda.device = static_cast<int>(cards.size());
       cuda.gpu = device.index;
-      cards.push_back({device.index, [cuda](const Program& program, Communicator& comm, const ExecutorOptions& options) {
-                         return make_cuda_executor(program, comm, options, cuda);
-                       }});
+      cards.push_back(
+          {device.index, [cuda](const Program& program, Communicator& comm, const ExecutorOptions& options) {
+             return make_cuda_executor(program, comm, options, cuda);
+           }});
     }
     return cards;
   }
@@ -449,7 +450,9 @@ class Worker {
     std::optional<StepAudit> audit;
     if (job_->spec.train.audit_every > 0) {
       // First, so that a run that ends with a fault does not save what it has computed.
-      observers.add(audit.emplace(*program_, rendezvous.communicator(), options_of_audits(options)));
+      AuditOptions audits = options_of_audits(options);
+      for (size_t card = 1; card < audits.cards.size(); ++card) options.cuda->alike.push_back(static_cast<int>(card));
+      observers.add(audit.emplace(*program_, rendezvous.communicator(), std::move(audits)));
       options.audit = &*audit;
     }
     std::optional<Saver> saver;

@@ -1,4 +1,5 @@
-// Commands and options come from the parser itself; values are chosen by the argument's name.
+// Completes the word that is being typed, for the scripts of the shells: commands and options as the parser has them,
+// and values by the name of their argument.
 #include "cli/complete/complete.h"
 
 #include <CLI/CLI.hpp>

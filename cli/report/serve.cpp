@@ -1,4 +1,4 @@
-// Requests and responses are Boost.Beast's; each connection has one of each.
+// Serves a page and its data over HTTP on 127.0.0.1, with Boost.Beast; each connection has one request.
 #include "cli/report/serve.h"
 
 #include <fmt/format.h>

@@ -46,7 +46,7 @@ struct SweepEnd {
   int signal = 0;  ///< the user's first signal, which reopens trials that had not ended; 0: none
 };
 
-/// Runs all open trials. `say` receives a line when a trial starts and when it ends. SIGINT, SIGTERM and SIGHUP are
+/// Runs all open trials. `report` receives a line when a trial starts and when it ends. SIGINT, SIGTERM and SIGHUP are
 /// passed to the running trials, which shut down cleanly; a second signal kills them.
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
                     const std::function<void(const std::string&)>& report);

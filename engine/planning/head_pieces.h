@@ -1,4 +1,5 @@
-// In how many pieces of rows the head of a network runs (compile/fuse/head_in_pieces.cpp).
+// Chunked loss: in how many pieces of rows the head of a network, its last product and the loss, runs
+// (compile/fuse/head_in_pieces.cpp).
 #pragma once
 
 #include "engine/planning/planned_job.h"

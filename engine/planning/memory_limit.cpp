@@ -227,7 +227,7 @@ class MemoryAdvice {
   const Variant now_;
   std::vector<Fitting> fitting_;
   std::optional<Fitting> searched_, more_ranks_;
-  std::string smallest_;  ///< what a search that found no plan says
+  std::string smallest_;  ///< the message of a search that found no plan
 };
 
 }  // namespace

@@ -95,6 +95,7 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
                                    "compute on fp32 copies, which is slower than precision: fp32"
                                  : "precision is bf16, which CPU ranks do not compute in: `run` refuses this job; set "
                                    "precision: fp32, or launch.device: cuda");
+  for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
   repeat_collectives_to_fit(job);
   choose_head_pieces(job);

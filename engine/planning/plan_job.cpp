@@ -85,7 +85,7 @@ bool take_trial(PlannedJob& job) {
 
 /// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
 void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
-  const std::string division = divide_by_speed(job.spec);
+  const std::string division = divide_by_speed(job.spec), level = exchange_once_per_step(job.spec);
   Trials::KnownGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.data.shapes);
   if (!job.tables.empty()) known = {};  // a different graph than those that were tried
@@ -94,7 +94,8 @@ void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
   job.graph = std::move(*known.graph);
   require_independent_micro_batches(job);
   if (!take_trial(job)) plan_graph(job, known.memo);
-  if (!division.empty()) job.plan.notes.push_back(division);
+  for (const std::string& note : {division, level})
+    if (!note.empty()) job.plan.notes.push_back(note);
   if (!job.spec.validation) return;
   check(validation.has_value(), "a job with a validation is planned with the header of its data set");
   try {

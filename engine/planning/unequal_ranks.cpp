@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -78,10 +79,6 @@ std::string divide_by_speed(JobSpec& spec) {
                                  *least, *most, why),
                      hint);
   };
-  if (parallel.optimizer_shard.level > 1)
-    throw too_coarse("optimizer_shard level " + std::to_string(parallel.optimizer_shard.level) +
-                         " exchanges gradients or weights in every one",
-                     "set parallel.optimizer_shard.level: 1 or 0, or name one machine");
   const int64_t even = ranks * parallel.micro_batches;
   const std::optional<DividedMicroBatches> divided =
       divide_micro_batches(batch, std::max<int64_t>(1, batch / even), speeds);
@@ -100,6 +97,15 @@ std::string divide_by_speed(JobSpec& spec) {
       "launch.machine: the ranks have the speeds {} relative to the fastest machine, so of {} micro-batches of {} rows "
       "they run {}; the slowest takes {:.0f} % longer than in a perfect division",
       join(texts), count, batch / count, format_list(divided->of_ranks), 100 * (divided->share - 1));
+}
+
+std::string exchange_once_per_step(JobSpec& spec) {
+  int& level = spec.parallel.optimizer_shard.level;
+  if (spec.parallel.rank_micro_batches.empty() || level <= 1) return "";
+  return fmt::format(
+      "parallel.rank_micro_batches: ranks with different numbers of micro-batches exchange gradients and weights once "
+      "per step, so optimizer_shard level {} shards only the optimizer state, as level 1",
+      std::exchange(level, 1));
 }
 
 void require_independent_micro_batches(const PlannedJob& job) {

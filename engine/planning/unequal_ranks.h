@@ -35,6 +35,11 @@ int64_t even_micro_batches(int64_t batch, int64_t most_rows, int64_t ranks);
 /// Returns a note for the plan; empty: nothing was set.
 std::string divide_by_speed(JobSpec& spec);
 
+/// Levels 2 and 3 of the optimizer's sharding exchange gradients and weights in every micro-batch, which ranks with
+/// different numbers of them cannot do together: such a job gets level 1. Returns a note for the plan; empty: nothing
+/// was changed.
+std::string exchange_once_per_step(JobSpec& spec);
+
 /// Throws SpecError if ranks with micro-batches of their own would change the results.
 void require_independent_micro_batches(const PlannedJob& job);
 

@@ -222,8 +222,10 @@ const Section& dataset_section() {
                            "first random transform.")
               .one_of({"auto", "memory", "disk", "none"})
               .for_type(with_sources({"mnist"})),
-          field<&D::label_dtype>("label_dtype", "Type of the labels: " + label_types())
-              .one_of({"f32", "i32"})
+          field<&D::label_dtype>("label_dtype", "Type of the labels: " + label_types() +
+                                                    " class (csv and table): the distinct values of the label's "
+                                                    "column, words or numbers, are the classes, in ascending order.")
+              .one_of({"f32", "i32", "class"})
               .for_type(with_sources({"mnist", "random", "constant"})),
           field<&D::labels>("labels",
                             "false: the files have no labels. `trainctl predict` sets it for the samples on its "

@@ -305,7 +305,7 @@ std::vector<std::string> DatasetSpec::field_names() const {
   if (noise_steps > 0) {
     DatasetSpec inner = *this;
     inner.noise_steps = 0;
-    return noised_names(inner.field_names(), label_dtype == "i32" && type != "shapes");
+    return noised_names(inner.field_names(), label_dtype != "f32" && type != "shapes");
   }
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};

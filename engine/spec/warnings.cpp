@@ -46,7 +46,7 @@ std::string label_field(const JobSpec& job) {
 
 /// Returns the first loss in the reference whose labels have the type of the data set's labels.
 std::string fitting_loss(const JobSpec& job) {
-  const bool classes = job.dataset.label_dtype == "i32";
+  const bool classes = job.dataset.label_dtype != "f32";
   const auto fits = [&](const EntryType& loss) { return loss.labels_are_classes == classes; };
   return std::find_if(loss_types().begin(), loss_types().end(), fits)->name;
 }

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kParts = 2;  ///< of swiglu
+constexpr int kParts = 2;  ///< the two inputs of swiglu
 
 /// Memory of bf16 or f32 with normal numbers, a block of them repeated.
 class Numbers {

@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "engine/base/error.h"
-#include "tests/cli/command.h"
-#include "tests/launcher/scratch.h"
+#include "tests/cli/checkpointed_run.h"
 
 using namespace trainctl;
 namespace fs = std::filesystem;
@@ -17,40 +15,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kDifferent = 1;
-
-/// Run 1 of two epochs of 8 steps on two ranks, saved at steps 8 and 16.
-struct SavedRun {
-  Scratch scratch;
-  const std::string folder = "log_output/1/checkpoints", first = folder + "/step_00000008",
-                    last = folder + "/step_00000016";
-  std::string job;
-
-  explicit SavedRun(const std::string& more = "") {
-    job = small_job(scratch.path(),
-                    "train: {epochs: 2, checkpoint: {every_epochs: 1, integrated: true}}\n"
-                    "parallel: {mode: data_parallel, optimizer_shard: {level: 1, min_kb: 0}}\n"
-                    "launch: {ranks: 2, device: cpu}\n" +
-                        more);
-    const CommandResult result = (*this)({"run", job});
-    INFO(result.err);
-    REQUIRE(result.exit_code == kExitDone);
-  }
-
-  CommandResult operator()(const std::vector<std::string>& words) const {
-    return trainctl_command(scratch.path(), words);
-  }
-  CommandResult checkpoint(std::vector<std::string> words) const {
-    words.insert(words.begin(), "checkpoint");
-    return (*this)(words);
-  }
-  void flip(const std::string& file, std::streamoff from_end = 1) const {
-    std::fstream stream(scratch.path() + "/" + file, std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekg(-from_end, std::ios::end);
-    const int byte = stream.get();
-    stream.seekp(-from_end, std::ios::end);
-    stream.put(static_cast<char>(byte ^ 1));
-  }
-};
 
 std::vector<nlohmann::json> lines(const std::string& text) {
   std::vector<nlohmann::json> rows;
@@ -62,7 +26,7 @@ std::vector<nlohmann::json> lines(const std::string& text) {
 }  // namespace
 
 TEST_CASE("checkpoint list says step, epochs, size and state of a run's checkpoints, the newest last") {
-  const SavedRun run;
+  const CheckpointedRun run;
   for (const char* where : {"1", "latest", "log_output/1", "log_output/1/", "log_output/1/checkpoints"}) {
     CAPTURE(where);
     const CommandResult listed = run.checkpoint({"list", where});
@@ -86,7 +50,7 @@ TEST_CASE("checkpoint list says step, epochs, size and state of a run's checkpoi
 }
 
 TEST_CASE("checkpoint show gives files, tensors and pieces") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const CommandResult shown = run.checkpoint({"show", "1", "--pieces"});
   CHECK(contains(shown.out, "log_output/1/checkpoints/step_00000016\n  job small, run 1, attempt 1, written "));
   CHECK(contains(shown.out, "step 16, 2 epochs, 128 samples, seed 1"));
@@ -104,7 +68,7 @@ TEST_CASE("checkpoint show gives files, tensors and pieces") {
 }
 
 TEST_CASE("checkpoint verify records intact checkpoints, and names a damaged file and the reason") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const CommandResult whole = run.checkpoint({"verify"});
   CHECK(whole.exit_code == kExitDone);
   CHECK(contains(whole.out, "step_00000008: intact, 5 files, "));
@@ -124,7 +88,7 @@ TEST_CASE("checkpoint verify records intact checkpoints, and names a damaged fil
 }
 
 TEST_CASE("checkpoint diff exits 0 for equal tensors and 1 for others") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const CommandResult same = run.checkpoint({"diff", run.last, "1"});
   CHECK(same.exit_code == kExitDone);
   CHECK(contains(same.out, "4 of 4 tensors are equal\n"));
@@ -140,7 +104,7 @@ TEST_CASE("checkpoint diff exits 0 for equal tensors and 1 for others") {
 }
 
 TEST_CASE("checkpoint merge writes what train.checkpoint.integrated leaves, and refuses damaged numbers") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const CommandResult merged = run.checkpoint({"merge", "1", "-o", "m.safetensors"});
   INFO(merged.err);
   CHECK(merged.exit_code == kExitDone);
@@ -160,7 +124,7 @@ TEST_CASE("checkpoint merge writes what train.checkpoint.integrated leaves, and 
 }
 
 TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none if all are damaged") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const std::vector<std::string> again = {"run", run.job, "--resume", "train.epochs=3"};
   run.flip(run.last + "/rank.0000.safetensors");
   const CommandResult resumed = run(again);
@@ -178,53 +142,8 @@ TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none
   CHECK(contains(refused.err, "no complete checkpoint"));
 }
 
-TEST_CASE("plan states the bytes of each rank's file and of all files, as they are written") {
-  const SavedRun run;
-  const nlohmann::json plan = nlohmann::json::parse(run({"plan", run.job, "--json"}).out)["checkpoint"];
-  const auto size = [&](const std::string& name) {
-    return static_cast<int64_t>(fs::file_size(run.scratch.path() + "/" + run.last + "/" + name));
-  };
-  int64_t all = 0;
-  for (const nlohmann::json& row : plan["ranks"])
-    for (const int rank : row["ranks"]) {
-      CHECK(row["bytes"] == size("rank.000" + std::to_string(rank) + ".safetensors"));
-      all += row["bytes"].get<int64_t>();
-    }
-  CHECK(plan["files"] == 5);
-  CHECK(plan["bytes"] == all + plan["integrated_bytes"].get<int64_t>());
-  const int64_t metadata = size("model.safetensors") - plan["integrated_bytes"].get<int64_t>();
-  CHECK(metadata >= 0);
-  CHECK(metadata < 200);
-  const std::string text = run({"plan", run.job}).out;
-  CHECK(contains(text, "\ncheckpoint, per rank\n"));
-  CHECK(contains(text, " in 5 files, "));
-  CHECK_FALSE(contains(run({"plan", run.job, "train.checkpoint=none"}).out, "checkpoint"));
-  const std::string weights = run({"plan", run.job, "train.checkpoint=null"}).out;
-  CHECK(contains(weights, "\nfinal weights: "));
-  CHECK(contains(weights, ", saved in log_output/<run>/checkpoints at the end of the run\n"));
-}
-
-TEST_CASE("plan states the memory of a validation, and counts the part that it cannot share with the training") {
-  const Scratch scratch;
-  const std::string job = small_job(scratch.path(), "validation: {dataset: {samples: 64}}\n");
-  const auto plan = [&](const std::string& more) {
-    return nlohmann::json::parse(trainctl_command(scratch.path(), {"plan", job, "--json", more}).out);
-  };
-  const auto total = [](const nlohmann::json& report) { return report["rank_classes"][0]["memory"]["total"].get<int64_t>(); };
-  const nlohmann::json with = plan("train.steps=1"), without = plan("validation=null");
-  CHECK(with["validation"]["samples"] == 64);
-  CHECK(with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>() >= 8 * 8 * 4);  // a batch of data
-  const int64_t more = with["rank_classes"][0]["memory"].value("validation", int64_t{0});
-  CHECK(total(with) == total(without) + more);
-  CHECK(more <
-        with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>());  // most fits into a step's
-  CHECK_FALSE(without.contains("validation"));
-  CHECK(contains(trainctl_command(scratch.path(), {"plan", job}).out,
-                 "\nvalidation of 64 samples in batches of 8, memory per rank\n"));
-}
-
 TEST_CASE("checkpoint says what is wrong with an argument that names no checkpoint") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const auto complaint = [&](const std::vector<std::string>& words) {
     const CommandResult result = run.checkpoint(words);
     CHECK(result.exit_code == kExitSpec);
@@ -245,7 +164,7 @@ TEST_CASE("checkpoint says what is wrong with an argument that names no checkpoi
 }
 
 TEST_CASE("checkpoints in train.checkpoint.dir are found through their run") {
-  const SavedRun run;
+  const CheckpointedRun run;
   const CommandResult saved = run({"run", run.job, "train.checkpoint.dir=elsewhere"});
   REQUIRE(saved.exit_code == kExitDone);
   CHECK(contains(run.checkpoint({"list", "2"}).out, "/elsewhere\n"));

@@ -78,6 +78,49 @@ TEST_CASE("init --data predicts words and few small integers as classes, and --t
   CHECK(load_job(scratch.path() + "/n.yaml").loss->type == "mse");
 }
 
+TEST_CASE("init --data finds the delimiter, and numbers that are not those of classes are classes by their values") {
+  const Scratch scratch;
+  std::string file;
+  for (const auto& [delimiter, name] : {std::pair{';', "';'"}, {'|', "'|'"}, {'\t', "tab"}}) {
+    for (const std::vector<std::string>& labels : {std::vector<std::string>{"-1", "1"},
+                                                   {"3", "5", "8", "10"},
+                                                   {"0.5", "1.5"},
+                                                   {"1", "2", "3"},
+                                                   {"False", "True"}}) {
+      CAPTURE(name);
+      CAPTURE(labels.front());
+      {
+        std::ofstream table(scratch.path() + "/t.csv");
+        table << "a" << delimiter << "b" << delimiter << "label\n";
+        for (size_t i = 0; i < 40; ++i)
+          table << i << delimiter << 40 - i << delimiter << labels[i * labels.size() / 40] << "\n";
+      }
+      file = std::string(name, 1, 1) + labels.front() + ".yaml";
+      REQUIRE(init_table(scratch, "t.csv", {}, file).exit_code == kExitDone);
+      const JobSpec job = load_job(scratch.path() + "/" + file);
+      CHECK(job.dataset.delimiter == (delimiter == '\t' ? std::string("tab") : std::string(1, delimiter)));
+      CHECK(job.loss->type == "softmax_cross_entropy");
+      CHECK(job.network.back().attrs.integer("units") == static_cast<int64_t>(labels.size()));
+      const CommandResult check = trainctl_command(scratch.path(), {"data", "check", file});
+      CAPTURE(check.err);
+      CHECK(check.exit_code == kExitDone);
+    }
+  }
+  const CommandResult run = trainctl_command(scratch.path(), {"run", file, "train.epochs=3", "launch.device=cpu"});
+  CAPTURE(run.err);
+  CHECK(run.exit_code == kExitDone);
+}
+
+TEST_CASE("init --data predicts integers that hardly repeat as numbers") {
+  const Scratch scratch;
+  std::ofstream table(scratch.path() + "/t.csv");
+  table << "a,label\n";
+  for (int i = 0; i < 20; ++i) table << 20 - i << "," << i * i << "\n";
+  table.close();
+  REQUIRE(init_table(scratch, "t.csv", {}).exit_code == kExitDone);
+  CHECK(load_job(scratch.path() + "/job.yaml").loss->type == "mse");
+}
+
 TEST_CASE("init --data takes JSON Lines and folders of tables, and an error says what a table lacks") {
   const Scratch scratch;
   write_houses(scratch.path() + "/houses.csv");
@@ -88,8 +131,8 @@ TEST_CASE("init --data takes JSON Lines and folders of tables, and an error says
   CHECK(trainctl_command(scratch.path(), {"data", "check", "job.yaml"}).exit_code == kExitDone);
   CHECK(contains(init_table(scratch, "houses.csv", {"--target", "pric"}).err, "'price'"));
   CHECK(contains(init_table(scratch, "houses.csv", {"--target", "remark"}).err, "has no value in houses.csv:9"));
-  std::ofstream(scratch.path() + "/a.csv") << "a;b;label\n1;2;x\n";
-  CHECK(contains(init_table(scratch, "a.csv", {}).err, "not separated by commas"));
+  std::ofstream(scratch.path() + "/a.csv") << "a;b;label\n1,5;2;x\n2,5;3;y\n";
+  CHECK(contains(init_table(scratch, "a.csv", {}).err, "the column 'a' has numbers with decimal commas"));
   std::ofstream(scratch.path() + "/one.csv") << "a,label\n1,x\n2,x\n";
   CHECK(contains(init_table(scratch, "one.csv", {}).err, "the same value in all rows"));
   std::ofstream(scratch.path() + "/numbers.csv") << "1,2\n3,4\n";

@@ -124,7 +124,7 @@ TEST_CASE("fp8: each recipe follows bf16, and no two give the same losses") {
     std::vector<std::string> of_recipe = overrides;
     of_recipe.push_back(std::string("fp8.recipe=") + recipe);
     const RunResult run = run_text("fp8", of_recipe);
-    MESSAGE(recipe, ": largest relative difference ", largest_difference(run.losses, bf16.losses));
+    MESSAGE(std::string(recipe), ": largest relative difference ", largest_difference(run.losses, bf16.losses));
     CHECK(largest_difference(run.losses, bf16.losses) < 0.02);
     for (const std::vector<float>& other : losses) CHECK(run.losses != other);
     losses.push_back(run.losses);

@@ -141,6 +141,22 @@ TEST_CASE("a division of micro-batches is the best for the speeds of its ranks")
   CHECK(small->of_ranks[0] + small->of_ranks[1] >= 32);  // rows that fit
 }
 
+TEST_CASE("ranks with micro-batches of their own exchange gradients once per step at every level of sharding") {
+  const ScratchFolder folder;
+  const std::string slow = slower_cpu(folder, 0.5);
+  for (const int level : {0, 1, 2, 3}) {
+    CAPTURE(level);
+    const PlannedJob job =
+        plan_job(chain({"cpu", slow}, "{mode: data_parallel, optimizer_shard: " + std::to_string(level) + "}"));
+    CHECK_FALSE(job.spec.parallel.rank_micro_batches.empty());
+    CHECK(job.spec.parallel.optimizer_shard.level == std::min(level, 1));
+    const auto notes = std::count_if(job.plan.notes.begin(), job.plan.notes.end(), [](const std::string& note) {
+      return note.find("shards only the optimizer state, as level 1") != std::string::npos;
+    });
+    CHECK(notes == (level > 1 ? 1 : 0));
+  }
+}
+
 TEST_CASE("jobs whose ranks cannot have micro-batches of their own are errors that name the way out") {
   const ScratchFolder folder;
   const std::string slow = slower_cpu(folder, 0.5);
@@ -149,8 +165,6 @@ TEST_CASE("jobs whose ranks cannot have micro-batches of their own are errors th
   CHECK_NOTHROW(plan_job(chain({"cpu", "cpu", slow, slow}, "{mode: semi_auto_parallel, stages: 2}")));
   CHECK_THROWS_WITH_AS(plan_job(chain({"cpu", slow, "cpu", slow}, "{mode: semi_auto_parallel, stages: 2}")),
                        doctest::Contains("ranks 0 and 1 share stage 0 evenly"), SpecError);
-  CHECK_THROWS_WITH_AS(plan_job(chain({"cpu", slow}, "{mode: data_parallel, optimizer_shard: 2}")),
-                       doctest::Contains("optimizer_shard level 2 exchanges"), SpecError);
   CHECK_THROWS_WITH_AS(plan_job(job_spec("batch_norm", {"launch.ranks=2", "parallel.mode=data_parallel",
                                                         "parallel.rank_micro_batches=[2, 1]"})),
                        doctest::Contains("changes with every micro-batch"), SpecError);

@@ -16,9 +16,6 @@ using namespace trainctl;
 
 namespace {
 
-/// Factor that the search's own errors and the rule that prefers a simple plan may cost.
-constexpr double kSlack = 1.006;
-
 double best_seconds(const std::string& text, std::vector<std::string> settings, const Machine& machine) {
   const MachineFile file(machine);
   settings.push_back(file.setting());

@@ -10,6 +10,9 @@
 
 namespace trainctl {
 
+/// Factor that the search's own errors and the rule that prefers a simple plan may cost.
+inline constexpr double kSlack = 1.006;
+
 struct LlamaShape {
   int blocks = 8, units = 2048, hidden = 8192, heads = 16, kv_heads = 4, length = 4096, vocab = 32000, batch = 8;
   int ranks = 4, experts = 0, window = 0;

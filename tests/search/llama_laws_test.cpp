@@ -86,7 +86,6 @@ TEST_CASE("llama: more memory and fewer constraints never cost more than 0.6 %")
   const std::string text = llama({.blocks = 12, .batch = 16});
   const std::optional<Outcome> free = found_for(text, {"parallel.max_memory=1TiB"});
   REQUIRE(free);
-  constexpr double kSlack = 1.006;
   double before = free->seconds;
   for (const int percent : {90, 75, 50}) {
     CAPTURE(percent);

@@ -4,16 +4,19 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/estimate/simulate.h"
 #include "engine/planning/compile_job.h"
 #include "engine/planning/search_plan.h"
+#include "engine/search/find_plan.h"
 #include "engine/search/no_plan_fits.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
 #include "tests/search/drawn_jobs.h"
+#include "tests/search/llama_jobs.h"
 
 using namespace trainctl;
 
@@ -128,4 +131,20 @@ TEST_CASE("search: an error that has nothing to do with memory is reported after
   job.spec = given;
   CHECK_THROWS_WITH_AS(search_plan(job, too_large), doctest::Contains("a plan; offload optimizer"), NoPlanFits);
   CHECK(searches >= 2);
+}
+
+TEST_CASE("search: a limit that no plan comes near is rejected after few trials") {
+  const std::string text = llama({.blocks = 12});
+  PlannedJob job = planned(text, {"parallel.mode=data_parallel", "parallel.optimizer_shard=3"});
+  job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel", "parallel.max_memory=1GiB"});
+  int trials = 0;
+  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost, int64_t memory,
+                           const TryPlan& try_plan) {
+    return find_plan(spec, data, cost, memory, [&](JobSpec tried, TriedRanks ranks) {
+      ++trials;
+      return try_plan(std::move(tried), ranks);
+    });
+  };
+  CHECK_THROWS_AS(search_plan(job, counted), NoPlanFits);
+  CHECK(trials <= 100);  // of all searches: without and with shared rows and offloading
 }

@@ -63,7 +63,7 @@ class NetworkWorkload : public Workload, public RankProgram {
   const std::optional<PlannedTexts> texts_;           ///< texts of validation.generate
   Checkpoints checkpoints_;
   HostMemory memory_;
-  std::vector<CudaDevice> gpus_;  ///< by rank; empty: the ranks run on CPUs
+  std::vector<CudaDevice> gpus_;           ///< by rank; empty: the ranks run on CPUs
   std::vector<std::string> visible_gpus_;  ///< by rank, as in CUDA_VISIBLE_DEVICES
   std::string device_;
   boost::asio::io_context& loop_;

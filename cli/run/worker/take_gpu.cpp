@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "engine/base/error.h"
@@ -12,14 +11,20 @@ namespace trainctl {
 
 std::string visible_gpus(const std::vector<CudaDevice>& all, size_t own, bool audits) {
   if (!audits) return all[own].uuid;
-  constexpr size_t kMost = 3;
-  if (all.size() < 2)
-    throw EnvError(
-        "train.audit_every replays the steps of a GPU on another GPU of its host, and this host has only one\n  set "
-        "train.audit_every: 0, run on a host with two GPUs, or set launch.device: cpu");
-  std::string visible;
-  for (size_t i = 0; i < std::min(all.size(), kMost); ++i)
-    visible += (i == 0 ? "" : ",") + all[(own + i) % all.size()].uuid;
+  constexpr size_t kOthers = 2;
+  std::string visible = all[own].uuid;
+  size_t others = 0;
+  for (size_t i = 1; i < all.size() && others < kOthers; ++i) {
+    const CudaDevice& other = all[(own + i) % all.size()];
+    if (other.name != all[own].name) continue;  // another model may run other kernels, with other bits
+    visible += "," + other.uuid;
+    ++others;
+  }
+  if (others == 0)
+    throw EnvError(fmt::format(
+        "train.audit_every replays the steps of a GPU on another GPU of its host, and this host has only one {}\n  set "
+        "train.audit_every: 0, run on a host with two of them, or set launch.device: cpu",
+        all[own].name));
   return visible;
 }
 

@@ -291,8 +291,8 @@ class Narrowing {
 
   Compiler& c_;
   std::set<std::string> weights_;
-  std::map<std::string, size_t> nodes_;  ///< of the graph, by name
-  std::map<TensorId, View> states_;      ///< of delayed scales
+  std::map<std::string, size_t> nodes_;  ///< the graph's nodes, by name
+  std::map<TensorId, View> states_;      ///< the states of delayed scales
   std::vector<Value> values_;            ///< in the order of their first readers
   std::vector<size_t> live_;             ///< values whose bytes are as they were read
   std::vector<NarrowProduct> products_;

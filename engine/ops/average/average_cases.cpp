@@ -13,9 +13,16 @@ std::vector<KernelCase> average_kernels() {
     calls.push_back({"exchange_average", {}, {{{n}}, {{n}}, unwritten({n}, DType::bf16)}, {}, 1e-2});
     for (const bool nesterov : {true, false}) {
       const Attrs attrs = {{"learning_rate", 0.7}, {"momentum", 0.9}, {"nesterov", nesterov}, {"scale", 0.25}};
-      calls.push_back({"outer_update", {{{n}}}, {{{n}}, {{n}}, unwritten({n})}, attrs, 2e-6});
-      calls.push_back(
-          {"outer_update", {{{n}}}, {{{n}}, {{n}}, unwritten({n}), unwritten({n}, DType::bf16)}, attrs, 1e-2});
+      for (const float rate : {0.0f, 1.0f}) {
+        const StepScalars scalars{.average_rate = rate};
+        calls.push_back({"outer_update", {{{n}}}, {{{n}}, {{n}}, unwritten({n})}, attrs, 2e-6, scalars});
+        calls.push_back({"outer_update",
+                         {{{n}}},
+                         {{{n}}, {{n}}, unwritten({n}), unwritten({n}, DType::bf16)},
+                         attrs,
+                         1e-2,
+                         scalars});
+      }
     }
   }
   return calls;
@@ -40,11 +47,12 @@ naive::Outputs outer_update(const NaiveCall& call) {
   naive::Outputs out = call.before;
   const double rate = call.attrs.number("learning_rate"), momentum = call.attrs.number("momentum"),
                scale = call.attrs.number("scale");
+  const bool is_mean = call.scalars.average_rate == 1.0f;
   for (size_t i = 0; i < out[0].values.size(); ++i) {
     const double g = scale * call.in[0].values[i];
     auto& state = out[1].values[i];
-    state = momentum * state + g;
-    out[0].values[i] -= rate * (call.attrs.flag("nesterov") ? g + momentum * state : state);
+    if (!is_mean) state = momentum * state + g;
+    out[0].values[i] -= is_mean ? g : rate * (call.attrs.flag("nesterov") ? g + momentum * state : state);
   }
   for (size_t copy = 2; copy < out.size(); ++copy) out[copy].values = out[0].values;
   return out;

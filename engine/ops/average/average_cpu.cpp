@@ -1,5 +1,6 @@
 // average_weights: in weights; out average. exchange_average: out weights, average, (bf16 copy of the weights).
-// outer_update: in sum of differences; out outer weights, momentum, weights, (bf16 copy of the weights).
+// outer_update: in sum of differences; out outer weights, momentum, weights, (bf16 copy of the weights). With
+// StepScalars::average_rate 1 the weights become the mean of the replicas', and the momentum stays.
 #include <utility>
 
 #include "engine/ops/cpu/half_copy_cpu.h"
@@ -29,11 +30,12 @@ CpuKernel prepare_outer_update(const KernelCall& call) {
              scale = static_cast<float>(call.attrs.number("scale"));
   return cpu::with_half_copy(call, [=, nesterov = call.attrs.flag("nesterov"), sum = call.in[0].as<const float>(),
                                     outer = call.out[0].as<float>(), state = call.out[1].as<float>(),
-                                    w = call.out[2].as<float>(), n = call.in[0].size()] {
+                                    w = call.out[2].as<float>(), n = call.in[0].size(), scalars = call.scalars] {
+    const bool is_mean = scalars->average_rate == 1.0f;
     for (int64_t i = 0; i < n; ++i) {
       const float g = scale * sum[i];
-      state[i] = momentum * state[i] + g;
-      outer[i] -= rate * (nesterov ? g + momentum * state[i] : state[i]);
+      if (!is_mean) state[i] = momentum * state[i] + g;
+      outer[i] -= is_mean ? g : rate * (nesterov ? g + momentum * state[i] : state[i]);
       w[i] = outer[i];
     }
   });

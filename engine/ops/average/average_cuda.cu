@@ -1,5 +1,6 @@
 // average_weights: in weights; out average. exchange_average: out weights, average, (bf16 copy of the weights).
-// outer_update: in sum of differences; out outer weights, momentum, weights, (bf16 copy of the weights).
+// outer_update: in sum of differences; out outer weights, momentum, weights, (bf16 copy of the weights). With
+// StepScalars::average_rate 1 the weights become the mean of the replicas', and the momentum stays.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 
@@ -31,13 +32,15 @@ __global__ void exchange_average_kernel_cuda(float* w, float* average, Ref<bf16>
 
 /// copy: null if there is none.
 __global__ void outer_update_kernel_cuda(const float* sum, float* outer, float* state, float* w, Ref<bf16> copy,
-                                         int64_t n, float rate, float momentum, float scale, bool nesterov) {
+                                         int64_t n, float rate, float momentum, float scale, bool nesterov,
+                                         const StepScalars* scalars) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kAverageThreads + threadIdx.x;
   if (i >= n) return;
-  const float g = scale * sum[i], m = momentum * state[i] + g;
-  const float weight = outer[i] - rate * (nesterov ? g + momentum * m : m);
+  const bool is_mean = scalars->average_rate == 1.0f;
+  const float g = scale * sum[i], m = is_mean ? state[i] : momentum * state[i] + g;
+  const float weight = outer[i] - (is_mean ? g : rate * (nesterov ? g + momentum * m : m));
   state[i] = m;
   outer[i] = weight;
   w[i] = weight;
@@ -73,10 +76,10 @@ CudaKernel prepare_outer_update(const CudaKernelCall& call) {
        rate = static_cast<float>(call.attrs.number("learning_rate")),
        momentum = static_cast<float>(call.attrs.number("momentum")),
        scale = static_cast<float>(call.attrs.number("scale")),
-       nesterov = call.attrs.flag("nesterov")](CudaStream stream) {
+       nesterov = call.attrs.flag("nesterov"), scalars = call.scalars](CudaStream stream) {
         if (n == 0) return;
         launch(outer_update_kernel_cuda, average_blocks(n), kAverageThreads, 0, stream, "outer_update", sum, outer,
-               state, w, copy, n, rate, momentum, scale, nesterov);
+               state, w, copy, n, rate, momentum, scale, nesterov, scalars);
       };
 }
 

@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// Parts of a split sum, in double, and a ticket a tile. [splits, kSums, outputs]; for columns [splits, tiles,
+/// Parts of a split sum, in double, and a ticket per tile: [splits, kSums, outputs]; for columns [splits, tiles,
 /// kSums * V, lanes], so that a warp's accesses are contiguous.
 struct Parts {
   double* memory = nullptr;

@@ -30,8 +30,10 @@ void expect_distillation(std::string_view op, Infos in) {
   if (in[2].dtype != DType::f32)
     shape_error(fmt::format("{}: teacher_logits are {}, expected f32", op, to_string(in[2])));
   if (in[2].shape != wanted)
-    shape_error(fmt::format("{}: teacher_logits are {}, expected {}{}", op, to_string(in[2]), to_string(wanted),
-                            in.size() == 3 ? ": logits of all classes, unless a field teacher_ids names some" : ""));
+    shape_error(fmt::format(
+        "{}: teacher_logits are {}, expected {}{}", op, to_string(in[2]), to_string(wanted),
+        in.size() == 3 ? ": the logits of all classes, because no field teacher_ids says which classes they belong to"
+                       : ""));
   if (in.size() == 3) return;
   if (in[3].dtype != DType::i32) shape_error(fmt::format("{}: teacher_ids are {}, expected i32", op, to_string(in[3])));
   if (in[3].shape != wanted)

@@ -25,7 +25,7 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Allows a kernel clusters of more than 8 blocks and `shared_bytes` a block; false: the device does not support it.
+/// Allows a kernel clusters of more than 8 blocks and `shared_bytes` per block; false: the device does not support it.
 template <class Kernel>
 bool allow_large_clusters(Kernel* kernel, int shared_bytes) {
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&

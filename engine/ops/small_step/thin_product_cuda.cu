@@ -1,7 +1,7 @@
 // Products with a vector, whose operands are read straight into registers. Sums of lanes and warps are added in a fixed
 // order.
-//   dots   a matrix that is contiguous along k, times a vector: a warp an element of C, its lanes split k
-//   sums   a vector times a matrix that is contiguous along n: a lane a column, the warps of a block split k
+//   dots   a matrix that is contiguous along k, times a vector: a warp per element of C, whose lanes split k
+//   sums   a vector times a matrix that is contiguous along n: a lane per column, the warps of a block split k
 //   outer  k is 1: one thread per column
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // a block
+constexpr int kWarps = 8;  // per block
 
 struct Arguments {
   const float *a, *b;

@@ -16,7 +16,7 @@ extern const OpDef unpack_weight_op = {
       expect_inputs("unpack_weight", in, 1, 1);
       expect_ndim("unpack_weight", in[0], 1);
       const Packing packing = packing_of(attrs.text("packing"));
-      if (packing == Packing::none) shape_error("unpack_weight: packing is bf16, int8 or nf4");
+      if (packing == Packing::none) shape_error("unpack_weight: packing must be bf16, int8 or nf4");
       const DType stored = has_blocks(packing) ? DType::i32 : DType::bf16;
       if (in[0].dtype != stored)
         shape_error(fmt::format("unpack_weight expects {} of {}, but got {}", to_string(stored), to_string(packing),

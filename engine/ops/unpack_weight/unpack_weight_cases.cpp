@@ -47,7 +47,7 @@ extern const OpCases unpack_weight_cases = {
                       "unpack_weight expects i32 of nf4, but got [2, 9]"},
                      {{"unpack_weight", {{{2, 9}, DType::i32}}, packed_as("int8")},
                       "unpack_weight: rows of int8 consist of blocks of 17 words, but the input is [2, 9] i32"},
-                     {{"unpack_weight", {{{2, 9}, DType::i32}}}, "unpack_weight: packing is bf16, int8 or nf4"}},
+                     {{"unpack_weight", {{{2, 9}, DType::i32}}}, "unpack_weight: packing must be bf16, int8 or nf4"}},
 };
 
 }  // namespace trainctl

@@ -100,15 +100,30 @@ class MethodCosts {
     const auto send = [&](int64_t bytes) {
       return send_time(machine, Bytes{static_cast<double>(bytes)}, spread_of(machine, ranks)).value;
     };
+    // A transfer that a kernel hides makes it slower.
     const auto exposed = [&](double transfer, double kernel) {
-      return machine.overlaps ? std::max(0.0, transfer - kernel) : transfer;
+      if (!machine.overlaps) return transfer;
+      return std::max(0.0, transfer - kernel) + (machine.overlap_cost - 1) * std::min(transfer, kernel);
     };
     const double steps = ways_ - 1;
     const double transfers = steps * exposed(send(e.kv_bytes), e.forward_seconds / ways_) +
                              steps * exposed(send(2 * e.kv_bytes), e.backward_seconds / ways_) + send(e.kv_bytes);
-    const double per_step = copies(3 * (e.q_bytes + e.out_bytes + e.kv_bytes) + (e.is_balanced ? 6 * e.kv_bytes : 0)) +
-                            (e.is_balanced ? 6 * (2 * e.groups * e.groups + e.groups) : 8) * machine.launch.value;
-    return transfers + steps * per_step + imbalance(e);
+    const double launches = (e.is_balanced ? 6 * (2 * e.groups * e.groups + e.groups) : 8) * machine.launch.value;
+    return transfers + steps * launches + copies(ring_bytes(e)) + imbalance(e);
+  }
+
+  /// Bytes that the kernels of a ring read and write in addition to those of one call: pieces of rows are split and
+  /// joined, partial outputs are merged, and partial gradients are added.
+  int64_t ring_bytes(const Exchange& e) const {
+    const double steps = ways_ - 1, q = static_cast<double>(e.q_bytes), out = static_cast<double>(e.out_bytes),
+                 kv = static_cast<double>(e.kv_bytes);
+    constexpr double kMerge = 3;  // reads two and writes one
+    if (!e.is_balanced) return static_cast<int64_t>(steps * kMerge * (q + out + kv));
+    // Of the pairs of pieces a rank sees half in each step but the first, in which it has those of its own block.
+    const double pieces = 2 * e.groups, merges = (pieces - 1) / 2, merges_per_step = pieces / 2;
+    const double once = 6 * (q + out + kv) + kMerge * merges * (q + out + kv);
+    const double per_step = kMerge * merges_per_step * (q + out) + (9 + kMerge * merges / 2) * kv;
+    return static_cast<int64_t>(once + steps * per_step);
   }
 
   double sum(double (MethodCosts::*method)(const Exchange&) const) const {

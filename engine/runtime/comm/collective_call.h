@@ -37,7 +37,7 @@ struct WorkPlan {
 WorkPlan plan_work(CollectiveOp op, int members, int64_t round, DType dtype, int workers);
 
 /// Does one chunk of the group's open round, which begins `done` elements after the beginning of each block. `from` and
-/// `to` are scratch with one pointer a member.
+/// `to` are scratch memory for one pointer per member.
 void do_chunk(const Segment& segment, const Group& group, std::span<const Member> members, uint32_t chunk,
               const CountedRows* rows, int64_t done, std::span<const std::byte*> from, std::span<std::byte*> to);
 

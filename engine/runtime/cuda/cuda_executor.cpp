@@ -160,6 +160,21 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
   return least;
 }
 
+/// The minimum over the current device and `others`.
+ClusterCounts clusters_of_all(const std::vector<int>& others) {
+  ClusterCounts least = count_clusters();
+  if (others.empty()) return least;
+  int current = 0;
+  cuda_check(cudaGetDevice(&current), "cudaGetDevice");
+  for (const int device : others) {
+    cuda_check(cudaSetDevice(device), "cudaSetDevice");
+    const ClusterCounts counts = count_clusters();
+    for (size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], counts[i]);
+  }
+  cuda_check(cudaSetDevice(current), "cudaSetDevice");
+  return least;
+}
+
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                            const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
                            const CudaExecutor* owner)
@@ -185,7 +200,9 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   int at_once = steps_of_graph(slots_, program);
   if (peers_) {
     at_once = least_of_all(ranks, std::array<int32_t, 1>{at_once})[0];
-    limit_clusters(least_of_all(ranks, count_clusters()));
+    limit_clusters(least_of_all(ranks, clusters_of_all(cuda.alike)));
+  } else if (!cuda.alike.empty()) {
+    limit_clusters(clusters_of_all(cuda.alike));
   }
   StepMemory memory;
   memory.arena = arena_;
@@ -514,7 +531,7 @@ bool CudaExecutor::is_copied(bool wait) {
 
 std::unique_ptr<StepTape> CudaExecutor::make_tape() {
   use_device();
-  std::unique_ptr<StepTape> tape = new_tape(program_, step_->exchanges());
+  std::unique_ptr<StepTape> tape = new_tape(program_);
   recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
   return tape;
 }

@@ -270,28 +270,6 @@ void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) 
   enqueue_position(scalars(), index, memory_.position, watch);
 }
 
-std::vector<StepTape::Exchange> StepProgram::exchanges() const {
-  std::vector<StepTape::Exchange> all;
-  for (size_t i = 0; i < bound_.size(); ++i) {
-    const Instruction& instruction = program_.instructions[i];
-    if (!communicates(instruction.opcode) || instruction.idle) continue;
-    StepTape::Exchange exchange{.instruction = static_cast<int>(i)};
-    if (instruction.opcode == Opcode::send) exchange.given_bytes = bound_[i].count;
-    if (instruction.opcode == Opcode::recv) exchange.received_bytes = bound_[i].count;
-    if (instruction.opcode == Opcode::collective) {
-      const auto ranks = static_cast<int64_t>(program_.groups[static_cast<size_t>(instruction.group)].size());
-      const int64_t one = bound_[i].count * byte_size(bound_[i].dtype), of_all = ranks * one;
-      const Collective kind = instruction.collective;
-      const bool gives_all = kind == Collective::reduce_scatter || kind == Collective::all_to_all;
-      const bool receives_all = kind == Collective::all_gather || kind == Collective::all_to_all;
-      if (kind != Collective::broadcast) exchange.given_bytes = gives_all ? of_all : one;
-      exchange.received_bytes = receives_all ? of_all : one;
-    }
-    all.push_back(exchange);
-  }
-  return all;
-}
-
 /// Records what the rank gives and receives; without peers, replays what was received.
 void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& how) {
   const Instruction& instruction = program_.instructions[static_cast<size_t>(index)];

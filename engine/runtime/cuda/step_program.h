@@ -49,8 +49,6 @@ class StepProgram {
   StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
               const ByteTables& byte_tables, const CudaCommunicator* peers, uint64_t seed,
               std::function<void()> on_prepared);
-  /// The collectives and messages of a step, without offsets.
-  std::vector<StepTape::Exchange> exchanges() const;
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "engine/compile/program.h"
 #include "engine/runtime/cuda/state_copier.h"
@@ -11,8 +10,8 @@
 
 namespace trainctl::cuda {
 
-/// With pinned memory for the state of `program` and for these exchanges, whose offsets are filled in.
-std::unique_ptr<StepTape> new_tape(const Program& program, std::vector<StepTape::Exchange> exchanges);
+/// In pinned memory.
+std::unique_ptr<StepTape> new_tape(const Program& program);
 
 class StepRecorder {
  public:

@@ -32,7 +32,13 @@ void labels_suit_the_loss(RuleContext& r) {
               "remove it");
     return;
   }
+  const std::string& type = r.job.dataset.type;
+  const bool distinct = r.job.dataset.label_dtype == "class";
+  if (distinct && type != "csv" && type != "table")
+    r.wrong("dataset.label_dtype", "class is for tables, whose distinct labels are the classes, not for type: " + type,
+            "set label_dtype: i32");
   const std::string wanted = loss.labels_are_classes ? "i32" : "f32";
+  const std::string given = distinct ? "i32" : r.job.dataset.label_dtype;
   if (r.job.dataset.noise_steps > 0) {
     if (wanted == "i32")
       r.wrong("loss", r.job.loss->type + " needs classes, but with dataset.noise_steps the label is the noise",
@@ -61,7 +67,7 @@ void labels_suit_the_loss(RuleContext& r) {
   const bool has_class_shares =
       loss.takes_class_shares && r.job.dataset.label_dtype == "f32" &&
       !r.job.dataset.has_file_splits();  // as many numbers as classes: checked with the shapes
-  if (r.job.dataset.label_dtype != wanted && !has_class_shares)
+  if (given != wanted && !has_class_shares)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
             wanted == "f32" ? "for labels that are numbers set dataset.label_dtype: f32; for classes use loss: "

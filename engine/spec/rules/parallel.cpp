@@ -141,8 +141,8 @@ void ranks_divide_the_micro_batches(RuleContext& r) {
   const ParallelSpec& parallel = r.job.parallel;
   const char* const field = "parallel.rank_micro_batches";
   if (parallel.rank_micro_batches.empty()) return;
-  if (!r.fine({field, "parallel.mode", "parallel.micro_batches", "parallel.stages", "parallel.optimizer_shard",
-               "parallel.local_steps", "launch.ranks"}))
+  if (!r.fine({field, "parallel.mode", "parallel.micro_batches", "parallel.stages", "parallel.local_steps",
+               "launch.ranks"}))
     return;
   if (parallel.mode != ParallelMode::data_parallel)
     return r.wrong(
@@ -153,11 +153,6 @@ void ranks_divide_the_micro_batches(RuleContext& r) {
     return r.wrong(field, "every rank of a pipeline runs all micro-batches", "set parallel.stages: 1, or remove it");
   if (parallel.local_steps > 0)
     return r.wrong(field, "replicas that train local steps have equal parts of the batch", "remove it, or local_steps");
-  if (parallel.optimizer_shard.level > 1)
-    return r.wrong(field,
-                   "optimizer_shard level " + number(parallel.optimizer_shard.level) +
-                       " exchanges gradients or weights in every micro-batch, so all ranks must run equally many",
-                   "set parallel.optimizer_shard.level: 1 or 0");
   const auto given = static_cast<int64_t>(parallel.rank_micro_batches.size());
   if (given != r.job.launch.ranks)
     return r.wrong(field, number(given) + " numbers, but the job has " + number(r.job.launch.ranks) + " ranks",

@@ -107,7 +107,8 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
     if (of_table && of_table->slot == kIdsSlot) continue;  // the values of these rows have slots of their own
     const StateKey key{tensor.name, of_table ? std::string(of_table->slot) : tensor.slot};
     stored.insert(key);
-    if (key.second == kNormsSlot) continue;  // train.on_spike may be added or removed
+    // train.on_spike and fp8.recipe: delayed may be added or removed
+    if (key.second == kNormsSlot || key.second == kFp8Slot) continue;
     const auto at = wanted.find(key);
     const bool is_of_other = slot_of_first_replica(key.second) != key.second;
     if (at == wanted.end() && is_of_other && job.plan.has_replicas()) continue;  // a replica that the job no longer has

@@ -24,6 +24,7 @@
 #include "engine/train/data/sources/table_source.h"
 #include "engine/train/data/sources/tar.h"
 #include "engine/train/data/sources/without_labels.h"
+#include "engine/train/data/tables/formats.h"
 #include "engine/train/data/tables/table_file.h"
 #include "engine/train/files/input_file.h"
 
@@ -256,10 +257,11 @@ CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& 
     column.columns = field.parts;
     column.scalar = is_label && field.parts.size() == 1;
     column.words =
-        (!is_label || spec.label_dtype == "i32") &&
-        std::all_of(field.parts.begin(), field.parts.end(), [&](const auto& c) { return first.has_word(c); });
+        (is_label && spec.label_dtype == "class") ||
+        ((!is_label || spec.label_dtype == "i32") &&
+         std::all_of(field.parts.begin(), field.parts.end(), [&](const auto& c) { return first.has_word(c); }));
     column.type =
-        column.words || to_integers || (is_label && spec.label_dtype == "i32") ? ElementType::i32 : ElementType::f32;
+        column.words || to_integers || (is_label && spec.label_dtype != "f32") ? ElementType::i32 : ElementType::f32;
     if (column.words && is_label) column.classes = classes;
     if (column.words && !is_label && !spec.class_paths.empty())
       column.classes = words_of_training(spec, column, options);
@@ -279,7 +281,8 @@ std::vector<std::string> table_files(const DatasetSpec& spec) { return list_tabl
 DatasetSpec as_csv(DatasetSpec spec, const std::vector<std::string>& files) {
   spec.paths = files;
   spec.type = "csv";
-  if (files.front().ends_with(".tsv")) spec.delimiter = "tab";
+  if (const char delimiter = csv_delimiter(files.front()); delimiter != ',')
+    spec.delimiter = delimiter == '\t' ? "tab" : std::string(1, delimiter);
   return spec;
 }
 
@@ -295,7 +298,8 @@ TableOptions table_options(const DatasetSpec& spec, const std::vector<std::strin
   for (const SampleFieldSpec& field : spec.fields) {
     const bool is_label = field.name == "label";
     TableField column{field.name, field.parts, is_label && field.parts.size() == 1, false, {}};
-    column.integers = (is_label && spec.label_dtype == "i32") || begins_with_integers(spec, field.name);
+    column.distinct = is_label && spec.label_dtype == "class";
+    column.integers = (is_label && spec.label_dtype != "f32") || begins_with_integers(spec, field.name);
     if (is_label) column.classes = classes;
     options.fields.push_back(std::move(column));
   }

@@ -80,7 +80,7 @@ void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from
     is_random = is_random || way.transforms->is_random();
     is_work = true;
   }
-  if (field.name == "label") field.is_integer = spec.label_dtype == "i32" && !has_soft_labels(spec);
+  if (field.name == "label") field.is_integer = spec.label_dtype != "f32" && !has_soft_labels(spec);
   fields.push_back(std::move(field));
   ways.push_back(std::move(way));
 }

@@ -26,7 +26,7 @@ struct FieldWay {
 
 /// The fields of the samples of a set, and how each is made from a field of the source.
 struct FieldWays {
-  /// What a field whose last transforms map each byte by itself contains (byte_map.h): the floats that they give, or
+  /// The content of a field whose last transforms map each byte by itself (byte_map.h): the floats that they give, or
   /// the bytes before them, with SampleField::map for the device.
   enum class Bytes : uint8_t { become_floats, stay };
 

@@ -1,4 +1,4 @@
-// What a step audit does around the steps of a rank: of one on a CPU, or of one on a GPU.
+// The work of a step audit around the steps of a rank, on a CPU or on a GPU.
 #pragma once
 
 #include <cstdint>

@@ -117,9 +117,8 @@ class CardAudit final : public AuditRecorder {
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (!mismatch_) return;
     const AuditMismatch mismatch = *std::exchange(mismatch_, std::nullopt);
-    throw AuditFailed(mismatch, options_.save
-                                    ? options_.save(mismatch, replay_->first_values(), replay_->replayed_values())
-                                    : "");
+    throw AuditFailed(
+        mismatch, options_.save ? options_.save(mismatch, replay_->first_values(), replay_->replayed_values()) : "");
   }
 
   double overhead() const override { return time_.overhead(); }

@@ -1,4 +1,4 @@
-// See the header.
+// Runs the recorded step on the second GPU, and compares states, losses and exchanged bytes.
 #include "engine/train/trainer/card_replay.h"
 
 #include <fmt/format.h>
@@ -83,6 +83,8 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   tape_ = std::move(tape);
   on_own_thread([&] {
     executor_ = executor_on(cards_[1]);
+    replayed_.state.resize(static_cast<size_t>(tape_->state_bytes));
+    executor_->use_often(replayed_.state);
     const InputLayout& own = executor_->inputs();
     if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
         own.as_bytes != inputs.as_bytes)
@@ -109,7 +111,7 @@ void CardReplay::run(Executor& executor, const Step& step, Result& result) const
   }
 }
 
-/// What the rank's own card got.
+/// The result of the rank's own card.
 CardReplay::Result CardReplay::recorded(const Step& step) const {
   Result result;
   result.loss = step.loss.value_or(0);
@@ -121,6 +123,26 @@ CardReplay::Result CardReplay::recorded(const Step& step) const {
     result.given.insert(result.given.end(), given, given + exchange.given_bytes);
   }
   return result;
+}
+
+/// The first element that differs, and the gradient that it belongs to if it belongs to one.
+void CardReplay::describe_exchange(const Instruction& instruction, const std::byte* first, const std::byte* again,
+                                   AuditMismatch& found) const {
+  const Operand& given = instruction.inputs[0];
+  const int64_t size = byte_size(given.dtype), elements = given.bytes() / size;
+  int64_t different = 0;
+  for (int64_t i = 0; i < elements; ++i) {
+    if (std::memcmp(first + i * size, again + i * size, static_cast<size_t>(size)) == 0) continue;
+    if (different++ > 0) continue;
+    found.element = i;
+    found.first = value_at(given.dtype, first + i * size);
+    found.replayed = value_at(given.dtype, again + i * size);
+  }
+  const int64_t at = given.offset + found.element * size;
+  std::string part;
+  for (const StoredRange& range : gradient_ranges(program_))
+    if (range.offset <= at && at < range.offset + range.bytes()) part = name_of(range) + "; ";
+  found.tensor = fmt::format("what it gives to {} ({}{} of {} elements)", instruction.name, part, different, elements);
 }
 
 bool CardReplay::find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const {
@@ -144,7 +166,8 @@ bool CardReplay::find_difference(const Step& step, const Result& replayed, Audit
     if (std::memcmp(memory + exchange.given, memory + exchange.given_again,
                     static_cast<size_t>(exchange.given_bytes)) == 0)
       continue;
-    found.tensor = "what it gives to " + program_.instructions[static_cast<size_t>(exchange.instruction)].name;
+    describe_exchange(program_.instructions[static_cast<size_t>(exchange.instruction)], memory + exchange.given,
+                      memory + exchange.given_again, found);
     return true;
   }
   if (!step.loss || std::bit_cast<uint32_t>(*step.loss) == std::bit_cast<uint32_t>(replayed.loss)) return false;

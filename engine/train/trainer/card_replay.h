@@ -25,7 +25,7 @@ class CardReplay {
   /// The tape to record on while no replay runs.
   StepTape& tape() { return *tape_; }
 
-  /// What the rank's executor got in the recorded step, and returned.
+  /// The inputs that the rank's executor got in the recorded step, and the loss that it returned.
   struct Step {
     int64_t step = 0;  ///< from 1
     std::vector<std::byte> inputs;
@@ -49,6 +49,8 @@ class CardReplay {
   void run(Executor& executor, const Step& step, Result& result) const;
   Result recorded(const Step& step) const;
   bool find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const;
+  void describe_exchange(const Instruction& instruction, const std::byte* first, const std::byte* again,
+                         AuditMismatch& found) const;
   void ask_third_card(const Step& step, AuditMismatch& found);
   AuditedValues values(const std::byte* state) const;
 

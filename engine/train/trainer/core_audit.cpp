@@ -75,10 +75,7 @@ int move_to_another_core(const std::vector<int>& others) {
 class CoreAudit final : public AuditRecorder {
  public:
   CoreAudit(const Program& program, Communicator& comm, AuditOptions options)
-      : AuditRecorder(std::move(options)),
-        program_(program),
-        comm_(comm),
-        replayed_(comm.rank(), comm.num_ranks()) {
+      : AuditRecorder(std::move(options)), program_(program), comm_(comm), replayed_(comm.rank(), comm.num_ranks()) {
     options_.executor.print = [](const Operand&, const void*, int) {};
     options_.executor.timeline = nullptr;
     options_.executor.start_up = nullptr;

@@ -80,8 +80,9 @@ bool is_counted(const StepReport& report, std::string_view metric) {
   return false;
 }
 
-void run_beside(Executor& executor, const HostBlock& inputs, int64_t step) {
+void run_beside(Executor& executor, const HostBlock& inputs, int64_t step, float average_rate = 1) {
   StepScalars scalars;
+  scalars.average_rate = average_rate;
   scalars.step = static_cast<uint32_t>(step);
   executor.start_step(inputs.get(), scalars);
   executor.finish_step();
@@ -149,7 +150,10 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     start_up_.ended("checkpoint");
   }
   if (synchronization_ && first_step_ == 0) begin_outer_weights(program, *executor_);
-  while (synchronization_ && round_end_ <= first_step_) round_end_ = end_of_round(job.spec.parallel, round_end_);
+  while (synchronization_ && round_end_ <= first_step_) {
+    round_begin_ = round_end_;
+    round_end_ = end_of_round(job.spec.parallel, round_begin_);
+  }
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
   if (!job.plan.numerics.optimizer.scales_loss || !job.graph.trains()) {
     loss_scale_ = {};
@@ -223,12 +227,17 @@ bool Trainer::must_synchronize() const {
   return started_ == run_steps_ || started_ == round_end_;
 }
 
-/// No step of the training may be unfinished.
+/// No step of the training may be unfinished. While rounds grow, the weights become the mean of the replicas' (rate 1):
+/// the outer optimizer would take many steps whose momentum has no time to decay.
 void Trainer::synchronize() {
+  const ParallelSpec& parallel = job_.spec.parallel;
+  const bool is_short = parallel.outer.round_growth > 0 && started_ - round_begin_ < parallel.local_steps;
   for (StateObserver* observer : observers_.of_state()) observer->before_synchronization(*executor_);
-  run_beside(*synchronization_, no_inputs_, started_);
+  run_beside(*synchronization_, no_inputs_, started_, is_short ? 1.0f : 0.0f);
   synchronized_ = started_;
-  if (started_ == round_end_) round_end_ = end_of_round(job_.spec.parallel, started_);
+  if (started_ != round_end_) return;
+  round_begin_ = started_;
+  round_end_ = end_of_round(parallel, started_);
 }
 
 void Trainer::start_steps() {

@@ -169,7 +169,7 @@ class Trainer {
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
   std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
   int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
-  int64_t round_end_ = 0;           ///< parallel.local_steps: when the replicas synchronize next
+  int64_t round_begin_ = 0, round_end_ = 0;  ///< parallel.local_steps: the current round of the replicas
   HostBlock no_inputs_;             ///< inputs of averages_ and synchronization_
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };

@@ -137,7 +137,8 @@ PrintedTensor read_npy(const std::string& path) {
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   const NpyHeader header = parse_npy_header(bytes, static_cast<int64_t>(bytes.size()), path);
   if (header.stored != StoredElement::f32 && header.stored != StoredElement::i32)
-    throw EnvError(path + " is not a printed tensor, whose values are f32 or i32");
+    throw EnvError(path +
+                   " is not a file that trainctl wrote for a printed tensor: its values are neither f32 nor i32");
   PrintedTensor tensor{header.shape, {}};
   const auto count = static_cast<size_t>(num_elements(header.shape));
   const auto at = bytes.subspan(static_cast<size_t>(header.data_at), 4 * count);

@@ -31,7 +31,7 @@ EVERY, AUDITS = 60, 5
 
 
 def run(*words, code=0, **environment):
-    """What the run wrote and said, and its folder."""
+    """Runs `trainctl run` on GPUs; returns its output and its log folder, or None twice if it exits with another code."""
     logs = tempfile.mkdtemp()
     done = subprocess.run([TRAINCTL, "run", *words, "launch.device=cuda", f"launch.log_dir={logs}"], capture_output=True, text=True,
                           env={**os.environ, **environment}, check=False)

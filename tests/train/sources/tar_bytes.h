@@ -42,4 +42,8 @@ inline ByteVector tar_member(const std::string& name, const std::string& data, c
 
 inline ByteVector tar_end() { return ByteVector(1024); }
 
+/// A shard of two samples, each an image and a label: 000 has the label 7, 001 has -2.
+inline const ByteVector kTwoSamples = tar_member("./a/000.jpg", "JPEG0") + tar_member("./a/000.cls", "7\n") +
+                                      tar_member("./a/001.png", "PNG1") + tar_member("./a/001.cls", "-2") + tar_end();
+
 }  // namespace trainctl

@@ -230,7 +230,10 @@ class CsvSet : public Source {
 
   static void number_words(Columns& field, const std::set<std::string, std::less<>>& found) {
     if (!field.spec.words) return;
-    if (field.spec.classes.empty()) field.spec.classes.assign(found.begin(), found.end());
+    if (field.spec.classes.empty()) {
+      field.spec.classes.assign(found.begin(), found.end());
+      sort_as_numbers(field.spec.classes);
+    }
     std::vector<std::pair<std::string, int64_t>> numbered;
     for (const std::string& word : field.spec.classes)
       numbered.emplace_back(word, static_cast<int64_t>(numbered.size()));

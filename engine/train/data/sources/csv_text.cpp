@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
 
 namespace trainctl {
 namespace {
@@ -73,5 +76,18 @@ std::string split_row(std::string& row, char delimiter, std::vector<std::string_
 }
 
 bool is_blank_row(std::string_view row) { return row.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+void sort_as_numbers(std::vector<std::string>& words) {
+  std::vector<std::pair<double, std::string>> numbers;
+  for (const std::string& word : words) {
+    char* end = nullptr;
+    const double value = std::strtod(word.c_str(), &end);
+    while (*end == ' ' || *end == '\t') ++end;
+    if (word.empty() || *end != '\0' || std::isnan(value)) return;
+    numbers.emplace_back(value, word);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < words.size(); ++i) words[i] = std::move(numbers[i].second);
+}
 
 }  // namespace trainctl

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/train/data/sources/csv_text.h"
 #include "engine/train/data/sources/field_bytes.h"
 #include "engine/train/data/sources/names_hint.h"
 #include "engine/train/data/sources/npy_header.h"
@@ -41,6 +42,12 @@ struct OpenTable {
   std::vector<size_t> columns;
   int64_t first = 0;  ///< sample of the set
 };
+
+/// The word of a text, or that of a number which is a class: "-1", "0.5".
+std::string word_of(const TableColumn& type, const TableValue& value) {
+  if (type.kind != ColumnKind::number || value.is_null) return std::string(value.text());
+  return fmt::format("{}", stored_as_double(type.element, value.bytes.data()));
+}
 
 /// Appends a number as f32 or i32. Returns what is wrong with it, or an empty text.
 std::string append_table_number(double value, bool integer, FieldBytes& out) {
@@ -193,7 +200,9 @@ class TableSet final : public Source {
     const std::string at = "dataset.fields." + field.spec.name;
     SourceField to{field.spec.name, Encoding::array, field.spec.integers ? ElementType::i32 : ElementType::f32, {}};
     const auto is_text = [](const TableColumn& type) { return type.kind == ColumnKind::text; };
-    const bool words = std::all_of(field.types.begin(), field.types.end(), is_text);
+    const bool is_number = field.types.front().kind == ColumnKind::number && first[field.places.front()].shape.empty();
+    const bool words = std::all_of(field.types.begin(), field.types.end(), is_text) ||
+                       (field.spec.distinct && field.types.size() == 1 && is_number);
     if (words || field.types.size() > 1) {
       for (const TableColumn& type : field.types)
         if (!words && (type.kind != ColumnKind::number || !type.shape.empty()))
@@ -264,8 +273,7 @@ class TableSet final : public Source {
         std::vector<TableValue> values(columns.size());
         for (int64_t row = 0; row < table.file->size(); ++row) {
           table.file->read(row, columns, values);
-          for (const TableValue& value : values)
-            if (words.find(value.text()) == words.end()) words.emplace(value.text());
+          for (size_t i = 0; i < values.size(); ++i) words.insert(word_of(field.types[i], values[i]));
           if (words.size() > kMostTableWords)
             throw SpecError({}, "dataset.fields." + field.spec.name,
                             fmt::format("{}: more than {} different words", table.file->where(row),
@@ -274,6 +282,7 @@ class TableSet final : public Source {
         }
       }
       field.spec.classes.assign(words.begin(), words.end());
+      sort_as_numbers(field.spec.classes);
     }
     std::vector<std::pair<std::string, int32_t>> numbered;
     for (const std::string& word : field.spec.classes)
@@ -324,7 +333,7 @@ class TableSet final : public Source {
   static std::string convert_words(const TableColumns& field, const std::vector<TableValue>& values, FieldBytes& out) {
     out.clear();
     for (size_t i = 0; i < field.places.size(); ++i) {
-      const std::string_view text = values[field.places[i]].text();
+      const std::string text = word_of(field.types[i], values[field.places[i]]);
       const auto found = std::lower_bound(field.words.begin(), field.words.end(), text);
       if (found == field.words.end() || *found != text)
         return fmt::format("'{}': '{}' is not one of the {} classes", printable(shortened(field.types[i].name)),

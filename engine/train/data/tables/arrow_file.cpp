@@ -75,6 +75,16 @@ struct ArrowGroup final : public CachedBlock {
   ArrowArray array{};
 };
 
+/// Releases the schema also if the constructor that holds it throws.
+struct OwnedArrowSchema : ArrowSchema {
+  OwnedArrowSchema() : ArrowSchema{} {}
+  ~OwnedArrowSchema() {
+    if (release != nullptr) release(this);
+  }
+  OwnedArrowSchema(const OwnedArrowSchema&) = delete;
+  OwnedArrowSchema& operator=(const OwnedArrowSchema&) = delete;
+};
+
 class ArrowErrorText {
  public:
   TrainctlArrowError receiver() { return {text_.data(), static_cast<int64_t>(text_.size())}; }
@@ -129,10 +139,6 @@ class ArrowTable final : public TableFile {
     std::iota(all.begin(), all.end(), size_t{0});
     choose(all);
   }
-  ~ArrowTable() override {
-    if (schema_.release != nullptr) schema_.release(&schema_);
-  }
-
   int64_t size() const override { return size_; }
   const std::vector<TableColumn>& columns() const override { return columns_; }
   std::string where(int64_t row) const override { return fmt::format("{}: row {}", path_, row); }
@@ -225,7 +231,7 @@ class ArrowTable final : public TableFile {
 
   std::string path_;
   std::shared_ptr<ArrowHandle> handle_;
-  ArrowSchema schema_{};
+  OwnedArrowSchema schema_;
   std::vector<TableColumn> columns_;
   std::vector<int64_t> first_rows_;  ///< the first row of each group
   int64_t size_ = 0;

@@ -25,7 +25,7 @@ class CsvTable final : public TableFile {
  public:
   explicit CsvTable(const std::string& path)
       : file_(path),
-        delimiter_(path.ends_with(".tsv") ? '\t' : ','),
+        delimiter_(csv_delimiter(path)),
         index_(file_, delimiter_, true, [&](std::string_view row, int64_t line) { visit(row, line); }) {}
 
   int64_t size() const override { return index_.rows(); }
@@ -79,6 +79,35 @@ class CsvTable final : public TableFile {
 };
 
 }  // namespace
+
+char csv_delimiter(const std::string& path) {
+  if (path.ends_with(".tsv")) return '\t';
+  constexpr int64_t kMostBytes = int64_t{1} << 20;
+  const InputFile file(path);
+  std::string text(static_cast<size_t>(std::min(file.bytes(), kMostBytes)), '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  char best = ',';
+  size_t most = 1;
+  for (const char delimiter : {',', ';', '\t', '|'}) {
+    std::string_view rest = text;
+    size_t columns[2] = {0, 0};
+    for (size_t& count : columns) {
+      std::string row;
+      do {
+        const size_t bytes = row_bytes(rest, delimiter, true).value_or(rest.size());
+        row = rest.substr(0, bytes);
+        rest.remove_prefix(bytes);
+      } while (is_blank_row(row) && !rest.empty());
+      std::vector<std::string_view> values;
+      if (split_row(row, delimiter, values).empty() && !is_blank_row(row)) count = values.size();
+    }
+    const bool alike = columns[1] == 0 || columns[0] == columns[1];
+    if (!alike || columns[0] <= most) continue;
+    best = delimiter;
+    most = columns[0];
+  }
+  return best;
+}
 
 std::unique_ptr<TableFile> open_csv_table(const std::string& path) { return std::make_unique<CsvTable>(path); }
 

@@ -21,5 +21,8 @@ std::unique_ptr<TableFile> open_hdf5(const std::string& path);
 
 /// Text tables with a header: *.csv, and *.tsv with tabs. For conversions; data sets read them through open_csv().
 std::unique_ptr<TableFile> open_csv_table(const std::string& path);
+/// The delimiter of a text table: tab for *.tsv; else the one of comma, semicolon, tab and | that divides the first two
+/// rows into the same number of values, and into the most of them. A comma if none does.
+char csv_delimiter(const std::string& path);
 
 }  // namespace trainctl

@@ -61,7 +61,11 @@ std::vector<std::string> hugging_face_files(const std::string& folder) {
     const auto name = file.is_object() ? file.find("filename") : file.end();
     if (!file.is_object() || name == file.end() || !name->is_string())
       throw EnvError(state_path.string() + ": an entry of _data_files has no filename");
-    paths.push_back((at / require_plain_name(name->get<std::string>(), state_path.string())).string());
+    const std::string path = require_plain_name(name->get<std::string>(), state_path.string());
+    if (!path.ends_with(".arrow"))
+      throw EnvError(state_path.string() + ": _data_files names '" + printable(path) +
+                     "', which is not an .arrow file");
+    paths.push_back((at / path).string());
   }
   return paths;
 }

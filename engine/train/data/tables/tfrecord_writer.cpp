@@ -80,7 +80,7 @@ class TfRecordWriter final : public TableWriter {
       }
       const double number = stored_as_double(column.element, value.bytes.data() + at);
       if (std::isfinite(number) && std::abs(number) > std::numeric_limits<float>::max())
-        throw EnvError(fmt::format("{}: '{}': {} is too large for a 32-bit float, which TFRecord files have", where,
+        throw EnvError(fmt::format("{}: '{}': {} is too large for the 32-bit floats of TFRecord files", where,
                                    printable(column.name), number));
       list.f32(1, static_cast<float>(number));
     }

@@ -1,0 +1,48 @@
+// Gives each range of state and each exchange of a program its place on the tape.
+#include "engine/runtime/tape_layout.h"
+
+#include "engine/base/round_up.h"
+#include "engine/runtime/stored_ranges.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kTapeAlignment = 256;
+
+/// Appends to a region, and returns the offset in it.
+int64_t append(int64_t& region_bytes, int64_t bytes) {
+  const int64_t offset = region_bytes;
+  region_bytes = round_up(offset + bytes, kTapeAlignment);
+  return offset;
+}
+
+/// False for a broadcast, whose result has its data on every rank, and for an all_to_all, whose blocks may have room
+/// for more tokens than they contain.
+bool is_compared(const Instruction& i) {
+  return i.opcode != Opcode::collective ||
+         (i.collective != Collective::broadcast && i.collective != Collective::all_to_all);
+}
+
+}  // namespace
+
+StepTape lay_out_tape(const Program& program) {
+  StepTape tape;
+  for (const StoredRange& range : stored_ranges(program))
+    if (range.count > 0) tape.state.push_back({range.offset, append(tape.state_bytes, range.bytes()), range.bytes()});
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    const bool is_exchange = instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send ||
+                             instruction.opcode == Opcode::recv;
+    if (!is_exchange || instruction.idle) continue;
+    StepTape::Exchange exchange{.instruction = static_cast<int>(i)};
+    if (!instruction.inputs.empty() && is_compared(instruction)) exchange.given_bytes = instruction.inputs[0].bytes();
+    if (!instruction.outputs.empty()) exchange.received_bytes = instruction.outputs[0].bytes();
+    exchange.given = append(tape.exchanged_bytes, exchange.given_bytes);
+    exchange.received = append(tape.exchanged_bytes, exchange.received_bytes);
+    exchange.given_again = append(tape.exchanged_bytes, exchange.given_bytes);
+    tape.exchanges.push_back(exchange);
+  }
+  return tape;
+}
+
+}  // namespace trainctl
