@@ -332,7 +332,7 @@ def eight_ranks(scene):
 def stopped(scene):
     """A run that is stopped as Ctrl-C does it."""
     process, run = scene.start(SMALL, "dataset.samples=100000", "train.epochs=10000", "train.log_every=100", "train.checkpoint=null", "validation=null")
-    eventually(lambda: len(figures.lines_of(run)) > 3, "the run has begun")
+    eventually(lambda: sum("loss" in line for line in figures.lines_of(run)) > 2, "the run has logged three losses")
     process.send_signal(signal.SIGINT)
     assert process.wait(browser.PATIENCE) == 130
     root = check_page(scene, scene.page("stopped")[0], [run], ["curves", "times"])
