@@ -104,8 +104,8 @@ extern const OpCases distillation_cases = {
                    "ck"}},
     .shape_errors = {{{"distillation", {{{2, 5}}, {{2}}, {{2, 5}}}}, "distillation: the label is f32, expected i32"},
                      {{"distillation", {{{2, 5}}, {{2}, DType::i32}, {{2, 3}}}},
-                      "distillation: teacher_logits are [2, 3], expected [2, 5]: logits of all classes, unless a field "
-                      "teacher_ids names some"},
+                      "distillation: teacher_logits are [2, 3], expected [2, 5]: the logits of all classes, "
+                      "because no field teacher_ids says which classes they belong to"},
                      {{"distillation", {{{2, 5}}, {{2}, DType::i32}, {{2, 3}}, {{2, 4}, DType::i32}}},
                       "distillation: teacher_ids are [2, 4] i32, but teacher_logits are [2, 3]"}},
     .kernels = distillation_kernels(),
