@@ -1,4 +1,4 @@
-// See the header.
+// Runs a kernel case on a device, and its naive reference in double.
 #include "tests/op_cases/kernel_case_run.h"
 
 #include <algorithm>
@@ -145,6 +145,7 @@ Results run_naive(const KernelCase& row, int times) {
   }
   Results results;
   for (size_t o = 0; o < out.size(); ++o) results.push_back(result_of(row.out[o], out[o].values));
+  for (const size_t i : updated_inputs(row)) results.push_back(in[i].values);
   return results;
 }
 
