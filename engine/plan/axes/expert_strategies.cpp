@@ -1,4 +1,4 @@
-// See the header.
+// Derives strategies from parallel.expert for the layers with experts that have none in the job.
 #include "engine/plan/axes/expert_strategies.h"
 
 #include <fmt/format.h>
