@@ -15,7 +15,7 @@ inline constexpr int64_t kLeastCopiedBytes = int64_t{16} << 20;
 inline constexpr int kMostCopyingRanks = 16;
 
 bool makes_sums(Collective kind);
-/// Whether the collective's size, type and group allow copying.
+/// Returns whether the collective's size, type and group allow copying.
 bool may_be_copied(const Program& program, const Instruction& instruction);
 /// A program with messages copies no collectives: a stream that waits for a flag may block another stream, and then
 /// ranks avoid a deadlock only if all of them run all collectives in the same order.

@@ -200,7 +200,7 @@ class ActivationOffload {
         waiting_[last].from_host = std::max(waiting_[last].from_host, end_of_launch_at(waiting_[first].first_use));
       }
       if (last > 0) waiting_[last].from_host = std::max(waiting_[last].from_host, waiting_[last - 1].from_host);
-      // Where the bus is slower than the kernels, it is not over in time; then these wait for it.
+      // If the bus is slower than the kernels, the fetch is not over in time; then these wait for it.
       Waiting& w = waiting_[last];
       const size_t use = begin_of_launch_at(w.first_use);
       w.from_host = w.until < use ? std::min(std::max(w.from_host, end_of_launch_at(w.until)), use) : use;

@@ -48,7 +48,7 @@ class CopyEngines {
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;
 
-  /// Whether it runs on copy engines; the same on all ranks of its group. `move` is the instruction's, or one with a
+  /// True if it runs on copy engines; the same on all ranks of its group. `move` is the instruction's, or one with a
   /// smaller count.
   bool takes(const Instruction& instruction, const BoundMove& move) const;
   /// For an instruction that takes() accepts. Safe while capturing.

@@ -32,7 +32,7 @@ class CudaCommunicator {
     if (this->copies(instruction, move)) return copies_->enqueue(instruction, move, stream);
     nccl_.collective(instruction, move, stream);
   }
-  /// Whether copy engines run it.
+  /// Returns whether copy engines run it.
   bool copies(const Instruction& instruction, const BoundMove& move) const {
     return copies_ && copies_->takes(instruction, move);
   }
