@@ -11,10 +11,10 @@ namespace trainctl {
 namespace {
 
 /// The instructions that write and read each buffer.
-struct Uses {
+struct WritersAndReaders {
   std::vector<std::vector<size_t>> writers, readers;
 
-  explicit Uses(const Compiler& c) : writers(c.buffers.size()), readers(c.buffers.size()) {
+  explicit WritersAndReaders(const Compiler& c) : writers(c.buffers.size()), readers(c.buffers.size()) {
     for (size_t i = 0; i < c.code.size(); ++i) {
       for (const BufferId b : c.code[i].inputs)
         if (readers[b].empty() || readers[b].back() != i) readers[b].push_back(i);
@@ -34,7 +34,8 @@ bool is_whole(const Operand& a, const Operand& b) {
 }
 
 /// True if its only output is read as a whole by element-wise kernels alone, and nothing else writes it.
-bool is_read_by_elements(const Compiler& c, const Uses& uses, const std::vector<std::string>& tokens, size_t at) {
+bool is_read_by_elements(const Compiler& c, const WritersAndReaders& uses, const std::vector<std::string>& tokens,
+                         size_t at) {
   const VirtualInstruction& v = c.code[at];
   if (v.outputs.size() != 1 || v.code.idle || v.code.outputs[0].accumulate) return false;
   const BufferId out = v.outputs[0];
@@ -49,17 +50,17 @@ bool is_read_by_elements(const Compiler& c, const Uses& uses, const std::vector<
 }
 
 /// True if the buffer has the same contents from instruction `at` to `until`.
-bool stays(const Compiler& c, const Uses& uses, BufferId buffer, size_t at, size_t until) {
+bool stays(const Compiler& c, const WritersAndReaders& uses, BufferId buffer, size_t at, size_t until) {
   if (!is_persistent(c.buffers[buffer].kind)) return uses.writers[buffer].size() == 1;
   return std::ranges::none_of(uses.writers[buffer], [&](size_t writer) { return writer > at && writer <= until; });
 }
 
-bool all_in_task(const Compiler& c, const Uses& uses, size_t at) {
+bool all_in_task(const Compiler& c, const WritersAndReaders& uses, size_t at) {
   return std::ranges::all_of(uses.readers[c.code[at].outputs[0]],
                              [&](size_t reader) { return same_task(c.code[reader].code, c.code[at].code); });
 }
 
-std::optional<InlinedValue> low_rank_sum(const Compiler& c, const Uses& uses, size_t at) {
+std::optional<InlinedValue> low_rank_sum(const Compiler& c, const WritersAndReaders& uses, size_t at) {
   const VirtualInstruction& v = c.code[at];
   if (!is_low_rank_product(v) || !epilogue_of(v.code.attrs).residual) return std::nullopt;
   if (!is_whole(v.code.inputs[2], v.code.outputs[0])) return std::nullopt;
@@ -78,7 +79,7 @@ bool is_function_of_one(const VirtualInstruction& v, const std::string& token) {
 }
 
 /// A function that a later task reads, which reads the function's input too, and not before.
-std::optional<InlinedValue> function_of_kept(const Compiler& c, const Uses& uses,
+std::optional<InlinedValue> function_of_kept(const Compiler& c, const WritersAndReaders& uses,
                                              const std::vector<std::string>& tokens,
                                              const std::vector<std::optional<InlinedValue>>& known, size_t at) {
   const VirtualInstruction& v = c.code[at];
@@ -112,7 +113,7 @@ bool is_low_rank_product(const VirtualInstruction& v) {
 }
 
 std::vector<std::optional<InlinedValue>> inlined_values(const Compiler& c, const std::vector<std::string>& tokens) {
-  const Uses uses(c);
+  const WritersAndReaders uses(c);
   std::vector<std::optional<InlinedValue>> values(c.buffers.size());
   for (size_t i = 0; i < c.code.size(); ++i) {
     if (c.code[i].code.opcode != Opcode::kernel || !is_read_by_elements(c, uses, tokens, i)) continue;
