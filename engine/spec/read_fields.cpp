@@ -122,7 +122,7 @@ void check_mappings(const YamlNode& node, const std::vector<Field>& fields, cons
 
 }  // namespace
 
-/// Whether the mapping has the field under the name of another tool, which is an error of its own.
+/// Returns whether the mapping has the field under the name of another tool, which is an error of its own.
 static bool has_foreign_name(const YamlNode& node, const std::vector<Field>& fields, const std::string& field) {
   const auto is_own = [&](const std::string& key) {
     return std::any_of(fields.begin(), fields.end(), [&](const Field& one) { return one.name == key; });

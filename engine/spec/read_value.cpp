@@ -235,7 +235,7 @@ class ValueReader {
     return is_choice ? "a type has its fields in a mapping: {type: " + type + ", FIELD: VALUE}" : "";
   }
 
-  /// Whether the field chooses among all things of this kind.
+  /// Returns whether the field chooses among all things of this kind.
   bool is_choice_of(NameKind kind) const {
     switch (kind) {
       case NameKind::loss:

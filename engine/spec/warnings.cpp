@@ -100,8 +100,8 @@ void images_have_channels_first(Warnings& w) {
           "add hwc2chw to the end of dataset.transforms");
 }
 
-/// Whether two files or patterns may refer to the same file: each path component of one equals or matches that of the
-/// other, or they are links to one file.
+/// Returns whether two files or patterns may refer to the same file: each path component of one equals or matches that
+/// of the other, or they are links to one file.
 bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code is_missing;
   if (std::filesystem::equivalent(a, b, is_missing)) return true;

@@ -1,4 +1,4 @@
-// See the header.
+// Loads jobs of tests/jobs with the settings that the compiler's tests vary in them.
 #include "tests/compile/jobs.h"
 
 #include "engine/model/model.h"

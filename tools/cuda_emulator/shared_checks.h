@@ -27,7 +27,7 @@ class Clocks {
     to.resize(static_cast<size_t>(warps_));
     for (size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], of(warp)[i]);
   }
-  /// Whether the access of `other` at `then` comes before an access of a lane of `warp` now.
+  /// Returns whether the access of `other` at `then` comes before an access of a lane of `warp` now.
   bool ordered(int warp, int lane, int other, int other_lane, uint32_t then) {
     if (warp == other) return lane == other_lane || then < now(warp);
     return then <= of(warp)[other];

@@ -54,26 +54,31 @@ Outputs matmul_weight_grad(const NaiveCall& call) {
   return out;
 }
 
-/// Number i of line l of factor `name` (a or b) of 8 bits, times its scale.
-double scaled(const NaiveCall& call, const std::string& name, int64_t l, int64_t i) {
+/// The numbers of factor `name` (a or b) of 8 bits, times their scales: [lines, k].
+Tensor64 scaled(const NaiveCall& call, const std::string& name) {
   const size_t first = name == "a" ? 0 : 2;
   const Tensor64 &words = call.in[first], &scales = call.in[first + 1];
-  const auto bits = static_cast<uint8_t>(static_cast<uint64_t>(at(words, {l, i / 4})) >> 8 * (i % 4));
-  const double number = double{call.attrs.flag(name + "_e5m2") ? from_e5m2(bits) : from_e4m3(bits)};
-  if (call.attrs.flag("tensor")) return number * scales.values[0];
-  const int64_t part = i / kScaledTogether;
-  return number *
-         (call.attrs.flag(name + "_squares") ? at(scales, {l / kScaledTogether, part}) : at(scales, {part, l}));
+  const bool e5m2 = call.attrs.flag(name + "_e5m2"), tensor = call.attrs.flag("tensor");
+  const bool squares = call.attrs.flag(name + "_squares");
+  return make({words.shape[0], 4 * words.shape[1]}, [&](const Index& i) {
+    const int64_t line = i[0], part = i[1] / kScaledTogether;
+    const auto bits = static_cast<uint8_t>(static_cast<uint64_t>(at(words, {line, i[1] / 4})) >> 8 * (i[1] % 4));
+    const double number = double{e5m2 ? from_e5m2(bits) : from_e4m3(bits)};
+    if (tensor) return number * scales.values[0];
+    return number * (squares ? at(scales, {line / kScaledTogether, part}) : at(scales, {part, line}));
+  });
 }
 
 Outputs product_of_8_bits(const NaiveCall& call) {
   const Inputs& in = call.in;
   const Epilogue epilogue = epilogue_of(call.attrs);
-  return {make({in[0].shape[0], in[2].shape[0]}, [&](const Index& at_c) {
+  const Tensor64 a = scaled(call, "a"), b = scaled(call, "b");
+  const int64_t k = a.shape[1];
+  return {make({a.shape[0], b.shape[0]}, [&](const Index& at_c) {
     double sum = epilogue.bias ? at(in[4], {at_c[1]}) : 0;
     if (epilogue.residual) sum += at(in.back(), at_c);
-    for (int64_t i = 0; i < 4 * in[0].shape[1]; ++i)
-      sum += scaled(call, "a", at_c[0], i) * scaled(call, "b", at_c[1], i);
+    for (int64_t i = 0; i < k; ++i)
+      sum += a.values[static_cast<size_t>(at_c[0] * k + i)] * b.values[static_cast<size_t>(at_c[1] * k + i)];
     return sum;
   })};
 }

@@ -294,9 +294,10 @@ void CudaExecutor::allocate() {
 }
 
 /// A kernel is loaded at its first launch, which may wait until the device is idle. That deadlocks if another rank
-/// waits for that kernel. So a rank with peers first runs all its kernels without them.
+/// waits for that kernel. So a rank with peers first runs all its kernels without them. A replay does the same, since
+/// ranks wait for it.
 void CudaExecutor::rehearse() {
-  if (!peers_) return;
+  if (!peers_ && options_.replays == nullptr) return;
   step_->rehearse();
   synchronize();
   cuda_check(cudaMemsetAsync(counter_.get(), 0, sizeof(StepCounter), step_->compute()), "cudaMemsetAsync");

@@ -236,7 +236,7 @@ def data_of(seed, shape=(IN,), out=(OUT,)):
 
 
 def rounded_cost(weights, start, data, label, make, key):
-    """How far PyTorch in float64 gets from `weights` if each step's weights are rounded at random, up or down, as f32 would round them."""
+    """Measures how far PyTorch in float64 gets from `weights` if each step's weights are rounded at random, up or down, as f32 would round them."""
     random = torch.Generator().manual_seed(key)
 
     def make_rounded(parameters):
