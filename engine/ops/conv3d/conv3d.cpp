@@ -43,11 +43,9 @@ struct DepthWindows {
   int64_t reach() const { return dilation * (kernel - 1) + 1; }
 };
 
-/// Tensors of the first window, whose factors those of the others share; -1: there are none yet.
+/// Tensors whose factors those of later slices and windows share; -1: there are none yet.
 struct FirstWindow {
-  std::vector<TensorId> parts;
-
-  TensorId part(size_t i) const { return i < parts.size() ? parts[i] : -1; }
+  TensorId slice = -1, window = -1;
 };
 
 /// The slices of window t of a volume: [n, c, kernel, h, w].
@@ -55,21 +53,19 @@ TensorId depth_window(LayerBuilder& b, TensorId volume, const DepthWindows& wind
   const Shape x = b.shape(volume);
   if (x[2] == windows.kernel) return volume;
   const std::string number = std::to_string(t);
-  const auto part = [&](int64_t begin, int64_t size, const std::string& name, size_t i) {
-    const TensorId made = b.emit("slice", {volume},
-                                 {{"begin", Ints{0, 0, begin, 0, 0}}, {"size", Ints{x[0], x[1], size, x[3], x[4]}}},
-                                 name, first.part(i))[0];
-    if (t == 0) first.parts.push_back(made);
+  const auto part = [&](int64_t begin, int64_t size, const std::string& name, TensorId& like) {
+    const Attrs attrs{{"begin", Ints{0, 0, begin, 0, 0}}, {"size", Ints{x[0], x[1], size, x[3], x[4]}}};
+    const TensorId made = b.emit("slice", {volume}, attrs, name, like)[0];
+    if (like < 0) like = made;
     return made;
   };
   const int64_t begin = t * windows.stride;
-  if (windows.dilation == 1 || windows.kernel == 1) return part(begin, windows.kernel, "part" + number, 0);
+  if (windows.dilation == 1) return part(begin, windows.kernel, "part" + number, first.window);
   std::vector<TensorId> slices;
   for (int64_t i = 0; i < windows.kernel; ++i)
-    slices.push_back(part(begin + i * windows.dilation, 1, "part" + number + "_" + std::to_string(i), slices.size()));
-  const TensorId window =
-      b.emit("concat", slices, {{"dim", int64_t{2}}}, "part" + number, first.part(slices.size()))[0];
-  if (t == 0) first.parts.push_back(window);
+    slices.push_back(part(begin + i * windows.dilation, 1, "part" + number + "_" + std::to_string(i), first.slice));
+  const TensorId window = b.emit("concat", slices, {{"dim", int64_t{2}}}, "part" + number, first.window)[0];
+  if (first.window < 0) first.window = window;
   return window;
 }
 
@@ -97,8 +93,13 @@ TensorId emit_conv3d(LayerContext& layer) {
   expect_volume(x, kernel, padding, dilation);
   const int64_t channels = fields.integer("channels"), groups = fields.integer("groups");
   expect_groups(groups, x[1], channels);
-  DepthWindows windows{0, kernel[0], stride[0], dilation[0]};
+  DepthWindows windows{0, kernel[0], stride[0], kernel[0] == 1 ? 1 : dilation[0]};
   windows.count = (x[2] + 2 * padding[0] - windows.reach()) / stride[0] + 1;
+  if (windows.count > kMaxLayerOutputs || windows.kernel > kMaxLayerOutputs)
+    shape_error(
+        fmt::format("conv3d supports outputs and windows of a depth of up to {}, but of the input {} they are {} "
+                    "and {}; use a stride, or swap the depth with a shorter dim",
+                    kMaxLayerOutputs, to_string(x), windows.count, windows.kernel));
   LayerBuilder& b = layer.builder;
   // With the depth merged into the channels, as the slices are: the same elements in the same order.
   const Shape shape = {channels, x[1] / groups * kernel[0], kernel[1], kernel[2]};
