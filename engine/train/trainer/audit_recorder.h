@@ -25,7 +25,7 @@ class AuditRecorder {
   explicit AuditRecorder(AuditOptions options) : options_(std::move(options)) {
     check(options_.every > 0, "audits have an interval");
   }
-  virtual ~AuditRecorder() = default;  ///< of a derived class: calls join(), because a replay uses its members
+  virtual ~AuditRecorder() = default;  ///< a derived class calls join() in its own, because a replay uses its members
 
   /// The communicator that the rank must use.
   virtual Communicator& communicator() = 0;

@@ -154,7 +154,8 @@ class CoreAudit final : public AuditRecorder {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
 
-  /// What a step computed: the values after it, its loss, and the first call in which it gave other bits than recorded.
+  /// The results of a step: the values after it, its loss, and the first call in which it gave other bits than
+  /// recorded.
   struct Result {
     NamedValues values;
     float loss = 0;
