@@ -136,8 +136,8 @@ std::vector<TensorInfo> infer_conv_transpose2d(Infos in, const Attrs& attrs) {
   }
   const int64_t groups = groups_of(attrs);
   if (x.c % groups != 0)
-    shape_error(fmt::format("conv_transpose2d: {} groups do not divide the {} channels of {}", groups, x.c,
-                            to_string(in[0])));
+    shape_error(
+        fmt::format("conv_transpose2d: {} groups do not divide the {} channels of {}", groups, x.c, to_string(in[0])));
   const Ints size = attrs.ints("size");
   const Images y{x.n, in[1].shape[1] * groups, {size[0], size[1]}};
   expect_windows("conv_transpose2d", x, y, window_of(in[1], attrs));

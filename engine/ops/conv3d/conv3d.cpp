@@ -96,9 +96,10 @@ TensorId emit_conv3d(LayerContext& layer) {
   DepthWindows windows{0, kernel[0], stride[0], kernel[0] == 1 ? 1 : dilation[0]};
   windows.count = (x[2] + 2 * padding[0] - windows.reach()) / stride[0] + 1;
   if (windows.count > kMaxLayerOutputs || windows.kernel > kMaxLayerOutputs)
-    shape_error(fmt::format("conv3d supports outputs and windows of a depth of up to {}, but of the input {} they are {} "
-                            "and {}; use a stride, or swap the depth with a shorter dim",
-                            kMaxLayerOutputs, to_string(x), windows.count, windows.kernel));
+    shape_error(
+        fmt::format("conv3d supports outputs and windows of a depth of up to {}, but of the input {} they are {} "
+                    "and {}; use a stride, or swap the depth with a shorter dim",
+                    kMaxLayerOutputs, to_string(x), windows.count, windows.kernel));
   LayerBuilder& b = layer.builder;
   // With the depth merged into the channels, as the slices are: the same elements in the same order.
   const Shape shape = {channels, x[1] / groups * kernel[0], kernel[1], kernel[2]};

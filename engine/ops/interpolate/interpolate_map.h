@@ -15,8 +15,8 @@
 namespace trainctl {
 
 struct InterpolateMap {
-  int64_t n = 1;     ///< elements of the whole dim of x
-  double ratio = 1;  ///< elements of x per element of y
+  int64_t n = 1;                                                    ///< elements of the whole dim of x
+  double ratio = 1;                                                 ///< elements of x per element of y
   bool is_linear = false, align_corners = false, is_cubic = false;  ///< none of both: nearest
 
   /// y[o] = the sum of weights[k] * x[at[k]]; the elements are not distinct where they are beyond an end.

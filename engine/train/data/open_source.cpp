@@ -405,6 +405,7 @@ std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, cons
   options.seed = seed;
   options.by_name = spec.type == "image_folder" ||
                     spec.type == "audio_folder";  // files that are added leave the others in their parts
+  options.folders = spec.paths;
   return open_split(std::move(set), options);
 }
 
