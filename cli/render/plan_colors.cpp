@@ -26,7 +26,7 @@ std::optional<Paint> of_task(std::string_view word) {
   return word[0] == 'W' ? std::optional(Paint::magenta) : std::nullopt;
 }
 
-/// Whether the word is a sharded dim, e.g. "4@0.1,": 4 ways over axes 0 and 1.
+/// Returns whether the word is a sharded dim, e.g. "4@0.1,": 4 ways over axes 0 and 1.
 bool is_cut(std::string_view word) {
   const size_t at = word.find('@');
   return at != std::string_view::npos && std::isdigit(static_cast<unsigned char>(word[at - (at > 0 ? 1 : 0)])) != 0;

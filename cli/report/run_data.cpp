@@ -198,8 +198,8 @@ Json planned_data(Json plan, const std::string& job) {
 
 namespace {
 
-/// Where two runs with fingerprints diverge; null if they have none. A map of tensors and steps, with a row for each
-/// tensor in the order of the network.
+/// Returns where two runs with fingerprints diverge; null if they have none. It is a map of tensors and steps, with a
+/// row for each tensor in the order of the network.
 Json divergence_json(const std::vector<Json>& runs) {
   if (runs.size() != 2) return nullptr;
   const std::string a = field_or(runs[0], "path", ""), b = field_or(runs[1], "path", "");

@@ -22,7 +22,7 @@ bool has_balanced_ring(const Node& node);
 /// The keys of a piece that a piece of queries sees, as determined by their positions.
 enum class Sight : uint8_t { none, some, all };
 
-/// How much each rank of a ring sees of its block in each step. In step s rank i has the block of rank i - s.
+/// Counts how much each rank of a ring sees of its block in each step. In step s rank i has the block of rank i - s.
 class RingSights {
  public:
   /// `rows`: of the whole sequence; `ways`: ranks of the ring.

@@ -55,7 +55,7 @@ constexpr size_t kWriteAhead = 1 << 20;
 constexpr size_t kOutputPiece = 256 << 10;
 /// Pieces of files are large, and the launcher sends at most 4 MiB ahead of the confirmed bytes.
 constexpr uint64_t kConfirmEvery = 4;
-/// How long the agent waits at the end for the launcher to receive everything.
+/// The time that the agent waits at the end for the launcher to receive everything.
 constexpr double kFarewellSeconds = 5;
 /// Largest number of unauthenticated peers. Beyond it a new one closes the oldest.
 constexpr size_t kMostNewcomers = 16;
@@ -63,7 +63,7 @@ constexpr size_t kMostNewcomers = 16;
 constexpr double kMostSeconds = 1e6;
 constexpr size_t kMostFault = 16 << 10;
 
-/// Whether the name is that of a file directly in a folder.
+/// Returns whether the name is that of a file directly in a folder.
 bool is_file_name(const fs::path& name) {
   return !name.empty() && !name.has_parent_path() && name != "." && name != "..";
 }
@@ -115,7 +115,7 @@ class Agent : public LogSink, public RankProgram {
   using Clock = std::chrono::steady_clock;
   double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-  /// Whether `seconds` have passed since it was last true for this `last`.
+  /// Returns whether `seconds` have passed since it was last true for this `last`.
   bool is_due(double& last, double seconds) const {
     if (now() - last < seconds) return false;
     last = now();

@@ -13,6 +13,7 @@
 #include "engine/ops/random.h"
 #include "engine/runtime/byte_table.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
+#include "engine/runtime/cuda/message_flags.h"
 #include "engine/runtime/cuda/peer_sums.h"
 #include "engine/runtime/initial_weights.h"
 
@@ -252,6 +253,27 @@ TEST_CASE("cuda: sums of peers have the bits of sums in order, in f32 and bf16, 
         }
       }
     }
+  }
+}
+
+TEST_CASE("cuda: counts of messages are set, awaited and cleared in order") {
+  const Bytes memory(2 * sizeof(uint32_t));
+  auto* const ready = reinterpret_cast<uint32_t*>(memory.at());
+  auto* const done = ready + 1;
+  for (int step = 0; step < 2; ++step) {
+    cuda::enqueue_count(done, ready, 1, nullptr);
+    cuda::enqueue_count(nullptr, ready, 2, nullptr);
+    cuda::enqueue_await(ready, 1, false, nullptr);
+    cuda::enqueue_count(nullptr, done, 1, nullptr);
+    must(cudaDeviceSynchronize());
+    CHECK(memory.read<uint32_t>(0) == 2);
+    CHECK(memory.read<uint32_t>(sizeof(uint32_t)) == 1);
+    cuda::enqueue_await(ready, 2, true, nullptr);
+    cuda::enqueue_count(nullptr, done, 2, nullptr);
+    cuda::enqueue_await(done, 2, false, nullptr);
+    must(cudaDeviceSynchronize());
+    CHECK(memory.read<uint32_t>(0) == 0);
+    CHECK(memory.read<uint32_t>(sizeof(uint32_t)) == 2);
   }
 }
 

@@ -1,4 +1,4 @@
-// See the header.
+// Makes jobs of Llama's shape for tests of the search, and measures what their plans take.
 #include "tests/search/llama_jobs.h"
 
 #include <fmt/format.h>

@@ -110,8 +110,8 @@ void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& 
         before.at({sending_task(*message.transfer), message.micro_batch, message.transfer->from / plan.num_stages});
 }
 
-/// When the receiver of `inbox` has received each of its messages: the start of the first task that needs this one or a
-/// later one.
+/// Computes when the receiver of `inbox` has received each of its messages: the start of the first task that needs this
+/// one or a later one.
 std::vector<int> receipts(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int stage,
                           const Inbox& inbox) {
   std::map<std::tuple<TaskKind, int, int>, int> starts;

@@ -1,5 +1,5 @@
-// See the header. Each kernel (grouped_rows_cuda.cuh, grouped_sums_cuda.cuh) is started once for all multiprocessors;
-// its pairs of blocks take units, two tiles each, in an order in which those that run at once share rows and columns,
+// Starts the kernels of expert products (grouped_rows_cuda.cuh, grouped_sums_cuda.cuh), once for all multiprocessors;
+// their pairs of blocks take units, two tiles each, in an order in which those that run at once share rows and columns,
 // which then come from the L2 cache. Operands by token are gathered by the loading warps, 16 bytes at a time; the copy
 // engine loads the others.
 #include "engine/ops/cuda/driver_function_cuda.h"

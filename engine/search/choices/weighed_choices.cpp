@@ -1,4 +1,4 @@
-// See the header.
+// Combines all choices that a job leaves open, and estimates time and memory of each combination.
 #include "engine/search/choices/weighed_choices.h"
 
 #include <algorithm>

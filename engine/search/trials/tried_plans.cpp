@@ -1,4 +1,4 @@
-// See the header.
+// Keeps the plans that a search has tried, orders them, and tries the best ones in full.
 #include "engine/search/trials/tried_plans.h"
 
 #include <fmt/format.h>

@@ -101,7 +101,7 @@ class Trainer {
   /// or by may_start. Throws EnvError (CommError) if data or peers fail, LossNotFinite after a step with such a loss
   /// was reported, and StateNotFinite at the end; no step is in flight then.
   std::optional<StepReport> run_step();
-  /// Why train.stop_when has ended the run; empty: it has not.
+  /// Tells why train.stop_when has ended the run; empty: it has not.
   const std::string& stop_reason() const { return stop_reason_; }
   Executor& executor() { return *executor_; }
   /// The workers that read samples now, and the batches that they are ahead.
