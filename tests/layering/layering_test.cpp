@@ -1,4 +1,4 @@
-// The rooms of docs/contributing.md as a rule: reads every include line and fails on a forbidden edge.
+// Tests that a file includes only layers below its own (docs/contributing.md), and rules for the texts of comments.
 #include <doctest/doctest.h>
 
 #include <algorithm>
