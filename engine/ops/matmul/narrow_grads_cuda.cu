@@ -29,7 +29,7 @@ struct Sizes {
   };
   struct alignas(16) Memory {
     Tile ring[kRing];
-    float sums[2][kWarps][kRows * kFeatures];  ///< of dx, of this tile and the one before
+    float sums[2][kWarps][kRows * kFeatures];  ///< parts of dx, for this tile and the one before
   };
 };
 

@@ -1,4 +1,4 @@
-// See the header.
+// Tries plans near the memory limit with all blocks, because estimates from few blocks miss some of them.
 #include "engine/search/trials/near_limit.h"
 
 #include <optional>
