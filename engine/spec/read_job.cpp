@@ -29,7 +29,7 @@ class JobReader {
   JobReader(JobSpec& job, JobKind kind, const Names& vars, Expander& expander, Problems& problems)
       : job_(job), kind_(kind), vars_(vars), expander_(expander), problems_(problems) {}
 
-  /// Whether a section has the field `path` under a name of another tool, which is an error of its own.
+  /// Returns whether a section has the field `path` under a name of another tool, which is an error of its own.
   static bool has_foreign_name(const YamlNode& node, const Section& section, const std::string& path) {
     return std::any_of(node.entries.begin(), node.entries.end(), [&](const YamlNode::Entry& entry) {
       const ForeignName* foreign = find_foreign(NameKind::field, entry.key);

@@ -26,7 +26,7 @@ struct NarrowGradParts {
   static constexpr int64_t kBlocks = 264, kRows = 16;  ///< two blocks per multiprocessor of an H100
 
   int64_t features = 16;  ///< columns of all operands with few, rounded up
-  int64_t columns = 512;  ///< of a block
+  int64_t columns = 512;  ///< columns per block
   int64_t column_parts = 1, row_parts = 1;
   int64_t rows_of_part = kRows;  ///< the last part may have fewer
 

@@ -32,7 +32,7 @@ struct Sizes {
   };
   struct alignas(16) Memory {
     Tile ring[kRing];
-    float sums[2][kWarps][kRows * kFeatures];  ///< of rows, of this tile and the one before
+    float sums[2][kWarps][kRows * kFeatures];  ///< parts of the sums of rows, for this tile and the one before
   };
 };
 
