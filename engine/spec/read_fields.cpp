@@ -46,7 +46,7 @@ static std::string hint_for_unknown(const std::string& key, const std::vector<st
 static std::string separator_hint(const std::string& key) {
   const size_t at = key.find_first_of(":=");
   if (at == std::string::npos || at == 0 || at + 1 == key.size()) return "";
-  return "write '" + key.substr(0, at) + ": " + key.substr(at + 1) + "', with a blank after the colon";
+  return "write '" + key.substr(0, at) + ": " + key.substr(at + 1) + "', with a space after the colon";
 }
 
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
