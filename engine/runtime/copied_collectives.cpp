@@ -53,7 +53,8 @@ bool has_messages(const Program& program) {
 
 bool is_copied_message(const Instruction& instruction) {
   const bool is_message = instruction.opcode == Opcode::send || instruction.opcode == Opcode::recv;
-  return is_message && !instruction.idle && instruction.bytes() >= kLeastCopiedMessage;
+  const bool is_of_workers = instruction.purpose == Purpose::pipeline || instruction.purpose == Purpose::redistribute;
+  return is_message && is_of_workers && !instruction.idle && instruction.bytes() >= kLeastCopiedMessage;
 }
 
 CopyMemory copy_memory(const Program& program, int num_ranks) {

@@ -23,7 +23,7 @@ bool has_messages(const Program& program);
 
 /// Smallest message that is copied: NCCL transfers smaller ones in one short kernel.
 inline constexpr int64_t kLeastCopiedMessage = int64_t{64} << 10;
-/// A send or recv that may be copied. Both ends of a message agree.
+/// A send or recv that may be copied: between stages, or in a ring. Both ends of a message agree.
 bool is_copied_message(const Instruction& instruction);
 
 /// Rounds up to the alignment of pulled data.

@@ -142,6 +142,7 @@ TEST_CASE("copy engines take nothing for small collectives, sums of integers, la
 TEST_CASE("copied messages need flags, small messages none") {
   Instruction send;
   send.opcode = Opcode::send;
+  send.purpose = Purpose::pipeline;
   send.inputs.push_back(floats({kLeastCopiedMessage / 4}));
   CHECK(copy_memory(of_ranks(2, {send}), 2).bytes == 2 * kMiB);
   send.inputs[0] = floats({kLeastCopiedMessage / 4 - 1});

@@ -1,4 +1,4 @@
-// See the header.
+// Finds values that their readers can compute themselves, and rewrites the readers.
 #include "engine/compile/fuse/inlined_values.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How long kernels of a program take, as far as passes need to know.
+// Estimates how long the kernels of a program take, as exactly as passes need to know.
 #include "engine/compile/order/kernel_seconds.h"
 
 namespace trainctl {

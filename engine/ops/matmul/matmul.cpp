@@ -12,6 +12,7 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/matmul/fp8_factors.h"
+#include "engine/ops/matmul/narrow_grads.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -105,6 +106,26 @@ RowOperands row_operands(const Attrs& attrs) {
 
 /// cuBLASLt's workspace and two factors (cublas_product_cuda.cpp).
 int64_t product_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; }
+
+/// Two products of dy, which is read once.
+Cost narrow_grads_cost(Infos in, Infos out, const Attrs&) {
+  Cost cost = traffic_cost(in, out, 0);
+  cost.flops = 4.0 * static_cast<double>(num_elements(in[0].shape) * in[2].shape.back());
+  return cost;
+}
+
+int64_t narrow_grads_scratch(const std::vector<Shape>& in, const std::vector<Shape>&) {
+  const int64_t n = in[0].back(), rows = num_elements(in[0]) / std::max<int64_t>(n, 1);
+  const NarrowGradParts parts(rows, n, in[2].back());
+  return std::max(kProductWorkspace + 256, (parts.dx_floats(rows) + parts.dw_floats(n)) * 4);
+}
+
+std::vector<TensorInfo> narrow_grads_outputs(Infos in, const Attrs&, DType dtype) {
+  const int64_t n = in[0].shape.back(), r = in[2].shape.back();
+  example::expect_shape({example::leading(in[2])}, example::leading(in[0]), "what leads x");
+  example::expect_shape(in[1], {n, r}, "the weight");
+  return {{in[2].shape, dtype}, {{n, r}, DType::f32}};
+}
 
 void expect_weight_grad(Infos in) {
   example::expect(in.size() == 2, "it expects x [.., k] and dy [.., n]");
@@ -227,6 +248,22 @@ extern const OpDef matmul_weight_grad_op = {
                    }},
 };
 
+extern const KernelDef narrow_grads_kernel = {
+    .name = "narrow_grads",
+    .accumulates = 2,
+    .has_products = true,
+    .cost = narrow_grads_cost,
+    .most_cuda_scratch = narrow_grads_scratch,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "dX[m,r] = dY[m,n] W[n,r]; dW[n,r] = dY^T X[m,r]; inputs dY, W, X",
+                               .inputs = {{{1024, 1024}}, {{1024, 16}}, {{1024, 16}}},
+                               .optional = {{"factor", 2.0}},
+                               .outputs = narrow_grads_outputs};
+        },
+};
+
 extern const LayerDef matmul_layer = {
     .name = "matmul",
     .doc = "Matrix product: x w with its own weight of [features, units], or the product of two inputs.",
@@ -238,7 +275,8 @@ extern const LayerDef matmul_layer = {
     .emit = emit_matmul,
 };
 
-extern const OpFamily matmul_family = {
-    .ops = {&matmul_op, &matmul_weight_grad_op}, .kernels = {&matmul_fp8_kernel}, .layers = {&matmul_layer}};
+extern const OpFamily matmul_family = {.ops = {&matmul_op, &matmul_weight_grad_op},
+                                       .kernels = {&matmul_fp8_kernel, &narrow_grads_kernel},
+                                       .layers = {&matmul_layer}};
 
 }  // namespace trainctl

@@ -54,6 +54,24 @@ Outputs matmul_weight_grad(const NaiveCall& call) {
   return out;
 }
 
+/// (dy [.., n], w [n, r], x [.., r]) -> factor dy w, dy^T x
+Outputs narrow_grads(const NaiveCall& call) {
+  const Tensor64 &dy = call.in[0], &w = call.in[1], &x = call.in[2];
+  const size_t n = static_cast<size_t>(w.shape[0]), r = static_cast<size_t>(w.shape[1]), rows = x.values.size() / r;
+  const double factor = call.attrs.number("factor", 1.0);
+  Outputs out = {Tensor64{x.shape, std::vector<double>(rows * r)}, Tensor64{w.shape, std::vector<double>(n * r)}};
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < n; ++i) {
+      const double slope = dy.values[row * n + i];
+      for (size_t j = 0; j < r; ++j) {
+        out[0].values[row * r + j] += factor * slope * w.values[i * r + j];
+        out[1].values[i * r + j] += slope * x.values[row * r + j];
+      }
+    }
+  }
+  return out;
+}
+
 /// The numbers of factor `name` (a or b) of 8 bits, times their scales: [lines, k].
 Tensor64 scaled(const NaiveCall& call, const std::string& name) {
   const size_t first = name == "a" ? 0 : 2;
@@ -161,6 +179,32 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
 }
 
 /// Weight gradients with the operations that the compiler fuses into them, and products of 8-bit factors.
+/// Sizes around the 16 rows and 512 (256) columns of a GPU's blocks, and sizes that take separate products.
+void add_narrow_grads(std::vector<KernelCase>& calls) {
+  struct Narrow {
+    Shape rows;
+    int64_t n, r;
+  };
+  for (const Narrow& s : {Narrow{{16}, 64, 16}, Narrow{{3, 25}, 520, 16}, Narrow{{40}, 1032, 8}, Narrow{{70}, 96, 32},
+                          Narrow{{33}, 264, 64}, Narrow{{5}, 37, 4}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      Shape dy = s.rows, x = s.rows;
+      dy.push_back(s.n);
+      x.push_back(s.r);
+      for (const bool accumulate : {false, true}) {
+        const double tolerance = type == DType::bf16 ? 3e-2 : 1e-5;
+        calls.push_back(
+            {"narrow_grads",
+             {{.shape = dy, .dtype = type}, {.shape = {s.n, s.r}, .dtype = type}, {.shape = x, .dtype = type}},
+             {unwritten(x, type), {.shape = {s.n, s.r}, .accumulate = accumulate}},
+             accumulate ? Attrs{{"factor", 2.0}} : Attrs{},
+             tolerance});
+        calls.back().f32_on_cpu = type == DType::bf16;
+      }
+    }
+  }
+}
+
 std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
   for (const bool kn : {false, true}) {
@@ -196,6 +240,7 @@ std::vector<KernelCase> matmul_kernels() {
   other_bias.in.back().dtype = DType::bf16;
   other_bias.f32_on_cpu = true;
   calls.push_back(std::move(other_bias));
+  add_narrow_grads(calls);
   return calls;
 }
 
@@ -247,7 +292,9 @@ extern const OpCases matmul_cases = {
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},
     .kernels = matmul_kernels(),
-    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad}, {"matmul_fp8", product_of_8_bits}},
+    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad},
+                          {"matmul_fp8", product_of_8_bits},
+                          {"narrow_grads", narrow_grads}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
                {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},

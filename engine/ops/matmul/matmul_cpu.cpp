@@ -113,9 +113,30 @@ CpuKernel prepare_matmul_fp8(const KernelCall& call) {
   };
 }
 
+/// A product for each gradient.
+CpuKernel prepare_narrow_grads(const KernelCall& call) {
+  const TensorArg &dy = call.in[0], &w = call.in[1], &x = call.in[2], &dx = call.out[0];
+  const auto prepared = [&](PrepareCpuKernel prepare, std::vector<TensorArg> in, const TensorArg& out) {
+    KernelCall one = call;
+    one.in = std::move(in);
+    one.out = {out};
+    return prepare(one);
+  };
+  std::vector<CpuKernel> kernels = {prepared(prepare_matmul, {dy, w}, dx),
+                                    prepared(prepare_matmul_weight_grad, {x, dy}, call.out[1])};
+  const auto factor = static_cast<float>(call.attrs.number("factor", 1.0));
+  if (factor != 1.0f)
+    kernels.push_back([factor, y = dx.as<float>(), n = dx.size()] {
+      std::for_each(y, y + n, [factor](float& value) { value *= factor; });
+    });
+  return cpu::in_order(std::move(kernels));
+}
+
 }  // namespace
 
-extern const CpuKernels matmul_cpu = {
-    {"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}, {"matmul_fp8", prepare_matmul_fp8}};
+extern const CpuKernels matmul_cpu = {{"matmul", prepare_matmul},
+                                      {"matmul_weight_grad", prepare_matmul_weight_grad},
+                                      {"matmul_fp8", prepare_matmul_fp8},
+                                      {"narrow_grads", prepare_narrow_grads}};
 
 }  // namespace trainctl

@@ -7,6 +7,9 @@
 #include "engine/ops/matmul/product_shape.h"
 
 namespace trainctl {
+
+CudaKernel prepare_narrow_grads(const CudaKernelCall& call);  // narrow_grads_cuda.cu
+
 namespace {
 
 using cuda::in_order;
@@ -139,7 +142,9 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels matmul_cuda = {
-    {"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}, {"matmul_fp8", prepare_matmul_fp8}};
+extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul},
+                                        {"matmul_weight_grad", prepare_matmul_weight_grad},
+                                        {"matmul_fp8", prepare_matmul_fp8},
+                                        {"narrow_grads", prepare_narrow_grads}};
 
 }  // namespace trainctl

@@ -54,7 +54,7 @@ class CopyEngines {
   /// For an instruction that takes() accepts. Safe while capturing.
   void enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
 
-  /// Whether a send or recv runs on copy engines; the same on both ranks.
+  /// Returns whether a send or recv runs on copy engines; the same on both ranks.
   bool takes_message(const Instruction& instruction) const { return messages_.contains(&instruction); }
   /// For messages that takes_message() accepts. Safe while capturing. A send completes at once.
   void send(const Instruction& send, CudaStream stream) const;
@@ -85,8 +85,8 @@ class CopyEngines {
   /// A send or recv that runs on copy engines.
   struct Message {
     const std::byte* data = nullptr;  ///< in the sender's arena
-    uint32_t number = 0;              ///< of its channel, from 0
-    bool is_last = false;             ///< of its channel in a step
+    uint32_t number = 0;              ///< in its channel, from 0
+    bool is_last = false;             ///< the last one of a step in its channel
   };
 
   bool allocate_own();

@@ -46,7 +46,7 @@ class CudaCommunicator {
     nccl_.recv(instruction.peer, move.out, move.count, stream);
   }
 
-  /// Whether copy engines run a send or recv.
+  /// Returns whether copy engines run a send or recv.
   bool copies_message(const Instruction& instruction) const { return copies_ && copies_->takes_message(instruction); }
   /// For a send that copy engines run: waits until the peer has received it and all earlier ones.
   void await_received(const Instruction& send, CudaStream stream) const { copies_->await_received(send, stream); }

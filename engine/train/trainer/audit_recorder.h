@@ -25,7 +25,7 @@ class AuditRecorder {
   explicit AuditRecorder(AuditOptions options) : options_(std::move(options)) {
     check(options_.every > 0, "audits have an interval");
   }
-  virtual ~AuditRecorder() = default;  ///< of a derived class: calls join(), because a replay uses its members
+  virtual ~AuditRecorder() = default;  ///< a derived class calls join() in its own, because a replay uses its members
 
   /// The communicator that the rank must use.
   virtual Communicator& communicator() = 0;
@@ -76,6 +76,9 @@ class AuditRecorder {
 /// Adds to `found` what a third run tells. `is_elsewhere`: it ran on another core or card than both others. If not, it
 /// ran where the step did, and can only show that the step's fault was transient.
 void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_elsewhere);
+
+/// Runs `work` on a new thread, and throws what it throws.
+void on_own_thread(const std::function<void()>& work);
 
 std::unique_ptr<AuditRecorder> make_core_audit(const Program& program, Communicator& comm, AuditOptions options);
 std::unique_ptr<AuditRecorder> make_card_audit(const Program& program, Communicator& comm, AuditOptions options);

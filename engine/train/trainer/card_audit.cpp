@@ -226,7 +226,7 @@ class CardAudit final : public AuditRecorder {
   int64_t started_ = 0, finished_ = 0;
   int64_t recorded_ = -1;   ///< the recorded one of the started steps, from 1
   int64_t held_step_ = -1;  ///< the one before which all ranks replay
-  float loss_ = 0;          ///< of the recorded step, once it is finished
+  float loss_ = 0;          ///< loss of the recorded step, once it is finished
   AuditedTime time_;
 };
 

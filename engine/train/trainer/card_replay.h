@@ -68,7 +68,7 @@ class CardReplay {
   ReplayedExchange alone_;  ///< the communicator of executors that meet no other rank
   std::unique_ptr<StepTape> tape_;
   std::unique_ptr<Executor> executor_;
-  HostBlock inputs_;  ///< of executor_
+  HostBlock inputs_;  ///< the inputs of executor_
   Result replayed_;
 };
 
