@@ -34,7 +34,7 @@ bool is_narrow_weight_grad(const VirtualInstruction& v) {
 }
 
 /// True if one kernel can compute both from the large operand that they share.
-bool belong_together(const VirtualInstruction& a, const VirtualInstruction& b) {
+bool can_share_kernel(const VirtualInstruction& a, const VirtualInstruction& b) {
   const Operand &of_a = a.code.inputs[0], &of_b = b.code.inputs[0];
   return a.inputs[0] == b.inputs[0] && of_a.offset == of_b.offset && of_a.shape == of_b.shape &&
          a.code.outputs[0].shape == b.code.outputs[0].shape && a.code.outputs[0].dtype == b.code.outputs[0].dtype &&
@@ -57,7 +57,7 @@ class Group {
     const size_t first = members_[0], end = std::min(c_.code.size(), first + kFarthest);
     for (size_t i = first + 1; i < end && members_.size() < kMostNarrow; ++i) {
       const VirtualInstruction& v = c_.code[i];
-      if (!is_one(v) || !belong_together(c_.code[first], v) || features_ + features_of(v, gradients_) > kMostFeatures)
+      if (!is_one(v) || !can_share_kernel(c_.code[first], v) || features_ + features_of(v, gradients_) > kMostFeatures)
         continue;
       const bool fits = gradients_
                             ? std::ranges::all_of(members_, [&](size_t m) { return can_move(c_, c_.code[m], m, i); })
