@@ -14,8 +14,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kNoWeight = std::numeric_limits<double>::infinity();
-/// Numbers of stages and micro-batches whose kernels, evenly distributed, already take this many times as long as the
-/// best is left out; of a large network whose kernels take longer than starting them, one whose kernels and starts do.
+/// A pair of numbers of stages and micro-batches is left out if its kernels, evenly distributed, take kBoundDoubt times
+/// as long as the best plan. In a large network with long kernels, kernels and starts may take kStartsDoubt times that.
 constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 
 }  // namespace
