@@ -14,8 +14,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kNoWeight = std::numeric_limits<double>::infinity();
-/// A pair of numbers of stages and micro-batches is left out if its kernels, evenly distributed, take kBoundDoubt times
-/// as long as the best plan. In a large network with long kernels, kernels and starts may take kStartsDoubt times that.
+/// Numbers of stages and micro-batches are left out if their kernels, evenly distributed, take kBoundDoubt times as long
+/// as the best plan, or in a large network with long kernels if kernels and starts take kStartsDoubt times as long.
 constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 
 }  // namespace
