@@ -35,6 +35,8 @@ constexpr std::array kPasses = {
     Pass{"fuse_update", "plain SGD inside the kernels that compute the gradients", optional, fuse_update},
     Pass{"fuse_bias_grad", "a layer's gradients of weight and bias become one kernel", optional, fuse_bias_grad},
     Pass{"fuse_norm_grads", "a norm's gradients of input and parameters become one kernel", optional, fuse_norm_grads},
+    Pass{"fuse_narrow_grads", "gradients of layers with few input features, as adapters have, become one kernel",
+         optional, fuse_narrow_grads},
     Pass{"fuse_elementwise", "chains of element-wise kernels become one", optional, fuse_elementwise},
     Pass{"order_gradients", "gradients that ranks reduce are computed early", optional, order_gradients},
     Pass{"overlap_statistics", "statistics of the backward pass are exchanged while a product runs", optional,

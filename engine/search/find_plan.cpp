@@ -11,6 +11,7 @@
 
 #include "engine/search/no_plan_fits.h"
 #include "engine/search/trials/exhaustive.h"
+#include "engine/search/trials/near_limit.h"
 #include "engine/search/trials/plan_trials.h"
 #include "engine/search/trials/recompute_in_some_blocks.h"
 #include "engine/search/trials/single_changes.h"
@@ -149,8 +150,10 @@ FoundPlan search(PlanTrials& t) {
     t.weighed.sort(t.memory_scale());
     try_known_savers(t);
   }
+  try_near_limit(t);
   if (!t.tried.fastest()) {
     try_least_memory(t);
+    try_near_limit(t);
     if (!t.tried.fastest()) shrink(t);
     t.work_done = 0;  // the first plan that fits is seldom a fast one
   }
@@ -161,6 +164,7 @@ FoundPlan search(PlanTrials& t) {
     try_many_cuts(t);
     improve(t);
   }
+  try_near_limit(t);
   try_some_blocks(t);
   try_bucket_sizes(t);
   return finish(t);

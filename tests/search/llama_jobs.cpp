@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -79,6 +80,11 @@ std::optional<Outcome> found_for(const std::string& text, std::vector<std::strin
   } catch (const SpecError&) {
     return std::nullopt;
   }
+}
+
+int from_environment(const char* name, int otherwise) {
+  const char* const given = std::getenv(name);
+  return given != nullptr ? std::atoi(given) : otherwise;
 }
 
 MachineFile::MachineFile(const Machine& machine) {

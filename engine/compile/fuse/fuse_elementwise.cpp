@@ -66,6 +66,9 @@ class Chain {
   /// Adds it if it reads an output of the chain, is in the same task, and the result is still an expression.
   bool add(size_t at) { return fits(at) && reads_chain(c_.code[at]) && add_within_limits(at); }
 
+  /// Adds it if it is in the same task and reads an input of the chain.
+  bool add_beside(size_t at) { return fits(at) && shares_input(c_.code[at]) && add_within_limits(at); }
+
   /// Adds an instruction after the last member's place, `place`, if it can move up to there and shares an input with
   /// the chain or reads an output of it.
   bool add_from_below(size_t at, size_t place, const std::vector<bool>& gone) {
@@ -200,7 +203,7 @@ class Chain {
     return count;
   }
 
-  /// How often members use an inlined value, directly or by a function of it.
+  /// Counts how often members use an inlined value, directly or by a function of it.
   int uses_of(BufferId buffer) const {
     int count = reads_inside(buffer);
     std::vector<BufferId> functions;
@@ -301,14 +304,15 @@ class Chain {
 /// Adds what follows the first member. Returns the place of the fused instruction.
 size_t grow(const Compiler& c, Chain& chain, const std::vector<std::string>& tokens, const std::vector<bool>& gone) {
   const size_t first = chain.members()[0];
+  const bool backward = c.code[first].code.phase == Phase::backward;
   int between = 0;
   for (size_t j = first + 1; j < c.code.size() && between <= kMostBetween; ++j) {
-    if (gone[j] || chain.add(j)) continue;
+    if (gone[j] || chain.add(j) || (backward && chain.add_beside(j))) continue;
     if (chain.is_stopped_by(c.code[j])) break;
     if (tokens[j].empty()) ++between;
   }
   const size_t place = chain.members().back();
-  if (c.code[first].code.phase != Phase::backward) return place;
+  if (!backward) return place;
   between = 0;
   for (size_t j = place + 1; j < c.code.size() && between <= kMostBetween; ++j)
     if (!gone[j] && !chain.add_from_below(j, place, gone) && tokens[j].empty()) ++between;

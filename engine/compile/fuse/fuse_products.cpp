@@ -128,12 +128,15 @@ std::optional<Found> product_of(const Compiler& c, const std::vector<Uses>& uses
   return std::nullopt;
 }
 
-/// True if all instructions that read the buffer after `at` are element-wise.
-bool only_elements_read(const Compiler& c, BufferId buffer, size_t at) {
-  for (size_t i = at + 1; i < c.code.size(); ++i) {
-    if (!names(c.code[i].inputs, buffer)) continue;
-    const KernelDef* kernel = kernel_of(c.code[i].code);
+/// True if all instructions that read the buffer after `at` are element-wise and stay so: no product takes them.
+bool only_elements_read(const Compiler& c, const std::vector<Uses>& uses, BufferId buffer, int at) {
+  for (int i = at + 1; i < static_cast<int>(c.code.size()); ++i) {
+    const VirtualInstruction& v = c.code[i];
+    if (!names(v.inputs, buffer)) continue;
+    const KernelDef* kernel = kernel_of(v.code);
     if (kernel == nullptr || kernel->element == nullptr) return false;
+    if (epilogue_role(v).step != EpilogueStep::residual) continue;
+    if (product_of(c, uses, i, v.inputs[0] == buffer ? 1 : 0)) return false;
   }
   return true;
 }
@@ -152,7 +155,7 @@ std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& 
   if (!first || !second) return first ? first : second;
   const bool narrow = is_low_rank_product(c.code[first->product]);
   if (narrow == is_low_rank_product(c.code[second->product])) return first->product > second->product ? first : second;
-  return narrow == only_elements_read(c, v.outputs[0], static_cast<size_t>(at)) ? first : second;
+  return narrow == only_elements_read(c, uses, v.outputs[0], at) ? first : second;
 }
 
 /// Fuses the two at `place`; the other instruction is marked for removal.

@@ -54,6 +54,55 @@ Outputs matmul_weight_grad(const NaiveCall& call) {
   return out;
 }
 
+/// (dy [.., n], w [n, r], x [.., r]) -> factor dy w, dy^T x
+Outputs narrow_grads(const NaiveCall& call) {
+  const Tensor64 &dy = call.in[0], &w = call.in[1], &x = call.in[2];
+  const size_t n = static_cast<size_t>(w.shape[0]), r = static_cast<size_t>(w.shape[1]), rows = x.values.size() / r;
+  const double factor = call.attrs.number("factor", 1.0);
+  Outputs out = {Tensor64{x.shape, std::vector<double>(rows * r)}, Tensor64{w.shape, std::vector<double>(n * r)}};
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < n; ++i) {
+      const double slope = dy.values[row * n + i];
+      for (size_t j = 0; j < r; ++j) {
+        out[0].values[row * r + j] += factor * slope * w.values[i * r + j];
+        out[1].values[i * r + j] += slope * x.values[row * r + j];
+      }
+    }
+  }
+  return out;
+}
+
+/// (x [.., n], a [r, n], ..) -> factor x a^T, ..
+Outputs narrow_products(const NaiveCall& call) {
+  Outputs out = call.before;
+  const size_t n = static_cast<size_t>(call.in[0].shape.back());
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t r = static_cast<size_t>(out[k].shape.back());
+    for (size_t i = 0; i < out[k].values.size(); ++i) {
+      double sum = 0;
+      for (size_t j = 0; j < n; ++j) sum += call.in[0].values[i / r * n + j] * call.in[k + 1].values[i % r * n + j];
+      out[k].values[i] = call.attrs.number("factor", 1.0) * sum;
+    }
+  }
+  return out;
+}
+
+/// (x [.., n], dp [.., r], ..) -> dp^T x, ..
+Outputs narrow_weight_grads(const NaiveCall& call) {
+  Outputs out = call.before;
+  const size_t n = static_cast<size_t>(call.in[0].shape.back()), rows = call.in[0].values.size() / n;
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t r = static_cast<size_t>(out[k].shape[0]);
+    for (size_t i = 0; i < out[k].values.size(); ++i) {
+      double sum = 0;
+      for (size_t row = 0; row < rows; ++row)
+        sum += call.in[k + 1].values[row * r + i / n] * call.in[0].values[row * n + i % n];
+      out[k].values[i] = sum;
+    }
+  }
+  return out;
+}
+
 /// The numbers of factor `name` (a or b) of 8 bits, times their scales: [lines, k].
 Tensor64 scaled(const NaiveCall& call, const std::string& name) {
   const size_t first = name == "a" ? 0 : 2;
@@ -161,8 +210,47 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
 }
 
 /// Weight gradients with the operations that the compiler fuses into them, and products of 8-bit factors.
+/// Sizes around the 16 rows and 512 (256) columns of a GPU's blocks, and sizes that take separate products.
+void add_narrow_grads(std::vector<KernelCase>& calls) {
+  struct Narrow {
+    Shape rows;
+    int64_t n, r;
+  };
+  for (const Narrow& s : {Narrow{{16}, 64, 16}, Narrow{{3, 25}, 520, 16}, Narrow{{40}, 1032, 8}, Narrow{{70}, 96, 32},
+                          Narrow{{33}, 264, 64}, Narrow{{5}, 37, 4}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      Shape dy = s.rows, x = s.rows;
+      dy.push_back(s.n);
+      x.push_back(s.r);
+      for (const bool accumulate : {false, true}) {
+        const double tolerance = type == DType::bf16 ? 3e-2 : 1e-5;
+        calls.push_back(
+            {"narrow_grads",
+             {{.shape = dy, .dtype = type}, {.shape = {s.n, s.r}, .dtype = type}, {.shape = x, .dtype = type}},
+             {unwritten(x, type), {.shape = {s.n, s.r}, .accumulate = accumulate}},
+             accumulate ? Attrs{{"factor", 2.0}} : Attrs{},
+             tolerance});
+        calls.back().f32_on_cpu = type == DType::bf16;
+        const CaseOperand large{.shape = dy, .dtype = type}, a{.shape = {s.r, s.n}, .dtype = type};
+        const CaseOperand small{.shape = x, .dtype = type}, product = unwritten(x, type);
+        const CaseOperand grad{.shape = {s.r, s.n}, .accumulate = accumulate};
+        const bool several = s.r <= 16;
+        const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
+          calls.push_back({kernel, std::move(in), std::move(out), calls.back().attrs, tolerance});
+          calls.back().f32_on_cpu = type == DType::bf16;
+        };
+        add("narrow_products", several ? std::vector{large, a, a, a} : std::vector{large, a},
+            std::vector(several ? 3 : 1, product));
+        add("narrow_weight_grads", several ? std::vector{large, small, small} : std::vector{large, small},
+            std::vector(several ? 2 : 1, grad));
+      }
+    }
+  }
+}
+
 std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
+  add_narrow_grads(calls);
   for (const bool kn : {false, true}) {
     for (const Epilogue& epilogue :
          {Epilogue{.bias_grad = true}, Epilogue{.descend = true}, Epilogue{.bias_grad = true, .descend = true}}) {
@@ -247,7 +335,11 @@ extern const OpCases matmul_cases = {
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},
     .kernels = matmul_kernels(),
-    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad}, {"matmul_fp8", product_of_8_bits}},
+    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad},
+                          {"matmul_fp8", product_of_8_bits},
+                          {"narrow_grads", narrow_grads},
+                          {"narrow_products", narrow_products},
+                          {"narrow_weight_grads", narrow_weight_grads}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
                {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},

@@ -49,6 +49,12 @@ size_t TriedPlans::add(TriedPlan plan) {
   return plans_.size() - 1;
 }
 
+void TriedPlans::replace(size_t plan, Trial trial) {
+  trial.compiled = nullptr;
+  plans_[plan].trial = std::move(trial);
+  compare_all();
+}
+
 void TriedPlans::compare(size_t plan) {
   const Trial& trial = plans_[plan].trial;
   if (!trial.fault.empty()) return;

@@ -45,4 +45,16 @@ void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_el
     found.first_is_wrong = false;
 }
 
+void on_own_thread(const std::function<void()>& work) {
+  std::exception_ptr error;
+  std::thread([&] {
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }).join();
+  if (error) std::rethrow_exception(error);
+}
+
 }  // namespace trainctl

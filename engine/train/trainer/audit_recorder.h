@@ -77,6 +77,9 @@ class AuditRecorder {
 /// ran where the step did, and can only show that the step's fault was transient.
 void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_elsewhere);
 
+/// Runs `work` on a new thread, and throws what it throws.
+void on_own_thread(const std::function<void()>& work);
+
 std::unique_ptr<AuditRecorder> make_core_audit(const Program& program, Communicator& comm, AuditOptions options);
 std::unique_ptr<AuditRecorder> make_card_audit(const Program& program, Communicator& comm, AuditOptions options);
 

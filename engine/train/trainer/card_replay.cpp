@@ -5,8 +5,6 @@
 
 #include <bit>
 #include <cstring>
-#include <exception>
-#include <thread>
 #include <utility>
 
 #include "engine/graph/half.h"
@@ -34,20 +32,6 @@ double value_at(DType type, const std::byte* bytes) {
   int32_t value = 0;
   std::memcpy(&value, bytes, sizeof value);
   return value;
-}
-
-/// A card is current for a thread, so another one is prepared on a thread of its own.
-template <class Work>
-void on_own_thread(const Work& work) {
-  std::exception_ptr error;
-  std::thread([&] {
-    try {
-      work();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }).join();
-  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -83,6 +67,7 @@ std::unique_ptr<Executor> CardReplay::executor_on(const AuditCard& card) {
   }
 }
 
+/// A card is current for a thread, so another one is prepared on a thread of its own.
 void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inputs) {
   check(tape != nullptr, "a card records its steps");
   tape_ = std::move(tape);

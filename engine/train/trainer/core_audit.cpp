@@ -55,19 +55,30 @@ void keep_values(const Program& program, Executor& executor, NamedValues& values
   for (const StoredRange& range : gradient_ranges(program)) add(range);
 }
 
-/// Moves the calling thread to a core other than those; returns the core that it is on afterwards.
-int move_to_another_core(const std::vector<int>& others) {
-  const long cores = sysconf(_SC_NPROCESSORS_CONF);
+bool contains(const std::vector<int>& cores, int core) {
+  return std::find(cores.begin(), cores.end(), core) != cores.end();
+}
+
+bool move_to(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+/// Moves the calling thread, and the threads that it starts later, to `count` cores other than those, or to as many as
+/// there are. Returns them; the core that it is on if there is none.
+std::vector<int> move_to_other_cores(const std::vector<int>& others, int count) {
+  const auto cores = static_cast<int>(std::min<long>(sysconf(_SC_NPROCESSORS_CONF), CPU_SETSIZE));
   const int start = others.empty() ? 0 : others.back() + 1;
-  for (long i = 0; i < cores; ++i) {
-    const auto core = static_cast<int>((start + i) % cores);
-    if (std::find(others.begin(), others.end(), core) != others.end()) continue;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    if (sched_setaffinity(0, sizeof set, &set) == 0) return core;
+  std::vector<int> found;
+  for (int i = 0; i < cores && static_cast<int>(found.size()) < count; ++i) {
+    const int core = (start + i) % cores;
+    if (!contains(others, core) && move_to({core})) found.push_back(core);
   }
-  return sched_getcpu();
+  if (found.empty()) return {sched_getcpu()};
+  move_to(found);
+  return found;
 }
 
 class CoreAudit final : public AuditRecorder {
@@ -194,18 +205,30 @@ class CoreAudit final : public AuditRecorder {
            same(recording_.after, result.values, nullptr);
   }
 
+  /// Chooses as many cores as the rank has threads.
+  std::vector<int> move_away(const std::vector<int>& others) const {
+    return move_to_other_cores(others, std::max(options_.executor.threads, 1));
+  }
+
   std::optional<AuditMismatch> replay() {
     AuditMismatch found;
     found.step = recording_.step;
     found.first_core = recording_.core;
-    found.replay_core = move_to_another_core({recording_.core});
+    std::vector<int> used = move_away({recording_.core});
+    found.replay_core = used.front();
     Result result = run_again();
     if (is_as_recorded(result)) return std::nullopt;
     if (same(recording_.after, result.values, &found)) found.tensor = result.sent.empty() ? "loss" : result.sent;
-    found.third_core = move_to_another_core({recording_.core, found.replay_core});
-    const bool has_third = found.third_core != recording_.core && found.third_core != found.replay_core;
-    if (!has_third) found.third_core = move_to_another_core({found.replay_core});
-    const Result third = run_again();
+    Result third;
+    bool has_third = false;
+    on_own_thread([&] {  // threads that an executor starts stay where they are
+      std::vector<int> all = used;
+      all.push_back(recording_.core);
+      found.third_core = move_away(all).front();
+      has_third = !contains(all, found.third_core);
+      if (!has_third) found.third_core = move_away(used).front();
+      third = run_again();
+    });
     decide(found, same(third, result), is_as_recorded(third), has_third);
     values_ = std::move(result.values);
     return found;

@@ -1,5 +1,5 @@
-// That cuDNN has what the engine expects of it: the op cases only see the results, which the engine's own kernels give
-// too.
+// Tests that cuDNN computes the calls that the engine gives to it: the op cases only see the results, which the
+// engine's own kernels give too.
 #include <doctest/doctest.h>
 
 #include "engine/ops/cuda/cudnn_plans.h"
