@@ -1,4 +1,4 @@
-// See the header.
+// Trials with all blocks of plans whose sums over fewer blocks are near the limit of memory.
 #include "engine/search/trials/near_limit.h"
 
 #include <optional>
