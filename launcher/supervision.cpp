@@ -1,4 +1,4 @@
-// The launcher's decisions.
+// Decides how the launcher reacts to events of its ranks.
 #include "launcher/supervision.h"
 
 #include <algorithm>

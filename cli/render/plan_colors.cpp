@@ -1,4 +1,5 @@
-// An unindented line is a heading that begins a section. Words are colored by their form within each section.
+// Colors the text of a plan. An unindented line is a heading that begins a section. Words are colored by their form
+// within each section.
 #include "cli/render/plan_colors.h"
 
 #include <algorithm>

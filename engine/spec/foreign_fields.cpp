@@ -42,7 +42,7 @@ std::span<const ForeignName> foreign_fields() {
        "loss: {type: softmax_cross_entropy, label_smoothing: 0.1}"},
       {field, "class_weight pos_weight", "loss.class_weights",
        "loss: {type: softmax_cross_entropy, class_weights: [1, 5]}", "one factor per class"},
-      {field, "epoch num_epoch total_epochs n_epochs max_epochs num_train_epochs nb_epoch", "train.epochs",
+      {field, "epoch num_epoch num_epochs total_epochs n_epochs max_epochs num_train_epochs nb_epoch", "train.epochs",
        "train: {epochs: 10}"},
       {field,
        "max_steps limit_train_batches overfit_batches steps_per_epoch train_samples num_train_steps num_steps "

@@ -29,13 +29,15 @@ class JobReader {
   JobReader(JobSpec& job, JobKind kind, const Names& vars, Expander& expander, Problems& problems)
       : job_(job), kind_(kind), vars_(vars), expander_(expander), problems_(problems) {}
 
-  /// Whether a section has the field `path` under a name of another tool, which is an error of its own.
+  /// Returns whether a section has the field `path` misspelt or under a name of another tool, which is an error of its
+  /// own.
   static bool has_foreign_name(const YamlNode& node, const Section& section, const std::string& path) {
     return std::any_of(node.entries.begin(), node.entries.end(), [&](const YamlNode::Entry& entry) {
       const ForeignName* foreign = find_foreign(NameKind::field, entry.key);
       const bool is_own = std::any_of(section.fields.begin(), section.fields.end(),
                                       [&](const Field& one) { return one.name == entry.key; });
-      return !is_own && foreign != nullptr && foreign->ours == path;
+      const std::string name = path.substr(path.rfind('.') + 1);
+      return !is_own && ((foreign != nullptr && foreign->ours == path) || nearest(entry.key, {name}) == name);
     });
   }
 

@@ -1,4 +1,4 @@
-// One function per rule.
+// Warns about jobs that run, but are probably not meant so: one function per rule.
 #include "engine/spec/warnings.h"
 
 #include <algorithm>

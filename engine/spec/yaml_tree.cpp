@@ -345,10 +345,12 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
                "the " + opening + " is in line " + std::to_string(flow->node.pos.line));
     not_yaml(flow->node.pos, "this " + opening + " is never closed", "close it with " + closing);
   }
-  if (has(e.msg, "illegal block entry") && flow != open_.rend())
-    not_yaml(flow->node.pos, std::string("this ") + (flow->node.is_list() ? "'['" : "'{'") + " is never closed",
-             std::string("close it with ") + (flow->node.is_list() ? "']'" : "'}'") + " before line " +
-                 std::to_string(pos.line));
+  if (has(e.msg, "illegal block entry"))
+    if (const std::optional<size_t> open = source_.unclosed_bracket(offset)) {
+      const bool is_list = source_.from(*open).front() == '[';
+      not_yaml(source_.at_offset(*open), is_list ? "this '[' is never closed" : "this '{' is never closed",
+               std::string("close it with ") + (is_list ? "']'" : "'}'") + " before line " + std::to_string(pos.line));
+    }
   if (has(e.msg, "illegal block entry"))
     not_yaml(pos, "an item of a list ('- ') cannot begin here",
              "a list begins in a line of its own, below its key: 'network:', then '  - {type: relu}'");

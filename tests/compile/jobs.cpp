@@ -45,8 +45,7 @@ std::vector<RecvStart> starts_of_recvs(const Program& program) {
     int& ended = of_stream[static_cast<size_t>(now.stream)];
     for (int w : now.waits) {
       const Opcode opcode = program.instructions[static_cast<size_t>(w)].opcode;
-      if (opcode != Opcode::send)
-        ended = std::max(ended, opcode == Opcode::kernel ? w : after[static_cast<size_t>(w)]);
+      ended = std::max(ended, opcode == Opcode::kernel ? w : after[static_cast<size_t>(w)]);
     }
     after[static_cast<size_t>(i)] = ended;
     if (now.opcode == Opcode::kernel && now.stream == Stream::compute) last_kernel = i;

@@ -49,7 +49,7 @@ TEST_CASE("between stages of GPUs a recv starts no longer before its use than it
         }
         const Seconds all_but_first =
             beside.empty() ? Seconds{} : std::accumulate(beside.begin() + 1, beside.end(), Seconds{});
-        CHECK(all_but_first < needed);
+        CHECK(all_but_first.value < needed.value * 1.001);  // rounding of sums
         if (start.awaited >= 0) ++late;
       }
     }

@@ -203,7 +203,7 @@ class Chain {
     return count;
   }
 
-  /// How often members use an inlined value, directly or by a function of it.
+  /// Counts how often members use an inlined value, directly or by a function of it.
   int uses_of(BufferId buffer) const {
     int count = reads_inside(buffer);
     std::vector<BufferId> functions;

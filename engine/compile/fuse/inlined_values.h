@@ -22,11 +22,11 @@ inline constexpr int64_t kMostLowRank = 64;
 /// columns.
 bool is_low_rank_product(const VirtualInstruction& v);
 
-/// How readers compute a value.
+/// The way in which readers compute a value.
 struct InlinedValue {
   size_t instruction = 0;  ///< the one that computed it, which is removed
   bool is_low_rank = false;
-  std::string token;              ///< of the product, without its index, or of the function
+  std::string token;              ///< token of the product, without its index, or of the function
   std::vector<BufferId> sources;  ///< all that it is computed from
 };
 

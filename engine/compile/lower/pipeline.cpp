@@ -1,6 +1,7 @@
-// Both ends of the channels between stages. A channel carries the tensors of one stage's ranks for another's, in the
-// order in which the sender's schedule computes them; each is sent as soon as it is computed. When the receiver first
-// needs a tensor, it receives everything up to that one on the channel, and the rest at the end of the task.
+// Places sends and receives on the channels between stages. A channel carries the tensors of one stage's ranks for
+// another's, in the order in which the sender's schedule computes them; each is sent as soon as it is computed. When
+// the receiver first needs a tensor, it receives everything up to that one on the channel, and the rest at the end of
+// the task.
 //
 // Chunks make channels carry messages for several tasks, in an order that need not be the receiver's:
 //

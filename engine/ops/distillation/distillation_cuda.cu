@@ -44,7 +44,7 @@ struct DistilledRow {
   int32_t label;
   float warm;  ///< 1 / temperature
   float top = -INFINITY, teacher_top = -INFINITY;
-  double sum = 0, warm_sum = 0, teacher_sum = 0;  ///< of exponentials relative to the tops
+  double sum = 0, warm_sum = 0, teacher_sum = 0;  ///< sums of exponentials relative to the tops
 };
 
 template <class T>

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // Launchers
 
-/// How an expression uses an input.
+/// The use that an expression makes of an input.
 enum class Role : uint8_t { large, row, factor };
 
 template <int V, class T, int kInputs, bool kParameters, Known kKnown = Known::any>

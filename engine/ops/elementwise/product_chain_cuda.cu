@@ -15,7 +15,7 @@ namespace trainctl::chains {
 namespace {
 
 constexpr int kWarps = 8, kColumns = 32, kRows = 16, kTermsOfStep = 16;
-constexpr int kValues = 16;  ///< of a thread: 8 columns of two rows
+constexpr int kValues = 16;  ///< values per thread: 8 columns of two rows
 constexpr int kMostSteps = 4;
 
 using Op = ElementwiseOp;
@@ -58,7 +58,7 @@ constexpr int kProducts = kKnown == Known::sum                                  
 
 struct Place {
   int64_t rows = 0, columns = 0;
-  int passes = 1;      ///< of 16 rows, per block
+  int passes = 1;      ///< passes of 16 rows, per block
   unsigned large = 0;  ///< bit k: input k is large
 };
 

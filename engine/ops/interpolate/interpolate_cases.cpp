@@ -1,3 +1,4 @@
+// Cases of interpolate: its kernels in double precision, and the shapes, sharding rules and gradients to expect.
 #include <algorithm>
 #include <cmath>
 

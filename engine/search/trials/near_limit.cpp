@@ -1,4 +1,4 @@
-// Trials with all blocks of plans whose sums over fewer blocks are near the limit of memory.
+// Tries plans near the memory limit with all blocks, because estimates from few blocks miss some of them.
 #include "engine/search/trials/near_limit.h"
 
 #include <optional>

@@ -1,4 +1,5 @@
 // Rules about paths: no shell has replaced '~' and variables in a job file.
+#include <cctype>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +21,13 @@ void paths_are_not_for_a_shell(RuleContext& r) {
   if (job.adapters.lora) paths.emplace_back("adapters.lora.from", job.adapters.lora->from);
   if (job.validation && job.validation->generate)
     paths.emplace_back("validation.generate.prompts", job.validation->generate->prompts);
+  const auto is_for_a_shell = [](const std::string& path) {
+    const bool is_home = path.starts_with("~") && path.find('/') != std::string::npos;
+    return is_home ||
+           (path.size() > 1 && path[0] == '$' && (path[1] == '{' || path[1] == '_' || std::isalpha(path[1])));
+  };
   for (const auto& [field, path] : paths)
-    if ((path.starts_with("~") || path.starts_with("$")) && r.fine({field.c_str()}))
+    if (is_for_a_shell(path) && r.fine({field.c_str()}))
       r.wrong(field, path.substr(0, path.find('/')) + " is of the shell, and is not replaced here",
               "write the whole path; on the command line the shell replaces it: " + field + "=$HOME/…");
 }

@@ -1,4 +1,4 @@
-// Writing: attempts and commits. Reading is in checkpoint_list.cpp.
+// Writes to a run's directory of checkpoints: attempts and commits. checkpoint_list.cpp reads it.
 #include "engine/train/checkpoint/checkpoint_directory.h"
 
 #include <fcntl.h>

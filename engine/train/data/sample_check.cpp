@@ -41,7 +41,7 @@ std::string out_of_range(const std::vector<IndexUse>& uses, const SampleField& f
   return "";
 }
 
-/// How to write a cell that is a number to a reader, but not to a program; "" for any other cell.
+/// Shows how to write a cell that is a number to a reader, but not to a program; "" for any other cell.
 std::string hint_for_cell(const std::string& cell) {
   const std::string word = lower_case(cell);
   for (const char* flag : {"true", "false", "yes", "no", "t", "f", "y", "n"})

@@ -205,7 +205,7 @@ class CoreAudit final : public AuditRecorder {
            same(recording_.after, result.values, nullptr);
   }
 
-  /// As many cores as the rank has threads.
+  /// Chooses as many cores as the rank has threads.
   std::vector<int> move_away(const std::vector<int>& others) const {
     return move_to_other_cores(others, std::max(options_.executor.threads, 1));
   }
