@@ -1,50 +1,37 @@
 // The gradients of input and weight of a dense layer with few input features, as the second one of an adapter, read the
-// same dy, which is nearly all that they read. One kernel (matmul/narrow_grads.h) computes both, and the scale of the
-// input's gradient.
+// same dy, which is nearly all that they read. One kernel (matmul/narrow_products.h) computes both, and the scale of
+// the input's gradient.
 #include <algorithm>
 
 #include "engine/compile/fuse/inlined_values.h"
 #include "engine/compile/fuse/join_instructions.h"
+#include "engine/compile/fuse/narrow_products.h"
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/elementwise/expression.h"
-#include "engine/ops/matmul/narrow_grads.h"
+#include "engine/ops/matmul/narrow_products.h"
 #include "engine/ops/named_ops.h"
 
 namespace trainctl {
-
-extern const OpDef matmul_weight_grad_op;
-
 namespace {
-
-/// Elements of dy from which reading it once saves more than another launch takes.
-constexpr int64_t kWorthOnePass = int64_t{1} << 22;
-
-bool has_epilogue(const VirtualInstruction& v) {
-  const Epilogue e = epilogue_of(v.code.attrs);
-  return e.bias || e.residual || e.keep_input || e.bias_grad || e.descend || e.activation != Activation::none ||
-         e.slope != Activation::none;
-}
 
 /// dx = dy w, with few columns.
 bool is_narrow_input_grad(const VirtualInstruction& v) {
-  return is_kernel(v, matmul_op.kernel) && v.inputs.size() == 2 && v.outputs.size() == 1 && !v.code.idle &&
-         !v.code.outputs[0].accumulate && !has_epilogue(v) && !v.code.attrs.flag("transpose_a") &&
-         !v.code.attrs.flag("transpose_b") && !v.code.attrs.flag("tf32") && v.code.inputs[1].shape.size() == 2 &&
+  return is_plain_product(v, matmul_op.kernel) && !v.code.outputs[0].accumulate && !v.code.attrs.flag("transpose_a") &&
+         !v.code.attrs.flag("transpose_b") && v.code.inputs[1].shape.size() == 2 &&
          v.code.outputs[0].shape.back() <= kMostLowRank && v.code.outputs[0].dtype == v.code.inputs[0].dtype &&
-         num_elements(v.code.inputs[0].shape) >= kWorthOnePass;
+         is_large(v.code.inputs[0]);
 }
 
 /// dw = dy^T x, of the same layer and task.
 bool is_weight_grad_of(const VirtualInstruction& v, const VirtualInstruction& dx) {
-  if (!is_kernel(v, matmul_weight_grad_op.kernel) || v.outputs.size() != 1 || v.code.idle || has_epilogue(v) ||
-      v.code.attrs.flag("kn") || v.code.attrs.has("first_row") || v.inputs[1] != dx.inputs[0])
+  if (!is_plain_product(v, matmul_weight_grad_op.kernel) || v.code.attrs.flag("kn") || v.code.attrs.has("first_row") ||
+      v.inputs[1] != dx.inputs[0])
     return false;
   const Operand &dy = v.code.inputs[1], &same = dx.code.inputs[0];
   return dy.offset == same.offset && dy.shape == same.shape && v.code.inputs[0].shape == dx.code.outputs[0].shape &&
          v.code.inputs[0].dtype == dy.dtype && v.code.outputs[0].shape == dx.code.inputs[1].shape &&
-         v.code.phase == dx.code.phase && v.code.micro_batch == dx.code.micro_batch && v.code.chunk == dx.code.chunk &&
-         v.code.weight_gradients == dx.code.weight_gradients && v.code.recompute == dx.code.recompute;
+         in_one_task(v.code, dx.code);
 }
 
 /// The factor if it only multiplies by one.
@@ -53,32 +40,32 @@ std::optional<double> factor_of(const VirtualInstruction& v) {
   if (kernel == nullptr || kernel->element == nullptr || v.inputs.size() != 1 || v.outputs.size() != 1 || v.code.idle ||
       v.code.outputs[0].accumulate)
     return std::nullopt;
-  const std::string token = kernel->element(v.code.attrs);
-  const std::vector<ElementwiseToken> tokens = parse_expression("x0 " + token + " =0");
+  const std::vector<ElementwiseToken> tokens = parse_expression("x0 " + kernel->element(v.code.attrs) + " =0");
   if (tokens.size() != 3 || tokens[1].op != ElementwiseOp::unary || tokens[1].function != Unary::scale ||
       tokens[1].parameters.b != 0)
     return std::nullopt;
   return v.code.attrs.number("factor");
 }
 
-/// If only a scale reads the first output of `grads`, that writes the scale's.
-void take_scale(Compiler& c, size_t grads) {
-  VirtualInstruction& v = c.code[grads];
-  const BufferId dx = v.outputs[0];
-  if (is_persistent(c.buffers[dx].kind)) return;
-  std::vector<size_t> users;
-  for (size_t i = 0; i < c.code.size(); ++i)
-    if (i != grads && (names(c.code[i].inputs, dx) || names(c.code[i].outputs, dx))) users.push_back(i);
-  if (users.size() != 1 || users[0] < grads) return;
-  const VirtualInstruction& scale = c.code[users[0]];
-  const std::optional<double> factor = factor_of(scale);
-  if (!factor || scale.code.inputs[0].shape != v.code.outputs[0].shape ||
-      scale.code.micro_batch != v.code.micro_batch || !can_move(c, scale, users[0], grads))
-    return;
-  v.outputs[0] = scale.outputs[0];
-  v.code.outputs[0] = scale.code.outputs[0];
-  v.code.attrs.set("factor", *factor);
-  mark_removed(c, users[0]);
+/// The index of the scale that alone reads output `output` of the instruction at `at`, and can move up to it.
+std::optional<size_t> scale_of(const Compiler& c, size_t at, size_t output) {
+  const BufferId made = c.code[at].outputs[output];
+  if (is_persistent(c.buffers[made].kind)) return std::nullopt;
+  std::optional<size_t> only;
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    if (i == at || (!names(c.code[i].inputs, made) && !names(c.code[i].outputs, made))) continue;
+    if (only || i < at) return std::nullopt;
+    only = i;
+  }
+  if (!only) return std::nullopt;
+  const VirtualInstruction& scale = c.code[*only];
+  const bool fits = factor_of(scale) && scale.code.inputs[0].shape == c.code[at].code.outputs[output].shape &&
+                    scale.code.outputs[0].dtype == c.code[at].code.outputs[output].dtype &&
+                    in_one_task(scale.code, c.code[at].code);
+  if (!fits) return std::nullopt;
+  for (size_t i = at + 1; i < *only; ++i)
+    if (conflict(scale, c.code[i])) return std::nullopt;
+  return only;
 }
 
 /// The input's gradient at `dx` becomes that of both.
@@ -89,10 +76,42 @@ void join_narrow_grads(Compiler& c, size_t dx, size_t dw) {
   both.code.op = narrow_grads_kernel.name;
   both.code.attrs = {};
   join_outputs(c, dw, dx, dx);
-  take_scale(c, dx);
+  take_scales(c, dx, 1);
 }
 
 }  // namespace
+
+bool is_large(const Operand& operand) {
+  constexpr int64_t kLarge = int64_t{1} << 22;
+  return num_elements(operand.shape) >= kLarge;
+}
+
+bool is_plain_product(const VirtualInstruction& v, const KernelDef& kernel) {
+  const Epilogue e = epilogue_of(v.code.attrs);
+  return is_kernel(v, kernel) && v.inputs.size() == 2 && v.outputs.size() == 1 && !v.code.idle &&
+         !v.code.attrs.flag("tf32") && !e.keep_input && !e.bias_grad && !e.descend &&
+         e.activation == Activation::none && e.slope == Activation::none;
+}
+
+bool in_one_task(const Instruction& a, const Instruction& b) {
+  return a.phase == b.phase && a.micro_batch == b.micro_batch && a.chunk == b.chunk &&
+         a.weight_gradients == b.weight_gradients && a.recompute == b.recompute;
+}
+
+void take_scales(Compiler& c, size_t at, size_t count) {
+  std::vector<size_t> scales;
+  for (size_t output = 0; output < count; ++output) {
+    const std::optional<size_t> scale = scale_of(c, at, output);
+    if (!scale || (!scales.empty() && factor_of(c.code[*scale]) != factor_of(c.code[scales[0]]))) return;
+    scales.push_back(*scale);
+  }
+  c.code[at].code.attrs.set("factor", *factor_of(c.code[scales[0]]));
+  for (size_t output = 0; output < count; ++output) {
+    c.code[at].outputs[output] = c.code[scales[output]].outputs[0];
+    c.code[at].code.outputs[output] = c.code[scales[output]].code.outputs[0];
+    mark_removed(c, scales[output]);
+  }
+}
 
 void fuse_narrow_grads(Compiler& c) {
   std::vector<std::vector<size_t>> of_dy(c.buffers.size());  // the gradients of inputs that are computed from it

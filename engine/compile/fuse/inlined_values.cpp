@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/compile/order/conflicts.h"
+#include "engine/compile/fuse/narrow_products.h"
 #include "engine/ops/elementwise/expression.h"
 #include "engine/ops/named_ops.h"
 
@@ -22,11 +22,6 @@ struct WritersAndReaders {
     }
   }
 };
-
-bool same_task(const Instruction& a, const Instruction& b) {
-  return a.phase == b.phase && a.micro_batch == b.micro_batch && a.chunk == b.chunk &&
-         a.weight_gradients == b.weight_gradients && a.recompute == b.recompute;
-}
 
 bool is_whole(const Operand& a, const Operand& b) {
   return a.offset == 0 && a.shape == b.shape && a.global_shape == b.global_shape &&
@@ -57,7 +52,7 @@ bool stays(const Compiler& c, const WritersAndReaders& uses, BufferId buffer, si
 
 bool all_in_task(const Compiler& c, const WritersAndReaders& uses, size_t at) {
   return std::ranges::all_of(uses.readers[c.code[at].outputs[0]],
-                             [&](size_t reader) { return same_task(c.code[reader].code, c.code[at].code); });
+                             [&](size_t reader) { return in_one_task(c.code[reader].code, c.code[at].code); });
 }
 
 std::optional<InlinedValue> low_rank_sum(const Compiler& c, const WritersAndReaders& uses, size_t at) {

@@ -172,6 +172,7 @@ std::vector<KernelCase> elementwise_kernels() {
     int64_t n, row;
   };
   std::vector<KernelCase> calls;
+  add_products(calls);
   for (const Sizes& s :
        {Sizes{1, 1}, Sizes{111, 37}, Sizes{4096, 64}, Sizes{70000, 8}, Sizes{69989, 3043}, Sizes{8192, 8192}}) {
     for (const DType type : {DType::f32, DType::bf16}) {
@@ -213,7 +214,6 @@ std::vector<KernelCase> elementwise_kernels() {
           tolerance);
     }
   }
-  add_products(calls);
   return calls;
 }
 

@@ -72,6 +72,37 @@ Outputs narrow_grads(const NaiveCall& call) {
   return out;
 }
 
+/// (x [.., n], a [r, n], ..) -> factor x a^T, ..
+Outputs narrow_products(const NaiveCall& call) {
+  Outputs out = call.before;
+  const size_t n = static_cast<size_t>(call.in[0].shape.back());
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t r = static_cast<size_t>(out[k].shape.back());
+    for (size_t i = 0; i < out[k].values.size(); ++i) {
+      double sum = 0;
+      for (size_t j = 0; j < n; ++j) sum += call.in[0].values[i / r * n + j] * call.in[k + 1].values[i % r * n + j];
+      out[k].values[i] = call.attrs.number("factor", 1.0) * sum;
+    }
+  }
+  return out;
+}
+
+/// (x [.., n], dp [.., r], ..) -> dp^T x, ..
+Outputs narrow_weight_grads(const NaiveCall& call) {
+  Outputs out = call.before;
+  const size_t n = static_cast<size_t>(call.in[0].shape.back()), rows = call.in[0].values.size() / n;
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t r = static_cast<size_t>(out[k].shape[0]);
+    for (size_t i = 0; i < out[k].values.size(); ++i) {
+      double sum = 0;
+      for (size_t row = 0; row < rows; ++row)
+        sum += call.in[k + 1].values[row * r + i / n] * call.in[0].values[row * n + i % n];
+      out[k].values[i] = sum;
+    }
+  }
+  return out;
+}
+
 /// The numbers of factor `name` (a or b) of 8 bits, times their scales: [lines, k].
 Tensor64 scaled(const NaiveCall& call, const std::string& name) {
   const size_t first = name == "a" ? 0 : 2;
@@ -200,6 +231,18 @@ void add_narrow_grads(std::vector<KernelCase>& calls) {
              accumulate ? Attrs{{"factor", 2.0}} : Attrs{},
              tolerance});
         calls.back().f32_on_cpu = type == DType::bf16;
+        const CaseOperand large{.shape = dy, .dtype = type}, a{.shape = {s.r, s.n}, .dtype = type};
+        const CaseOperand small{.shape = x, .dtype = type}, product = unwritten(x, type);
+        const CaseOperand grad{.shape = {s.r, s.n}, .accumulate = accumulate};
+        const bool several = s.r <= 16;
+        const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
+          calls.push_back({kernel, std::move(in), std::move(out), calls.back().attrs, tolerance});
+          calls.back().f32_on_cpu = type == DType::bf16;
+        };
+        add("narrow_products", several ? std::vector{large, a, a, a} : std::vector{large, a},
+            std::vector(several ? 3 : 1, product));
+        add("narrow_weight_grads", several ? std::vector{large, small, small} : std::vector{large, small},
+            std::vector(several ? 2 : 1, grad));
       }
     }
   }
@@ -207,6 +250,7 @@ void add_narrow_grads(std::vector<KernelCase>& calls) {
 
 std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
+  add_narrow_grads(calls);
   for (const bool kn : {false, true}) {
     for (const Epilogue& epilogue :
          {Epilogue{.bias_grad = true}, Epilogue{.descend = true}, Epilogue{.bias_grad = true, .descend = true}}) {
@@ -240,7 +284,6 @@ std::vector<KernelCase> matmul_kernels() {
   other_bias.in.back().dtype = DType::bf16;
   other_bias.f32_on_cpu = true;
   calls.push_back(std::move(other_bias));
-  add_narrow_grads(calls);
   return calls;
 }
 
@@ -294,7 +337,9 @@ extern const OpCases matmul_cases = {
     .kernels = matmul_kernels(),
     .kernel_references = {{"matmul_weight_grad", matmul_weight_grad},
                           {"matmul_fp8", product_of_8_bits},
-                          {"narrow_grads", narrow_grads}},
+                          {"narrow_grads", narrow_grads},
+                          {"narrow_products", narrow_products},
+                          {"narrow_weight_grads", narrow_weight_grads}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
                {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},

@@ -42,7 +42,7 @@ struct TrialLimits {
 };
 
 struct PlanTrials {
-  /// Refers to its arguments. `memory`: per rank; 0: no limit.
+  /// Its arguments must outlive it. `memory`: per rank; 0: no limit.
   PlanTrials(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
              const TryPlan& try_plan);
 

@@ -510,7 +510,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
   result.loading = trainer.loading();
-  result.waited_share = trainer.waited_share();
+  result.waits = trainer.waits();
   result.skipped = trainer.skipped();
   return result;
 }

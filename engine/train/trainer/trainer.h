@@ -75,8 +75,8 @@ struct TrainResult {
   bool stopped = false;   ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
-  LoadSetting loading;      ///< setting that dataset.autotune settled on
-  double waited_share = 0;  ///< Loader::waited_share
+  LoadSetting loading;  ///< setting that dataset.autotune settled on
+  LoadWaits waits;      ///< for data
   SkippedSamples skipped;
 };
 
@@ -106,7 +106,7 @@ class Trainer {
   Executor& executor() { return *executor_; }
   /// The workers that read samples now, and the batches that they are ahead.
   LoadSetting loading() const { return loader_->setting(); }
-  double waited_share() const { return loader_->waited_share(); }
+  LoadWaits waits() const { return loader_->waits(); }
   SkippedSamples skipped() const { return loader_->skipped(); }
 
  private:
@@ -168,10 +168,10 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
   std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
-  int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
+  int64_t synchronized_;                     ///< the last synchronization was before this step, or the run began there
   int64_t round_begin_ = 0, round_end_ = 0;  ///< parallel.local_steps: the current round of the replicas
-  HostBlock no_inputs_;             ///< inputs of averages_ and synchronization_
-  std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
+  HostBlock no_inputs_;                      ///< inputs of averages_ and synchronization_
+  std::unique_ptr<Loader> loader_;           ///< its blocks belong to the executor, and its thread ends first
 };
 
 /// Runs the steps of the job until its end, or until options.may_start refuses a step.
