@@ -112,6 +112,22 @@ TEST_CASE("a ring with a window takes as long if ranks that see the same blocks 
   }
 }
 
+TEST_CASE("a ring with a window across hosts takes a little longer if ranks that see the same blocks share a class") {
+  // The message between two hosts delays only the rank behind it, once. A class of ranks waits for that message in every
+  // layer, because all of its ranks are simulated as one.
+  for (const int ranks : {16, 32})
+    for (const int window : {512, 4096, 20000}) {
+      CAPTURE(ranks);
+      CAPTURE(window);
+      const PlannedJob job = shared_rows(ranks, "ring", fmt::format(", window: {}", window));
+      const double shared = step_seconds(job, compile_classes(job)),
+                   apart = step_seconds(job, each_by_itself(compile_all(job)));
+      MESSAGE(fmt::format("{}", shared / apart));
+      CHECK(shared >= 0.995 * apart);
+      CHECK(shared <= 1.06 * apart);
+    }
+}
+
 TEST_CASE("context_method: auto takes a ring where two GPUs with NVLink share sequences of a Llama 8B") {
   // Measured on two H200s, 4 layers, a sequence of 32,768 tokens, with profiles: ring 305 ms, ulysses 312 ms.
   const std::string file = std::string(TRAINCTL_SOURCE_DIR) + "/templates/llama_long.yaml";
