@@ -216,7 +216,7 @@ Json divergence_json(const std::vector<Json>& runs) {
     for (const TensorDistance& each : found.distances) {
       const auto [place, added] = places.emplace(each.kind + " " + each.name, rows.size());
       if (added) rows.push_back({{"tensor", place->first}, {"distances", std::vector<Json>(columns.size())}});
-      // -1: it differs by what is not a number.
+      // -1: the distance is not a number.
       rows[place->second]["distances"][columns.at(each.step)] = !each.differs ? Json(0)
                                                                 : std::isfinite(each.distance)
                                                                     ? Json(std::max(each.distance, 1e-12))

@@ -38,15 +38,15 @@ struct Sizes {
 
 /// Features are those of all operands with few columns, one after another.
 struct Operands {
-  const bf16* large;               ///< [rows, n]
-  const bf16* w[kMostNarrow];      ///< each [n, r], or [r, n] with `by_feature`
-  const bf16* small[kMostNarrow];  ///< each [rows, r]
-  float *of_rows,
-      *of_weights;  ///< partial sums, as in NarrowGradParts; with `by_feature` the latter [row_parts, features, n]
-  int64_t rows, n;
-  int r, features;  ///< r is a multiple of 8
-  bool by_feature;
-  int64_t rows_of_part;
+  const bf16* large = nullptr;          ///< [rows, n]
+  const bf16* w[kMostNarrow] = {};      ///< each [n, r], or [r, n] with `by_feature`
+  const bf16* small[kMostNarrow] = {};  ///< each [rows, r]
+  float* of_rows = nullptr;             ///< partial sums, as in NarrowGradParts
+  float* of_weights = nullptr;          ///< the same; with `by_feature` [row_parts, features, n]
+  int64_t rows = 0, n = 0;
+  int r = 0, features = 0;  ///< r is a multiple of 8
+  bool by_feature = false;
+  int64_t rows_of_part = 0;
 };
 
 __device__ inline void copy_16(bf16* to, const bf16* from, bool there) {
@@ -247,12 +247,12 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_parts(__grid_constant__ co
 
 /// Results as sums of their parts, [count, lines, features], or [count, features, lines] with `by_feature`.
 struct Sum {
-  const float* parts;
-  Ref<Mixed> to[kMostNarrow];  ///< each [lines, r], or [r, lines]
-  int64_t lines;
-  int count, r, features, all_features;  ///< all_features: with those that parts are padded by
-  bool by_feature, accumulate;
-  float factor;
+  const float* parts = nullptr;
+  Ref<Mixed> to[kMostNarrow] = {};  ///< each [lines, r], or [r, lines]
+  int64_t lines = 0;
+  int count = 0, r = 1, features = 0, all_features = 0;  ///< all_features: with those that parts are padded by
+  bool by_feature = false, accumulate = false;
+  float factor = 1;
 
   __device__ int64_t size() const { return lines * features; }
 
