@@ -148,7 +148,8 @@ class Loader {
 
   Buffer make_buffer() const;
   void apply(LoadSetting setting);
-  void work(int worker);
+  bool start_worker();
+  void work(int worker, BatchLayout::Scratch& scratch);
   bool may_claim() const { return opened_ > 0 && next_row_ < num_rows(); }
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
