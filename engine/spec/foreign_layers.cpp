@@ -99,7 +99,7 @@ std::span<const ForeignName> foreign_layers() {
       {layer_field, "height output_size", "size", "size: [224, 224]"},
       {layer_field, "dilation_rate", "dilation", "dilation: 2"},
       {layer_field, "scale_factor", "scale", "scale: 2"},
-      {layer_field, "negative_slope", "slope", "slope: 0.01"},
+      {layer_field, "slope leak leakiness", "negative_slope", "negative_slope: 0.01"},
       {layer_field, "max_position_embeddings n_positions max_len block_size max_seq_len", "max_length",
        "max_length: 1024"},
       {layer_field, "intermediate_size ffn_dim ffn_hidden_size hidden_dim mlp_dim moe_intermediate_size", "hidden",

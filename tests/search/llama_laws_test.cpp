@@ -1,5 +1,6 @@
 // Llama-shaped jobs that are short of memory: auto_parallel compared with other plans, and properties of the search.
-// TRAINCTL_LLAMA_JOBS: number of drawn jobs (`./bootstrap soak` draws 40). TRAINCTL_LLAMA_FIRST: number of the first one.
+// TRAINCTL_LLAMA_JOBS: number of drawn jobs (`./bootstrap soak` draws 40). TRAINCTL_LLAMA_FIRST: number of the first
+// one.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

@@ -158,7 +158,7 @@ void RankOutput::on_rollback(int64_t step, int64_t to) {
   metrics_.line({{"kind", "rollback"}, {"run_step", step}, {"to", to}});
 }
 
-/// Where nothing is tuned, only waits that are worth a change are reported.
+/// If nothing is tuned, only waits that are worth a change are reported.
 void RankOutput::settled_loading(const LoadSetting& setting, const LoadWaits& waits) {
   constexpr double kShare = 0.02, kSeconds = 2;
   const std::string waited = fmt::format("training waited for data {:.1f} % of the time", 100 * waits.share);

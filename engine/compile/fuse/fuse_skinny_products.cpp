@@ -46,8 +46,8 @@ int64_t features_of(const VirtualInstruction& v, bool gradients) {
   return gradients ? shape[0] : shape.back();
 }
 
-/// Products start where the first of them does, for what reads that waits for it; gradients of weights where the last
-/// does, because its operand may be computed just before.
+/// Members that one kernel computes. It takes the place of the first product, for whose result other instructions wait,
+/// but of the last gradient of a weight, because that one's operand may be computed just before.
 class Group {
  public:
   Group(Compiler& c, size_t first, bool gradients)

@@ -1,4 +1,4 @@
-// What the passes that fuse products with few columns share.
+// Shared by the passes that fuse products with few columns.
 #pragma once
 
 #include "engine/compile/compiler.h"

@@ -1,5 +1,5 @@
-// Sums over jobs of few blocks miss the memory of some plans by several per cent. Whether a plan near the limit fits is
-// therefore decided by a trial of all blocks.
+// Sums over jobs of few blocks miss the memory of some plans by several per cent. A trial of all blocks therefore
+// decides if a plan near the limit fits.
 #pragma once
 
 #include "engine/search/trials/plan_trials.h"

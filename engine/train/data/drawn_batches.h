@@ -4,7 +4,7 @@
 //   batches   |  full  |  filling  |  drawn, requested  |  drawn, requested  |  not drawn
 //                          step          ahead_
 //
-// What is requested waits in the store's cache on the local disk, not in memory, so it may be many batches.
+// Requested data is kept in the store's cache on the local disk, not in memory, so it may be many batches.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class DrawnBatches {
   bool is_remote_;
   int64_t taken_ = -1;       ///< the step that was taken last
   std::deque<Drawn> ahead_;  ///< the steps after it
-  int64_t blocks_ = 0;       ///< of ahead_
+  int64_t blocks_ = 0;       ///< blocks in ahead_
 };
 
 }  // namespace trainctl

@@ -137,14 +137,36 @@ void Loader::apply(LoadSetting setting) {
     for (Buffer& buffer : more) free_.push_back(std::move(buffer));
   }
   work_.notify_all();
-  for (auto worker = static_cast<int>(threads_.size()); worker < setting.workers; ++worker) {
+  while (static_cast<int>(threads_.size()) < setting.workers && start_worker()) {
+  }
+}
+
+/// Returns false if the machine has no memory or no thread for another worker, and the others go on without it. Throws
+/// if it would be the first.
+bool Loader::start_worker() {
+  const auto worker = static_cast<int>(threads_.size());
+  try {
+    BatchLayout::Scratch scratch = layout_.make_scratch();  // here, because nobody would catch its error in the thread
     {
       const std::lock_guard lock(mutex_);
       readings_.push_back(std::make_unique<Reading>());
       ++running_;
     }
-    threads_.emplace_back([this, worker] { work(worker); });
+    try {
+      threads_.emplace_back([this, worker, own = std::move(scratch)]() mutable { work(worker, own); });
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      readings_.pop_back();
+      --running_;
+      throw;
+    }
+  } catch (const std::exception&) {
+    if (worker == 0) throw;
+    const std::lock_guard lock(mutex_);
+    setting_.workers = worker;
+    return false;
   }
+  return true;
 }
 
 bool Loader::may_open() const {
@@ -152,8 +174,7 @@ bool Loader::may_open() const {
          opened_ - released_ < options_.batches_in_use + setting_.ahead;
 }
 
-void Loader::work(int worker) {
-  BatchLayout::Scratch scratch = layout_.make_scratch();
+void Loader::work(int worker, BatchLayout::Scratch& scratch) {
   std::unique_lock lock(mutex_);
   Reading& reading = *readings_[static_cast<size_t>(worker)];
   while (true) {

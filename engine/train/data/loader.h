@@ -66,7 +66,7 @@ std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
 
 struct LoadWaits {
   double seconds = 0;
-  double share = 0;  ///< of the time between the first batch and the last one
+  double share = 0;  ///< fraction of the time between the first batch and the last one
 };
 
 class Loader {
@@ -106,7 +106,7 @@ class Loader {
   void release_step();
   /// The current number of workers, and of batches that they may read ahead.
   LoadSetting setting() const { return setting_; }
-  /// How long next_step waited, after the first batch.
+  /// The time that next_step waited, after the first batch.
   LoadWaits waits() const;
   /// For all batches so far: the seconds of the workers by stage, and the samples that dataset.on_error has skipped.
   StageSeconds seconds() const;
@@ -148,7 +148,8 @@ class Loader {
 
   Buffer make_buffer() const;
   void apply(LoadSetting setting);
-  void work(int worker);
+  bool start_worker();
+  void work(int worker, BatchLayout::Scratch& scratch);
   bool may_claim() const { return opened_ > 0 && next_row_ < num_rows(); }
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }

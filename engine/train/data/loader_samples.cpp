@@ -1,4 +1,4 @@
-// What a loader finds in the samples of its batches: the labels that count, and values that are not finite.
+// Looks in the samples of a loader's batches for the labels that count, and for values that are not finite.
 #include <algorithm>
 #include <cmath>
 #include <span>
