@@ -48,4 +48,7 @@ class RingSights {
 /// the same calls. Empty if there is no such ring.
 std::vector<int> uneven_rings(const Graph& graph, const Plan& plan);
 
+/// The rank in stage that sees the most in these rings; 0 if there are none.
+int busiest_in_rings(const Graph& graph, const Plan& plan);
+
 }  // namespace trainctl

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/compile/fuse/narrow_products.h"
+#include "engine/compile/fuse/skinny_products.h"
 #include "engine/ops/elementwise/expression.h"
 #include "engine/ops/named_ops.h"
 

@@ -1,6 +1,7 @@
 // Element-wise chains with products p q of few terms (an adapter's), in bf16. A warp computes 16 rows x 32 columns at a
-// time: the products by mma.sync m16n8k16, whose results stay in registers, and then the chain on them. It keeps the
-// fragments of q while it passes over rows.
+// time: the products by mma.sync m16n8k16, whose results stay in registers, and then the chain on them. The block keeps
+// p and the fragments of q in shared memory while it passes over up to 128 rows; a warp loads the large operands one
+// pass ahead.
 //
 // The columns of the four 8-wide tiles of a product are interleaved, so that a thread has 8 adjacent columns of rows
 // lane / 4 and lane / 4 + 8, one pack of every large operand each:
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kWarps = 8, kColumns = 32, kRows = 16, kTermsOfStep = 16;
 constexpr int kValues = 16;  ///< values per thread: 8 columns of two rows
-constexpr int kMostSteps = 4;
+constexpr int kMostSteps = 4, kMostPasses = 8;
 
 using Op = ElementwiseOp;
 constexpr Step kX0{Op::input, 0}, kX1{Op::input, 1}, kX3{Op::input, 3}, kX4{Op::input, 4}, kX6{Op::input, 6};
@@ -56,6 +57,12 @@ constexpr int kProducts = kKnown == Known::sum                                  
                           : kKnown == Known::gate || kKnown == Known::gate_grads ? 2
                                                                                  : Chain::kMostProducts;
 
+/// Bit k: input k is large.
+template <Known kKnown>
+constexpr unsigned kLarge = kKnown == Known::gate_grads    ? 0b10011u
+                            : kKnown == Known::gated_grads ? 0b1001001u
+                                                           : 0b1001u;
+
 struct Place {
   int64_t rows = 0, columns = 0;
   int passes = 1;      ///< passes of 16 rows, per block
@@ -80,27 +87,44 @@ __device__ inline uint32_t two_of_column(const Factors& f, int64_t columns, int6
   return q[term * columns + column] | static_cast<uint32_t>(q[(term + 1) * columns + column]) << 16;
 }
 
-/// The same of a row of p.
-__device__ inline uint32_t two_of_row(const Factors& f, int64_t row, int64_t rows, int term) {
-  if (term >= f.terms || row >= rows) return 0;
-  return *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(f.p.p) + row * f.terms + term);
+/// The factors of all products in shared memory.
+template <int kStepsOfTerms, int kFactors>
+struct Memory {
+  static constexpr int kPitch = kStepsOfTerms * kTermsOfStep + 8;  ///< 8 rows are in different banks
+  uint2 q[kFactors][kWarps][4][kStepsOfTerms][32];                 ///< fragments, by lane
+  uint16_t p[kFactors][kMostPasses * kRows * kPitch];
+};
+
+/// Copies the block's rows of p; zeros beyond the last row and term.
+template <int kPitch>
+__device__ inline void copy_rows(const Factors& f, int64_t first, const Place& place, uint16_t* to) {
+  constexpr int kPacks = kPitch / 8 - 1;
+  const auto* const from = static_cast<const uint16_t*>(f.p.p);
+  for (int i = static_cast<int>(threadIdx.x); i < place.passes * kRows * kPacks; i += kWarps * 32) {
+    const int row = i / kPacks, term = i % kPacks * 8;
+    const bool there = first + row < place.rows && term < f.terms;
+    const uint4 pack = there ? load_16(from + (first + row) * f.terms + term) : make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(to + row * kPitch + term) = pack;
+  }
 }
 
-template <int kStepsOfTerms>
-using Fragments = uint32_t[4][kStepsOfTerms][2];
+__device__ inline uint32_t two(const uint16_t* from) { return *reinterpret_cast<const uint32_t*>(from); }
 
-/// A thread's 16 elements of a product.
-template <int kStepsOfTerms>
-__device__ inline void product(const Factors& f, const Fragments<kStepsOfTerms>& q, int64_t row, int64_t rows, int term,
-                               float (&v)[kValues]) {
+/// A thread's 16 elements of a product. `p`: the thread's first term of its first row.
+template <int kStepsOfTerms, int kPitch>
+__device__ inline void product(const uint2 (&q)[4][kStepsOfTerms][32], const uint16_t* p, float (&v)[kValues]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   float sums[4][4] = {};
 #pragma unroll
   for (int s = 0; s < kStepsOfTerms; ++s) {
-    const int at = s * kTermsOfStep + term;
-    const uint32_t p[4] = {two_of_row(f, row, rows, at), two_of_row(f, row + 8, rows, at),
-                           two_of_row(f, row, rows, at + 8), two_of_row(f, row + 8, rows, at + 8)};
+    const uint16_t* const at = p + s * kTermsOfStep;
+    const uint32_t rows[4] = {two(at), two(at + 8 * kPitch), two(at + 8), two(at + 8 * kPitch + 8)};
 #pragma unroll
-    for (int tile = 0; tile < 4; ++tile) multiply(sums[tile], p, q[tile][s]);
+    for (int tile = 0; tile < 4; ++tile) {
+      const uint2 columns = q[tile][s][lane];
+      const uint32_t b[2] = {columns.x, columns.y};
+      multiply(sums[tile], rows, b);
+    }
   }
 #pragma unroll
   for (int tile = 0; tile < 4; ++tile) {
@@ -109,44 +133,78 @@ __device__ inline void product(const Factors& f, const Fragments<kStepsOfTerms>&
   }
 }
 
+/// Results are rounded to bf16, so the approximations of the device are exact enough.
+__device__ inline float quick_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+struct QuickSilu {
+  __device__ float operator()(float x) const { return x * quick_sigmoid(x); }
+};
+struct QuickSiluGrad {
+  __device__ float operator()(float dy, float x) const {
+    const float s = quick_sigmoid(x);
+    return dy * (s * (1.0f + x * (1.0f - s)));
+  }
+};
+
 template <auto value>
 using Constant = std::integral_constant<decltype(value), value>;
 
 template <int kStepsOfTerms, Known kKnown>
-__global__ void __launch_bounds__(kWarps * 32, kStepsOfTerms > 2 ? 1 : 2)
+__global__ void __launch_bounds__(kWarps * 32, kStepsOfTerms > 2 || kKnown == Known::any ? 1 : 2)
     product_chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<bf16> large,
                          const Place place) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kMost = kInputs<kKnown>, kFactors = kProducts<kKnown>;
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, term = lane % 4 * 2;
-  const int64_t first_column = (blockIdx.x * kWarps + threadIdx.x / 32) * int64_t{kColumns};
-  if (first_column >= place.columns) return;
-  Fragments<kStepsOfTerms> q[kFactors];
+  using Shared = Memory<kStepsOfTerms, kFactors>;
+  extern __shared__ uint4 bytes[];
+  auto& memory = *reinterpret_cast<Shared*>(bytes);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = lane / 4, term = lane % 4 * 2;
+  const int64_t first_column = (int64_t{blockIdx.x} * kWarps + warp) * kColumns;
+  const int64_t first_row = int64_t{blockIdx.y} * place.passes * kRows;
+  const bool has_columns = first_column < place.columns;
+  using Packs = Raw<bf16, 8>[kMost][2];
+  const auto offset_of = [&](int pass, int half) {
+    return (first_row + pass * kRows + group + half * 8) * place.columns + first_column + lane % 4 * 8;
+  };
+  const auto has_row = [&](int pass, int half) { return first_row + pass * kRows + group + half * 8 < place.rows; };
+  const auto load_pass = [&](int pass, Packs& to) {
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      const unsigned which = kKnown == Known::any ? place.large : kLarge<kKnown>;
+      if ((which >> k & 1) == 0) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (has_row(pass, half)) to[k][half] = fetch<8>(large.in[k], offset_of(pass, half));
+    }
+  };
+  Packs next;
+  if (has_columns && kKnown != Known::any) load_pass(0, next);
 #pragma unroll
   for (int k = 0; k < kFactors; ++k) {
     if (k >= chain.num_products) continue;
+    copy_rows<Shared::kPitch>(chain.products[k], first_row, place, memory.p[k]);
+    if (!has_columns) continue;
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
       const int64_t column = first_column + group / 2 * 8 + tile * 2 + group % 2;
 #pragma unroll
-      for (int i = 0; i < 2 * kStepsOfTerms; ++i)
-        q[k][tile][i / 2][i % 2] = two_of_column(chain.products[k], place.columns, column, i * 8 + term);
+      for (int s = 0; s < kStepsOfTerms; ++s)
+        memory.q[k][warp][tile][s][lane] = {
+            two_of_column(chain.products[k], place.columns, column, s * kTermsOfStep + term),
+            two_of_column(chain.products[k], place.columns, column, s * kTermsOfStep + 8 + term)};
     }
   }
+  __syncthreads();
+  if (!has_columns) return;
   for (int pass = 0; pass < place.passes; ++pass) {
-    const int64_t row = (static_cast<int64_t>(blockIdx.y) * place.passes + pass) * kRows + group;
-    if (row - group >= place.rows) return;
-    const int64_t at[2] = {row * place.columns + first_column + lane % 4 * 8,
-                           (row + 8) * place.columns + first_column + lane % 4 * 8};
-    const bool has[2] = {row < place.rows, row + 8 < place.rows};
-    Raw<bf16, 8> x[kMost][2];
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      if ((place.large >> k & 1) == 0) continue;
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (has[half]) x[k][half] = fetch<8>(large.in[k], at[half]);
+    if (first_row + pass * kRows >= place.rows) return;
+    Packs x;
+    if constexpr (kKnown == Known::any) {
+      load_pass(pass, x);
+    } else {
+      memcpy(x, next, sizeof x);
+      if (pass + 1 < place.passes) load_pass(pass + 1, next);
     }
     Stack<kValues> stack;
     const auto run = [&](auto op_, auto index_, auto function, int t) {
@@ -171,7 +229,9 @@ __global__ void __launch_bounds__(kWarps * 32, kStepsOfTerms > 2 ? 1 : 2)
           stack.make_room();
 #pragma unroll
           for (int k = 0; k < kFactors; ++k)
-            if (k == index) product<kStepsOfTerms>(chain.products[k], q[k], row, place.rows, term, stack.v[0]);
+            if (k == index)
+              product<kStepsOfTerms, Shared::kPitch>(
+                  memory.q[k][warp], memory.p[k] + (pass * kRows + group) * Shared::kPitch + term, stack.v[0]);
           break;
         case ElementwiseOp::name:
 #pragma unroll
@@ -190,14 +250,17 @@ __global__ void __launch_bounds__(kWarps * 32, kStepsOfTerms > 2 ? 1 : 2)
             float eight_of[8];
 #pragma unroll
             for (int j = 0; j < 8; ++j) eight_of[j] = stack.v[0][half * 8 + j];
-            if (has[half]) store(large.out[index], at[half], eight_of);
+            if (has_row(pass, half)) store(large.out[index], offset_of(pass, half), eight_of);
           }
           stack.close_up(0);
           break;
         case ElementwiseOp::unary:
         case ElementwiseOp::unary_grad:
         case ElementwiseOp::masked_fill:
-          compute(op, static_cast<Unary>(function), chain.tokens[t].parameters, stack);
+          if (static_cast<Unary>(function) == Unary::silu && op != ElementwiseOp::masked_fill)
+            op == ElementwiseOp::unary ? stack.map(QuickSilu{}) : stack.join(QuickSiluGrad{});
+          else
+            compute(op, static_cast<Unary>(function), chain.tokens[t].parameters, stack);
           break;
         default:
           compute(op, stack);
@@ -227,10 +290,11 @@ CudaKernel launch_product_chain(const CudaKernelCall& call, const Chain& chain, 
   for (size_t k = 0; k < call.out.size(); ++k) large.out[k] = ref<bf16>(call.out[k]);
   const dim3 grid(static_cast<unsigned>(ceil_div(place.columns, kWarps * kColumns)),
                   static_cast<unsigned>(ceil_div(place.rows, int64_t{kRows} * place.passes)));
-  return [=](CudaStream stream) {
-    launch(product_chain_kernel<kStepsOfTerms, kKnown>, grid, kWarps * 32, 0, stream, "elementwise", chain, large,
-           place);
-  };
+  const auto kernel = product_chain_kernel<kStepsOfTerms, kKnown>;
+  constexpr int kBytes = sizeof(Memory<kStepsOfTerms, kProducts<kKnown>>);
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "cudaFuncSetAttribute");
+  return
+      [=](CudaStream stream) { launch(kernel, grid, kWarps * 32, kBytes, stream, "elementwise", chain, large, place); };
 }
 
 template <int kStepsOfTerms>
@@ -262,10 +326,11 @@ std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, cons
       return std::nullopt;
   const bool accumulates =
       std::any_of(std::begin(chain.accumulate), std::end(chain.accumulate), [](bool a) { return a; });
-  if (accumulates || place.columns % kColumns != 0 || terms > kMostSteps * kTermsOfStep) return std::nullopt;
+  if (!built_for_hopper() || accumulates || place.columns % kColumns != 0 || terms > kMostSteps * kTermsOfStep)
+    return std::nullopt;
   // Blocks pass over up to 128 rows, unless there would then be too few blocks.
   const int64_t blocks = ceil_div(place.columns, kWarps * kColumns) * ceil_div(place.rows, kRows);
-  place.passes = static_cast<int>(std::clamp<int64_t>(blocks / (int64_t{16} * multiprocessors()), 1, 8));
+  place.passes = static_cast<int>(std::clamp<int64_t>(blocks / (int64_t{16} * multiprocessors()), 1, kMostPasses));
   if (terms <= kTermsOfStep) return launch_product_chain<1>(call, chain, place);
   if (terms <= 2 * kTermsOfStep) return launch_product_chain<2>(call, chain, place);
   return launch_product_chain<kMostSteps>(call, chain, place);

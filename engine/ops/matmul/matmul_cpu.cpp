@@ -132,7 +132,7 @@ void add_factor(const KernelCall& call, const TensorArg& out, std::vector<CpuKer
 }
 
 /// A product for each gradient.
-CpuKernel prepare_narrow_grads(const KernelCall& call) {
+CpuKernel prepare_skinny_grads(const KernelCall& call) {
   const TensorArg &dy = call.in[0], &w = call.in[1], &x = call.in[2];
   std::vector<CpuKernel> kernels = {of_two(call, prepare_matmul, {dy, w}, call.out[0]),
                                     of_two(call, prepare_matmul_weight_grad, {x, dy}, call.out[1])};
@@ -140,7 +140,7 @@ CpuKernel prepare_narrow_grads(const KernelCall& call) {
   return cpu::in_order(std::move(kernels));
 }
 
-CpuKernel prepare_narrow_products(const KernelCall& call) {
+CpuKernel prepare_skinny_products(const KernelCall& call) {
   std::vector<CpuKernel> kernels;
   for (size_t i = 0; i < call.out.size(); ++i) {
     kernels.push_back(of_two(call, prepare_matmul, {call.in[0], call.in[i + 1]}, call.out[i], {{"transpose_b", true}}));
@@ -149,7 +149,7 @@ CpuKernel prepare_narrow_products(const KernelCall& call) {
   return cpu::in_order(std::move(kernels));
 }
 
-CpuKernel prepare_narrow_weight_grads(const KernelCall& call) {
+CpuKernel prepare_skinny_weight_grads(const KernelCall& call) {
   std::vector<CpuKernel> kernels;
   for (size_t i = 0; i < call.out.size(); ++i)
     kernels.push_back(of_two(call, prepare_matmul_weight_grad, {call.in[0], call.in[i + 1]}, call.out[i]));
@@ -161,8 +161,8 @@ CpuKernel prepare_narrow_weight_grads(const KernelCall& call) {
 extern const CpuKernels matmul_cpu = {{"matmul", prepare_matmul},
                                       {"matmul_weight_grad", prepare_matmul_weight_grad},
                                       {"matmul_fp8", prepare_matmul_fp8},
-                                      {"narrow_grads", prepare_narrow_grads},
-                                      {"narrow_products", prepare_narrow_products},
-                                      {"narrow_weight_grads", prepare_narrow_weight_grads}};
+                                      {"skinny_grads", prepare_skinny_grads},
+                                      {"skinny_products", prepare_skinny_products},
+                                      {"skinny_weight_grads", prepare_skinny_weight_grads}};
 
 }  // namespace trainctl

@@ -8,10 +8,10 @@
 
 namespace trainctl {
 
-// narrow_products_cuda.cu
-CudaKernel prepare_narrow_grads(const CudaKernelCall& call);
-CudaKernel prepare_narrow_products(const CudaKernelCall& call);
-CudaKernel prepare_narrow_weight_grads(const CudaKernelCall& call);
+// skinny_products_cuda.cu
+CudaKernel prepare_skinny_grads(const CudaKernelCall& call);
+CudaKernel prepare_skinny_products(const CudaKernelCall& call);
+CudaKernel prepare_skinny_weight_grads(const CudaKernelCall& call);
 
 namespace {
 
@@ -148,8 +148,8 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
 extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul},
                                         {"matmul_weight_grad", prepare_matmul_weight_grad},
                                         {"matmul_fp8", prepare_matmul_fp8},
-                                        {"narrow_grads", prepare_narrow_grads},
-                                        {"narrow_products", prepare_narrow_products},
-                                        {"narrow_weight_grads", prepare_narrow_weight_grads}};
+                                        {"skinny_grads", prepare_skinny_grads},
+                                        {"skinny_products", prepare_skinny_products},
+                                        {"skinny_weight_grads", prepare_skinny_weight_grads}};
 
 }  // namespace trainctl

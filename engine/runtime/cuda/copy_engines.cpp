@@ -33,6 +33,32 @@ bool peers_are_off() {
   return text != nullptr && std::strcmp(text, "0") != 0;
 }
 
+/// Writes and waits that a stream does in order, without a kernel. A write comes after all earlier work of the stream.
+class MemoryOperations {
+ public:
+  void write(void* flag, uint32_t value) {
+    CUstreamBatchMemOpParams& o = list_.emplace_back();
+    o.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    o.writeValue.address = reinterpret_cast<CUdeviceptr>(flag);
+    o.writeValue.value = value;
+  }
+  void wait_for_one(void* flag) {
+    CUstreamBatchMemOpParams& o = list_.emplace_back();
+    o.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    o.waitValue.address = reinterpret_cast<CUdeviceptr>(flag);
+    o.waitValue.value = 1;
+    o.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  }
+  void enqueue(CudaStream stream) {
+    const CUresult status = memory_operations()(stream, static_cast<unsigned>(list_.size()), list_.data(), 0);
+    if (status != CUDA_SUCCESS)
+      throw EnvError("cuStreamBatchMemOp (GPUs waiting for each other): CUDA error " + std::to_string(status));
+  }
+
+ private:
+  std::vector<CUstreamBatchMemOpParams> list_;
+};
+
 static_assert(kMostCopyingRanks <= kMostSummands);
 
 void pull(void* to, const std::byte* from, int64_t bytes, CudaStream stream) {
@@ -146,7 +172,7 @@ void CopyEngines::take_messages() {
 void CopyEngines::take_messages(int peer, const std::vector<const Instruction*>& instructions) {
   const std::vector<int> pair = {std::min(program_.rank, peer), std::max(program_.rank, peer)};
   const int id = ranks_.open_group(pair);
-  if (!all_say(id, pair.size(), !peers_are_off() && allocate_own())) return;
+  if (!all_say(id, pair.size(), !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
   if (!all_say(id, pair.size(), open_peers(id, pair))) return;
 
   std::vector<const Instruction*> sends, recvs;
@@ -188,8 +214,7 @@ bool CopyEngines::open_peers(int id, const std::vector<int>& group) {
 void CopyEngines::load_kernels() const {
   if (!messages_.empty()) {
     auto* const count = reinterpret_cast<uint32_t*>(scratch());  // not one that other ranks may be setting already
-    enqueue_count(nullptr, count, 1, nullptr);
-    enqueue_await(count, 1, true, nullptr);
+    enqueue_await(count, 0, true, nullptr);
   }
   for (const auto& [instruction, call] : calls_) {
     if (!makes_sums(instruction->collective)) continue;
@@ -274,15 +299,19 @@ void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaSt
 
 void CopyEngines::send(const Instruction& send, CudaStream stream) const {
   const Message& message = messages_.at(&send);
-  uint32_t* const cleared = message.number == 0 ? own_count(kDone, send.peer) : nullptr;
-  enqueue_count(cleared, count_at(send.peer, kReady), message.number + 1, stream);
+  MemoryOperations operations;
+  if (message.number == 0) operations.write(own_count(kDone, send.peer), 0);
+  operations.write(count_at(send.peer, kReady), message.number + 1);
+  operations.enqueue(stream);
 }
 
 void CopyEngines::recv(const Instruction& recv, const BoundMove& move, CudaStream stream) const {
   const Message& message = messages_.at(&recv);
   enqueue_await(own_count(kReady, recv.peer), message.number + 1, message.is_last, stream);
   pull(move.out, message.data, move.count, stream);
-  enqueue_count(nullptr, count_at(recv.peer, kDone), message.number + 1, stream);
+  MemoryOperations operations;
+  operations.write(count_at(recv.peer, kDone), message.number + 1);
+  operations.enqueue(stream);
 }
 
 void CopyEngines::await_received(const Instruction& send, CudaStream stream) const {
@@ -306,29 +335,14 @@ std::byte* CopyEngines::flag_of(std::byte* own, SyncPoint point, int rank) const
 }
 
 void CopyEngines::synchronize(const Call& call, SyncPoint point, CudaStream stream) const {
-  std::vector<CUstreamBatchMemOpParams> operations;
-  const auto write = [&](std::byte* flag, uint32_t value) {
-    CUstreamBatchMemOpParams& o = operations.emplace_back();
-    o.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    o.writeValue.address = reinterpret_cast<CUdeviceptr>(flag);
-    o.writeValue.value = value;
-  };
-  const auto wait_for_one = [&](std::byte* flag) {
-    CUstreamBatchMemOpParams& o = operations.emplace_back();
-    o.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    o.waitValue.address = reinterpret_cast<CUdeviceptr>(flag);
-    o.waitValue.value = 1;
-    o.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-  };
+  MemoryOperations operations;
   std::vector<int> others = *call.group;
   std::erase(others, program_.rank);
   auto* const own = static_cast<std::byte*>(own_.get());
-  for (int rank : others) write(flag_of(peers_.at(rank).own->base(), point, program_.rank), 1);
-  for (int rank : others) wait_for_one(flag_of(own, point, rank));
-  for (int rank : others) write(flag_of(own, point, rank), 0);
-  const CUresult status = memory_operations()(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
-  if (status != CUDA_SUCCESS)
-    throw EnvError("cuStreamBatchMemOp (GPUs waiting for each other): CUDA error " + std::to_string(status));
+  for (int rank : others) operations.write(flag_of(peers_.at(rank).own->base(), point, program_.rank), 1);
+  for (int rank : others) operations.wait_for_one(flag_of(own, point, rank));
+  for (int rank : others) operations.write(flag_of(own, point, rank), 0);
+  operations.enqueue(stream);
 }
 
 /// Sets the flags repeatedly: work that is still running may reach further waits.

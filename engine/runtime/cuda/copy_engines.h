@@ -13,7 +13,8 @@
 // for the flags in its own (stream memory operations). One rank sets a flag, and the rank that waits for it clears it
 // before it continues. A flag is therefore clear when it is set again, and a CUDA graph can be replayed.
 //
-// The ranks of a channel count its messages of a step in the flags `ready` and `done` (message_flags.h):
+// The ranks of a channel count its messages of a step in the flags `ready` and `done`. The stream writes them, without a
+// kernel, which would have to wait for a free multiprocessor. Kernels of one thread wait for them (message_flags.h):
 //
 //   send number k      ready = k + 1 in the receiver's memory; the first one clears `done` before
 //   recv number k      wait until ready > k | pull | done = k + 1 in the sender's memory; the last one clears `ready`

@@ -91,14 +91,10 @@ bool try_mix(PlanTrials& t, const RecomputeMix& mix, int64_t most) {
     Considered one = mix.plan;
     one.some = std::make_shared<Recompute>(recompute_of_some(t.job.network, t.networks.repeats(), ways[mix.less.way],
                                                              ways[mix.more.way], count, one.stages > 1));
-    PlanChoice choice = t.header_of(one);
-    const SmallJobs::Sizes sizes = t.small.sizes_of_all_blocks(choice);
-    if (t.work_done + sizes.work > most) return false;
-    t.add_cuts(one, choice);
-    if (t.tried.is_known(choice)) return true;
-    t.work_done += sizes.work;
-    const Trial trial = t.small.sum_of(choice, sizes, t.try_plan);
-    t.add(one, std::move(choice), trial);
+    if (t.work_done + t.small.sizes_of_all_blocks(t.header_of(one)).work > most) return false;
+    const TriedPlan* const tried = t.try_all_blocks(one);
+    if (tried == nullptr) return true;
+    const Trial& trial = tried->trial;
     if (!trial.fault.empty()) return true;
     (trial.fits(t.memory) ? enough : too_few) = count;
     const double missing = static_cast<double>(trial.memory - t.memory) / mix.memory_per_block();

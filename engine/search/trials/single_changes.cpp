@@ -132,6 +132,22 @@ void try_smaller_cuts(PlanTrials& t, size_t from, size_t most) {
   }
 }
 
+void polish(PlanTrials& t, size_t most) {
+  const std::optional<size_t> from = t.tried.fastest();
+  if (!from || !t.tried.is_short_of_memory()) return;
+  const Considered base = t.sources[*from];
+  if (base.cuts->mesh.size() == 1 || !t.is_free_to_cut()) return;
+  const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[*from].trial);
+  size_t tried = 0;
+  for (const CutAlternative& other : other_cuts_of(t, base)) {
+    const auto share = shares.find(other.pattern);
+    if (share != shares.end() && share->second < t.doubts.least_share) continue;
+    const Considered one = with_cuts(base, other);
+    if (tried == most || one.expected.seconds > base.expected.seconds * t.doubts.cuts) return;
+    if (t.try_all_blocks(one) != nullptr) ++tried;
+  }
+}
+
 void try_bucket_sizes(PlanTrials& t) {
   if (t.open.bucket_sizes().size() == 1) return;
   const std::optional<size_t> from = waits_for_buckets(t);

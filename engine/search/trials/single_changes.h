@@ -17,6 +17,10 @@ void shrink(PlanTrials& t);
 /// expected to fit and to take about as long; the fastest first.
 void try_smaller_cuts(PlanTrials& t, size_t from, size_t most);
 
+/// For a job that is short of memory, whose limits may be used up: tries up to `most` other cuts of one layer of the
+/// fastest plan, those first that are expected to be fastest.
+void polish(PlanTrials& t, size_t most);
+
 /// Tries other sizes of buckets for the plan that waits for them longest. The estimates ignore buckets, and few blocks
 /// do not fill large ones, so the whole network is tried.
 void try_bucket_sizes(PlanTrials& t);

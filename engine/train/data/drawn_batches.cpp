@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/url.h"
+#include "engine/train/data/checked_sets.h"
 #include "engine/train/files/store/remote_file.h"
 
 namespace trainctl {
@@ -12,11 +12,6 @@ namespace {
 
 /// Share of the cache that may have blocks which no step has used yet. The ranks of a host share the cache.
 constexpr int64_t kCacheShare = 16;
-
-bool reads_store(const DatasetSpec& spec) {
-  return std::any_of(spec.paths.begin(), spec.paths.end(), is_url) ||
-         std::any_of(spec.sources.begin(), spec.sources.end(), reads_store);
-}
 
 }  // namespace
 

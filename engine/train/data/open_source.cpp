@@ -80,6 +80,7 @@ class ImagesChannelsLast final : public Source {
       for (int64_t i = 0; i < pixels_; ++i)
         out[0][static_cast<size_t>(i * channels_ + c)] = planes[static_cast<size_t>(c * pixels_ + i)];
   }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
@@ -116,6 +117,7 @@ class ChosenFields final : public Source {
     inner_->read(sample, inner_wanted, std::span(bytes).first(inner_->fields().size()));
     for (size_t i = 0; i < from_.size(); ++i) bytes[from_[i]].swap(out[i]);
   }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }

@@ -93,8 +93,11 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
     to.push_back(read.emplace_back(static_cast<size_t>(field.bytes())).data());
     loaded.emplace_back(static_cast<size_t>(field.elements()) * sizeof(float));
   }
-  const int64_t count = std::min(
-      {set->size(), kMostSamplesRead, std::max<int64_t>(1, kMostSampleBytes / std::max<int64_t>(1, sample_bytes))});
+  constexpr int64_t kMostFromStore = 64;
+  const int64_t count = std::min({set->size(), reads_store(spec) ? kMostFromStore : kMostSamplesRead,
+                                  std::max<int64_t>(1, kMostSampleBytes / std::max<int64_t>(1, sample_bytes))});
+  if (reads_store(spec))
+    for (int64_t i = 0; i < count; ++i) set->expect(i * set->size() / count);
   ReadState state;
   set->prepare(state);
   for (int64_t i = 0; i < count; ++i) {

@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kReadAheadBlocks = 4;
+constexpr int64_t kReadAheadBlocks = 16, kLeastReadAhead = 4;  ///< the former where they fill little of the cache
 constexpr int64_t kDefaultLimit = int64_t{16} << 30;
 constexpr size_t kBlocksInMemory = 32;  ///< without a disk
 
@@ -372,8 +372,10 @@ void RemoteFile::read(int64_t at, std::span<uint8_t> to) const {
   for (int64_t block = first + 1; block <= last; ++block) blocks_->expect_block(block);
   const int64_t before = blocks_->last_block.exchange(last);
   const bool is_sequential = first == before + 1 || (first == before && last > before);
-  if (is_sequential)
-    for (int64_t i = 1; i <= kReadAheadBlocks; ++i) blocks_->expect_block(last + i);
+  if (is_sequential) {
+    const int64_t ahead = std::clamp(cache_bytes() / kBlockBytes / 16, kLeastReadAhead, kReadAheadBlocks);
+    for (int64_t i = 1; i <= ahead; ++i) blocks_->expect_block(last + i);
+  }
   for (int64_t block = first; block <= last; ++block) {
     const int64_t within = std::max<int64_t>(0, at - block * kBlockBytes);
     const int64_t count = std::min<int64_t>(blocks_->size_of(block) - within, static_cast<int64_t>(to.size()));

@@ -1,4 +1,4 @@
-// Products with few columns (narrow_products.h) in bf16 on tensor cores. A block of 8 warps passes over rows of the
+// Products with few columns (skinny_products.h) in bf16 on tensor cores. A block of 8 warps passes over rows of the
 // large operand, 16 at a time, through a ring of tiles in shared memory; a warp has 64 (32 of more than 32 features) of
 // its columns:
 //
@@ -8,17 +8,17 @@
 
 #include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
-#include "engine/ops/matmul/narrow_products.h"
+#include "engine/ops/matmul/skinny_products.h"
 #include "engine/ops/named_ops.h"
 
 namespace trainctl {
 
 extern const OpDef matmul_weight_grad_op;
 
-namespace narrow {
+namespace skinny {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * 32, kRows = NarrowGradParts::kRows, kRing = 4;
+constexpr int kWarps = 8, kThreads = kWarps * 32, kRows = SkinnyParts::kRows, kRing = 4;
 constexpr int kPad = 8;  ///< elements after a row, so that 8 rows are in different banks
 
 /// kSixteens: features / 16, rounded up.
@@ -39,9 +39,9 @@ struct Sizes {
 /// Features are those of all operands with few columns, one after another.
 struct Operands {
   const bf16* large = nullptr;          ///< [rows, n]
-  const bf16* w[kMostNarrow] = {};      ///< each [n, r], or [r, n] with `by_feature`
-  const bf16* small[kMostNarrow] = {};  ///< each [rows, r]
-  float* of_rows = nullptr;             ///< partial sums, as in NarrowGradParts
+  const bf16* w[kMostSkinny] = {};      ///< each [n, r], or [r, n] with `by_feature`
+  const bf16* small[kMostSkinny] = {};  ///< each [rows, r]
+  float* of_rows = nullptr;             ///< partial sums, as in SkinnyParts
   float* of_weights = nullptr;          ///< the same; with `by_feature` [row_parts, features, n]
   int64_t rows = 0, n = 0;
   int r = 0, features = 0;  ///< r is a multiple of 8
@@ -207,7 +207,7 @@ struct WeightSums {
 };
 
 template <int kSixteens, bool kOfRows, bool kOfWeights>
-__global__ void __launch_bounds__(kThreads, 2) narrow_parts(__grid_constant__ const Operands o) {
+__global__ void __launch_bounds__(kThreads, 2) skinny_parts(__grid_constant__ const Operands o) {
   wait_for_kernel_before();
   let_next_kernel_start();
   using S = Sizes<kSixteens>;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_parts(__grid_constant__ co
 /// Results as sums of their parts, [count, lines, features], or [count, features, lines] with `by_feature`.
 struct Sum {
   const float* parts = nullptr;
-  Ref<Mixed> to[kMostNarrow] = {};  ///< each [lines, r], or [r, lines]
+  Ref<Mixed> to[kMostSkinny] = {};  ///< each [lines, r], or [r, lines]
   int64_t lines = 0;
   int count = 0, r = 1, features = 0, all_features = 0;  ///< all_features: with those that parts are padded by
   bool by_feature = false, accumulate = false;
@@ -271,7 +271,7 @@ struct Sum {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    narrow_sums(__grid_constant__ const Sum rows, __grid_constant__ const Sum weights) {
+    skinny_sums(__grid_constant__ const Sum rows, __grid_constant__ const Sum weights) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -284,10 +284,10 @@ __global__ void __launch_bounds__(kThreads)
 // Launchers
 
 template <int kSixteens, bool kOfRows, bool kOfWeights>
-CudaKernel launch_narrow(CudaScratch* scratch, const Operands& o, const NarrowGradParts& parts, Sum rows, Sum weights) {
+CudaKernel launch_skinny(CudaScratch* scratch, const Operands& o, const SkinnyParts& parts, Sum rows, Sum weights) {
   using Memory = typename Sizes<kSixteens>::Memory;
   static_assert(sizeof(Memory) <= 110 * 1024, "two blocks share a multiprocessor");
-  const auto kernel = narrow_parts<kSixteens, kOfRows, kOfWeights>;
+  const auto kernel = skinny_parts<kSixteens, kOfRows, kOfWeights>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(Memory)}),
              "cudaFuncSetAttribute");
   const int64_t row_floats = kOfRows ? parts.dx_floats(o.rows) : 0;
@@ -308,21 +308,21 @@ CudaKernel launch_narrow(CudaScratch* scratch, const Operands& o, const NarrowGr
     Operands with = o;
     with.of_rows = static_cast<float*>(scratch->memory());
     with.of_weights = with.of_rows + row_floats;
-    launch(kernel, grid, kThreads, sizeof(Memory), stream, "narrow products", with);
+    launch(kernel, grid, kThreads, sizeof(Memory), stream, "skinny products", with);
     Sum first = rows, second = weights;
     first.parts = with.of_rows;
     second.parts = with.of_weights;
-    launch(narrow_sums, static_cast<unsigned>(ceil_div(results, int64_t{kThreads})), kThreads, 0, stream,
-           "narrow products", first, second);
+    launch(skinny_sums, static_cast<unsigned>(ceil_div(results, int64_t{kThreads})), kThreads, 0, stream,
+           "skinny products", first, second);
   };
 }
 
 template <bool kOfRows, bool kOfWeights>
-CudaKernel launch_narrow(CudaScratch* scratch, const Operands& o, const NarrowGradParts& parts, const Sum& rows,
+CudaKernel launch_skinny(CudaScratch* scratch, const Operands& o, const SkinnyParts& parts, const Sum& rows,
                          const Sum& weights) {
-  if (parts.features == 16) return launch_narrow<1, kOfRows, kOfWeights>(scratch, o, parts, rows, weights);
-  if (parts.features == 32) return launch_narrow<2, kOfRows, kOfWeights>(scratch, o, parts, rows, weights);
-  return launch_narrow<4, kOfRows, kOfWeights>(scratch, o, parts, rows, weights);
+  if (parts.features == 16) return launch_skinny<1, kOfRows, kOfWeights>(scratch, o, parts, rows, weights);
+  if (parts.features == 32) return launch_skinny<2, kOfRows, kOfWeights>(scratch, o, parts, rows, weights);
+  return launch_skinny<4, kOfRows, kOfWeights>(scratch, o, parts, rows, weights);
 }
 
 float factor_of(const CudaKernelCall& call) { return static_cast<float>(call.attrs.number("factor", 1.0)); }
@@ -359,25 +359,25 @@ CudaKernel separate(const CudaKernelCall& call, const std::vector<Separate>& pro
 }
 
 }  // namespace
-}  // namespace narrow
+}  // namespace skinny
 
-CudaKernel prepare_narrow_grads(const CudaKernelCall& call) {
-  using namespace narrow;
+CudaKernel prepare_skinny_grads(const CudaKernelCall& call) {
+  using namespace skinny;
   const int64_t r = call.in[2].shape.back();
   Operands o{.features = static_cast<int>(r)};
   if (!set_sizes(call, r, o)) return separate(call, {{matmul_op, 0, 1, 0, {}}, {matmul_weight_grad_op, 2, 0, 1, {}}});
   o.large = call.in[0].as<bf16>();
   o.w[0] = call.in[1].as<bf16>();
   o.small[0] = call.in[2].as<bf16>();
-  const NarrowGradParts parts(o.rows, o.n, o.features);
+  const SkinnyParts parts(o.rows, o.n, o.features);
   o.rows_of_part = parts.rows_of_part;
   const Sum rows{.to = {ref<Mixed>(call.out[0])}, .factor = factor_of(call)};
   const Sum weights{.to = {ref<Mixed>(call.out[1])}, .accumulate = call.out[1].accumulate, .factor = 1};
-  return launch_narrow<true, true>(call.scratch, o, parts, rows, weights);
+  return launch_skinny<true, true>(call.scratch, o, parts, rows, weights);
 }
 
-CudaKernel prepare_narrow_products(const CudaKernelCall& call) {
-  using namespace narrow;
+CudaKernel prepare_skinny_products(const CudaKernelCall& call) {
+  using namespace skinny;
   const size_t count = call.out.size();
   const int64_t r = call.out[0].shape.back();
   Operands o{.features = static_cast<int>(r * static_cast<int64_t>(count)), .by_feature = true};
@@ -387,18 +387,18 @@ CudaKernel prepare_narrow_products(const CudaKernelCall& call) {
     return separate(call, products);
   }
   o.large = call.in[0].as<bf16>();
-  const NarrowGradParts parts(o.rows, o.n, o.features);
+  const SkinnyParts parts(o.rows, o.n, o.features);
   o.rows_of_part = parts.rows_of_part;
   Sum rows{.factor = factor_of(call)};
   for (size_t i = 0; i < count; ++i) {
     o.w[i] = call.in[i + 1].as<bf16>();
     rows.to[i] = ref<Mixed>(call.out[i]);
   }
-  return launch_narrow<true, false>(call.scratch, o, parts, rows, {});
+  return launch_skinny<true, false>(call.scratch, o, parts, rows, {});
 }
 
-CudaKernel prepare_narrow_weight_grads(const CudaKernelCall& call) {
-  using namespace narrow;
+CudaKernel prepare_skinny_weight_grads(const CudaKernelCall& call) {
+  using namespace skinny;
   const size_t count = call.out.size();
   const int64_t r = call.out[0].shape[0];
   Operands o{.features = static_cast<int>(r * static_cast<int64_t>(count)), .by_feature = true};
@@ -410,14 +410,14 @@ CudaKernel prepare_narrow_weight_grads(const CudaKernelCall& call) {
     return separate(call, products);
   }
   o.large = call.in[0].as<bf16>();
-  const NarrowGradParts parts(o.rows, o.n, o.features);
+  const SkinnyParts parts(o.rows, o.n, o.features);
   o.rows_of_part = parts.rows_of_part;
   Sum weights{.accumulate = call.out[0].accumulate, .factor = 1};
   for (size_t i = 0; i < count; ++i) {
     o.small[i] = call.in[i + 1].as<bf16>();
     weights.to[i] = ref<Mixed>(call.out[i]);
   }
-  return launch_narrow<false, true>(call.scratch, o, parts, {}, weights);
+  return launch_skinny<false, true>(call.scratch, o, parts, {}, weights);
 }
 
 }  // namespace trainctl

@@ -1,22 +1,22 @@
 // The gradients of input and weight of a dense layer with few input features, as the second one of an adapter, read the
-// same dy, which is nearly all that they read. One kernel (matmul/narrow_products.h) computes both, and the scale of
+// same dy, which is nearly all that they read. One kernel (matmul/skinny_products.h) computes both, and the scale of
 // the input's gradient.
 #include <algorithm>
 
 #include "engine/compile/fuse/inlined_values.h"
 #include "engine/compile/fuse/join_instructions.h"
-#include "engine/compile/fuse/narrow_products.h"
+#include "engine/compile/fuse/skinny_products.h"
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/elementwise/expression.h"
-#include "engine/ops/matmul/narrow_products.h"
+#include "engine/ops/matmul/skinny_products.h"
 #include "engine/ops/named_ops.h"
 
 namespace trainctl {
 namespace {
 
 /// dx = dy w, with few columns.
-bool is_narrow_input_grad(const VirtualInstruction& v) {
+bool is_skinny_input_grad(const VirtualInstruction& v) {
   return is_plain_product(v, matmul_op.kernel) && !v.code.outputs[0].accumulate && !v.code.attrs.flag("transpose_a") &&
          !v.code.attrs.flag("transpose_b") && v.code.inputs[1].shape.size() == 2 &&
          v.code.outputs[0].shape.back() <= kMostLowRank && v.code.outputs[0].dtype == v.code.inputs[0].dtype &&
@@ -69,11 +69,11 @@ std::optional<size_t> scale_of(const Compiler& c, size_t at, size_t output) {
 }
 
 /// The input's gradient at `dx` becomes that of both.
-void join_narrow_grads(Compiler& c, size_t dx, size_t dw) {
+void join_skinny_grads(Compiler& c, size_t dx, size_t dw) {
   VirtualInstruction& both = c.code[dx];
   both.inputs.push_back(c.code[dw].inputs[0]);
   both.code.inputs.push_back(c.code[dw].code.inputs[0]);
-  both.code.op = narrow_grads_kernel.name;
+  both.code.op = skinny_grads_kernel.name;
   both.code.attrs = {};
   join_outputs(c, dw, dx, dx);
   take_scales(c, dx, 1);
@@ -113,10 +113,10 @@ void take_scales(Compiler& c, size_t at, size_t count) {
   }
 }
 
-void fuse_narrow_grads(Compiler& c) {
+void fuse_skinny_grads(Compiler& c) {
   std::vector<std::vector<size_t>> of_dy(c.buffers.size());  // the gradients of inputs that are computed from it
   for (size_t i = 0; i < c.code.size(); ++i)
-    if (is_narrow_input_grad(c.code[i])) of_dy[static_cast<size_t>(c.code[i].inputs[0])].push_back(i);
+    if (is_skinny_input_grad(c.code[i])) of_dy[static_cast<size_t>(c.code[i].inputs[0])].push_back(i);
   for (size_t dw = 0; dw < c.code.size(); ++dw) {
     if (c.code[dw].inputs.size() != 2) continue;
     std::vector<size_t>& candidates = of_dy[static_cast<size_t>(c.code[dw].inputs[1])];
@@ -124,7 +124,7 @@ void fuse_narrow_grads(Compiler& c) {
       return is_weight_grad_of(c.code[dw], c.code[dx]) && can_move(c, c.code[dw], dw, dx);
     });
     if (found == candidates.end()) continue;
-    join_narrow_grads(c, *found, dw);
+    join_skinny_grads(c, *found, dw);
     candidates.erase(found);
   }
   remove_marked(c);

@@ -1,9 +1,9 @@
 // Products with few columns of operands with many, as adapters have them. A pass over the large operand takes nearly
 // all of their time, so each kernel reads it once:
 //
-//   narrow_grads         (dy [.., n], w [n, r], x [.., r]) -> dx [.., r] = factor dy w;  dw [n, r] = dy^T x
-//   narrow_products      (x [.., n], a [r, n], ..) -> p [.., r] = factor x a^T, ..        for each a
-//   narrow_weight_grads  (x [.., n], dp [.., r], ..) -> da [r, n] = dp^T x, ..            for each dp
+//   skinny_grads         (dy [.., n], w [n, r], x [.., r]) -> dx [.., r] = factor dy w;  dw [n, r] = dy^T x
+//   skinny_products      (x [.., n], a [r, n], ..) -> p [.., r] = factor x a^T, ..        for each a
+//   skinny_weight_grads  (x [.., n], dp [.., r], ..) -> da [r, n] = dp^T x, ..            for each dp
 //
 // Gradients of weights are f32 or bf16 and can accumulate. On a GPU a block computes them for some columns and rows of
 // the large operand; a second kernel adds the partial sums in their order.
@@ -15,14 +15,14 @@
 
 namespace trainctl {
 
-extern const KernelDef narrow_grads_kernel, narrow_products_kernel, narrow_weight_grads_kernel;
+extern const KernelDef skinny_grads_kernel, skinny_products_kernel, skinny_weight_grads_kernel;
 
 /// The most operands with few columns, and columns of all of them together.
-inline constexpr size_t kMostNarrow = 4;
+inline constexpr size_t kMostSkinny = 4;
 inline constexpr int64_t kMostFeatures = 64;
 
 /// The division of the large operand among blocks: the same on every card, so that results are.
-struct NarrowGradParts {
+struct SkinnyParts {
   static constexpr int64_t kBlocks = 264, kRows = 16;  ///< two blocks per multiprocessor of an H100
 
   int64_t features = 16;  ///< columns of all operands with few, rounded up
@@ -30,7 +30,7 @@ struct NarrowGradParts {
   int64_t column_parts = 1, row_parts = 1;
   int64_t rows_of_part = kRows;  ///< the last part may have fewer
 
-  NarrowGradParts(int64_t rows, int64_t n, int64_t r) {
+  SkinnyParts(int64_t rows, int64_t n, int64_t r) {
     features = r <= 16 ? 16 : r <= 32 ? 32 : 64;
     columns = features < 64 ? 512 : 256;
     column_parts = (n + columns - 1) / columns;

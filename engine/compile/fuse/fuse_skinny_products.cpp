@@ -1,14 +1,14 @@
 // Products with few columns of one large operand, which is nearly all that they read, become one kernel
-// (matmul/narrow_products.h), as do the gradients of their weights: the first layers of the adapters of a block's gate
+// (matmul/skinny_products.h), as do the gradients of their weights: the first layers of the adapters of a block's gate
 // and up. The kernel of the products includes the scale of their results.
 #include <algorithm>
 #include <span>
 
 #include "engine/compile/fuse/join_instructions.h"
-#include "engine/compile/fuse/narrow_products.h"
+#include "engine/compile/fuse/skinny_products.h"
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
-#include "engine/ops/matmul/narrow_products.h"
+#include "engine/ops/matmul/skinny_products.h"
 #include "engine/ops/named_ops.h"
 
 namespace trainctl {
@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kFarthest = 24;
 
 /// p = x a^T, with few columns.
-bool is_narrow_product(const VirtualInstruction& v) {
+bool is_skinny_product(const VirtualInstruction& v) {
   return is_plain_product(v, matmul_op.kernel) && v.code.attrs.flag("transpose_b") &&
          !v.code.attrs.flag("transpose_a") && v.code.inputs[1].shape.size() == 2 && !v.code.outputs[0].accumulate &&
          v.code.outputs[0].dtype == v.code.inputs[0].dtype && v.code.outputs[0].shape.back() <= kMostFeatures &&
@@ -26,7 +26,7 @@ bool is_narrow_product(const VirtualInstruction& v) {
 }
 
 /// da = dp^T x, with few rows.
-bool is_narrow_weight_grad(const VirtualInstruction& v) {
+bool is_skinny_weight_grad(const VirtualInstruction& v) {
   return is_plain_product(v, matmul_weight_grad_op.kernel) && !v.code.attrs.flag("kn") &&
          !v.code.attrs.has("first_row") && v.code.inputs[0].dtype == v.code.inputs[1].dtype &&
          v.code.inputs[1].shape.back() <= kMostFeatures && is_large(v.code.inputs[0]) &&
@@ -46,8 +46,8 @@ int64_t features_of(const VirtualInstruction& v, bool gradients) {
   return gradients ? shape[0] : shape.back();
 }
 
-/// Products start where the first of them does, for what reads that waits for it; gradients of weights where the last
-/// does, because its operand may be computed just before.
+/// Members that one kernel computes. It takes the place of the first product, for whose result other instructions wait,
+/// but of the last gradient of a weight, because that one's operand may be computed just before.
 class Group {
  public:
   Group(Compiler& c, size_t first, bool gradients)
@@ -55,7 +55,7 @@ class Group {
 
   void add_all(bool (*is_one)(const VirtualInstruction&)) {
     const size_t first = members_[0], end = std::min(c_.code.size(), first + kFarthest);
-    for (size_t i = first + 1; i < end && members_.size() < kMostNarrow; ++i) {
+    for (size_t i = first + 1; i < end && members_.size() < kMostSkinny; ++i) {
       const VirtualInstruction& v = c_.code[i];
       if (!is_one(v) || !can_share_kernel(c_.code[first], v) || features_ + features_of(v, gradients_) > kMostFeatures)
         continue;
@@ -79,7 +79,7 @@ class Group {
       one.outputs.push_back(v.outputs[0]);
       one.code.outputs.push_back(v.code.outputs[0]);
     }
-    one.code.op = gradients_ ? narrow_weight_grads_kernel.name : narrow_products_kernel.name;
+    one.code.op = gradients_ ? skinny_weight_grads_kernel.name : skinny_products_kernel.name;
     one.code.attrs = {};
     for (const size_t m : members_) mark_removed(c_, m);
     c_.code[place] = std::move(one);
@@ -95,9 +95,9 @@ class Group {
 
 }  // namespace
 
-void fuse_narrow_products(Compiler& c) {
+void fuse_skinny_products(Compiler& c) {
   for (const bool gradients : {false, true}) {
-    bool (*const is_one)(const VirtualInstruction&) = gradients ? is_narrow_weight_grad : is_narrow_product;
+    bool (*const is_one)(const VirtualInstruction&) = gradients ? is_skinny_weight_grad : is_skinny_product;
     for (size_t i = 0; i < c.code.size(); ++i) {
       if (!is_one(c.code[i])) continue;
       Group group(c, i, gradients);
