@@ -53,15 +53,14 @@ def main():
     options = parser.parse_args()
     os.nice(5)
     worst = -1
-    # The job's rate falls from 0.002 to 0.0002.
-    rates = [f"optimizer.learning_rate.base={0.002 * options.rate_scale:.6f}", f"optimizer.learning_rate.min={0.0002 * options.rate_scale:.7f}"]
+    rate = f"parallel.outer.local_rate={options.rate_scale}"
     with tempfile.TemporaryDirectory() as folder:
         shared = validation_loss(options, folder, "launch.ranks=1")
         print(f"validation loss after {options.steps} steps: {shared:.4f} with shared steps", flush=True)
         for outer in options.outer:
             rate, _, momentum = outer.partition(":")
             more = [f"parallel.outer={{learning_rate: {rate}, momentum: {momentum}}}"] if outer else []
-            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *rates, *more)
+            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *more, rate)
             worse = local / shared - 1
             worst = max(worst, worse)
             print(f"  {local:.4f} with {options.local} local steps, outer {outer or 'default'}: {100 * worse:+.2f} %", flush=True)

@@ -70,7 +70,7 @@ const std::vector<TransformSpec> kTraining = {
 
 TEST_CASE("photos of different sizes are refused until a transform gives them one") {
   CHECK(spec_error({}, kPhotos) ==
-        "dataset.transforms: the images have different sizes, but a batch needs a single "
+        "dataset.transforms: images of a folder may have any size, but a batch needs a single "
         "size");
   CHECK(spec_error({sample_transforms_transform("to_float"), sample_transforms_transform("hwc2chw")}, kPhotos) ==
         "dataset.transforms: images of a folder may have any size, but a batch needs a single size");
