@@ -79,15 +79,17 @@ bool applies(const ExpertsSize& n, const void* x) {
   allow(rows_kernel<false, false, Epilogue::weighted>);
   allow(rows_kernel<true, true, Epilogue::plain>);
   allow(rows_kernel<false, true, Epilogue::plain>);
-  allow(sums_kernel<false>);
-  allow(sums_kernel<true>);
+  allow(sums_kernel<false, false>);
+  allow(sums_kernel<false, true>);
+  allow(sums_kernel<true, false>);
+  allow(sums_kernel<true, true>);
   return true;
 }
 
 void up_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, ExpertActivation activation, const void* x,
                 const void* up, void* u, void* a) {
   RowsProduct p = rows_product(rows, {x, n.features, true}, n.hidden, n.parts, u);
-  described(describe(p.b, up, false, {n.features, n.hidden, n.parts, n.experts}, {kTerms, kColumns / 2, 1, 1}));
+  described(describe(p.b, up, false, {n.features, n.hidden, n.parts, n.experts}, {kTerms, 64, 1, 1}));
   p.act_to = static_cast<bf16*>(a), p.activation = activation;
   run(rows_kernel<true, false, Epilogue::activated>, p, pairs_of(p), stream);
 }
@@ -95,7 +97,7 @@ void up_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, Exper
 void down_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, const void* a, const void* down,
                   const void* weights, bool weights_are_bf16, void* y) {
   RowsProduct p = rows_product(rows, {a, n.hidden, false}, n.features, 1, y);
-  described(describe(p.b, down, false, {n.hidden, n.features, 1, n.experts}, {kTerms, kColumns / 2, 1, 1}));
+  described(describe(p.b, down, false, {n.hidden, n.features, 1, n.experts}, {kTerms, 64, 1, 1}));
   p.weights = {const_cast<void*>(weights), weights_are_bf16};
   run(rows_kernel<false, false, Epilogue::weighted>, p, pairs_of(p), stream);
 }
@@ -124,7 +126,9 @@ void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, con
   described(describe(x.right, columns.data, false, {columns.width, rows.rows, 1}, {64, kTerms, 1}));
   described(describe(x.c, y, !y_is_bf16, {right.width, left.width, rows.experts},
                      {y_is_bf16 ? 64 : 32, !y_is_bf16 && transposed ? 32 : 64, 1}));
-  run(transposed ? sums_kernel<true> : sums_kernel<false>, x, rows.experts * x.line_pairs * x.column_tiles, stream);
+  const auto kernel = y_is_bf16 ? (transposed ? sums_kernel<true, true> : sums_kernel<false, true>)
+                                : (transposed ? sums_kernel<true, false> : sums_kernel<false, false>);
+  run(kernel, x, rows.experts * x.line_pairs * x.column_tiles, stream);
 }
 
 }  // namespace trainctl::grouped

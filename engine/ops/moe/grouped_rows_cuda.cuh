@@ -24,6 +24,7 @@ struct RowsProduct {
   Ref<Mixed> weights;
   ExpertActivation activation;
 
+  __device__ int steps() const { return max(kLeastSteps, (terms + kTerms - 1) / kTerms); }
   /// With two parts, a tile has 128 columns of each.
   __device__ int columns_of_part() const { return parts == 2 ? kColumns / 2 : kColumns; }
 };
@@ -92,9 +93,12 @@ __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigne
       for (int panel = 2 * half; panel < 2 * half + 2; ++panel)
         copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, tile.shares);
     } else {
-      const int part = x.parts == 2 ? half : 0;
-      copy_box_4(b + half * kBBytes / 2, x.b, step * kTerms, column + (half - part) * kColumns / 2, part, tile.expert,
-                 here, tile.shares);
+#pragma unroll
+      for (int panel = 2 * half; panel < 2 * half + 2; ++panel) {
+        const int part = x.parts == 2 ? panel % 2 : 0;
+        copy_box_4(b + panel * kSquareBytes, x.b, step * kTerms, column + 64 * (x.parts == 2 ? half : panel), part,
+                   tile.expert, here, tile.shares);
+      }
     }
   }
 }
@@ -103,7 +107,7 @@ __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigne
 template <bool ByToken, bool BByTerms>
 __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
   const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
-  const int pack = thread % 8, line = thread / 8, steps = (x.terms + kTerms - 1) / kTerms, packs = x.terms / 8;
+  const int pack = thread % 8, line = thread / 8, steps = x.steps(), packs = x.terms / 8;
   const int apart = static_cast<int>(gridDim.x) / 2;
   int unit = static_cast<int>(blockIdx.x) / 2;
   if (unit >= units) return;
@@ -262,46 +266,68 @@ __device__ inline uint4 activated(ExpertActivation activation, const uint4& gate
   }
 }
 
-/// Writes u and a = act(u) for the results of a warp, u rounded. Two panels are in shared memory at once: those of the
-/// same columns of both parts, or with one part the first and the second 128 columns.
-__device__ inline void write_activated(const RowsProduct& x, const RowsWriter& out, const float (&d)[128], int column,
-                                       int first, int rows) {
-  const float ones[2] = {1, 1};
-  const bool gated = x.parts == 2;
-  const int line = out.first_line(), pack = out.pack(), row = 16 * out.warp + line;
-  const int64_t place = first + row;
+/// Results of one half of the columns of a group of warps, on their way to memory.
+template <Epilogue E>
+struct HalfOfRows {
+  const RowsProduct& x;
+  const RowsWriter& out;
+  int column, first, rows;  ///< the tile's first column, the group's first row, and its rows
+  float weights[2];         ///< of this thread's rows
+
+  /// Writes a part of the results `d` of half `half`. All parts are written one after another.
+  __device__ void write(const float (&d)[128], int half, int part, int of) const {
+    if constexpr (E == Epilogue::activated)
+      write_activated(d, half, {part, of, 4});
+    else
+      write_panels(d, half, {part, of, 2});
+  }
+
+ private:
+  __device__ void write_panels(const float (&d)[128], int half, PartOf panels) const {
+    const RowsResults results{x.to, x.columns};
 #pragma unroll
-  for (int panel = 0; panel < 2; ++panel) {
-    __syncwarp();
-    out.round(out.slots[0], d + 32 * panel, ones);
-    out.round(out.slots[1], d + 32 * (panel + 2), ones);
-    __syncwarp();
-    const int at = column + 64 * panel + 8 * pack, at_other = gated ? at : at + kColumns / 2;
+    for (int i = panels.begin(); i < panels.end(); ++i) {
+      const int panel = 2 * half + i;
+      results.write(out, panel, d + 32 * panel, weights, column + 64 * panel, first, rows);
+    }
+  }
+  /// Writes u and a = act(u), u rounded. The two panels of a half are those of the same columns of both parts, or with
+  /// one part neighbours.
+  __device__ void write_activated(const float (&d)[128], int half, PartOf lines) const {
+    const bool gated = x.parts == 2;
+    if (lines.part == 0) {
+      __syncwarp();
+      out.round(out.slots[0], d + 64 * half, weights);
+      out.round(out.slots[1], d + 64 * half + 32, weights);
+      __syncwarp();
+    }
+    const int row = 16 * out.warp + out.first_line(), at = column + (gated ? 64 : 128) * half + 8 * out.pack();
+    const int at_other = gated ? at : at + 64, apart = out.kLinesApart * x.columns;
     const int left = at < x.columns ? rows - row : 0, left_other = at_other < x.columns ? rows - row : 0;
-    bf16 *u = x.to + place * x.parts * x.columns + at,
-         *u_other = x.to + (place * x.parts + x.parts - 1) * x.columns + at_other,
-         *a = x.act_to + place * x.columns + at;
-    const int apart = out.kLinesApart * x.columns;
-#pragma unroll 2
-    for (int i = 0; i < 4; ++i, u += apart * x.parts, u_other += apart * x.parts, a += apart) {
+    const int64_t place = first + row;
+    bf16* const u = x.to + place * x.parts * x.columns + at;
+    bf16* const u_other = x.to + (place * x.parts + x.parts - 1) * x.columns + at_other;
+    bf16* const a = x.act_to + place * x.columns + at;
+#pragma unroll
+    for (int i = lines.begin(); i < lines.end(); ++i) {
       const uint4 gate = out.numbers(out.slots[0], i), other = out.numbers(out.slots[1], i);
       if (out.kLinesApart * i < left) {
-        write_pack(u, gate);
-        write_pack(a, activated(x.activation, gate, other));
+        write_pack(u + i * apart * x.parts, gate);
+        write_pack(a + i * apart, activated(x.activation, gate, other));
       }
       if (out.kLinesApart * i < left_other) {
-        write_pack(u_other, other);
-        if (!gated) write_pack(a + kColumns / 2, activated(x.activation, other, other));
+        write_pack(u_other + i * apart * x.parts, other);
+        if (!gated) write_pack(a + i * apart + 64, activated(x.activation, other, other));
       }
     }
   }
-}
+};
 
 /// Computes all tiles of this block, as a group of warps. It looks up a tile while the tensor cores finish the one
-/// before.
+/// before, and writes half of the results while they compute the other half, or the next tile.
 template <bool ByToken, bool BByTerms, Epilogue E>
-__device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms, apart = static_cast<int>(gridDim.x) / 2;
+__device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
+  const int place = place_in_pair(), steps = x.steps(), apart = static_cast<int>(gridDim.x) / 2;
   TermsReader<0, BByTerms, ByToken> reader{shared};
   const RowsWriter out(shared);
   RowsTile next;
@@ -318,35 +344,33 @@ __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
     }
   };
   float d[128];
+  HalfOfRows<E> former{x, out, 0, 0, 0, {1, 1}};  // whose second half is left
   int unit = static_cast<int>(blockIdx.x) / 2;
   look_up(unit);
   for (; unit < units; unit += apart) {
-    const RowsTile tile = next;
-    const int first = tile.first + 64 * out.group, rows = min(64, tile.count - 64 * out.group);
+    const int first = uniform(next.first + 64 * out.group), rows = uniform(min(64, next.count - 64 * out.group));
     if (rows <= 0) {
       reader.pass(steps);
       look_up(unit + apart);
       continue;
     }
-    float weights[2] = {1, 1};
-    reader.multiply(d, steps, [&] {
+    HalfOfRows<E> results{x, out, uniform(next.column_tile * x.columns_of_part()), first, rows, {1, 1}};
+    const auto meanwhile = [&] {
       if constexpr (E == Epilogue::weighted) {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          if (next_pairs[h] >= 0) weights[h] = value(x.weights, next_pairs[h]);
+          if (next_pairs[h] >= 0) results.weights[h] = value(x.weights, next_pairs[h]);
       }
       look_up(unit + apart);
-    });
-    const int column = tile.column_tile * x.columns_of_part();
-    if constexpr (E == Epilogue::activated) {
-      write_activated(x, out, d, column, first, rows);
-    } else {
-      const RowsResults results{x.to, x.columns};
+    };
+    reader.multiply(
+        d, steps, [&](int part, int of) { former.write(d, 1, part, of); },
+        [&](int part, int of) { results.write(d, 0, part, of); }, meanwhile);
+    former.column = results.column, former.first = results.first, former.rows = results.rows;
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
-        results.write(out, panel, d + 32 * panel, weights, column + 64 * panel, first, rows);
-    }
+    for (int h = 0; h < 2; ++h) former.weights[h] = results.weights[h];
   }
+  former.write(d, 1, 0, 1);
 }
 
 template <bool ByToken, bool BByTerms, Epilogue E>

@@ -17,6 +17,11 @@ struct SumOverRows {
   const uint4* tokens;  ///< [tokens, lines]
   bf16* to;             ///< the matrix of c, if it is bf16
   bool adds;
+
+  /// Steps of a tile whose expert has `rows` rows. Rows behind those are zeros.
+  __device__ int steps(int rows) const {
+    return rows == 0 && adds ? 0 : max(kLeastSteps, (rows + kTerms - 1) / kTerms);
+  }
 };
 
 /// A tile of one expert's result, next to the tile of the other block of the pair.
@@ -45,7 +50,7 @@ struct SumsStep {
 /// tile ahead, because each takes as long as a step.
 struct SumsSteps {
   const SumOverRows& x;
-  int units, unit, row = 0, end = 0, next_row = 0, next_end = 0;
+  int units, unit, row = 0, steps = 0, end = 0, next_row = 0, next_end = 0;
   SumsTile tile, next;
 
   __device__ SumsSteps(const SumOverRows& of, int all)
@@ -54,9 +59,9 @@ struct SumsSteps {
   }
   /// False after the last step.
   __device__ bool find(SumsStep& step) {
-    while (row >= end) {
+    while (steps == 0) {
       if (unit >= units) return false;
-      tile = next, row = next_row, end = next_end;
+      tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
       unit += static_cast<int>(gridDim.x) / 2;
       look_ahead();
     }
@@ -66,7 +71,7 @@ struct SumsSteps {
       const int mine = row + static_cast<int>(threadIdx.x) / 8 + 16 * i;
       step.tokens[i] = mine < end ? x.token_of[mine] : -1;
     }
-    row += kTerms;
+    row += kTerms, --steps;
     return true;
   }
 
@@ -114,18 +119,27 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
   }
 }
 
-/// Writes the sums of a group of warps, as they are or transposed.
-template <bool Transposed>
-struct SumsResults {
+/// Sums of one half of the columns of a group of warps, on their way to memory, as they are or transposed.
+template <bool Transposed, bool AsBf16>
+struct HalfOfSums {
   const SumOverRows& x;
-  const SumsTile& tile;
   const ResultsWriter& out;
-  int line;  ///< line of the group's first sums
+  int expert, line, column;  ///< those of the group's first sum
+  bool there;                ///< if not, nothing is written
 
-  __device__ void write_f32(const float (&d)[128]) const {
+  /// Writes a part of the sums `d` of half `half`. All parts are written one after another.
+  __device__ void write(float (&d)[128], int half, int part, int of) const {
+    if constexpr (AsBf16)
+      write_bf16(d, half, {part, of, kPanels / 2});
+    else
+      write_f32(d, half, {part, of, kColumns / 64});
+  }
+
+ private:
+  __device__ void write_f32(const float (&d)[128], int half, PartOf panels) const {
 #pragma unroll
-    for (int panel = 0; panel < kColumns / 32; ++panel) {
-      const int column = tile.column + 32 * panel;
+    for (int i = panels.begin(); i < panels.end(); ++i) {
+      const int panel = kColumns / 64 * half + i, at = column + 32 * panel;
       const auto put = [&](unsigned char* slot) {
         if constexpr (Transposed)
           out.put_transposed(slot, d + 16 * panel);
@@ -133,22 +147,22 @@ struct SumsResults {
           out.put(slot, d + 16 * panel);
       };
       out.panel(panel, put, [&](const unsigned char* slot) {
-        if (!out.first || column >= x.columns) return;
+        if (!out.first || at >= x.columns || !there) return;
         if constexpr (Transposed) {
-          box(line, column, slot);
-          if (line + 32 < x.lines) box(line + 32, column, slot + kSquareBytes / 2);
+          box(line, at, slot);
+          if (line + 32 < x.lines) box(line + 32, at, slot + kSquareBytes / 2);
         } else {
-          box(column, line, slot);
+          box(at, line, slot);
         }
       });
     }
   }
-  __device__ void write_bf16(float (&d)[128]) const {
-    if (x.adds) add_memory(d);
+  __device__ void write_bf16(float (&d)[128], int half, PartOf panels) const {
     const float ones[2] = {1, 1};
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const int column = tile.column + 64 * panel;
+    for (int i = panels.begin(); i < panels.end(); ++i) {
+      const int panel = kPanels / 2 * half + i, at = column + 64 * panel;
+      if (x.adds) add_memory(d, panel);
       const auto put = [&](unsigned char* slot) {
         if constexpr (Transposed)
           out.round_transposed(slot, d + 32 * panel);
@@ -156,36 +170,34 @@ struct SumsResults {
           out.round(slot, d + 32 * panel, ones);
       };
       out.panel(panel, put, [&](const unsigned char* slot) {
-        if (!out.first || column >= x.columns) return;
-        box_to_memory<false>(x.c, Transposed ? line : column, Transposed ? column : line, tile.expert, slot);
+        if (!out.first || at >= x.columns || !there) return;
+        box_to_memory<false>(x.c, Transposed ? line : at, Transposed ? at : line, expert, slot);
       });
     }
   }
-
- private:
   __device__ void box(int to_column, int to_line, const unsigned char* slot) const {
     if (x.adds)
-      box_to_memory<true>(x.c, to_column, to_line, tile.expert, slot);
+      box_to_memory<true>(x.c, to_column, to_line, expert, slot);
     else
-      box_to_memory<false>(x.c, to_column, to_line, tile.expert, slot);
+      box_to_memory<false>(x.c, to_column, to_line, expert, slot);
   }
   /// Numbers of bf16 are added before they are rounded.
-  __device__ void add_memory(float (&d)[128]) const {
+  __device__ void add_memory(float (&d)[128], int panel) const {
+    if (!there) return;
 #pragma unroll
-    for (int i = 0; i < 128; ++i) {
-      const int its_line = line + out.line() + 8 * (i / 2 % 2),
-                column = tile.column + 8 * (i / 4) + out.column() + i % 2;
-      if (its_line >= x.lines || column >= x.columns) continue;
-      const int64_t in_expert = Transposed ? static_cast<int64_t>(column) * x.lines + its_line
-                                           : static_cast<int64_t>(its_line) * x.columns + column;
-      d[i] += __bfloat162float(x.to[static_cast<int64_t>(tile.expert) * x.lines * x.columns + in_expert]);
+    for (int i = 32 * panel; i < 32 * panel + 32; ++i) {
+      const int its_line = line + out.line() + 8 * (i / 2 % 2), at = column + 8 * (i / 4) + out.column() + i % 2;
+      if (its_line >= x.lines || at >= x.columns) continue;
+      const int64_t in_expert =
+          Transposed ? static_cast<int64_t>(at) * x.lines + its_line : static_cast<int64_t>(its_line) * x.columns + at;
+      d[i] += __bfloat162float(x.to[static_cast<int64_t>(expert) * x.lines * x.columns + in_expert]);
     }
   }
 };
 
 /// Computes all tiles of this block, as a group of warps. It looks up a tile while the tensor cores finish the one
-/// before.
-template <bool Transposed>
+/// before, and writes half of the sums while they compute the other half, or the next tile.
+template <bool Transposed, bool AsBf16>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / 2;
   TermsReader<1, 1, true> reader{shared};
@@ -198,29 +210,27 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
     next_rows = x.starts[next.expert + 1] - x.starts[next.expert];
   };
   float d[128];
+  HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
   int unit = static_cast<int>(blockIdx.x) / 2;
   look_up(unit);
   for (; unit < units; unit += apart) {
-    const SumsTile tile = next;
-    const int line = tile.line + 64 * out.group, steps = (next_rows + kTerms - 1) / kTerms;
-    if (line >= x.lines || (steps == 0 && x.adds)) {
-      reader.pass(steps);
+    const int steps = uniform(x.steps(next_rows));
+    if (steps == 0) {
       look_up(unit + apart);
       continue;
     }
-#pragma unroll
-    for (float& v : d) v = 0;
-    reader.multiply(d, steps, [&] { look_up(unit + apart); });
-    const SumsResults<Transposed> results{x, tile, out, line};
-    if (x.to == nullptr)
-      results.write_f32(d);
-    else
-      results.write_bf16(d);
+    const HalfOfSums<Transposed, AsBf16> sums{x,   out, uniform(next.expert), uniform(next.line) + 64 * out.group,
+                                              uniform(next.column), true};
+    reader.multiply(
+        d, steps, [&](int part, int of) { former.write(d, 1, part, of); },
+        [&](int part, int of) { sums.write(d, 0, part, of); }, [&] { look_up(unit + apart); });
+    former.expert = sums.expert, former.line = sums.line, former.column = sums.column, former.there = true;
   }
+  former.write(d, 1, 0, 1);
   if (out.first) boxes_done();
 }
 
-template <bool Transposed>
+template <bool Transposed, bool AsBf16>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     sums_kernel(const __grid_constant__ SumOverRows x) {
   wait_for_kernel_before();
@@ -232,7 +242,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     load_sums(x, shared);
   } else {
     take_registers<224>();
-    compute_sums<Transposed>(x, shared);
+    compute_sums<Transposed, AsBf16>(x, shared);
   }
   sync_pair();
 }

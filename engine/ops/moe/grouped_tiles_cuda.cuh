@@ -184,19 +184,56 @@ __device__ inline void boxes_done() {
 #endif
 }
 
-/// d += a b for 64 lines, 256 columns and 16 terms, or d = a b if `adds` is 0. AByTerms, BByTerms: 1 if the operand is
-/// stored by terms.
-template <int AByTerms, int BByTerms>
+/// Columns of a tile whose sums a product adds to: all, or half of them, so that the sums of one half are written while
+/// those of the other are computed.
+enum class Columns : uint8_t { first, second, all };
+
+/// d += a b for 64 lines, some columns and 16 terms, or d = a b if `adds` is 0. `b` begins at the first of the columns.
+/// AByTerms, BByTerms: 1 if the operand is stored by terms.
+template <Columns C, int AByTerms, int BByTerms>
 __device__ void add_terms(float (&d)[128], uint64_t a, uint64_t b, int adds) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("256", "%132", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, %130, %131")
-               : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
-               : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms), "r"(adds));
+  if constexpr (C == Columns::all) {
+    asm volatile(TRAINCTL_PRODUCT("256", "%132", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, %130, %131")
+                 : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
+                 : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms), "r"(adds));
+  } else if constexpr (C == Columns::first) {
+    asm volatile(TRAINCTL_PRODUCT("128", "%68", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, %66, %67")
+                 : TRAINCTL_SUMS_64(TRAINCTL_IS_CHANGED, d, 0)
+                 : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms), "r"(adds));
+  } else {
+    asm volatile(TRAINCTL_PRODUCT("128", "%68", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, %66, %67")
+                 : TRAINCTL_SUMS_64(TRAINCTL_IS_CHANGED, d, 64)
+                 : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms), "r"(adds));
+  }
 #endif
+}
+/// After products_done(): the compiler must not read the sums of a half earlier.
+template <Columns Half>
+__device__ void settle_half(float (&d)[128]) {
+  static_assert(Half != Columns::all);
+#pragma unroll
+  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i + (Half == Columns::first ? 0 : 64)])::"memory");
 }
 
 /// The group of this warp, 0 for the loading one. The compiler knows that it is the same for all threads of a warp.
 __device__ inline int group_of_warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
+
+#ifndef ALL_AS_HALVES
+#define ALL_AS_HALVES 1
+#endif
+#ifndef HEAD
+#define HEAD 3
+#endif
+#ifndef TAIL
+#define TAIL 3
+#endif
+/// Steps at the begin and at the end of a tile that compute one half of its columns after the other.
+inline constexpr int kHead = HEAD, kTail = TAIL;
+inline constexpr int kLeastSteps = kHead + kTail;  ///< of a tile; those behind its terms are zeros
+
+/// A number that is the same for all threads of the warp, which the compiler then knows.
+__device__ inline int uniform(int number) { return __shfl_sync(~0u, number, 0); }
 
 /// Reads the places one after another, as a group of computing warps. AByTerms, BByTerms: as in add_terms();
 /// Gathered: A consists of packs, which the tensor cores do not see before a fence.
@@ -205,38 +242,60 @@ struct TermsReader {
   Shared& shared;
   int group = group_of_warp() - 1, stage = 0, parity = 0;
 
-  static constexpr bool kAdds = AByTerms == 1;
-
-  /// d = a b over the terms of at least one place, or if A is stored by terms d += a b over the terms of any number of
-  /// places. Calls meanwhile() while the tensor cores compute the last products.
-  template <class Meanwhile>
-  __device__ void multiply(float (&d)[128], int steps, const Meanwhile& meanwhile) {
-    for (int i = 0; i < steps; ++i) {
-      wait_for_bytes(shared.here[stage], parity);
-      if constexpr (Gathered) publish_to_copies();
-      const unsigned a = shared_address(shared.a[stage]) + static_cast<unsigned>(group) * kSquareBytes,
-                     b = shared_address(shared.b[stage]);
-      const uint64_t of_a = square_at(a), of_b = BByTerms ? squares_at(b, kSquareBytes) : square_at(b);
-      begin_products();
+  /// d = a b over the terms of `steps` places, at least kLeastSteps. The second half of the sums is complete when the
+  /// next call writes it, or after finish(). While the tensor cores compute the first products of the first half,
+  /// write_former(part, of) is called for the former sums of the second half, and while they compute the last products
+  /// of the second half, write_first(part, of) for the sums of the first half.
+  template <class Former, class First, class Meanwhile>
+  __device__ __forceinline__ void multiply(float (&d)[128], int steps, const Former& write_former,
+                                           const First& write_first, const Meanwhile& meanwhile) {
 #pragma unroll
-      for (int k = 0; k < kTerms / 16; ++k)
-        add_terms<AByTerms, BByTerms>(d, of_a + k * (AByTerms ? kNextLines : kNextColumns),
-                                      of_b + k * (BByTerms ? kNextLines : kNextColumns), kAdds || k > 0 || i > 0);
-      end_products();
-      products_done<1>();
-      if (i > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
-      next();
+    for (int i = 0; i < kHead; ++i) {
+      begin(d, i > 0);
+      // The compiler would wait for all products before it reads any sums.
+      if (i == 0) products_done<1>();
+      if (i == 1) products_done<2>();
+      if (i == 2) products_done<3>();
+      settle_half<Columns::second>(d);
+      write_former(i, kHead);
     }
+#pragma unroll
+    for (int i = 0; i < kHead; ++i) issue<Columns::second>(d, back(kHead - i), i > 0);
+    leave_issued<kHead, ALL_AS_HALVES ? kHead - 1 : kHead>([](int) {});
+    for (int i = kHead; i < steps - kTail; ++i) {
+      arrived();
+      issue<Columns::all>(d, stage, true);
+      next();
+      products_done<1>();
+      if (ALL_AS_HALVES || i > kHead) leave(2);
+    }
+    if (!ALL_AS_HALVES) {
+      products_done<0>();
+      settle(d);
+      if (steps > kHead + kTail) leave(1);
+    }
+    begin(d, true);
+    if (ALL_AS_HALVES) {
+      products_done<1>();
+      leave(2);
+    }
+#pragma unroll
+    for (int i = 1; i < kTail; ++i) begin(d, true);
+#pragma unroll
+    for (int i = 0; i < kTail; ++i) issue<Columns::second>(d, back(kTail - i), true);
     meanwhile();
-    products_done<0>();
-    settle(d);
-    if (!kAdds || steps > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
+    products_done<kTail>();
+    settle_half<Columns::first>(d);
+    write_first(0, kTail);
+    leave_issued<kTail, kTail>([&](int i) { write_first(i + 1, kTail); });
+    settle_half<Columns::second>(d);
   }
   /// Lets the terms of `steps` places pass.
   __device__ void pass(int steps) {
-    for (int i = 0; i < steps; ++i, next()) {
+    for (int i = 0; i < steps; ++i) {
       wait_for_bytes(shared.here[stage], parity);
-      leave(stage);
+      next();
+      leave(1);
     }
   }
 
@@ -244,10 +303,54 @@ struct TermsReader {
   __device__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  /// A warp no longer reads the place, which both blocks fill.
-  __device__ void leave(int place) {
+  __device__ int back(int count) const { return (stage + kStages - count) % kStages; }
+  /// A warp no longer reads the place `count` places back, which both blocks fill.
+  __device__ void leave(int count) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kPair) arrive_in_block(shared.left[place], lane);
+    if (lane < kPair) arrive_in_block(shared.left[back(count)], lane);
+  }
+  /// Waits for the terms of the next place.
+  __device__ void arrived() {
+    wait_for_bytes(shared.here[stage], parity);
+    if constexpr (Gathered) publish_to_copies();
+  }
+  /// Products of a place.
+  template <Columns C>
+  __device__ void issue(float (&d)[128], int place, bool adds) {
+    const unsigned a = shared_address(shared.a[place]) + static_cast<unsigned>(group) * kSquareBytes,
+                   b = shared_address(shared.b[place]) + (C == Columns::second ? kBBytes / 2 : 0);
+    const uint64_t of_a = square_at(a), of_b = BByTerms ? squares_at(b, kSquareBytes) : square_at(b);
+    begin_products();
+    if constexpr (C == Columns::all && ALL_AS_HALVES) {
+#pragma unroll
+      for (int k = 0; k < kTerms / 16; ++k) {
+        add_terms<Columns::first, AByTerms, BByTerms>(d, of_a + k * (AByTerms ? kNextLines : kNextColumns), of_b + k * (BByTerms ? kNextLines : kNextColumns), adds || k > 0);
+        add_terms<Columns::second, AByTerms, BByTerms>(d, of_a + k * (AByTerms ? kNextLines : kNextColumns), of_b + kBBytes / 2 / 16 + k * (BByTerms ? kNextLines : kNextColumns), adds || k > 0);
+      }
+    } else {
+#pragma unroll
+    for (int k = 0; k < kTerms / 16; ++k)
+      add_terms<C, AByTerms, BByTerms>(d, of_a + k * (AByTerms ? kNextLines : kNextColumns),
+                                       of_b + k * (BByTerms ? kNextLines : kNextColumns), adds || k > 0);
+    }
+    end_products();
+  }
+  /// The first half of the columns of the next place.
+  __device__ void begin(float (&d)[128], bool adds) {
+    arrived();
+    issue<Columns::first>(d, stage, adds);
+    next();
+  }
+  /// Leaves the first N of the last Count places, whose products have been issued one after another; calls between(i)
+  /// behind all of them but the last.
+  template <int Count, int N, int I = 0, class Between>
+  __device__ __forceinline__ void leave_issued(const Between& between) {
+    if constexpr (I < N) {
+      products_done<Count - 1 - I>();
+      leave(Count - I);
+      if constexpr (I + 1 < Count) between(I);
+      leave_issued<Count, N, I + 1>(between);
+    }
   }
 };
 
@@ -350,6 +453,13 @@ struct ResultsWriter {
                  : "memory");
 #endif
   }
+};
+
+/// The part `part` of `of` parts of `count` things: from begin() to end(). The first parts are the larger ones.
+struct PartOf {
+  int part, of, count;
+  __device__ constexpr int begin() const { return (part * count + of - 1) / of; }
+  __device__ constexpr int end() const { return ((part + 1) * count + of - 1) / of; }
 };
 
 /// Initializes the barriers of both blocks. `packs`: each loading thread arrives when it has copied its packs.
