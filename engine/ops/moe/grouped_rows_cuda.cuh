@@ -53,52 +53,54 @@ __device__ inline void find_tiles(Shared& shared, const int* starts, int experts
 /// A tile of a unit: `count` rows of one expert from row `first` on, and a tile of columns.
 struct RowsTile {
   int expert, first, count, column_tile;
-  bool shares;  ///< the other tile of the pair is of the same expert
+  int sharing;  ///< a bit for each block of the cluster whose tile is of the same expert
 
   RowsTile() = default;
   /// Called by whole warps.
   __device__ RowsTile(const RowsProduct& x, const Shared& shared, int unit, int place) {
-    const int all = shared.tiles[x.experts], pairs = (all + 1) / 2, of_group = kPairsAtOnce * x.column_tiles;
+    constexpr int kAtOnce = kPairsAtOnce * 2 / CLUSTER;
+    const int all = shared.tiles[x.experts], groups = (all + CLUSTER - 1) / CLUSTER, of_group = kAtOnce * x.column_tiles;
     const int group = unit / of_group, at = unit % of_group;
-    const int beside = min(kPairsAtOnce, pairs - group * kPairsAtOnce);
-    const int tile = 2 * (group * kPairsAtOnce + at % beside) + place, other = tile ^ 1;
+    const int beside = min(kAtOnce, groups - group * kAtOnce), tile = CLUSTER * (group * kAtOnce + at % beside);
     column_tile = at / beside;
-    int its = -1;
-    expert = -1;
+    int experts[CLUSTER];
+#pragma unroll
+    for (int& e : experts) e = -1;
     for (int first_expert = 0; first_expert < x.experts; first_expert += 32) {
       const int e = first_expert + static_cast<int>(threadIdx.x) % 32;
       const int first_tile = e < x.experts ? shared.tiles[e] : all;
-      expert += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= tile));
-      its += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= other));
+#pragma unroll
+      for (int i = 0; i < CLUSTER; ++i)
+        experts[i] += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= min(tile + i, all - 1)));
     }
-    if (tile >= all) expert = its;
-    shares = other >= all || its == expert;
-    first = x.starts[expert] + (tile - shared.tiles[expert]) * kLines;
-    count = tile < all ? min(kLines, x.starts[expert + 1] - first) : 0;
+    expert = experts[0];
+#pragma unroll
+    for (int i = 1; i < CLUSTER; ++i)
+      if (place == i) expert = experts[i];
+    sharing = 0;
+#pragma unroll
+    for (int i = 0; i < CLUSTER; ++i) sharing |= (experts[i] == expert ? 1 : 0) << i;
+    first = x.starts[expert] + (tile + place - shared.tiles[expert]) * kLines;
+    count = tile + place < all ? min(kLines, x.starts[expert + 1] - first) : 0;
   }
   __device__ static int units(const RowsProduct& x, const Shared& shared) {
-    return (shared.tiles[x.experts] + 1) / 2 * x.column_tiles;
+    return (shared.tiles[x.experts] + CLUSTER - 1) / CLUSTER * x.column_tiles;
   }
 };
 
-/// Called by one thread.
+/// Loads this block's part of the columns. Called by one thread.
 template <bool BByTerms>
 __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigned char* b, int column, int step,
                              int place, float* here) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (tile.shares && half != place) continue;
+  const int blocks = __popc(tile.sharing), mine = __popc(tile.sharing & ((1 << place) - 1));
+  for (int panel = mine; panel < kPanels; panel += blocks) {
     if constexpr (BByTerms) {
-#pragma unroll
-      for (int panel = 2 * half; panel < 2 * half + 2; ++panel)
-        copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, tile.shares);
+      copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, blocks > 1,
+                 tile.sharing);
     } else {
-#pragma unroll
-      for (int panel = 2 * half; panel < 2 * half + 2; ++panel) {
-        const int part = x.parts == 2 ? panel % 2 : 0;
-        copy_box_4(b + panel * kSquareBytes, x.b, step * kTerms, column + 64 * (x.parts == 2 ? half : panel), part,
-                   tile.expert, here, tile.shares);
-      }
+      const bool gated = x.parts == 2;
+      copy_box_4(b + panel * kSquareBytes, x.b, step * kTerms, column + 64 * (gated ? panel / 2 : panel),
+                 gated ? panel % 2 : 0, tile.expert, here, blocks > 1, tile.sharing);
     }
   }
 }
@@ -108,8 +110,8 @@ template <bool ByToken, bool BByTerms>
 __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
   const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, line = thread / 8, steps = x.steps(), packs = x.terms / 8;
-  const int apart = static_cast<int>(gridDim.x) / 2;
-  int unit = static_cast<int>(blockIdx.x) / 2;
+  const int apart = static_cast<int>(gridDim.x) / CLUSTER;
+  int unit = static_cast<int>(blockIdx.x) / CLUSTER;
   if (unit >= units) return;
   TermsPlace at;
   RowsTile next(x, shared, unit, place);
@@ -141,7 +143,7 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
       float* const here = shared.here[at.stage];
       if (thread == 0) {
         announce_bytes(here, kBBytes + (ByToken ? 0 : kABytes));
-        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, false);
+        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, false, 0);
         load_columns<BByTerms>(x, tile, shared.b[at.stage], column, step, place, here);
       }
       if constexpr (ByToken) {
@@ -209,6 +211,9 @@ struct RowsWriter {
 
 /// 16 bytes to memory. The compiler keeps the order of such writes: it takes too many registers to change it.
 __device__ inline void write_pack(bf16* to, const uint4& numbers) {
+#ifdef NOWRITE
+  if (numbers.x != 0x12345677u) return;
+#endif
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(numbers.x), "r"(numbers.y), "r"(numbers.z),
                "r"(numbers.w)
                : "memory");
@@ -327,8 +332,8 @@ struct HalfOfRows {
 /// before, and writes half of the results while they compute the other half, or the next tile.
 template <bool ByToken, bool BByTerms, Epilogue E>
 __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), steps = x.steps(), apart = static_cast<int>(gridDim.x) / 2;
-  TermsReader<0, BByTerms, ByToken> reader{shared};
+  const int place = place_in_pair(), steps = x.steps(), apart = static_cast<int>(gridDim.x) / CLUSTER;
+  TermsReader<0, BByTerms, ByToken, CLUSTER> reader{shared};
   const RowsWriter out(shared);
   RowsTile next;
   int next_pairs[2];
@@ -345,7 +350,7 @@ __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& share
   };
   float d[128];
   HalfOfRows<E> former{x, out, 0, 0, 0, {1, 1}};  // whose second half is left
-  int unit = static_cast<int>(blockIdx.x) / 2;
+  int unit = static_cast<int>(blockIdx.x) / CLUSTER;
   look_up(unit);
   for (; unit < units; unit += apart) {
     const int first = uniform(next.first + 64 * out.group), rows = uniform(min(64, next.count - 64 * out.group));
@@ -374,12 +379,12 @@ __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& share
 }
 
 template <bool ByToken, bool BByTerms, Epilogue E>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(kThreads, 1)
     rows_kernel(const __grid_constant__ RowsProduct x) {
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_pair(shared, ByToken);
+  prepare_pair(shared, ByToken, CLUSTER);
   find_tiles(shared, x.starts, x.experts);
   const int units = RowsTile::units(x, shared);
   if (group_of_warp() == 0) {

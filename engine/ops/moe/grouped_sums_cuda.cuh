@@ -30,11 +30,12 @@ struct SumsTile {
 
   SumsTile() = default;
   __device__ SumsTile(const SumOverRows& x, int unit, int place) {
-    const int of_expert = x.line_pairs * x.column_tiles, of_group = kPairsAtOnce * x.column_tiles;
+    constexpr int kAtOnce = kPairsAtOnce * 2 / CLUSTER;
+    const int of_expert = x.line_pairs * x.column_tiles, of_group = kAtOnce * x.column_tiles;
     expert = unit / of_expert;
     const int group = unit % of_expert / of_group, at = unit % of_expert % of_group;
-    const int beside = min(kPairsAtOnce, x.line_pairs - group * kPairsAtOnce);
-    line = (2 * (group * kPairsAtOnce + at % beside) + place) * kLines;
+    const int beside = min(kAtOnce, x.line_pairs - group * kAtOnce);
+    line = (CLUSTER * (group * kAtOnce + at % beside) + place) * kLines;
     column = at / beside * kColumns;
   }
   __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
@@ -54,7 +55,7 @@ struct SumsSteps {
   SumsTile tile, next;
 
   __device__ SumsSteps(const SumOverRows& of, int all)
-      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / 2), tile{}, next{} {
+      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / CLUSTER), tile{}, next{} {
     look_ahead();
   }
   /// False after the last step.
@@ -62,7 +63,7 @@ struct SumsSteps {
     while (steps == 0) {
       if (unit >= units) return false;
       tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
-      unit += static_cast<int>(gridDim.x) / 2;
+      unit += static_cast<int>(gridDim.x) / CLUSTER;
       look_ahead();
     }
     step.row = row, step.line = tile.line, step.column = tile.column;
@@ -96,10 +97,10 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
     if (thread == 0) {
       announce_bytes(here, kBBytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int panel = 2 * place + half;
+      for (int half = 0; half < 4 / CLUSTER; ++half) {
+        const int panel = 4 / CLUSTER * place + half;
         copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
-                   true);
+                   true, (1 << CLUSTER) - 1);
       }
     }
     unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
@@ -199,8 +200,8 @@ struct HalfOfSums {
 /// before, and writes half of the sums while they compute the other half, or the next tile.
 template <bool Transposed, bool AsBf16>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / 2;
-  TermsReader<1, 1, true> reader{shared};
+  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / CLUSTER;
+  TermsReader<1, 1, true, CLUSTER> reader{shared};
   const ResultsWriter out(shared);
   SumsTile next;
   int next_rows = 0;
@@ -211,7 +212,7 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   };
   float d[128];
   HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
-  int unit = static_cast<int>(blockIdx.x) / 2;
+  int unit = static_cast<int>(blockIdx.x) / CLUSTER;
   look_up(unit);
   for (; unit < units; unit += apart) {
     const int steps = uniform(x.steps(next_rows));
@@ -231,12 +232,12 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
 }
 
 template <bool Transposed, bool AsBf16>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(kThreads, 1)
     sums_kernel(const __grid_constant__ SumOverRows x) {
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_pair(shared, true);
+  prepare_pair(shared, true, CLUSTER);
   if (group_of_warp() == 0) {
     give_registers<56>();
     load_sums(x, shared);

@@ -23,6 +23,9 @@ using namespace cuda;
 
 inline constexpr int kLines = 128, kColumns = 256, kTerms = 64, kStages = 4;
 inline constexpr int kGroups = 2;  ///< groups of warps that compute
+#ifndef CLUSTER
+#define CLUSTER 2
+#endif
 inline constexpr int kPair = 2;    ///< blocks of a cluster
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads, kComputingWarps = kGroups * 4;
 inline constexpr int kABytes = 2 * kLines * kTerms, kBBytes = 2 * kColumns * kTerms;
@@ -99,13 +102,13 @@ __device__ void give_registers() {
 // bytes.
 
 __device__ inline void copy_box_3(unsigned char* to, const CUtensorMap& map, int x, int y, int z, float* barrier,
-                                  bool both) {
+                                  bool both, int mask) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   if (both) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
         "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
-        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(mask))
         : "memory");
   } else {
     asm volatile(
@@ -117,13 +120,13 @@ __device__ inline void copy_box_3(unsigned char* to, const CUtensorMap& map, int
 #endif
 }
 __device__ inline void copy_box_4(unsigned char* to, const CUtensorMap& map, int x, int y, int z, int w, float* barrier,
-                                  bool both) {
+                                  bool both, int mask) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   if (both) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
         "[%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
-        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(mask))
         : "memory");
   } else {
     asm volatile(
@@ -148,16 +151,29 @@ __device__ inline void arrive_after_packs(float* barrier) {
 #endif
 }
 
+#ifndef EVICT
+#define EVICT 0
+#endif
+#ifndef CLUSTER
+#define CLUSTER 2
+#endif
 // Copies to memory, of boxes without what is beyond the operand.
 
 template <bool Adds>
 __device__ void box_to_memory(const CUtensorMap& map, int x, int y, int z, const unsigned char* from) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+#ifdef NOWRITE
+  if (x != -1234567) return;
+#endif
   if constexpr (Adds) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
         "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
         : "memory");
+  } else if constexpr (EVICT) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2, %3}], [%4], %5;" ::"l"(&map),
+                 "r"(x), "r"(y), "r"(z), "r"(shared_address(from)), "l"(0x12F0000000000000ull)
+                 : "memory");
   } else {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                  "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
@@ -237,7 +253,7 @@ __device__ inline int uniform(int number) { return __shfl_sync(~0u, number, 0); 
 
 /// Reads the places one after another, as a group of computing warps. AByTerms, BByTerms: as in add_terms();
 /// Gathered: A consists of packs, which the tensor cores do not see before a fence.
-template <int AByTerms, int BByTerms, bool Gathered>
+template <int AByTerms, int BByTerms, bool Gathered, int Blocks = kPair>
 struct TermsReader {
   Shared& shared;
   int group = group_of_warp() - 1, stage = 0, parity = 0;
@@ -262,6 +278,10 @@ struct TermsReader {
 #pragma unroll
     for (int i = 0; i < kHead; ++i) issue<Columns::second>(d, back(kHead - i), i > 0);
     leave_issued<kHead, ALL_AS_HALVES ? kHead - 1 : kHead>([](int) {});
+    if (!ALL_AS_HALVES) {
+      products_done<0>();
+      settle(d);
+    }
     for (int i = kHead; i < steps - kTail; ++i) {
       arrived();
       issue<Columns::all>(d, stage, true);
@@ -307,7 +327,7 @@ struct TermsReader {
   /// A warp no longer reads the place `count` places back, which both blocks fill.
   __device__ void leave(int count) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kPair) arrive_in_block(shared.left[back(count)], lane);
+    if (lane < Blocks) arrive_in_block(shared.left[back(count)], lane);
   }
   /// Waits for the terms of the next place.
   __device__ void arrived() {
@@ -463,11 +483,11 @@ struct PartOf {
 };
 
 /// Initializes the barriers of both blocks. `packs`: each loading thread arrives when it has copied its packs.
-__device__ inline void prepare_pair(Shared& shared, bool packs) {
+__device__ inline void prepare_pair(Shared& shared, bool packs, int blocks = kPair) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.here[i], 1 + (packs ? kGroupThreads : 0));
-      init_barrier(shared.left[i], kPair * kComputingWarps);
+      init_barrier(shared.left[i], blocks * kComputingWarps);
     }
     publish_barriers();
     publish_to_copies();
