@@ -2,7 +2,6 @@
 // its pairs of blocks take units, two tiles each, in an order in which those that run at once share rows and columns,
 // which then come from the L2 cache. Operands by token are gathered by the loading warps, 16 bytes at a time; the copy
 // engine loads the others.
-#include <cstdio>
 #include "engine/ops/cuda/driver_function_cuda.h"
 #include "engine/ops/moe/grouped_products_cuda.h"
 #include "engine/ops/moe/grouped_rows_cuda.cuh"
@@ -37,25 +36,24 @@ void described(bool is) { check(is, "moe: the copy engine does not take an opera
 /// Clusters of blocks that run at once.
 template <class Kernel>
 int clusters_at_once(Kernel* kernel) {
-  if (CLUSTER == 2) return multiprocessors() / 2;
+  if (kBlocks == 2) return multiprocessors() / 2;
   static int count = 0;
   if (count > 0) return count;
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = CLUSTER, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.gridDim = static_cast<unsigned>(multiprocessors() / CLUSTER * CLUSTER), config.blockDim = kThreads;
+  cluster.val.clusterDim.x = kBlocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  config.gridDim = static_cast<unsigned>(multiprocessors() / kBlocks * kBlocks), config.blockDim = kThreads;
   config.dynamicSmemBytes = Shared::bytes();
   config.attrs = &cluster, config.numAttrs = 1;
   cuda_check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "experts");
-  fprintf(stderr, "clusters of %d: %d\n", CLUSTER, count);
   return count;
 }
 
 template <class Kernel, class Operands>
 void run(Kernel* kernel, const Operands& x, int64_t units, CudaStream stream) {
   const int64_t clusters = std::max<int64_t>(1, std::min<int64_t>(units, clusters_at_once(kernel)));
-  launch(kernel, static_cast<unsigned>(clusters * CLUSTER), kThreads, Shared::bytes(), stream, "experts", x);
+  launch(kernel, static_cast<unsigned>(clusters * kBlocks), kThreads, Shared::bytes(), stream, "experts", x);
 }
 
 RowsProduct rows_product(const Rows& rows, const Operand& a, int64_t columns, int64_t parts, void* to) {
@@ -74,7 +72,7 @@ RowsProduct rows_product(const Rows& rows, const Operand& a, int64_t columns, in
 
 /// Pairs of tiles of all experts, at most.
 int64_t units_of(const RowsProduct& x) {
-  return ceil_div(int64_t{x.rows} / kLines + x.experts, CLUSTER) * x.column_tiles;
+  return ceil_div(int64_t{x.rows} / kLines + x.experts, kBlocks) * x.column_tiles;
 }
 
 }  // namespace
@@ -136,7 +134,7 @@ void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, con
   SumOverRows x{};
   x.starts = rows.starts, x.token_of = rows.token_of, x.experts = static_cast<int>(rows.experts);
   x.lines = static_cast<int>(lines.width), x.columns = static_cast<int>(columns.width);
-  x.line_pairs = static_cast<int>(ceil_div(lines.width, CLUSTER * kLines));
+  x.line_groups = static_cast<int>(ceil_div(lines.width, kBlocks * kLines));
   x.column_tiles = static_cast<int>(ceil_div(columns.width, kColumns));
   x.tokens = static_cast<const uint4*>(lines.data), x.adds = adds;
   if (y_is_bf16) x.to = static_cast<bf16*>(y);
@@ -145,7 +143,7 @@ void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, con
                      {y_is_bf16 ? 64 : 32, !y_is_bf16 && transposed ? 32 : 64, 1}));
   const auto kernel = y_is_bf16 ? (transposed ? sums_kernel<true, true> : sums_kernel<false, true>)
                                 : (transposed ? sums_kernel<true, false> : sums_kernel<false, false>);
-  run(kernel, x, rows.experts * x.line_pairs * x.column_tiles, stream);
+  run(kernel, x, rows.experts * x.line_groups * x.column_tiles, stream);
 }
 
 }  // namespace trainctl::grouped

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "engine/ops/moe/expert_activation_cuda.cuh"
-#include "engine/ops/moe/grouped_tiles_cuda.cuh"
+#include "engine/ops/moe/grouped_terms_cuda.cuh"
 
 namespace trainctl::grouped {
 
@@ -24,7 +24,6 @@ struct RowsProduct {
   Ref<Mixed> weights;
   ExpertActivation activation;
 
-  __device__ int steps() const { return max(kLeastSteps, (terms + kTerms - 1) / kTerms); }
   /// With two parts, a tile has 128 columns of each.
   __device__ int columns_of_part() const { return parts == 2 ? kColumns / 2 : kColumns; }
 };
@@ -58,33 +57,33 @@ struct RowsTile {
   RowsTile() = default;
   /// Called by whole warps.
   __device__ RowsTile(const RowsProduct& x, const Shared& shared, int unit, int place) {
-    constexpr int kAtOnce = kPairsAtOnce * 2 / CLUSTER;
-    const int all = shared.tiles[x.experts], groups = (all + CLUSTER - 1) / CLUSTER, of_group = kAtOnce * x.column_tiles;
+    constexpr int kAtOnce = kTilesAtOnce / kBlocks;
+    const int all = shared.tiles[x.experts], groups = (all + kBlocks - 1) / kBlocks, of_group = kAtOnce * x.column_tiles;
     const int group = unit / of_group, at = unit % of_group;
-    const int beside = min(kAtOnce, groups - group * kAtOnce), tile = CLUSTER * (group * kAtOnce + at % beside);
+    const int beside = min(kAtOnce, groups - group * kAtOnce), tile = kBlocks * (group * kAtOnce + at % beside);
     column_tile = at / beside;
-    int experts[CLUSTER];
+    int experts[kBlocks];
 #pragma unroll
     for (int& e : experts) e = -1;
     for (int first_expert = 0; first_expert < x.experts; first_expert += 32) {
       const int e = first_expert + static_cast<int>(threadIdx.x) % 32;
       const int first_tile = e < x.experts ? shared.tiles[e] : all;
 #pragma unroll
-      for (int i = 0; i < CLUSTER; ++i)
+      for (int i = 0; i < kBlocks; ++i)
         experts[i] += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= min(tile + i, all - 1)));
     }
     expert = experts[0];
 #pragma unroll
-    for (int i = 1; i < CLUSTER; ++i)
+    for (int i = 1; i < kBlocks; ++i)
       if (place == i) expert = experts[i];
     sharing = 0;
 #pragma unroll
-    for (int i = 0; i < CLUSTER; ++i) sharing |= (experts[i] == expert ? 1 : 0) << i;
+    for (int i = 0; i < kBlocks; ++i) sharing |= (experts[i] == expert ? 1 : 0) << i;
     first = x.starts[expert] + (tile + place - shared.tiles[expert]) * kLines;
     count = tile + place < all ? min(kLines, x.starts[expert + 1] - first) : 0;
   }
   __device__ static int units(const RowsProduct& x, const Shared& shared) {
-    return (shared.tiles[x.experts] + CLUSTER - 1) / CLUSTER * x.column_tiles;
+    return (shared.tiles[x.experts] + kBlocks - 1) / kBlocks * x.column_tiles;
   }
 };
 
@@ -93,14 +92,15 @@ template <bool BByTerms>
 __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigned char* b, int column, int step,
                              int place, float* here) {
   const int blocks = __popc(tile.sharing), mine = __popc(tile.sharing & ((1 << place) - 1));
+  const int receivers = blocks > 1 ? tile.sharing : 0;
   for (int panel = mine; panel < kPanels; panel += blocks) {
     if constexpr (BByTerms) {
-      copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, blocks > 1,
-                 tile.sharing);
+      copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here,
+                 receivers);
     } else {
       const bool gated = x.parts == 2;
       copy_box_4(b + panel * kSquareBytes, x.b, step * kTerms, column + 64 * (gated ? panel / 2 : panel),
-                 gated ? panel % 2 : 0, tile.expert, here, blocks > 1, tile.sharing);
+                 gated ? panel % 2 : 0, tile.expert, here, receivers);
     }
   }
 }
@@ -108,10 +108,10 @@ __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigne
 /// Loads the terms of all tiles of this block. It looks up a tile while it loads the one before.
 template <bool ByToken, bool BByTerms>
 __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
-  const int pack = thread % 8, line = thread / 8, steps = x.steps(), packs = x.terms / 8;
-  const int apart = static_cast<int>(gridDim.x) / CLUSTER;
-  int unit = static_cast<int>(blockIdx.x) / CLUSTER;
+  const int place = place_in_cluster(), thread = static_cast<int>(threadIdx.x);
+  const int pack = thread % 8, line = thread / 8, steps = steps_of(x.terms), packs = x.terms / 8;
+  const int apart = static_cast<int>(gridDim.x) / kBlocks;
+  int unit = static_cast<int>(blockIdx.x) / kBlocks;
   if (unit >= units) return;
   TermsPlace at;
   RowsTile next(x, shared, unit, place);
@@ -143,7 +143,7 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
       float* const here = shared.here[at.stage];
       if (thread == 0) {
         announce_bytes(here, kBBytes + (ByToken ? 0 : kABytes));
-        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, false, 0);
+        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, 0);
         load_columns<BByTerms>(x, tile, shared.b[at.stage], column, step, place, here);
       }
       if constexpr (ByToken) {
@@ -211,9 +211,6 @@ struct RowsWriter {
 
 /// 16 bytes to memory. The compiler keeps the order of such writes: it takes too many registers to change it.
 __device__ inline void write_pack(bf16* to, const uint4& numbers) {
-#ifdef NOWRITE
-  if (numbers.x != 0x12345677u) return;
-#endif
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(numbers.x), "r"(numbers.y), "r"(numbers.z),
                "r"(numbers.w)
                : "memory");
@@ -332,8 +329,8 @@ struct HalfOfRows {
 /// before, and writes half of the results while they compute the other half, or the next tile.
 template <bool ByToken, bool BByTerms, Epilogue E>
 __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), steps = x.steps(), apart = static_cast<int>(gridDim.x) / CLUSTER;
-  TermsReader<0, BByTerms, ByToken, CLUSTER> reader{shared};
+  const int place = place_in_cluster(), steps = steps_of(x.terms), apart = static_cast<int>(gridDim.x) / kBlocks;
+  TermsReader<0, BByTerms, ByToken> reader{shared};
   const RowsWriter out(shared);
   RowsTile next;
   int next_pairs[2];
@@ -350,7 +347,7 @@ __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& share
   };
   float d[128];
   HalfOfRows<E> former{x, out, 0, 0, 0, {1, 1}};  // whose second half is left
-  int unit = static_cast<int>(blockIdx.x) / CLUSTER;
+  int unit = static_cast<int>(blockIdx.x) / kBlocks;
   look_up(unit);
   for (; unit < units; unit += apart) {
     const int first = uniform(next.first + 64 * out.group), rows = uniform(min(64, next.count - 64 * out.group));
@@ -379,12 +376,12 @@ __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& share
 }
 
 template <bool ByToken, bool BByTerms, Epilogue E>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
     rows_kernel(const __grid_constant__ RowsProduct x) {
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_pair(shared, ByToken, CLUSTER);
+  prepare_cluster(shared, ByToken);
   find_tiles(shared, x.starts, x.experts);
   const int units = RowsTile::units(x, shared);
   if (group_of_warp() == 0) {
@@ -395,7 +392,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(kThreads, 1)
     take_registers<224>();
     compute_rows<ByToken, BByTerms, E>(x, shared, units);
   }
-  sync_pair();
+  sync_cluster();
 }
 
 }  // namespace trainctl::grouped

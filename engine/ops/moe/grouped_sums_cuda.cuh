@@ -3,7 +3,7 @@
 // token has the lines of a tile, so that it is the smaller one to gather; the result may be transposed.
 #pragma once
 
-#include "engine/ops/moe/grouped_tiles_cuda.cuh"
+#include "engine/ops/moe/grouped_terms_cuda.cuh"
 
 namespace trainctl::grouped {
 
@@ -13,14 +13,14 @@ struct SumOverRows {
   CUtensorMap c;      ///< [experts, lines, columns], or [experts, columns, lines] if it is transposed
   const int *starts, *token_of;
   int experts, lines, columns;
-  int line_pairs, column_tiles;
+  int line_groups, column_tiles;  ///< groups: tiles below one another, of a cluster
   const uint4* tokens;  ///< [tokens, lines]
   bf16* to;             ///< the matrix of c, if it is bf16
   bool adds;
 
   /// Steps of a tile whose expert has `rows` rows. Rows behind those are zeros.
   __device__ int steps(int rows) const {
-    return rows == 0 && adds ? 0 : max(kLeastSteps, (rows + kTerms - 1) / kTerms);
+    return rows == 0 && adds ? 0 : steps_of(rows);
   }
 };
 
@@ -30,15 +30,15 @@ struct SumsTile {
 
   SumsTile() = default;
   __device__ SumsTile(const SumOverRows& x, int unit, int place) {
-    constexpr int kAtOnce = kPairsAtOnce * 2 / CLUSTER;
-    const int of_expert = x.line_pairs * x.column_tiles, of_group = kAtOnce * x.column_tiles;
+    constexpr int kAtOnce = kTilesAtOnce / kBlocks;
+    const int of_expert = x.line_groups * x.column_tiles, of_group = kAtOnce * x.column_tiles;
     expert = unit / of_expert;
     const int group = unit % of_expert / of_group, at = unit % of_expert % of_group;
-    const int beside = min(kAtOnce, x.line_pairs - group * kAtOnce);
-    line = (CLUSTER * (group * kAtOnce + at % beside) + place) * kLines;
+    const int beside = min(kAtOnce, x.line_groups - group * kAtOnce);
+    line = (kBlocks * (group * kAtOnce + at % beside) + place) * kLines;
     column = at / beside * kColumns;
   }
-  __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
+  __device__ static int units(const SumOverRows& x) { return x.experts * x.line_groups * x.column_tiles; }
 };
 
 /// The rows of a step of a tile, of which a thread gathers every 16th.
@@ -55,7 +55,7 @@ struct SumsSteps {
   SumsTile tile, next;
 
   __device__ SumsSteps(const SumOverRows& of, int all)
-      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / CLUSTER), tile{}, next{} {
+      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / kBlocks), tile{}, next{} {
     look_ahead();
   }
   /// False after the last step.
@@ -63,7 +63,7 @@ struct SumsSteps {
     while (steps == 0) {
       if (unit >= units) return false;
       tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
-      unit += static_cast<int>(gridDim.x) / CLUSTER;
+      unit += static_cast<int>(gridDim.x) / kBlocks;
       look_ahead();
     }
     step.row = row, step.line = tile.line, step.column = tile.column;
@@ -79,13 +79,13 @@ struct SumsSteps {
  private:
   __device__ void look_ahead() {
     if (unit >= units) return;
-    next = SumsTile(x, unit, place_in_pair());
+    next = SumsTile(x, unit, place_in_cluster());
     next_row = x.starts[next.expert], next_end = x.starts[next.expert + 1];
   }
 };
 
 __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
+  const int place = place_in_cluster(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, packs = x.lines / 8;
   TermsPlace at;
   SumsSteps steps(x, SumsTile::units(x));
@@ -97,10 +97,9 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
     if (thread == 0) {
       announce_bytes(here, kBBytes);
 #pragma unroll
-      for (int half = 0; half < 4 / CLUSTER; ++half) {
-        const int panel = 4 / CLUSTER * place + half;
+      for (int panel = place; panel < kPanels; panel += kBlocks) {
         copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
-                   true, (1 << CLUSTER) - 1);
+                   (1 << kBlocks) - 1);
       }
     }
     unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
@@ -119,6 +118,93 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
     more_behind = more && steps.find(next);
   }
 }
+
+/// Writes the results of a group of warps to memory through shared memory, panel by panel: 64 lines of 128 bytes each.
+struct ResultsWriter {
+  unsigned char (&slots)[kSlots][kSquareBytes];
+  int group, warp, lane;
+  bool first;  ///< the thread that asks the copy engine
+
+  __device__ explicit ResultsWriter(Shared& shared)
+      : slots(shared.out[group_of_warp() - 1]),
+        group(group_of_warp() - 1),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        first(threadIdx.x % kGroupThreads == 0) {}
+  /// The first of this thread's two lines; the other is 8 lines below.
+  __device__ int line() const { return 16 * warp + lane / 4; }
+  /// This thread's first column among each eight.
+  __device__ int column() const { return 2 * (lane % 4); }
+
+  /// Fills the slot of a panel by put() and writes it by write(slot), for panels one after another.
+  template <class Put, class Write>
+  __device__ void panel(int number, const Put& put, const Write& write) const {
+    unsigned char* const slot = slots[number % kSlots];
+    if (first) boxes_read<kSlots - 1>();
+    sync_group<kGroupThreads>(1 + group);
+    put(slot);
+    publish_to_copies();
+    sync_group<kGroupThreads>(1 + group);
+    write(slot);
+    if (first) end_boxes();
+  }
+  /// Sums of 64 columns as bf16, times a weight of each line; `d`: the first of them.
+  __device__ void round(unsigned char* slot, const float* d, const float (&weights)[2]) const {
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      unsigned pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        pairs[i] = pair_of(weights[i % 2] * d[8 * block + 2 * i], weights[i % 2] * d[8 * block + 2 * i + 1]);
+      put_matrices(slot, block, pairs);
+    }
+  }
+  /// Sums of 64 columns as bf16, which become lines.
+  __device__ void round_transposed(unsigned char* slot, const float* d) const {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const int to_line = 16 * block + lane / 16 * 8 + lane % 8, pack = 2 * warp + lane / 8 % 2;
+      const float* const v = d + 8 * block;
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       shared_address(slot + pack_at(to_line, pack))),
+                   "r"(pair_of(v[0], v[1])), "r"(pair_of(v[2], v[3])), "r"(pair_of(v[4], v[5])),
+                   "r"(pair_of(v[6], v[7]))
+                   : "memory");
+    }
+#endif
+  }
+  /// Sums of 32 columns as f32, which become lines: two boxes of 32 lines by 32 columns.
+  __device__ void put_transposed(unsigned char* slot, const float* d) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int to_line = i / 4 * 8 + column() + i % 2, to_column = line() % 32 + i / 2 % 2 * 8;
+      *reinterpret_cast<float*>(slot + warp / 2 * kSquareBytes / 2 + pack_at(to_line, to_column / 4) +
+                                to_column % 4 * 4) = d[i];
+    }
+  }
+  /// Sums of 32 columns as f32.
+  __device__ void put(unsigned char* slot, const float* d) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        *reinterpret_cast<float2*>(slot + pack_at(line() + 8 * h, 2 * j + lane % 4 / 2) + lane % 2 * 8) =
+            make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+    }
+  }
+
+ private:
+  /// Four 8 x 8 matrices of columns 16 block .. 16 block + 15.
+  __device__ void put_matrices(unsigned char* slot, int block, const unsigned* pairs) const {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+    const unsigned address = shared_address(slot) + (pack_at(16 * warp + lane % 16, lane / 16) ^ (32 * block));
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(pairs[0]),
+                 "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                 : "memory");
+#endif
+  }
+};
 
 /// Sums of one half of the columns of a group of warps, on their way to memory, as they are or transposed.
 template <bool Transposed, bool AsBf16>
@@ -200,8 +286,8 @@ struct HalfOfSums {
 /// before, and writes half of the sums while they compute the other half, or the next tile.
 template <bool Transposed, bool AsBf16>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / CLUSTER;
-  TermsReader<1, 1, true, CLUSTER> reader{shared};
+  const int place = place_in_cluster(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / kBlocks;
+  TermsReader<1, 1, true> reader{shared};
   const ResultsWriter out(shared);
   SumsTile next;
   int next_rows = 0;
@@ -212,7 +298,7 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   };
   float d[128];
   HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
-  int unit = static_cast<int>(blockIdx.x) / CLUSTER;
+  int unit = static_cast<int>(blockIdx.x) / kBlocks;
   look_up(unit);
   for (; unit < units; unit += apart) {
     const int steps = uniform(x.steps(next_rows));
@@ -232,12 +318,12 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
 }
 
 template <bool Transposed, bool AsBf16>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
     sums_kernel(const __grid_constant__ SumOverRows x) {
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_pair(shared, true, CLUSTER);
+  prepare_cluster(shared, true);
   if (group_of_warp() == 0) {
     give_registers<56>();
     load_sums(x, shared);
@@ -245,7 +331,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(kThreads, 1)
     take_registers<224>();
     compute_sums<Transposed, AsBf16>(x, shared);
   }
-  sync_pair();
+  sync_cluster();
 }
 
 }  // namespace trainctl::grouped
