@@ -1,5 +1,5 @@
-// See the header. Each kernel (grouped_rows_cuda.cuh, grouped_sums_cuda.cuh) is started once for all multiprocessors;
-// its pairs of blocks take units, two tiles each, in an order in which those that run at once share rows and columns,
+// Starts the kernels of expert products (grouped_rows_cuda.cuh, grouped_sums_cuda.cuh), once for all multiprocessors;
+// their pairs of blocks take units, two tiles each, in an order in which those that run at once share rows and columns,
 // which then come from the L2 cache. Operands by token are gathered by the loading warps, 16 bytes at a time; the copy
 // engine loads the others.
 #include "engine/ops/cuda/driver_function_cuda.h"
@@ -33,27 +33,14 @@ bool describe(CUtensorMap& to, const void* data, bool f32, const int64_t (&sizes
 }
 void described(bool is) { check(is, "moe: the copy engine does not take an operand"); }
 
-/// Clusters of blocks that run at once.
-template <class Kernel>
-int clusters_at_once(Kernel* kernel) {
-  if (kBlocks == 2) return multiprocessors() / 2;
-  static int count = 0;
-  if (count > 0) return count;
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kBlocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.gridDim = static_cast<unsigned>(multiprocessors() / kBlocks * kBlocks), config.blockDim = kThreads;
-  config.dynamicSmemBytes = Shared::bytes();
-  config.attrs = &cluster, config.numAttrs = 1;
-  cuda_check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "experts");
-  return count;
+/// An even number of blocks, at most one for each multiprocessor.
+unsigned blocks_of_pairs(int64_t pairs) {
+  return static_cast<unsigned>(std::max<int64_t>(1, std::min<int64_t>(pairs, multiprocessors() / 2)) * 2);
 }
 
 template <class Kernel, class Operands>
-void run(Kernel* kernel, const Operands& x, int64_t units, CudaStream stream) {
-  const int64_t clusters = std::max<int64_t>(1, std::min<int64_t>(units, clusters_at_once(kernel)));
-  launch(kernel, static_cast<unsigned>(clusters * kBlocks), kThreads, Shared::bytes(), stream, "experts", x);
+void run(Kernel* kernel, const Operands& x, int64_t pairs, CudaStream stream) {
+  launch(kernel, blocks_of_pairs(pairs), kThreads, Shared::bytes(), stream, "experts", x);
 }
 
 RowsProduct rows_product(const Rows& rows, const Operand& a, int64_t columns, int64_t parts, void* to) {
@@ -71,9 +58,7 @@ RowsProduct rows_product(const Rows& rows, const Operand& a, int64_t columns, in
 }
 
 /// Pairs of tiles of all experts, at most.
-int64_t units_of(const RowsProduct& x) {
-  return ceil_div(int64_t{x.rows} / kLines + x.experts, kBlocks) * x.column_tiles;
-}
+int64_t pairs_of(const RowsProduct& x) { return ceil_div(int64_t{x.rows} / kLines + x.experts, 2) * x.column_tiles; }
 
 }  // namespace
 
@@ -104,26 +89,26 @@ bool applies(const ExpertsSize& n, const void* x) {
 void up_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, ExpertActivation activation, const void* x,
                 const void* up, void* u, void* a) {
   RowsProduct p = rows_product(rows, {x, n.features, true}, n.hidden, n.parts, u);
-  described(describe(p.b, up, false, {n.features, n.hidden, n.parts, n.experts}, {kTerms, 64, 1, 1}));
+  described(describe(p.b, up, false, {n.features, n.hidden, n.parts, n.experts}, {kTerms, kColumns / 2, 1, 1}));
   p.act_to = static_cast<bf16*>(a), p.activation = activation;
-  run(rows_kernel<true, false, Epilogue::activated>, p, units_of(p), stream);
+  run(rows_kernel<true, false, Epilogue::activated>, p, pairs_of(p), stream);
 }
 
 void down_product(CudaStream stream, const Rows& rows, const ExpertsSize& n, const void* a, const void* down,
                   const void* weights, bool weights_are_bf16, void* y) {
   RowsProduct p = rows_product(rows, {a, n.hidden, false}, n.features, 1, y);
-  described(describe(p.b, down, false, {n.hidden, n.features, 1, n.experts}, {kTerms, 64, 1, 1}));
+  described(describe(p.b, down, false, {n.hidden, n.features, 1, n.experts}, {kTerms, kColumns / 2, 1, 1}));
   p.weights = {const_cast<void*>(weights), weights_are_bf16};
-  run(rows_kernel<false, false, Epilogue::weighted>, p, units_of(p), stream);
+  run(rows_kernel<false, false, Epilogue::weighted>, p, pairs_of(p), stream);
 }
 
 void product(CudaStream stream, const Rows& rows, const Operand& x, const void* matrix, int64_t columns, void* y) {
   RowsProduct p = rows_product(rows, x, columns, 1, y);
   described(describe(p.b, matrix, false, {columns, x.width, rows.experts}, {64, kTerms, 1}));
   if (x.by_token)
-    run(rows_kernel<true, true, Epilogue::plain>, p, units_of(p), stream);
+    run(rows_kernel<true, true, Epilogue::plain>, p, pairs_of(p), stream);
   else
-    run(rows_kernel<false, true, Epilogue::plain>, p, units_of(p), stream);
+    run(rows_kernel<false, true, Epilogue::plain>, p, pairs_of(p), stream);
 }
 
 void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, const Operand& right, void* y,
@@ -134,7 +119,7 @@ void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, con
   SumOverRows x{};
   x.starts = rows.starts, x.token_of = rows.token_of, x.experts = static_cast<int>(rows.experts);
   x.lines = static_cast<int>(lines.width), x.columns = static_cast<int>(columns.width);
-  x.line_groups = static_cast<int>(ceil_div(lines.width, kBlocks * kLines));
+  x.line_pairs = static_cast<int>(ceil_div(lines.width, 2 * kLines));
   x.column_tiles = static_cast<int>(ceil_div(columns.width, kColumns));
   x.tokens = static_cast<const uint4*>(lines.data), x.adds = adds;
   if (y_is_bf16) x.to = static_cast<bf16*>(y);
@@ -143,7 +128,7 @@ void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, con
                      {y_is_bf16 ? 64 : 32, !y_is_bf16 && transposed ? 32 : 64, 1}));
   const auto kernel = y_is_bf16 ? (transposed ? sums_kernel<true, true> : sums_kernel<false, true>)
                                 : (transposed ? sums_kernel<true, false> : sums_kernel<false, false>);
-  run(kernel, x, rows.experts * x.line_groups * x.column_tiles, stream);
+  run(kernel, x, rows.experts * x.line_pairs * x.column_tiles, stream);
 }
 
 }  // namespace trainctl::grouped

@@ -7,7 +7,7 @@
 
 namespace trainctl::grouped {
 
-/// Where the rows of the experts are, in memory of the device.
+/// Locates the rows of the experts in memory of the device.
 struct Rows {
   const int* starts = nullptr;    ///< [experts + 1]: the first row of each expert
   const int* token_of = nullptr;  ///< [rows]
@@ -22,7 +22,7 @@ struct Operand {
   bool by_token = false;
 };
 
-/// Whether the kernels apply to experts of this size and tokens `x`: a Hopper GPU, whose copy engine can read rows of
+/// True if the kernels apply to experts of this size and tokens `x`: a Hopper GPU, whose copy engine can read rows of
 /// this width. All operands begin at multiples of 16 bytes.
 bool applies(const ExpertsSize& n, const void* x);
 
@@ -39,6 +39,6 @@ void product(CudaStream stream, const Rows& rows, const Operand& x, const void* 
 void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, const Operand& right, void* y,
                    bool y_is_bf16, bool adds);
 
-inline constexpr int64_t kRowsRead = 384;  ///< rows that sum_over_rows() reads behind the last one
+inline constexpr int64_t kRowsRead = 256;  ///< rows that sum_over_rows() reads behind the last one
 
 }  // namespace trainctl::grouped

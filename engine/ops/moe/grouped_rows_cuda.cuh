@@ -4,7 +4,7 @@
 #pragma once
 
 #include "engine/ops/moe/expert_activation_cuda.cuh"
-#include "engine/ops/moe/grouped_terms_cuda.cuh"
+#include "engine/ops/moe/grouped_tiles_cuda.cuh"
 
 namespace trainctl::grouped {
 
@@ -52,55 +52,49 @@ __device__ inline void find_tiles(Shared& shared, const int* starts, int experts
 /// A tile of a unit: `count` rows of one expert from row `first` on, and a tile of columns.
 struct RowsTile {
   int expert, first, count, column_tile;
-  int sharing;  ///< a bit for each block of the cluster whose tile is of the same expert
+  bool shares;  ///< the other tile of the pair is of the same expert
 
   RowsTile() = default;
   /// Called by whole warps.
   __device__ RowsTile(const RowsProduct& x, const Shared& shared, int unit, int place) {
-    constexpr int kAtOnce = kTilesAtOnce / kBlocks;
-    const int all = shared.tiles[x.experts], groups = (all + kBlocks - 1) / kBlocks, of_group = kAtOnce * x.column_tiles;
+    const int all = shared.tiles[x.experts], pairs = (all + 1) / 2, of_group = kPairsAtOnce * x.column_tiles;
     const int group = unit / of_group, at = unit % of_group;
-    const int beside = min(kAtOnce, groups - group * kAtOnce), tile = kBlocks * (group * kAtOnce + at % beside);
+    const int beside = min(kPairsAtOnce, pairs - group * kPairsAtOnce);
+    const int tile = 2 * (group * kPairsAtOnce + at % beside) + place, other = tile ^ 1;
     column_tile = at / beside;
-    int experts[kBlocks];
-#pragma unroll
-    for (int& e : experts) e = -1;
+    int its = -1;
+    expert = -1;
     for (int first_expert = 0; first_expert < x.experts; first_expert += 32) {
       const int e = first_expert + static_cast<int>(threadIdx.x) % 32;
       const int first_tile = e < x.experts ? shared.tiles[e] : all;
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i)
-        experts[i] += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= min(tile + i, all - 1)));
+      expert += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= tile));
+      its += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= other));
     }
-    expert = experts[0];
-#pragma unroll
-    for (int i = 1; i < kBlocks; ++i)
-      if (place == i) expert = experts[i];
-    sharing = 0;
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) sharing |= (experts[i] == expert ? 1 : 0) << i;
-    first = x.starts[expert] + (tile + place - shared.tiles[expert]) * kLines;
-    count = tile + place < all ? min(kLines, x.starts[expert + 1] - first) : 0;
+    if (tile >= all) expert = its;
+    shares = other >= all || its == expert;
+    first = x.starts[expert] + (tile - shared.tiles[expert]) * kLines;
+    count = tile < all ? min(kLines, x.starts[expert + 1] - first) : 0;
   }
   __device__ static int units(const RowsProduct& x, const Shared& shared) {
-    return (shared.tiles[x.experts] + kBlocks - 1) / kBlocks * x.column_tiles;
+    return (shared.tiles[x.experts] + 1) / 2 * x.column_tiles;
   }
 };
 
-/// Loads this block's part of the columns. Called by one thread.
+/// Called by one thread.
 template <bool BByTerms>
 __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigned char* b, int column, int step,
                              int place, float* here) {
-  const int blocks = __popc(tile.sharing), mine = __popc(tile.sharing & ((1 << place) - 1));
-  const int receivers = blocks > 1 ? tile.sharing : 0;
-  for (int panel = mine; panel < kPanels; panel += blocks) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (tile.shares && half != place) continue;
     if constexpr (BByTerms) {
-      copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here,
-                 receivers);
+#pragma unroll
+      for (int panel = 2 * half; panel < 2 * half + 2; ++panel)
+        copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, tile.shares);
     } else {
-      const bool gated = x.parts == 2;
-      copy_box_4(b + panel * kSquareBytes, x.b, step * kTerms, column + 64 * (gated ? panel / 2 : panel),
-                 gated ? panel % 2 : 0, tile.expert, here, receivers);
+      const int part = x.parts == 2 ? half : 0;
+      copy_box_4(b + half * kBBytes / 2, x.b, step * kTerms, column + (half - part) * kColumns / 2, part, tile.expert,
+                 here, tile.shares);
     }
   }
 }
@@ -108,10 +102,10 @@ __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigne
 /// Loads the terms of all tiles of this block. It looks up a tile while it loads the one before.
 template <bool ByToken, bool BByTerms>
 __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_cluster(), thread = static_cast<int>(threadIdx.x);
-  const int pack = thread % 8, line = thread / 8, steps = steps_of(x.terms), packs = x.terms / 8;
-  const int apart = static_cast<int>(gridDim.x) / kBlocks;
-  int unit = static_cast<int>(blockIdx.x) / kBlocks;
+  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
+  const int pack = thread % 8, line = thread / 8, steps = (x.terms + kTerms - 1) / kTerms, packs = x.terms / 8;
+  const int apart = static_cast<int>(gridDim.x) / 2;
+  int unit = static_cast<int>(blockIdx.x) / 2;
   if (unit >= units) return;
   TermsPlace at;
   RowsTile next(x, shared, unit, place);
@@ -143,7 +137,7 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
       float* const here = shared.here[at.stage];
       if (thread == 0) {
         announce_bytes(here, kBBytes + (ByToken ? 0 : kABytes));
-        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, 0);
+        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, false);
         load_columns<BByTerms>(x, tile, shared.b[at.stage], column, step, place, here);
       }
       if constexpr (ByToken) {
@@ -268,69 +262,47 @@ __device__ inline uint4 activated(ExpertActivation activation, const uint4& gate
   }
 }
 
-/// Results of one half of the columns of a group of warps, on their way to memory.
-template <Epilogue E>
-struct HalfOfRows {
-  const RowsProduct& x;
-  const RowsWriter& out;
-  int column, first, rows;  ///< the tile's first column, the group's first row, and its rows
-  float weights[2];         ///< of this thread's rows
-
-  /// Writes a part of the results `d` of half `half`. All parts are written one after another.
-  __device__ void write(const float (&d)[128], int half, int part, int of) const {
-    if constexpr (E == Epilogue::activated)
-      write_activated(d, half, {part, of, 4});
-    else
-      write_panels(d, half, {part, of, 2});
-  }
-
- private:
-  __device__ void write_panels(const float (&d)[128], int half, PartOf panels) const {
-    const RowsResults results{x.to, x.columns};
+/// Writes u and a = act(u) for the results of a warp, u rounded. Two panels are in shared memory at once: those of the
+/// same columns of both parts, or with one part the first and the second 128 columns.
+__device__ inline void write_activated(const RowsProduct& x, const RowsWriter& out, const float (&d)[128], int column,
+                                       int first, int rows) {
+  const float ones[2] = {1, 1};
+  const bool gated = x.parts == 2;
+  const int line = out.first_line(), pack = out.pack(), row = 16 * out.warp + line;
+  const int64_t place = first + row;
 #pragma unroll
-    for (int i = panels.begin(); i < panels.end(); ++i) {
-      const int panel = 2 * half + i;
-      results.write(out, panel, d + 32 * panel, weights, column + 64 * panel, first, rows);
-    }
-  }
-  /// Writes u and a = act(u), u rounded. The two panels of a half are those of the same columns of both parts, or with
-  /// one part neighbours.
-  __device__ void write_activated(const float (&d)[128], int half, PartOf lines) const {
-    const bool gated = x.parts == 2;
-    if (lines.part == 0) {
-      __syncwarp();
-      out.round(out.slots[0], d + 64 * half, weights);
-      out.round(out.slots[1], d + 64 * half + 32, weights);
-      __syncwarp();
-    }
-    const int row = 16 * out.warp + out.first_line(), at = column + (gated ? 64 : 128) * half + 8 * out.pack();
-    const int at_other = gated ? at : at + 64, apart = out.kLinesApart * x.columns;
+  for (int panel = 0; panel < 2; ++panel) {
+    __syncwarp();
+    out.round(out.slots[0], d + 32 * panel, ones);
+    out.round(out.slots[1], d + 32 * (panel + 2), ones);
+    __syncwarp();
+    const int at = column + 64 * panel + 8 * pack, at_other = gated ? at : at + kColumns / 2;
     const int left = at < x.columns ? rows - row : 0, left_other = at_other < x.columns ? rows - row : 0;
-    const int64_t place = first + row;
-    bf16* const u = x.to + place * x.parts * x.columns + at;
-    bf16* const u_other = x.to + (place * x.parts + x.parts - 1) * x.columns + at_other;
-    bf16* const a = x.act_to + place * x.columns + at;
-#pragma unroll
-    for (int i = lines.begin(); i < lines.end(); ++i) {
+    bf16 *u = x.to + place * x.parts * x.columns + at,
+         *u_other = x.to + (place * x.parts + x.parts - 1) * x.columns + at_other,
+         *a = x.act_to + place * x.columns + at;
+    const int apart = out.kLinesApart * x.columns;
+#pragma unroll 2
+    for (int i = 0; i < 4; ++i, u += apart * x.parts, u_other += apart * x.parts, a += apart) {
       const uint4 gate = out.numbers(out.slots[0], i), other = out.numbers(out.slots[1], i);
       if (out.kLinesApart * i < left) {
-        write_pack(u + i * apart * x.parts, gate);
-        write_pack(a + i * apart, activated(x.activation, gate, other));
+        write_pack(u, gate);
+        write_pack(a, activated(x.activation, gate, other));
       }
       if (out.kLinesApart * i < left_other) {
-        write_pack(u_other + i * apart * x.parts, other);
-        if (!gated) write_pack(a + i * apart + 64, activated(x.activation, other, other));
+        write_pack(u_other, other);
+        if (!gated) write_pack(a + kColumns / 2, activated(x.activation, other, other));
       }
     }
   }
-};
+}
 
 /// Computes all tiles of this block, as a group of warps. It looks up a tile while the tensor cores finish the one
-/// before, and writes half of the results while they compute the other half, or the next tile.
+/// before.
 template <bool ByToken, bool BByTerms, Epilogue E>
-__device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_cluster(), steps = steps_of(x.terms), apart = static_cast<int>(gridDim.x) / kBlocks;
-  TermsReader<0, BByTerms, ByToken> reader{shared};
+__device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
+  const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms, apart = static_cast<int>(gridDim.x) / 2;
+  RowsReader<BByTerms, ByToken> reader{shared};
   const RowsWriter out(shared);
   RowsTile next;
   int next_pairs[2];
@@ -346,42 +318,44 @@ __device__ __forceinline__ void compute_rows(const RowsProduct& x, Shared& share
     }
   };
   float d[128];
-  HalfOfRows<E> former{x, out, 0, 0, 0, {1, 1}};  // whose second half is left
-  int unit = static_cast<int>(blockIdx.x) / kBlocks;
+  int unit = static_cast<int>(blockIdx.x) / 2;
   look_up(unit);
   for (; unit < units; unit += apart) {
-    const int first = uniform(next.first + 64 * out.group), rows = uniform(min(64, next.count - 64 * out.group));
+    const RowsTile tile = next;
+    const int first = tile.first + 64 * out.group, rows = min(64, tile.count - 64 * out.group);
     if (rows <= 0) {
       reader.pass(steps);
       look_up(unit + apart);
       continue;
     }
-    HalfOfRows<E> results{x, out, uniform(next.column_tile * x.columns_of_part()), first, rows, {1, 1}};
-    const auto meanwhile = [&] {
+    float weights[2] = {1, 1};
+    reader.multiply(d, steps, [&] {
       if constexpr (E == Epilogue::weighted) {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          if (next_pairs[h] >= 0) results.weights[h] = value(x.weights, next_pairs[h]);
+          if (next_pairs[h] >= 0) weights[h] = value(x.weights, next_pairs[h]);
       }
       look_up(unit + apart);
-    };
-    reader.multiply(
-        d, steps, [&](int part, int of) { former.write(d, 1, part, of); },
-        [&](int part, int of) { results.write(d, 0, part, of); }, meanwhile);
-    former.column = results.column, former.first = results.first, former.rows = results.rows;
+    });
+    const int column = tile.column_tile * x.columns_of_part();
+    if constexpr (E == Epilogue::activated) {
+      write_activated(x, out, d, column, first, rows);
+    } else {
+      const RowsResults results{x.to, x.columns};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) former.weights[h] = results.weights[h];
+      for (int panel = 0; panel < kPanels; ++panel)
+        results.write(out, panel, d + 32 * panel, weights, column + 64 * panel, first, rows);
+    }
   }
-  former.write(d, 1, 0, 1);
 }
 
 template <bool ByToken, bool BByTerms, Epilogue E>
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     rows_kernel(const __grid_constant__ RowsProduct x) {
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_cluster(shared, ByToken);
+  prepare_pair(shared, ByToken);
   find_tiles(shared, x.starts, x.experts);
   const int units = RowsTile::units(x, shared);
   if (group_of_warp() == 0) {
@@ -392,7 +366,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
     take_registers<224>();
     compute_rows<ByToken, BByTerms, E>(x, shared, units);
   }
-  sync_cluster();
+  sync_pair();
 }
 
 }  // namespace trainctl::grouped

@@ -3,7 +3,7 @@
 // token has the lines of a tile, so that it is the smaller one to gather; the result may be transposed.
 #pragma once
 
-#include "engine/ops/moe/grouped_terms_cuda.cuh"
+#include "engine/ops/moe/grouped_halves_cuda.cuh"
 
 namespace trainctl::grouped {
 
@@ -13,14 +13,14 @@ struct SumOverRows {
   CUtensorMap c;      ///< [experts, lines, columns], or [experts, columns, lines] if it is transposed
   const int *starts, *token_of;
   int experts, lines, columns;
-  int line_groups, column_tiles;  ///< groups: tiles below one another, of a cluster
+  int line_pairs, column_tiles;
   const uint4* tokens;  ///< [tokens, lines]
   bf16* to;             ///< the matrix of c, if it is bf16
   bool adds;
 
   /// Steps of a tile whose expert has `rows` rows. Rows behind those are zeros.
   __device__ int steps(int rows) const {
-    return rows == 0 && adds ? 0 : steps_of(rows);
+    return rows == 0 && adds ? 0 : max(kHead + kTail, (rows + kTerms - 1) / kTerms);
   }
 };
 
@@ -30,15 +30,14 @@ struct SumsTile {
 
   SumsTile() = default;
   __device__ SumsTile(const SumOverRows& x, int unit, int place) {
-    constexpr int kAtOnce = kTilesAtOnce / kBlocks;
-    const int of_expert = x.line_groups * x.column_tiles, of_group = kAtOnce * x.column_tiles;
+    const int of_expert = x.line_pairs * x.column_tiles, of_group = kPairsAtOnce * x.column_tiles;
     expert = unit / of_expert;
     const int group = unit % of_expert / of_group, at = unit % of_expert % of_group;
-    const int beside = min(kAtOnce, x.line_groups - group * kAtOnce);
-    line = (kBlocks * (group * kAtOnce + at % beside) + place) * kLines;
+    const int beside = min(kPairsAtOnce, x.line_pairs - group * kPairsAtOnce);
+    line = (kPair * (group * kPairsAtOnce + at % beside) + place) * kLines;
     column = at / beside * kColumns;
   }
-  __device__ static int units(const SumOverRows& x) { return x.experts * x.line_groups * x.column_tiles; }
+  __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
 };
 
 /// The rows of a step of a tile, of which a thread gathers every 16th.
@@ -55,7 +54,7 @@ struct SumsSteps {
   SumsTile tile, next;
 
   __device__ SumsSteps(const SumOverRows& of, int all)
-      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / kBlocks), tile{}, next{} {
+      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / kPair), tile{}, next{} {
     look_ahead();
   }
   /// False after the last step.
@@ -63,7 +62,7 @@ struct SumsSteps {
     while (steps == 0) {
       if (unit >= units) return false;
       tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
-      unit += static_cast<int>(gridDim.x) / kBlocks;
+      unit += static_cast<int>(gridDim.x) / kPair;
       look_ahead();
     }
     step.row = row, step.line = tile.line, step.column = tile.column;
@@ -79,13 +78,13 @@ struct SumsSteps {
  private:
   __device__ void look_ahead() {
     if (unit >= units) return;
-    next = SumsTile(x, unit, place_in_cluster());
+    next = SumsTile(x, unit, place_in_pair());
     next_row = x.starts[next.expert], next_end = x.starts[next.expert + 1];
   }
 };
 
 __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_cluster(), thread = static_cast<int>(threadIdx.x);
+  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, packs = x.lines / 8;
   TermsPlace at;
   SumsSteps steps(x, SumsTile::units(x));
@@ -97,9 +96,9 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
     if (thread == 0) {
       announce_bytes(here, kBBytes);
 #pragma unroll
-      for (int panel = place; panel < kPanels; panel += kBlocks) {
+      for (int panel = place; panel < kPanels; panel += kPair) {
         copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
-                   (1 << kBlocks) - 1);
+                   true);
       }
     }
     unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
@@ -286,8 +285,8 @@ struct HalfOfSums {
 /// before, and writes half of the sums while they compute the other half, or the next tile.
 template <bool Transposed, bool AsBf16>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_cluster(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / kBlocks;
-  TermsReader<1, 1, true> reader{shared};
+  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / kPair;
+  SumsReader reader{shared};
   const ResultsWriter out(shared);
   SumsTile next;
   int next_rows = 0;
@@ -298,7 +297,7 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   };
   float d[128];
   HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
-  int unit = static_cast<int>(blockIdx.x) / kBlocks;
+  int unit = static_cast<int>(blockIdx.x) / kPair;
   look_up(unit);
   for (; unit < units; unit += apart) {
     const int steps = uniform(x.steps(next_rows));
@@ -306,8 +305,8 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
       look_up(unit + apart);
       continue;
     }
-    const HalfOfSums<Transposed, AsBf16> sums{x,   out, uniform(next.expert), uniform(next.line) + 64 * out.group,
-                                              uniform(next.column), true};
+    const HalfOfSums<Transposed, AsBf16> sums{
+        x, out, uniform(next.expert), uniform(next.line) + 64 * out.group, uniform(next.column), true};
     reader.multiply(
         d, steps, [&](int part, int of) { former.write(d, 1, part, of); },
         [&](int part, int of) { sums.write(d, 0, part, of); }, [&] { look_up(unit + apart); });
@@ -318,12 +317,12 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
 }
 
 template <bool Transposed, bool AsBf16>
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     sums_kernel(const __grid_constant__ SumOverRows x) {
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
-  prepare_cluster(shared, true);
+  prepare_pair(shared, true);
   if (group_of_warp() == 0) {
     give_registers<56>();
     load_sums(x, shared);
@@ -331,7 +330,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
     take_registers<224>();
     compute_sums<Transposed, AsBf16>(x, shared);
   }
-  sync_cluster();
+  sync_pair();
 }
 
 }  // namespace trainctl::grouped

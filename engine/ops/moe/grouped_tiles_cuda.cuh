@@ -1,9 +1,9 @@
 // Tiles of grouped products by the tensor cores of Hopper (grouped_products_cuda.cu): memory, copies and products of
 // one block of threads, which computes tiles of 128 x 256 results, 64 terms at a time.
 //
-// A block has three groups of four warps: one loads terms into kStages places, two compute 64 x 256 results each. The
-// blocks of a cluster compute tiles below one another, which usually need the same columns of B. Then each loads a part
-// of them, and the copy engine writes it to all.
+// A block has three groups of four warps: one loads terms into kStages places, two compute 64 x 256 results each. Two
+// blocks form a cluster, a pair: their tiles are neighbours and usually need the same columns of B. Then each loads
+// half of them, and the copy engine writes it to both.
 //
 // An operand is stored in shared memory in one of two ways (warp_group_products_cuda.cuh):
 //   by lines   [lines][64 terms]
@@ -23,12 +23,12 @@ using namespace cuda;
 
 inline constexpr int kLines = 128, kColumns = 256, kTerms = 64, kStages = 4;
 inline constexpr int kGroups = 2;  ///< groups of warps that compute
-inline constexpr int kBlocks = 2;  ///< of a cluster
+inline constexpr int kPair = 2;    ///< blocks of a cluster
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads, kComputingWarps = kGroups * 4;
 inline constexpr int kABytes = 2 * kLines * kTerms, kBBytes = 2 * kColumns * kTerms;
 inline constexpr int kPanels = kColumns / 64;  ///< panels of B, and of bf16 results
 inline constexpr int kSlots = 2;               ///< panels of results on their way to memory
-inline constexpr int kTilesAtOnce = 16;        ///< tiles below one another whose columns are shared in the L2 cache
+inline constexpr int kPairsAtOnce = 8;         ///< pairs of lines of tiles that share columns in the L2 cache
 inline constexpr int kMostExperts = 384;
 
 struct alignas(1024) Shared {
@@ -46,16 +46,16 @@ struct alignas(1024) Shared {
 };
 static_assert(Shared::bytes() <= 227 * 1024);
 
-/// This block's place in its cluster.
-__device__ inline int place_in_cluster() {
+/// This block's place in its pair.
+__device__ inline int place_in_pair() {
   unsigned place = 0;
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(place));
 #endif
   return static_cast<int>(place);
 }
-/// Waits until all threads of the cluster have come.
-__device__ inline void sync_cluster() {
+/// Waits until all threads of both blocks have come.
+__device__ inline void sync_pair() {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -95,17 +95,17 @@ __device__ void give_registers() {
 #endif
 }
 
-// Copies to shared memory, with zeros beyond the operand. `blocks`: a bit for each block of the cluster that receives
-// them, whose barrier counts the bytes; 0: this block alone.
+// Copies to shared memory, with zeros beyond the operand. `both`: to both blocks of the pair, whose barriers count the
+// bytes.
 
 __device__ inline void copy_box_3(unsigned char* to, const CUtensorMap& map, int x, int y, int z, float* barrier,
-                                  int blocks) {
+                                  bool both) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  if (blocks != 0) {
+  if (both) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
         "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
-        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(blocks))
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
         : "memory");
   } else {
     asm volatile(
@@ -117,13 +117,13 @@ __device__ inline void copy_box_3(unsigned char* to, const CUtensorMap& map, int
 #endif
 }
 __device__ inline void copy_box_4(unsigned char* to, const CUtensorMap& map, int x, int y, int z, int w, float* barrier,
-                                  int blocks) {
+                                  bool both) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  if (blocks != 0) {
+  if (both) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
         "[%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
-        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(blocks))
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
         : "memory");
   } else {
     asm volatile(
@@ -184,10 +184,83 @@ __device__ inline void boxes_done() {
 #endif
 }
 
-/// A number that is the same for all threads of the warp, which the compiler then knows.
+/// A number that is the same for all threads of the warp. The compiler then knows that.
 __device__ inline int uniform(int number) { return __shfl_sync(~0u, number, 0); }
 /// The group of this warp, 0 for the loading one.
 __device__ inline int group_of_warp() { return uniform(static_cast<int>(threadIdx.x) / kGroupThreads); }
+
+/// The place that a group of computing warps reads next. Each warp leaves the places one after another.
+struct ReadPlace {
+  int stage = 0, parity = 0;
+
+  /// Waits for its terms. Gathered: A consists of packs, which the tensor cores do not see before a fence.
+  template <bool Gathered>
+  __device__ void wait(Shared& shared) const {
+    wait_for_bytes(shared.here[stage], parity);
+    if constexpr (Gathered) publish_to_copies();
+  }
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  /// The place `count` places back.
+  __device__ int back(int count) const { return (stage + kStages - count) % kStages; }
+  /// A warp no longer reads that place, which both blocks fill.
+  __device__ void leave(Shared& shared, int count) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < kPair) arrive_in_block(shared.left[back(count)], lane);
+  }
+};
+
+/// d += a b for 64 lines, 256 columns and 16 terms, or d = a b if `adds` is 0. BByTerms: 1 if B is stored by terms.
+template <int BByTerms>
+__device__ void add_all_columns(float (&d)[128], uint64_t a, uint64_t b, int adds) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("256", "%131", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, 0, %130")
+               : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
+               : "l"(a), "l"(b), "n"(BByTerms), "r"(adds));
+#endif
+}
+
+/// Products of tiles of rows, as a group of computing warps. BByTerms: as in add_all_columns(); Gathered: as in
+/// ReadPlace.
+template <int BByTerms, bool Gathered>
+struct RowsReader {
+  Shared& shared;
+  int group = group_of_warp() - 1;
+  ReadPlace at = {};
+
+  /// d = a b over the terms of at least one place. Calls meanwhile() while the tensor cores compute the last products.
+  template <class Meanwhile>
+  __device__ void multiply(float (&d)[128], int steps, const Meanwhile& meanwhile) {
+    for (int i = 0; i < steps; ++i) {
+      at.wait<Gathered>(shared);
+      const unsigned a = shared_address(shared.a[at.stage]) + static_cast<unsigned>(group) * kSquareBytes,
+                     b = shared_address(shared.b[at.stage]);
+      const uint64_t of_a = square_at(a), of_b = BByTerms ? squares_at(b, kSquareBytes) : square_at(b);
+      begin_products();
+#pragma unroll
+      for (int k = 0; k < kTerms / 16; ++k)
+        add_all_columns<BByTerms>(d, of_a + k * kNextColumns, of_b + k * (BByTerms ? kNextLines : kNextColumns),
+                                  k > 0 || i > 0);
+      end_products();
+      at.next();
+      products_done<1>();
+      if (i > 0) at.leave(shared, 2);
+    }
+    meanwhile();
+    products_done<0>();
+    settle(d);
+    at.leave(shared, 1);
+  }
+  /// Lets the terms of `steps` places pass.
+  __device__ void pass(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      wait_for_bytes(shared.here[at.stage], at.parity);
+      at.next();
+      at.leave(shared, 1);
+    }
+  }
+};
 
 /// The place that the loading warps fill next.
 struct TermsPlace {
@@ -203,17 +276,17 @@ struct TermsPlace {
 /// The address of pack `pack` of line `line` of a tile of lines of 128 bytes.
 __device__ inline int pack_at(int line, int pack) { return line * 128 + ((pack ^ line % 8) * 16); }
 
-/// Initializes the barriers of the cluster. `packs`: each loading thread arrives when it has copied its packs.
-__device__ inline void prepare_cluster(Shared& shared, bool packs) {
+/// Initializes the barriers of both blocks. `packs`: each loading thread arrives when it has copied its packs.
+__device__ inline void prepare_pair(Shared& shared, bool packs) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.here[i], 1 + (packs ? kGroupThreads : 0));
-      init_barrier(shared.left[i], kBlocks * kComputingWarps);
+      init_barrier(shared.left[i], kPair * kComputingWarps);
     }
     publish_barriers();
     publish_to_copies();
   }
-  sync_cluster();
+  sync_pair();
 }
 
 }  // namespace trainctl::grouped
