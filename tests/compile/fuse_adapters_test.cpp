@@ -61,13 +61,13 @@ using Texts = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("a gated layer does not keep its activation, and the gradients of both factors are one kernel") {
-  const Program program = gated_block(64, 8, "");
+  const Program program = gated_block(64, 16, "");
   CHECK(expressions_in(program, Phase::forward) == Texts{"x0 silu x1 * =0"});
   CHECK(expressions_in(program, Phase::backward) == Texts{"x0 x1 silu * =0 x0 x2 * x1 silu_grad =1"});
 }
 
 TEST_CASE("element-wise readers of an adapter's sum compute it from the low-rank factors") {
-  const Program program = gated_block(64, 8, kAdapters);
+  const Program program = gated_block(64, 16, kAdapters);
   CHECK(expressions_in(program, Phase::forward) == Texts{"x0 l1 + silu x3 l4 + * =0", "x0 l1 + x3 + =0"});
   CHECK(expressions_in(program, Phase::backward) ==
         Texts{"x0 m1 + :0 x3 l4 + :1 silu * =0 $0 x6 l7 + * $1 silu_grad =1"});
@@ -75,7 +75,7 @@ TEST_CASE("element-wise readers of an adapter's sum compute it from the low-rank
 
 TEST_CASE(
     "a product is the residual of the wide product beside it if something else than element-wise ops reads the sum") {
-  const Program program = gated_block(64, 8, kAdapters);
+  const Program program = gated_block(64, 16, kAdapters);
   const auto first =
       std::ranges::find_if(program.instructions, [](const Instruction& i) { return i.name == "first.lora"; });
   REQUIRE(first != program.instructions.end());
@@ -86,7 +86,7 @@ TEST_CASE(
 
 TEST_CASE("an adapter's sum is written if its weight changes before the last reader") {
   // Plain SGD updates the weight as soon as its gradient is known.
-  const Program program = gated_block(64, 8, kAdapters, {"optimizer={type: sgd, learning_rate: 0.1}"});
+  const Program program = gated_block(64, 16, kAdapters, {"optimizer={type: sgd, learning_rate: 0.1}"});
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (program.instructions[i].op != "elementwise") continue;
     for (const Operand& in : program.instructions[i].inputs) {
@@ -98,7 +98,7 @@ TEST_CASE("an adapter's sum is written if its weight changes before the last rea
 }
 
 TEST_CASE("both gradients of an adapter's second layer are one kernel, which scales the first, if dy is large") {
-  CHECK(count_of(gated_block(64, 8, kAdapters), "skinny_grads") == 0);
+  CHECK(count_of(gated_block(64, 16, kAdapters), "skinny_grads") == 0);
   const Program program = gated_block(2048, 2048, kAdapters);
   CHECK(count_of(program, "skinny_grads") == 4);
   for (const Instruction& i : program.instructions) {
