@@ -1,3 +1,4 @@
+// Parses the command line with CLI11, and runs the command that the user chose.
 #include "cli/command_line.h"
 
 #include <fcntl.h>

@@ -16,7 +16,7 @@ bool takes_value(const CLI::Option& option) { return option.get_items_expected_m
 
 bool is_option(const std::string& word) { return word.size() > 1 && word.starts_with('-'); }
 
-/// Whether a job file knows the word, or another tool's job file would.
+/// Returns whether a job file knows the word, or another tool's job file would.
 bool is_name_of_job(const std::string& word) {
   for (const std::vector<EntryType>* types :
        {&layer_types(), &loss_types(), &optimizer_types(), &metric_types(), &transform_types()})

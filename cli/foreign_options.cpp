@@ -59,7 +59,7 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789.e-") == std::string::npos;
 }
 
-/// Whether the option's value is valid for the field.
+/// Returns whether the option's value is valid for the field.
 bool fits(const std::string& value, const Field* field, std::string_view example) {
   if (value.empty() || value.find('=') != std::string::npos) return false;
   if (field != nullptr && !field->choices.empty())

@@ -1,4 +1,4 @@
-// Uses access(2), which also detects read-only file systems.
+// Checks that a file can be written, by access(2), which also detects read-only file systems.
 #include "cli/output_path.h"
 
 #include <unistd.h>

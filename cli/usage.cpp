@@ -1,4 +1,5 @@
-// CLI11's errors name their option only in their text, so this file parses the text.
+// Rewrites the errors of CLI11 about a command line. They name their option only in their text, so this file parses the
+// text.
 #include "cli/usage.h"
 
 #include <CLI/CLI.hpp>

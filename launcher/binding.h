@@ -1,4 +1,4 @@
-// Which cores each rank of a host may use, and how many threads it gets.
+// Decides which cores each rank of a host may use, and how many threads it gets.
 #pragma once
 
 #include <string>

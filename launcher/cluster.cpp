@@ -1,4 +1,4 @@
-// Which host each rank runs on.
+// Determines which host each rank runs on.
 #include "launcher/cluster.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Which host each rank runs on.
+// Determines which host each rank runs on.
 #pragma once
 
 #include <string>

@@ -57,7 +57,7 @@ bool ranks_explain(const std::vector<RankReport>& reports) {
   return std::all_of(reports.begin(), reports.end(), [](const RankReport& report) { return report.ranks_explain; });
 }
 
-/// Why a rank of a program that does not explain its failures is the cause, although it did not fail.
+/// Tells why a rank of a program that does not explain its failures is the cause, although it did not fail.
 std::string suspicion(const std::vector<RankReport>& reports, const Cause& cause) {
   const Course course = course_of(reports);
   const RankReport& report = reports[static_cast<size_t>(cause.rank)];
@@ -136,7 +136,7 @@ std::string cause_with_words(const Outcome& outcome, const Cluster& cluster) {
   return said.empty() ? line : line + ": " + said;
 }
 
-/// How a rank ended: "exited with code 1", "could not be started".
+/// Tells how a rank ended: "exited with code 1", "could not be started".
 std::string manner(const RankReport& report) {
   return report.state == ProcessState::failed_to_start ? "could not be started" : describe(report.end);
 }
@@ -198,7 +198,7 @@ bool is_of_all_ranks(const Outcome& outcome) {
   return error && error->kind == ErrorKind::loss;
 }
 
-/// Whether a failure is a consequence of the cause. False where it is unknown: for ranks of a program that failed at
+/// True if a failure is a consequence of the cause. False where it is unknown: for ranks of a program that failed at
 /// the same moment as the cause.
 bool is_consequence(const Outcome& outcome, int rank, const Course& course) {
   const RankReport& report = outcome.reports[static_cast<size_t>(rank)];

@@ -11,7 +11,7 @@ namespace {
 
 bool complains(const RankReport& report) { return report.error && report.error->kind == ErrorKind::comm; }
 
-/// Whether a rank failed on its own: not stopped by the launcher, and not because of another rank.
+/// Returns whether a rank failed on its own: not stopped by the launcher, and not because of another rank.
 bool own_failure(const RankReport& report) {
   if (report.state == ProcessState::failed_to_start) return true;
   if (!report.failed() || complains(report)) return false;
@@ -29,7 +29,7 @@ int earliest(const std::vector<RankReport>& reports, const std::function<bool(co
   return found;
 }
 
-/// How likely it is that others wait for this rank:
+/// Rates how likely it is that others wait for this rank:
 ///   3 its process is stopped          2 it is not waiting itself
 ///   1 it waits for an unknown rank    0 it waits for known ranks
 int suspicion(const RankReport& report) {

@@ -42,7 +42,7 @@ std::string_view to_string(Cause::Kind kind);
 ///   6. the earliest that failed
 Cause find_first_cause(const std::vector<RankReport>& reports);
 
-/// How the ranks of a program that does not explain its failures ended, each list in order of time.
+/// Records how the ranks of a program that does not explain its failures ended, each list in order of time.
 struct Course {
   std::vector<int> failed;   ///< on their own, before the launcher stopped the others
   std::vector<int> ended;    ///< with 0, before the first failure
@@ -51,7 +51,7 @@ struct Course {
 };
 Course course_of(const std::vector<RankReport>& reports);
 
-/// When the rank failed, from its own error report if there is one. Unix seconds.
+/// Returns when the rank failed, from its own error report if there is one. Unix seconds.
 double failure_time(const RankReport& report);
 
 }  // namespace trainctl

@@ -31,7 +31,7 @@ class LogPipe {
   /// Reads the pipe's contents, at most one pipe size, so that a rank with much output does not delay the others.
   /// Returns the bytes read.
   int64_t drain();
-  /// Whether all writers have closed the pipe and its contents have been read.
+  /// Returns whether all writers have closed the pipe and its contents have been read.
   bool ended() const { return ended_; }
   /// Called when the rank has ended: reads the rest and closes, even if the last line is incomplete. Does not wait for
   /// processes that the rank started, which may still hold the pipe and write to it.

@@ -34,7 +34,7 @@ struct Header {
 };
 
 constexpr size_t kLogProcessReadBytes = 1 << 19;
-/// How long the destructor waits for a process that has nothing left to write.
+/// The time that the destructor waits for a process that has nothing left to write.
 constexpr int kMostLogEndLooks = 1000;  // a millisecond apart
 
 template <class T>

@@ -56,7 +56,7 @@ class LogProcess {
   int64_t pending_bytes() const { return pending_bytes_; }
   /// Number of reports so far. If it does not grow while bytes are pending, the disk does not respond.
   int64_t reports() const { return reports_; }
-  /// Whether the process has ended unexpectedly.
+  /// Returns whether the process has ended unexpectedly.
   bool is_dead() const { return dead_; }
   int pid() const { return pid_; }
 

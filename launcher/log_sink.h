@@ -1,4 +1,4 @@
-// Where the ranks' output goes: to the disk of this host (log_disk.h), or to the launcher of another (hosts/agent.cpp).
+// Takes the ranks' output: to the disk of this host (log_disk.h), or to the launcher of another (hosts/agent.cpp).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class LogSink {
   /// Bytes that arrived at `ns` (unix).
   virtual void write(uint32_t stream, std::string_view bytes, int64_t ns) = 0;
   virtual void close(uint32_t stream) = 0;
-  /// Whether no more output should be read from the ranks for now.
+  /// Returns whether no more output should be read from the ranks for now.
   virtual bool is_full() const = 0;
 };
 

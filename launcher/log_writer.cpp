@@ -106,7 +106,7 @@ bool LogWriter::full() const {
   return !file_mid_line_ || size_ >= 2 * limits_.file_bytes;
 }
 
-/// How many of `bytes` go into this file: all, or up to the end of the line that fills it.
+/// Returns how many of `bytes` go into this file: all, or up to the end of the line that fills it.
 size_t LogWriter::fits(std::string_view bytes) const {
   const int64_t room = limits_.file_bytes - size_;
   if (limits_.file_bytes <= 0 || room > static_cast<int64_t>(bytes.size())) return bytes.size();

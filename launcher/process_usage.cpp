@@ -1,4 +1,5 @@
-// proc(5): stat has the name in parentheses, which may contain anything, then fields by number.
+// Reads the CPU time and memory of processes from /proc (proc(5)): stat has the name in parentheses, which may contain
+// anything, then fields by number.
 #include "launcher/process_usage.h"
 
 #include <unistd.h>

@@ -31,9 +31,9 @@ class RankRunner {
   virtual void signal(int rank, int signal) = 0;
   /// Makes all ranks end after the same step (RankProgram::stop_after_step).
   virtual void stop_after_step() = 0;
-  /// Whether the rank's host has responded recently; if not, its progress is unknown.
+  /// Returns whether the rank's host has responded recently; if not, its progress is unknown.
   virtual bool is_heard(int /*rank*/) const { return true; }
-  /// Whether its process is stopped by SIGSTOP or a debugger.
+  /// Returns whether its process is stopped by SIGSTOP or a debugger.
   virtual bool is_frozen(int rank) = 0;
   /// The error that a rank, possibly still running, wrote to the run's folder.
   virtual std::optional<RankError> error_of(int rank) = 0;
@@ -44,7 +44,7 @@ class RankRunner {
   virtual void look() = 0;
   /// Call it when all ranks have ended.
   virtual void end() = 0;
-  /// Whether files in the run's folder can be neither written nor read.
+  /// Returns whether files in the run's folder can be neither written nor read.
   virtual bool disk_hangs() const = 0;
 };
 

@@ -37,7 +37,7 @@ std::vector<std::string> candidate_folders() {
   return folders;
 }
 
-/// Whether this is a folder, not a link, that this user owns and no other user can enter.
+/// Returns whether this is a folder, not a link, that this user owns and no other user can enter.
 bool is_private(const std::string& folder) {
   struct stat info {};
   return lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == getuid() &&
@@ -100,7 +100,7 @@ void remove_entry(const std::string& stem) {
   for (const char* end : {".status", ".status.new", ".run"}) unlink((stem + end).c_str());
 }
 
-/// Whether a launcher holds the entry's lock. If not, deletes the entry while holding the lock.
+/// Returns whether a launcher holds the entry's lock. If not, deletes the entry while holding the lock.
 bool is_held(const std::string& stem) {
   const int fd = open((stem + std::string(kEntry)).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;

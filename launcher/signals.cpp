@@ -1,4 +1,4 @@
-// Which signals this process handles, and which its children inherit.
+// Sets which signals this process handles, and which its children inherit.
 #include "launcher/signals.h"
 
 #include <unistd.h>

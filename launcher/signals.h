@@ -1,5 +1,5 @@
-// Which signals this process handles, and which its children inherit. A signal that was ignored when the program started
-// stays ignored: nohup ignores SIGHUP, and a shell without job control ignores SIGINT for its background jobs.
+// Sets which signals this process handles, and which its children inherit. A signal that was ignored when the program
+// started stays ignored: nohup ignores SIGHUP, and a shell without job control ignores SIGINT for its background jobs.
 #pragma once
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace trainctl {
 /// no handler, exits at SIGINT, SIGTERM and SIGHUP with 128 + signal, until a command handles them.
 void begin_signals();
 
-/// Whether the signal was ignored when the program started.
+/// Returns whether the signal was ignored when the program started.
 bool was_ignored(int signal);
 
 /// Returns the signals among `signals` that were not ignored when the program started: the ones to handle.

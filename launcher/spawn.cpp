@@ -32,7 +32,7 @@ extern char** environ;
 namespace trainctl {
 namespace {
 
-/// How long the destructor waits for killed processes.
+/// The time that the destructor waits for killed processes.
 constexpr int kMostEndLooks = 2000;  // a millisecond apart
 /// A process that ends within this time after its parent is a helper, and is not reported.
 constexpr double kHelperSeconds = 0.5;
@@ -142,7 +142,7 @@ std::string missing_file(const ProcessCommand& command) {
   return "";
 }
 
-/// Why a program could not be started: a missing file, its interpreter, or what the system says.
+/// Tells why a program could not be started: a missing file, its interpreter, or what the system says.
 std::string reason_of(const ProcessCommand& command, int error) {
   if (error == ENOENT)
     if (std::string missing = missing_file(command); !missing.empty()) return missing;

@@ -23,7 +23,7 @@ struct ProcessCommand {
   std::string script = {};         ///< file that the program reads; start() names it if it does not exist; may be empty
 };
 
-/// How a process ended.
+/// Tells how a process ended.
 struct ProcessEnd {
   int pid = -1;
   bool signaled = false;
@@ -50,7 +50,7 @@ class ProcessRunner {
   /// Sends `signal` to the process and everything in its group.
   virtual void signal_group(int pid, int signal) = 0;
 
-  /// Whether the process is stopped by SIGSTOP or a debugger.
+  /// Returns whether the process is stopped by SIGSTOP or a debugger.
   virtual bool is_frozen(int pid) = 0;
 
   /// Processes that ended since the last call; does not block. The rest of their groups has been killed
@@ -100,7 +100,7 @@ class PosixProcessRunner : public ProcessRunner {
   double orphans_ = 0;              ///< when orphans were last reaped
 };
 
-/// Whether a process is stopped by SIGSTOP or a debugger.
+/// Returns whether a process is stopped by SIGSTOP or a debugger.
 bool process_is_frozen(int pid);
 
 /// "SIGKILL"; "signal 99" if it has no name.

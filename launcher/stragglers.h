@@ -33,7 +33,7 @@ std::string describe(const std::vector<Leftover>& leftovers);
 /// The children of this process that have ended and have not been waited for yet; none if the kernel lists no children.
 std::vector<int> ended_children();
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 bool is_running(int pid);
 
 /// Sends SIGKILL to every process with the mark in its environment until none is left. Only async-signal-safe calls.

@@ -1,4 +1,4 @@
-// The launcher's decisions.
+// Decides how the launcher reacts to events of its ranks.
 #include "launcher/supervision.h"
 
 #include <algorithm>
@@ -19,13 +19,13 @@ constexpr double kWaitingMarginSeconds = 2;
 /// A longer gap between calls means that the launcher itself was delayed.
 constexpr double kMostBetweenRankLooksSeconds = 1;
 
-/// Whether another attempt would fail in the same way.
+/// Returns whether another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
   if (report.state == ProcessState::failed_to_start || report.stuck || !report.end.left.empty()) return true;
   return report.error && (report.error->kind == ErrorKind::spec || report.error->kind == ErrorKind::loss);
 }
 
-/// Whether to wait for more failures. A rank's report about another is followed by that rank's own failure; a
+/// Decides whether to wait for more failures. A rank's report about another is followed by that rank's own failure; a
 /// loss that is nan ends every rank, and each still has something to write.
 bool expects_others_to_end(ErrorKind kind) { return kind == ErrorKind::comm || kind == ErrorKind::loss; }
 
@@ -77,7 +77,7 @@ void Supervision::ended(int rank, RankReport report, double now) {
   stop(now, limits_.grace_seconds);
 }
 
-/// Whether the rank was killed and the remaining ranks can continue without it.
+/// Returns whether the rank was killed and the remaining ranks can continue without it.
 bool Supervision::is_spared(int rank) const {
   const RankReport& report = reports_[static_cast<size_t>(rank)];
   if (rank >= limits_.on_their_own || phase_ != Phase::running || !report.end.signaled) return false;

@@ -82,7 +82,7 @@ class Supervision {
     double settle_seconds = 0.5;  ///< after a complaint about another rank: time to wait for that rank's failure
     double timeout_seconds = 60;  ///< longest time without progress for a rank that reports it
     double kill_seconds = 15;     ///< after SIGKILL: a rank that still has not ended is given up
-    /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
+    /// True if a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
     /// This number of ranks, from rank 0 on, do not wait for each other: the run continues without those that are
@@ -98,7 +98,7 @@ class Supervision {
     std::function<void(int rank, int signal)> signal_rank;
     /// Same as RankRunner::stop_after_step; unset: the user's signal is passed on to the ranks.
     std::function<void()> ask_to_stop = {};
-    /// Whether a rank's process is stopped; unset: unknown.
+    /// Tells whether a rank's process is stopped; unset: unknown.
     std::function<bool(int rank)> is_frozen = {};
     /// The error reported by a rank that does not end; unset: none. One of its threads may wait forever for a file
     /// system while another has reported the file.
@@ -120,14 +120,14 @@ class Supervision {
   /// A spared rank becomes `waiting`, to be restarted by itself; false if its restarts are used up, or the run ends.
   bool rejoin(int rank);
 
-  /// When the phase changes if nothing else happens.
+  /// Returns when the phase changes if nothing else happens.
   double deadline() const { return deadline_; }
   bool done() const;
   bool restart_due() const;
   bool stopping() const { return phase_ != Phase::running; }
-  /// Whether a waiting rank should be started, even after a failure that may be one of many at once.
+  /// Returns whether a waiting rank should be started, even after a failure that may be one of many at once.
   bool may_start() const { return phase_ == Phase::running || (phase_ == Phase::settling && !limits_.ranks_explain); }
-  /// Whether the ranks have been asked to stop after a step.
+  /// Returns whether the ranks have been asked to stop after a step.
   bool asking() const { return phase_ == Phase::asking; }
   /// Number of the current attempt; 0: the first.
   int attempt() const { return attempt_; }

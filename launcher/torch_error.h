@@ -24,7 +24,7 @@ std::optional<RankError> parse_torch_error(std::string_view text, double modifie
 /// nullopt if it is missing, not a regular file, larger than 8 MiB, or broken.
 std::optional<RankError> read_torch_error(const std::string& path);
 
-/// Whether a message of PyTorch, Gloo or NCCL reports that another rank is gone or did not respond.
+/// Returns whether a message of PyTorch, Gloo or NCCL reports that another rank is gone or did not respond.
 bool mentions_peer(std::string_view text);
 
 }  // namespace trainctl

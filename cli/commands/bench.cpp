@@ -152,7 +152,7 @@ int bench_op(const BenchArguments& options) {
   return kExitDone;
 }
 
-/// The given names, or all that are known. Throws SpecError for one that is not; `hint`: if it resembles none.
+/// Returns the names that the user gave, or all `known` ones. Throws SpecError, with `hint`, for an unknown name.
 std::vector<std::string> chosen_names(const BenchArguments& options, const std::vector<std::string>& known,
                                       const char* argument, const char* what, const std::string& hint) {
   if (options.names == std::vector<std::string>{"all"}) return known;

@@ -42,6 +42,7 @@ Examples:
   trainctl check --plugin ./my_op.so)";
 
 int check_command(const JobSpec& spec) {
+  print_warnings(spec);
   require_program(spec);
   launch_report(spec);
   std::cout << spec.file << ": valid (" << shell_words(spec.command) << ", " << spec.launch.ranks

@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// Whether `trainctl data` reads the path as a table, not as tokens or a job: by its name, or a folder of tables
-/// (open_tables() in convert_table.h).
+/// Returns whether `trainctl data` reads the path as a table, not as tokens or a job: by its name, or a folder of
+/// tables (open_tables() in convert_table.h).
 bool is_table_path(const std::string& path);
 
 /// "a.parquet: 1,000 rows" and a line per column. SpecError or EnvError if the file cannot be read.

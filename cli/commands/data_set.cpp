@@ -139,7 +139,7 @@ void print_report(const Source& source, const SourceReport& report, const std::s
   if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
 }
 
-/// Whether all samples of the set can be read and are finite. `title` is printed before the report.
+/// Returns whether all samples of the set can be read and are finite. `title` is printed before the report.
 bool is_sound(const DatasetSpec& spec, const std::string& title);
 
 /// All sources of a mixture.

@@ -38,7 +38,7 @@ struct EvaluateArguments {
 /// Samples with more labels are not compared one by one.
 constexpr int64_t kMostSamples = int64_t{1} << 26;
 
-/// Whether each sample of the validation has a single label, so that its answer can be compared with it.
+/// Returns whether each sample of the validation has a single label, so that its answer can be compared with it.
 bool has_single_labels(const JobSpec& spec) {
   const DatasetSpec set = spec.validation_set();
   if (set.has_tokens() || set.type == "preference") return false;
@@ -70,7 +70,7 @@ std::optional<Quality> compare(const JobSpec& spec, const std::string& checkpoin
   return quality;
 }
 
-/// Whether the loss is the mean of -log p over tokens.
+/// Returns whether the loss is the mean of -log p over tokens.
 bool has_perplexity(const JobSpec& spec, const nlohmann::ordered_json& report) {
   return spec.validation_set().has_tokens() && prediction_kind(spec.loss->type) == PredictionKind::class_logits &&
          report.contains("loss") && report["loss"].is_number();

@@ -72,6 +72,15 @@ std::string best_of(const std::vector<CheckpointEntry>& entries, const std::stri
   return found->path;
 }
 
+/// A run writes its folder where it is started, which is mostly beside its job file.
+std::string hint_for_missing_runs(const JobSpec& spec) {
+  const std::filesystem::path folder = std::filesystem::path(spec.file).parent_path();
+  if (const std::string beside = (folder / spec.launch.log_dir).string();
+      !folder.empty() && std::filesystem::path(spec.launch.log_dir).is_relative() && !list_runs(beside).empty())
+    return "runs beside the job file are in " + beside + ": set launch.log_dir=" + beside;
+  return "train it first: trainctl run " + spec.file + "; or name a checkpoint: --checkpoint FOLDER";
+}
+
 }  // namespace
 
 QuietStdout::QuietStdout() : stdout_(dup(STDOUT_FILENO)) { dup2(STDERR_FILENO, STDOUT_FILENO); }
@@ -112,7 +121,7 @@ std::string find_evaluated(const std::string& checkpoint, const JobSpec& spec) {
   if (checkpoint.empty() && spec.weights) return "";
   throw SpecError({}, "--checkpoint",
                   "no run of the job '" + spec.name + "' in " + spec.launch.log_dir + " has a checkpoint",
-                  "train it first: trainctl run " + spec.file + "; or name a checkpoint: --checkpoint FOLDER");
+                  hint_for_missing_runs(spec));
 }
 
 std::vector<std::string> class_names_of(const std::string& checkpoint, const JobSpec& spec) {

@@ -39,7 +39,7 @@ struct GenerateArguments {
   bool json = false;
 };
 
-/// Whether a word sets a field of the job: a path of names, then '='.
+/// Returns whether a word sets a field of the job: a path of names, then '='.
 bool is_override(const std::string& word) {
   const size_t end = word.find('=');
   if (end == std::string::npos || end == 0) return false;

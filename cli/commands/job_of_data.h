@@ -25,7 +25,7 @@ std::string job_of_data(const UserData& data);
 
 // Parts of job_of_data.
 
-/// Whether the path is a file or folder with a table.
+/// Returns whether the path is a file or folder with a table.
 bool has_table(const std::string& path);
 /// The job predicts a column of the table from all others that are complete.
 std::string job_of_table(const UserData& data);

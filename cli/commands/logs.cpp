@@ -43,7 +43,7 @@ struct LogsArguments {
   std::string bundle;
   std::string log_dir = LaunchSpec{}.log_dir;
 
-  /// Whether the user asks for output. If not, and no run is given, the runs are listed.
+  /// Returns whether the user asks for output. If not, and no run is given, the runs are listed.
   bool wants_lines() const {
     return !run.empty() || !ranks.empty() || tail || !since.empty() || !grep.empty() || follow || no_prefix ||
            !bundle.empty();

@@ -6,6 +6,8 @@
 #include <iterator>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/base/url.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
@@ -16,7 +18,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string absolute_path(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
+std::string absolute_path(const std::string& path) {
+  return is_url(path) ? path : fs::absolute(path).lexically_normal().string();
+}
+
+/// Paths of the command line start at the current folder, in contrast to those of a job file.
+void require_there(const std::string& path) {
+  std::error_code error;
+  if (is_url(path) || is_glob(path) || fs::exists(path, error)) return;
+  std::vector<std::string> names;
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder, error)) names.push_back(entry.path().filename().string());
+  const std::string near = did_you_mean(fs::path(path).filename().string(), names);
+  throw SpecError({}, "FILE", "there is no file '" + path + "' in " + fs::current_path(error).string(),
+                  near.empty() ? "paths of the command line start at the current folder" : near);
+}
 
 /// The size of the images of a set whose files all have the same.
 Ints image_size(const DatasetSpec& set) {
@@ -77,6 +93,7 @@ PredictedWords split_words(const std::vector<std::string>& words) {
 JobSpec with_samples(JobSpec spec, const std::vector<std::string>& files) {
   if (spec.has_command()) return spec;
   require_sample_files(spec);
+  std::for_each(files.begin(), files.end(), require_there);
   std::vector<std::string> paths;
   std::transform(files.begin(), files.end(), std::back_inserter(paths), absolute_path);
   DatasetSpec& set = spec.dataset;
@@ -91,7 +108,7 @@ JobSpec with_samples(JobSpec spec, const std::vector<std::string>& files) {
     set.train_share = set.validation_share = 0;
     return spec;
   }
-  spec.positions["dataset.path"] = kCommandLine;
+  spec.positions["dataset.path"] = spec.positions["validation.dataset.path"] = kCommandLine;
   given.train_share = given.validation_share = 0;
   given.weights.clear();
   given.on_error = "stop";  // no other sample may take the place of a broken one

@@ -1,4 +1,5 @@
-// Each rank writes its samples into memory shared with this process. The time of a call is that of its slowest rank.
+// Times collectives between processes. Each rank writes its samples into memory shared with this process. The time of a
+// call is that of its slowest rank.
 #include "cli/measure/collective_bench.h"
 
 #include <algorithm>

@@ -93,21 +93,21 @@ DataBenchRow bench_workers(const Dataset& set, Samples& samples, const JobSpec& 
   std::vector<std::thread> threads;
   for (int i = 0; i < workers; ++i)
     threads.emplace_back([&] {
-      Reader reader(set, job.seed, job.launch.device == Device::cuda);
       try {
+        Reader reader(set, job.seed, job.launch.device == Device::cuda);
         // A worker finishes the sample that it has begun, and every worker reads at least one.
         do {
           const auto [sample, pass] = samples.next();
           reader.read(sample, pass);
           ++read;
         } while (!is_over && Clock::now() < end);
+        const std::lock_guard lock(mutex);
+        row.stages.add(reader.seconds());
       } catch (...) {
         const std::lock_guard lock(mutex);
         error = std::current_exception();
         is_over = true;
       }
-      const std::lock_guard lock(mutex);
-      row.stages.add(reader.seconds());
     });
   for (std::thread& thread : threads) thread.join();
   if (error) std::rethrow_exception(error);

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// When the instructions of the last steps ran.
+/// Records when the instructions of the last steps ran.
 class LastSteps final : public Timeline {
  public:
   explicit LastSteps(size_t instructions) : nanoseconds_(instructions), launched_(instructions) {

@@ -1,4 +1,4 @@
-// A queue, and the thread that writes its contents.
+// Writes output from a queue in a thread of its own, so that a slow reader delays nothing.
 #include "cli/render/output.h"
 
 #include <sys/stat.h>

@@ -20,7 +20,7 @@ class Output {
 
   /// Returns immediately, unless `fd` is a regular file, which is written directly.
   void write(std::string text);
-  /// Whether so much output is pending that further lines should be skipped.
+  /// Returns whether so much output is pending that further lines should be skipped.
   bool is_behind() const;
   /// Returns when everything has been written or the reader is gone.
   void flush();

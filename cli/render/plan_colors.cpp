@@ -1,4 +1,5 @@
-// An unindented line is a heading that begins a section. Words are colored by their form within each section.
+// Colors the text of a plan. An unindented line is a heading that begins a section. Words are colored by their form
+// within each section.
 #include "cli/render/plan_colors.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ std::optional<Paint> of_task(std::string_view word) {
   return word[0] == 'W' ? std::optional(Paint::magenta) : std::nullopt;
 }
 
-/// Whether the word is a sharded dim, e.g. "4@0.1,": 4 ways over axes 0 and 1.
+/// Returns whether the word is a sharded dim, e.g. "4@0.1,": 4 ways over axes 0 and 1.
 bool is_cut(std::string_view word) {
   const size_t at = word.find('@');
   return at != std::string_view::npos && std::isdigit(static_cast<unsigned char>(word[at - (at > 0 ? 1 : 0)])) != 0;

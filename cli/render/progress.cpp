@@ -57,7 +57,7 @@ std::string ranks_text(const std::vector<RankGroup>& groups) {
   return text;
 }
 
-/// How likely it is that these ranks are the reason why others wait; 0: the most likely.
+/// Rates how likely these ranks are the reason why others wait; 0: the most likely.
 int distance_from_reason(const RankGroup& group) {
   if (group.doing.starts_with("stopped")) return 0;
   if (group.doing.starts_with("waiting")) return 2;

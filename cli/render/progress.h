@@ -37,7 +37,7 @@ class Progress {
   void line_of_rank(std::string_view text);
   /// Writes the pending lines.
   void flush_lines();
-  /// Whether it is time for another progress line. `now`: seconds since the start.
+  /// Returns whether it is time for another progress line. `now`: seconds since the start.
   bool due(double now) const;
   void update(const LiveStatus& status, double now);
   /// Writes the rest and removes the progress line.

@@ -1,4 +1,4 @@
-// How good the answers of a network are, as tables.
+// Prints how good the answers of a network are, as tables.
 #include "cli/render/quality_tables.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// How good the answers of a network are, as tables.
+// Prints how good the answers of a network are, as tables.
 #pragma once
 
 #include <cstddef>

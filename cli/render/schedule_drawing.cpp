@@ -74,7 +74,7 @@ Column mark(const std::string& text, size_t stages) {
   return {std::vector<std::string>(stages, text), text.size() + (text == "[" ? 0 : 1)};
 }
 
-/// Whether each repetition has the tasks of the next micro-batches.
+/// Returns whether each repetition has the tasks of the next micro-batches.
 bool goes_up_by_one(const NumberedTexts& texts, const Repeat& repeat) {
   for (size_t i = repeat.first; i < repeat.first + repeat.period; ++i)
     for (size_t n = 0; n < texts.numbers(i).size(); ++n)

@@ -9,10 +9,10 @@ namespace trainctl {
 
 bool is_terminal(int fd);
 
-/// Whether text written to `fd` can be erased: a terminal that is not dumb.
+/// Returns whether text written to `fd` can be erased: a terminal that is not dumb.
 bool can_redraw(int fd);
 
-/// Whether text written to `fd` may be colored (see no-color.org).
+/// Returns whether text written to `fd` may be colored (see no-color.org).
 bool colors(int fd);
 /// `when`: always, never, or auto, which is colors(fd).
 bool colors(int fd, std::string_view when);

@@ -198,8 +198,8 @@ Json planned_data(Json plan, const std::string& job) {
 
 namespace {
 
-/// Where two runs with fingerprints diverge; null if they have none. A map of tensors and steps, with a row for each
-/// tensor in the order of the network.
+/// Returns where two runs with fingerprints diverge; null if they have none. It is a map of tensors and steps, with a
+/// row for each tensor in the order of the network.
 Json divergence_json(const std::vector<Json>& runs) {
   if (runs.size() != 2) return nullptr;
   const std::string a = field_or(runs[0], "path", ""), b = field_or(runs[1], "path", "");
@@ -216,7 +216,7 @@ Json divergence_json(const std::vector<Json>& runs) {
     for (const TensorDistance& each : found.distances) {
       const auto [place, added] = places.emplace(each.kind + " " + each.name, rows.size());
       if (added) rows.push_back({{"tensor", place->first}, {"distances", std::vector<Json>(columns.size())}});
-      // -1: it differs by what is not a number.
+      // -1: the distance is not a number.
       rows[place->second]["distances"][columns.at(each.step)] = !each.differs ? Json(0)
                                                                 : std::isfinite(each.distance)
                                                                     ? Json(std::max(each.distance, 1e-12))

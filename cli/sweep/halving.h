@@ -40,7 +40,7 @@ class TrialValues {
 /// there); of a metric of steps, the mean over the second half of the steps up to the rung. None: not reached yet.
 std::optional<double> value_at_rung(const std::vector<StepValue>& values, int64_t rung, const std::string& by);
 
-/// Why a trial ended.
+/// Records why a trial ended.
 struct RungDecision {
   int64_t rung = 0;   ///< run step
   double value = 0;   ///< its own value there

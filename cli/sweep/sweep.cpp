@@ -140,7 +140,7 @@ class Trials {
     return variables;
   }
 
-  /// Whether a stopped run of the trial has left a checkpoint.
+  /// Returns whether a stopped run of the trial has left a checkpoint.
   bool has_checkpoint(size_t trial) const {
     for (const int run : list_runs(sweep_.log_dir(trial))) {
       const auto end = read_run_end({sweep_.log_dir(trial), run});

@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Whether this byte continues a UTF-8 character.
+/// Returns whether this byte continues a UTF-8 character.
 inline bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 /// Columns without escape sequences; wide characters count as one.

@@ -29,13 +29,14 @@ std::string pids_max() {
 }
 
 std::string processes_limit() {
-  const std::string group = pids_max(), space = value_of(RLIMIT_AS);
+  const std::string group = pids_max(), space = value_of(RLIMIT_AS), data = value_of(RLIMIT_DATA);
   return "the limit on processes and threads is reached; the limit of this user is " + value_of(RLIMIT_NPROC) +
          " (ulimit -u)" +
          (group.empty() ? ", and a container has its own limit (pids.max)" : ", that of this container is " + group) +
          (space == "unlimited"
               ? ""
               : "; threads also need address space, which is limited to " + space + " bytes (ulimit -v)") +
+         (data == "unlimited" ? "" : "; threads also need memory, which is limited to " + data + " bytes (ulimit -d)") +
          "; raise the limit, or use fewer ranks or threads";
 }
 

@@ -1,4 +1,4 @@
-// Where the time until a run's first finished step goes: phases one after another, so that they add up.
+// Measures the time until a run's first finished step: phases one after another, so that they add up.
 #include "engine/base/start_up.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Lists the tensors whose largest magnitudes delayed scales keep from step to step.
 #include "engine/compile/fp8_states.h"
 
 #include <algorithm>

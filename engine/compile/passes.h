@@ -38,6 +38,10 @@ void fuse_update(Compiler& c);
 /// A layer's gradients of weight and bias are computed by one kernel.
 void fuse_bias_grad(Compiler& c);
 void fuse_norm_grads(Compiler& c);
+/// The gradients of input and weight of a dense layer with few input features are computed by one kernel.
+void fuse_skinny_grads(Compiler& c);
+/// Products with few columns of one large operand are computed by one kernel, as are the gradients of their weights.
+void fuse_skinny_products(Compiler& c);
 /// Element-wise kernels that follow from one another become one.
 void fuse_elementwise(Compiler& c);
 /// Gradients that are reduced are computed before those of their layers' inputs, unless other ranks wait for the

@@ -12,6 +12,7 @@
 #include "engine/compile/one_per_stage.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/compile/verify/verify_programs.h"
+#include "engine/plan/row_exchange.h"
 
 namespace trainctl {
 namespace {
@@ -197,8 +198,12 @@ RankClasses compile_one_per_stage(const Graph& graph, const Plan& plan, const Co
       classes.class_of.push_back(of_class);
     }
   }
-  for (const std::vector<int>& ranks : classes.ranks)
-    classes.programs.push_back(compile(graph, plan, cost, ranks.front()));
+  // Ranks of a ring that is not balanced wait for the one that sees the most.
+  const int busiest = busiest_in_rings(graph, plan);
+  for (const std::vector<int>& ranks : classes.ranks) {
+    const auto rank = std::find_if(ranks.begin(), ranks.end(), [&](int each) { return each % in_stage == busiest; });
+    classes.programs.push_back(compile(graph, plan, cost, rank == ranks.end() ? ranks.front() : *rank));
+  }
   number_groups(classes);
   return classes;
 }

@@ -40,8 +40,8 @@ class MeshIndices {
   std::deque<std::pair<Axes, std::vector<int>>> known_;
 };
 
-/// Which part of a bucket each rank adds to the norm. A range of parameters cut by the same axes is divided evenly
-/// among the ranks that hold the same elements of it:
+/// Computes which part of a bucket each rank adds to the norm. A range of parameters cut by the same axes is divided
+/// evenly among the ranks that hold the same elements of it:
 ///  - those that summed it together, by shards if it is sharded;
 ///  - those along axes that neither cut the parameter nor summed its gradient.
 class CountedBucket {

@@ -58,8 +58,8 @@ struct Channel {
   std::vector<Event> sent, received;
 };
 
-/// Which of the messages in its channels, one for each class that its peers belong to, or of the calls of its group an
-/// instruction is.
+/// Numbers an instruction among the messages in its channels, one for each class of its peers, or among the calls of
+/// its group.
 struct Place {
   std::vector<size_t> channels;
   size_t number = 0;

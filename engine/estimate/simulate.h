@@ -31,7 +31,7 @@ inline constexpr size_t kParts = 9;
 std::string_view to_string(Part part);
 Part part_of(const Instruction& instruction);
 
-/// When an instruction runs, from the start of the step.
+/// Tells when an instruction runs, counted from the start of the step.
 struct SimulatedSpan {
   Seconds ready;  ///< its stream has reached it, and the instructions that it waits for have ended
   Seconds begin;  ///< its peers have arrived too

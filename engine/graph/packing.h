@@ -37,7 +37,7 @@ constexpr Packing packing_of(std::string_view name) {
 
 inline constexpr int64_t kPackedBlock = 64;
 
-/// Whether elements are stored as words of blocks, so that the stored shape differs.
+/// Returns whether elements are stored as words of blocks, so that the stored shape differs.
 constexpr bool has_blocks(Packing packing) { return packing == Packing::int8 || packing == Packing::nf4; }
 constexpr int64_t words_per_block(Packing packing) { return packing == Packing::nf4 ? 9 : 17; }
 

@@ -1,4 +1,4 @@
-// How the dims of a node's tensors are tied together by factors: matmul is "mk,kn->mn".
+// Rules tie the dims of a node's tensors together by factors: that of matmul is "mk,kn->mn".
 //
 //   text  := inputs "->" outputs          tensors separated by ','
 //   tensor:= dim*                         "" is a scalar

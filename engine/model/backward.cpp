@@ -1,5 +1,5 @@
-// Reverse walk over the forward nodes. If several nodes read an activation, its gradient contributions are added up
-// in its producer's layer, just before the producer's own backward:
+// Builds the backward pass by a walk over the forward nodes in reverse order. If several nodes read an activation, its
+// gradient contributions are added up in its producer's layer, just before the producer's own backward:
 //
 //   a = f(x);  b = g(a);  c = h(a)      grad.a.0 = h', grad.a.1 = g', grad.a = grad.a.0 + grad.a.1, then f'
 #include "engine/model/backward.h"

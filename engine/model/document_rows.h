@@ -1,4 +1,4 @@
-// Rows of documents that ranks share (parallel.context).
+// Divides rows that consist of documents among ranks that share them (parallel.context).
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -20,7 +20,7 @@ struct LossContext {
   TensorId targets = -1;
 };
 
-/// Whether the loss of this name compares the network with its start.
+/// Returns whether the loss of this name compares the network with its start.
 bool needs_reference(const std::string& loss);
 
 /// A loss of the job and the outputs that it reads.

@@ -1,4 +1,4 @@
-// Which parameters are trained, and which of optimizer.groups sets each parameter's optimizer.
+// Determines which parameters are trained, and which of optimizer.groups sets each parameter's optimizer.
 #include "engine/model/parameter_groups.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How families of decoders differ from each other: what their classes in transformers compute.
+// Lists how families of decoders differ from each other, by what their classes in transformers compute.
 #include <algorithm>
 #include <cmath>
 

@@ -37,7 +37,7 @@ struct WrittenMatrices {
   int64_t count = 1, rows = 0, cols = 0;
 };
 
-/// Which output may take the memory of an input whose lifetime ends there.
+/// Tells which output may take the memory of an input whose lifetime ends there.
 enum class InPlace : uint8_t {
   no,
   first_on_first,  ///< output 0 that of input 0

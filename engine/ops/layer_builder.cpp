@@ -158,7 +158,10 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   std::map<char, DimRule> factors_of = known_letters(inputs, dims);
   for (size_t d = 0; like >= 0 && d < dims.outputs[0].size(); ++d) {
     const std::string& dim = dims.outputs[0][d];
-    if (dim.size() == 1) factors_of.emplace(dim[0], rule_of(like).at(d));
+    const DimRule& known = rule_of(like).at(d);
+    if (dim.size() == 1) factors_of.emplace(dim[0], known);
+    if (dim.size() < 2 || dim.size() != known.size()) continue;
+    for (size_t k = 0; k < dim.size(); ++k) factors_of.emplace(dim[k], DimRule{known[k]});
   }
   const auto rule_from = [&](const Dims& letters_of_dims) {
     TensorRule rule;

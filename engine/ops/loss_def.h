@@ -67,7 +67,7 @@ struct LossDef {
   /// For a loss that compares two networks: computes what the op reads as its prediction, in two layers before the
   /// loss, and finishes both. The op then has no attrs of the job. Null: the op reads the prediction.
   TensorId (*margins)(LayerBuilder& gains, LayerBuilder& sums, const LossRows& rows, const Attrs& attrs) = nullptr;
-  /// How many outputs of layers it reads (LossSpec::inputs).
+  /// Number of outputs of layers that it reads (LossSpec::inputs).
   int num_outputs = 1;
   LabelUse label_use = LabelUse::op;
   /// Computes what the op reads as its prediction. The op has the attrs of the job, too. Null: it reads the output.

@@ -1,4 +1,4 @@
-// How a loss reads the output of the network.
+// Tells how a loss reads the output of the network.
 #pragma once
 
 #include <cstdint>

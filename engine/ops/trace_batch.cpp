@@ -33,7 +33,7 @@ int64_t common_boundary(const Shape& from, const Shape& to, int64_t least) {
 BatchRows through_view(const BatchRows& in, const Shape& from, const Shape& to) {
   BatchRows out{.rows = in.rows};
   if (in.dim < 0) {
-    // Which dims depend on the batch is no longer known: all might.
+    // It is no longer known which dims depend on the batch: all might.
     for (size_t d = 0; d < to.size(); ++d)
       if (in.sized != 0) set_sized(out, d);
     return out;

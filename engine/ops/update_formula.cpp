@@ -1,4 +1,4 @@
-// The formulas as PyTorch documents them.
+// The formulas of optimizers in double precision, as PyTorch documents them.
 #include "engine/ops/update_formula.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How a tensor is distributed over a mesh: for each dim the axes that cut it, major first, and the axes that it is
+// A layout distributes a tensor over a mesh: for each dim the axes that cut it, major first, and the axes that it is
 // a partial sum over. The tensor is replicated over all other axes.
 #pragma once
 

@@ -1,4 +1,4 @@
-// See the header.
+// Chooses the layers whose products multiply factors of 8 bits (precision: fp8).
 #include "engine/plan/narrow_layers.h"
 
 #include <algorithm>

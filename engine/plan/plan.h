@@ -80,7 +80,7 @@ struct Pipeline {
   bool splits_backward() const { return with_backward && schedule == Schedule::zero_bubble; }
 };
 
-/// How numbers are stored, rounded and updated: the facts of a job that its programs depend on besides layouts.
+/// Tells how numbers are stored, rounded and updated: the facts of a job that its programs depend on besides layouts.
 struct Numerics {
   Precision precision = Precision::fp32;
   std::optional<Fp8Spec> fp8;       ///< precision: fp8
@@ -135,7 +135,7 @@ struct Plan {
   std::map<TensorId, std::vector<Layout>> kept;
   /// Parameters of which asynchronous workers have only the rows of one batch (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
-  /// How ranks that share rows exchange keys and values (ops/attention/key_exchange.h); never automatic.
+  /// The way in which ranks that share rows exchange keys and values (ops/attention/key_exchange.h); never automatic.
   ContextMethod context_method = ContextMethod::gather;
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
   HybridShards hybrid_shards;           ///< in hybrid_parallel
@@ -217,7 +217,7 @@ std::vector<Task> stage_tasks(const Pipeline& pipeline, int stage);
 /// "F0", or with chunks "F0.1".
 std::string to_string(const Task& task, int chunks);
 
-/// When tasks run if communication takes no time, a forward takes one unit, and a backward two, of which weight
+/// Times of tasks if communication takes no time, a forward takes one unit, and a backward two, of which weight
 /// gradients are one where they are split off. All chunks take the same time.
 struct TaskTimes {
   std::vector<std::vector<int>> starts, ends;  ///< by stage and task

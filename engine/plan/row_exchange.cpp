@@ -60,7 +60,10 @@ std::vector<Sight> RingSights::of_rank(int64_t index) const {
   return sights;
 }
 
-std::vector<int> uneven_rings(const Graph& graph, const Plan& plan) {
+namespace {
+
+/// By rank in stage, the sights in all rings that are not balanced. Empty if there is no such ring.
+std::vector<std::vector<Sight>> uneven_sights(const Graph& graph, const Plan& plan) {
   if (plan.context_method != ContextMethod::ring) return {};
   using Ring = std::tuple<Axes, int64_t, int64_t, int64_t, int64_t>;  // all that the sights of a rank depend on
   std::set<Ring> rings;
@@ -82,12 +85,31 @@ std::vector<int> uneven_rings(const Graph& graph, const Plan& plan) {
       all.insert(all.end(), own.begin(), own.end());
     }
   }
-  if (rings.empty()) return {};
+  return rings.empty() ? std::vector<std::vector<Sight>>{} : seen;
+}
+
+}  // namespace
+
+std::vector<int> uneven_rings(const Graph& graph, const Plan& plan) {
   std::map<std::vector<Sight>, int> numbers;
   std::vector<int> of_ranks;
-  for (std::vector<Sight>& own : seen)
+  for (std::vector<Sight>& own : uneven_sights(graph, plan))
     of_ranks.push_back(numbers.try_emplace(std::move(own), static_cast<int>(numbers.size())).first->second);
   return of_ranks;
+}
+
+int busiest_in_rings(const Graph& graph, const Plan& plan) {
+  int busiest = 0;
+  int64_t most = 0;
+  const std::vector<std::vector<Sight>> seen = uneven_sights(graph, plan);
+  for (size_t rank = 0; rank < seen.size(); ++rank) {
+    int64_t halves = 0;
+    for (const Sight sight : seen[rank]) halves += sight == Sight::all ? 2 : sight == Sight::some ? 1 : 0;
+    if (halves <= most) continue;
+    most = halves;
+    busiest = static_cast<int>(rank);
+  }
+  return busiest;
 }
 
 }  // namespace trainctl

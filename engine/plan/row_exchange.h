@@ -22,7 +22,7 @@ bool has_balanced_ring(const Node& node);
 /// The keys of a piece that a piece of queries sees, as determined by their positions.
 enum class Sight : uint8_t { none, some, all };
 
-/// How much each rank of a ring sees of its block in each step. In step s rank i has the block of rank i - s.
+/// Counts how much each rank of a ring sees of its block in each step. In step s rank i has the block of rank i - s.
 class RingSights {
  public:
   /// `rows`: of the whole sequence; `ways`: ranks of the ring.
@@ -47,5 +47,8 @@ class RingSights {
 /// By rank in stage, a number of what the rank sees in all rings that are not balanced: ranks with the same number have
 /// the same calls. Empty if there is no such ring.
 std::vector<int> uneven_rings(const Graph& graph, const Plan& plan);
+
+/// The rank in stage that sees the most in these rings; 0 if there are none.
+int busiest_in_rings(const Graph& graph, const Plan& plan);
 
 }  // namespace trainctl

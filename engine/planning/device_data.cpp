@@ -1,4 +1,4 @@
-// Which samples a device keeps, and which of its inputs arrive as bytes.
+// Determines which samples a device keeps, and which of its inputs arrive as bytes.
 #include "engine/planning/device_data.h"
 
 #include <unistd.h>

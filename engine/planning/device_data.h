@@ -1,4 +1,4 @@
-// Which samples a device keeps, and which of its inputs arrive as bytes.
+// Determines which samples a device keeps, and which of its inputs arrive as bytes.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ int64_t most_cached_bytes();
 /// The tensors that the program loads, of `samples` samples, as a device could keep them; without SampleTable::read.
 std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
 
-/// Whether a device should keep these tables: at most what a host keeps, so that start-up stays short.
+/// Returns whether a device should keep these tables: at most what a host keeps, so that start-up stays short.
 bool small_enough_to_keep(const std::vector<SampleTable>& tables);
 
 /// The tables of the fields that the program loads as bytes. Small loads are left out: a kernel of their own would cost

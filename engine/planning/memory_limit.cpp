@@ -16,6 +16,7 @@
 #include "engine/search/choices/some_blocks.h"
 #include "engine/search/no_plan_fits.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/validate.h"
 
 namespace trainctl {
 namespace {
@@ -200,14 +201,17 @@ class MemoryAdvice {
       return;
     spec.parallel.mode = ParallelMode::auto_parallel;
     spec.parallel.max_memory = limit_;
-    spec.parallel.search.effort = Effort::low;
+    spec.parallel.search = {.effort = Effort::low};
+    Problems problems;
+    validate(spec, problems);
+    if (!problems.empty()) return;  // the mode does not permit all fields of the job
     try {
       const PlannedJob found = plan_job(std::move(spec), inputs_of(job_));
       const Variant variant = measure(found);
       if (variant.bytes <= limit_) searched_ = Fitting{"parallel.mode: auto_parallel", variant};
     } catch (const NoPlanFits& error) {
       smallest_ = "the smallest plan of a search needs " + format_bytes(error.needed()) + "; ";
-    } catch (const SpecError&) {  // the mode does not permit all fields of the job
+    } catch (const NoLegalPlan&) {  // the search considers none that the job's fields permit
     }
   }
 

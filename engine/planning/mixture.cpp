@@ -1,4 +1,4 @@
-// How many samples of each source of a mixture (dataset.type mix) each step draws.
+// Computes how many samples of each source of a mixture (dataset.type mix) each step draws.
 #include "engine/planning/mixture.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// How many samples of each source of a mixture (dataset.type mix) each step draws.
+// Computes how many samples of each source of a mixture (dataset.type mix) each step draws.
 //
 //   credit[i] += share[i] * batch          before each step, in units of 2^-32 samples
 //   counts[i]  = floor(credit[i])          then one more for the largest rests, until the batch is full

@@ -1,4 +1,4 @@
-// How many steps a job has.
+// Computes how many steps a job has.
 #include "engine/planning/run_length.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// How many steps a job has.
+// Computes how many steps a job has.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
-// parallel.mode: auto_parallel: searches over what find_plan does not change in the job itself.
+// Searches for the fastest plan of a job (parallel.mode: auto_parallel). find_plan searches with a given number of ranks
+// per sequence and given offloading; this file tries several of both.
 #include "engine/planning/search_plan.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +22,10 @@ namespace {
 
 /// Ranks that share sequences must make the step faster by more than this.
 constexpr double kSimpler = 0.005;
+/// Offloading is tried for this many plans that do not fit and that take less than this part of the time of the best
+/// plan that does. Their memory differs by this factor.
+constexpr size_t kMostOffloaded = 3;
+constexpr double kMuchFaster = 0.97, kMuchSmaller = 1.05;
 
 /// The result of one search.
 struct Searched {
@@ -52,25 +58,85 @@ std::string to_string(const OffloadSpec& offload) {
   return "offload " + join(parts, " and ");
 }
 
+std::string takes(double seconds) {
+  return seconds < 1 ? fmt::format("takes {:.2f} ms per step", seconds * 1e3)
+                     : fmt::format("takes {:.2f} s per step", seconds);
+}
+
 class PlanSearch {
  public:
   PlanSearch(const PlannedJob& job, int64_t memory, const FindPlan& find) : job_(job), memory_(memory), find_(find) {}
 
   Searched run(const JobSpec& given) {
     search_sizes(given);
-    const std::vector<OffloadSpec> ways = best_ ? std::vector<OffloadSpec>{} : offload_ways(given, job_.cost.machine());
-    if (!ways.empty()) search_offloading(given, ways.back());  // needs the least memory
-    if (best_ && ways.size() > 1) {
-      Searched both = std::move(*best_);
-      best_.reset();
-      for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(given, ways[w]);
-      if (!best_) best_ = std::move(both);
-    }
+    const std::vector<OffloadSpec> ways = offload_ways(given, job_.cost.machine());
+    if (best_)
+      search_faster_offloading(given, ways);
+    else
+      search_fitting_offloading(given, ways);
     if (!best_) throw NoPlanFits(given, memory_, smallest_->needed(), smallest_plan_);
     return std::move(*best_);
   }
 
  private:
+  /// A plan that would be fast but does not fit.
+  struct TooLarge {
+    std::shared_ptr<const JobSpec> spec;  ///< without the choice
+    PlanChoice choice;
+    double seconds = 0;
+    int64_t memory = 0;
+  };
+
+  /// If no plan fits otherwise: all parts on the host, which needs the least memory, and then each part alone.
+  void search_fitting_offloading(const JobSpec& given, const std::vector<OffloadSpec>& ways) {
+    if (!ways.empty()) search_offloading(given, ways.back());
+    if (!best_ || ways.size() == 1) return;
+    Searched both = std::move(*best_);
+    best_.reset();
+    for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(given, ways[w]);
+    if (!best_ || both.seconds() < best_->seconds() * (1 - kSimpler)) best_ = std::move(both);
+  }
+
+  /// Searches with an offloading that makes a plan fit which is then faster than the best plan.
+  void search_faster_offloading(const JobSpec& given, const std::vector<OffloadSpec>& ways) {
+    const double without = best_->seconds();
+    const std::vector<TooLarge> plans = plans_to_offload();
+    for (const OffloadSpec& offload : ways) {
+      if (!makes_faster(plans, offload)) continue;
+      search_offloading(given, offload);
+      if (best_->seconds() >= without) continue;
+      best_->found.notes.push_back(fmt::format("{}: the best plan without it {}", to_string(offload), takes(without)));
+      return;
+    }
+  }
+
+  /// Some of too_large_, the smallest first.
+  std::vector<TooLarge> plans_to_offload() {
+    std::stable_sort(too_large_.begin(), too_large_.end(),
+                     [](const TooLarge& a, const TooLarge& b) { return a.memory < b.memory; });
+    auto last = static_cast<double>(memory_);
+    std::vector<TooLarge> plans;
+    for (TooLarge& plan : too_large_) {
+      const auto memory = static_cast<double>(plan.memory);
+      if (plan.seconds >= kMuchFaster * best_->seconds() || memory < kMuchSmaller * last) continue;
+      last = memory;
+      plans.push_back(std::move(plan));
+      if (plans.size() == kMostOffloaded) break;
+    }
+    return plans;
+  }
+
+  /// True if one of the plans fits and is faster than the best plan if it offloads this.
+  bool makes_faster(const std::vector<TooLarge>& plans, const OffloadSpec& offload) const {
+    Trials trials(job_);
+    return std::any_of(plans.begin(), plans.end(), [&](const TooLarge& plan) {
+      JobSpec spec = with_choice(*plan.spec, plan.choice);
+      spec.parallel.offload = offload;
+      const Trial trial = trials.run(std::move(spec), TriedRanks::one_per_stage);
+      return trial.fits(memory_) && trial.seconds < best_->seconds() * (1 - kSimpler);
+    });
+  }
+
   void search_offloading(JobSpec spec, const OffloadSpec& offload) {
     spec.parallel.offload = offload;
     if (most_shared_) spec = with_sizes(std::move(spec), *most_shared_);
@@ -101,9 +167,7 @@ class PlanSearch {
     }
     if (!is_chosen) return;
     const ParallelSpec& parallel = best_->spec.parallel;
-    std::string other = "does not fit into memory";
-    if (before && *before < 1) other = fmt::format("takes {:.2f} ms per step", *before * 1e3);
-    if (before && *before >= 1) other = fmt::format("takes {:.2f} s per step", *before);
+    const std::string other = before ? takes(*before) : "does not fit into memory";
     best_->found.notes.push_back(fmt::format("tensor {} x context {}: the best plan without parallel.context {}",
                                              parallel.tensor, parallel.context, other));
   }
@@ -115,9 +179,7 @@ class PlanSearch {
       FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
                               [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
       const double seconds = found.best().trial.seconds;
-      const bool is_short = std::any_of(found.tried.begin(), found.tried.end(), [&](const TriedPlan& plan) {
-        return plan.trial.fault.empty() && !plan.trial.fits(memory_) && plan.trial.seconds < seconds;
-      });
+      const bool is_short = keep_too_large(spec, found);
       if (!best_ || seconds < best_->seconds() * (1 - kSimpler)) best_ = take_choice(spec, std::move(found), trials);
       return is_short;
     } catch (const NoPlanFits& error) {
@@ -126,6 +188,19 @@ class PlanSearch {
       smallest_plan_ = error.plan() + differs;
       return true;
     }
+  }
+
+  /// Adds the plans that would be faster than the best one but do not fit. Returns true if there are any.
+  bool keep_too_large(const JobSpec& spec, const FoundPlan& found) {
+    const size_t before = too_large_.size();
+    std::shared_ptr<const JobSpec> shared;
+    for (const TriedPlan& plan : found.tried) {
+      if (!plan.trial.fault.empty() || plan.trial.fits(memory_) || plan.trial.seconds >= found.best().trial.seconds)
+        continue;
+      if (!shared) shared = std::make_shared<JobSpec>(spec);
+      too_large_.push_back({shared, plan.choice, plan.trial.seconds, plan.trial.memory});
+    }
+    return too_large_.size() > before;
   }
 
   /// Puts the plan that was found in place of the job's mode. If its ranks share experts, the same plan with an
@@ -154,6 +229,7 @@ class PlanSearch {
   std::optional<Searched> best_;
   std::optional<NoPlanFits> smallest_;
   std::string smallest_plan_;
+  std::vector<TooLarge> too_large_;
   std::optional<SharedRows> most_shared_;  ///< where samples are fewer than ranks: the sizes with the least memory
 };
 

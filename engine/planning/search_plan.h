@@ -1,6 +1,6 @@
-// parallel.mode: auto_parallel: searches over what find_plan does not change in the job itself. If samples are fewer
-// than ranks, or memory is short, ranks may share the rows of sequences (parallel.tensor, context); if nothing fits,
-// GPUs offload to the memory of their host.
+// Searches for the fastest plan of a job (parallel.mode: auto_parallel) by several searches with find_plan. If samples
+// are fewer than ranks, or memory is short, ranks may share the rows of sequences (parallel.tensor, context); if
+// nothing fits, GPUs offload to the memory of their host.
 #pragma once
 
 #include <functional>

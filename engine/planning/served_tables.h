@@ -33,7 +33,7 @@ inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row 
 /// The largest number of sample fields that tables may read.
 inline constexpr int kMostTableFields = 28;
 
-/// How long rows of a table live: fields of its layer (engine/ops/embedding/table_layer.h).
+/// Tells how long rows of a table live: fields of its layer (engine/ops/embedding/table_layer.h).
 struct RowLife {
   int64_t cached_batches = 0;  ///< later batches in which a worker uses a row that it has pulled
   int64_t admit_after = 1;     ///< the update from which on a server keeps a row

@@ -1,4 +1,4 @@
-// Ranks of different speeds in one data-parallel job.
+// Divides the micro-batches of a data-parallel job among ranks of different speeds.
 #include "engine/planning/unequal_ranks.h"
 
 #include <fmt/format.h>

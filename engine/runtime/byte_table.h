@@ -1,4 +1,4 @@
-// How bytes that the host sends become a tensor of floats on a device: pixels are a quarter of their f32 then, on the
+// Describes how bytes from the host become a tensor of floats on a device: pixels take a quarter of their f32 on the
 // way to the device and in the host's memory.
 //
 //   bytes   [sample, pixel, channel], or with from_planes [sample, channel, pixel]

@@ -104,7 +104,7 @@ class Executor {
   /// Copies those ranges as they are after all started steps, while later steps run. The copy before it must be
   /// complete. Throws the same errors as start_step.
   virtual void begin_copy() = 0;
-  /// Whether the last copy is complete; with `wait` once it is.
+  /// Returns whether the last copy is complete; with `wait` once it is.
   virtual bool is_copied(bool wait) = 0;
 
   // Records a step for a replay on another GPU, while the device continues. An executor of a CPU has no tape.
@@ -115,7 +115,7 @@ class Executor {
   virtual void begin_record(StepTape&) {}
   /// Also records the state after all started steps.
   virtual void end_record() {}
-  /// Whether the tape is complete; with `wait` once it is. Throws as start_step.
+  /// Returns whether the tape is complete; with `wait` once it is. Throws as start_step.
   virtual bool is_recorded(bool) { return true; }
 };
 

@@ -38,7 +38,7 @@ struct InputLayout {
 InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept = {},
                          const std::vector<ByteTable>& mapped = {});
 
-/// Whether every load of the table's tensor takes whole, consecutive samples, so that sample numbers can replace them,
+/// True if every load of the table's tensor takes whole, consecutive samples, so that sample numbers can replace them,
 /// or bytes.
 bool loads_whole_samples(const Program& program, const SampleTable& table);
 bool loads_whole_samples(const Program& program, const ByteTable& table);

@@ -1,4 +1,4 @@
-// Which rank sends messages to which: the channels that the shared memory needs.
+// Lists which rank sends messages to which: the channels that the shared memory needs.
 #include "engine/runtime/routes.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// When each instruction of a step ran, for `trainctl run --profile`. An executor with a Timeline
+// Records when each instruction of a step ran, for `trainctl run --profile`. An executor with a Timeline
 // (ExecutorOptions::timeline) asks it once per step whether to measure, and reports every instruction to it.
 //
 // start_step   calls wants(step) once. If false: nothing is measured, at no cost.
@@ -29,7 +29,7 @@ struct TimeSpan {
 class Timeline {
  public:
   virtual ~Timeline() = default;
-  /// Whether to measure this step. Called by start_step, on the thread that trains.
+  /// Returns whether to measure this step. Called by start_step, on the thread that trains.
   virtual bool wants(uint32_t step) = 0;
   /// Every instruction of a wanted step, once, in any order; instructions of one stream do not overlap.
   virtual void ran(const TimeSpan& span) = 0;

@@ -2,8 +2,8 @@
 // these sizes, and `trainctl plan` shows them.
 //
 //   staging   [ slot 0: inputs | StepScalars ][ slot 1: … ]    one slot per step in flight
-// counter   steps that the device has done
-// scratch   what a kernel needs only while it runs (CudaScratch), then the f32 copies of its f16 operands
+//   counter   steps that the device has done
+//   scratch   memory that a kernel needs only while it runs (CudaScratch), then the f32 copies of its f16 operands
 #pragma once
 
 #include <cstdint>

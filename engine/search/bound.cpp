@@ -1,5 +1,5 @@
-// See the header. Nothing counts that a pass of the compiler may leave out: element-wise chains, biases and losses fuse
-// with what is beside them.
+// Computes a lower bound for the time of a step. It does not count work that a pass of the compiler may leave out:
+// element-wise chains, biases and losses are fused with the kernels beside them.
 #include "engine/search/bound.h"
 
 #include <algorithm>

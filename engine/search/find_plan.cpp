@@ -11,6 +11,7 @@
 
 #include "engine/search/no_plan_fits.h"
 #include "engine/search/trials/exhaustive.h"
+#include "engine/search/trials/near_limit.h"
 #include "engine/search/trials/plan_trials.h"
 #include "engine/search/trials/recompute_in_some_blocks.h"
 #include "engine/search/trials/single_changes.h"
@@ -22,6 +23,9 @@ namespace {
 constexpr double kKnownDoubt = 3;
 /// Number of well-known plans that save memory in the same way, at each level of optimizer_shard.
 constexpr size_t kKnownSavers = 2;
+
+/// Number of other cuts of the best plan that are tried in the end if memory is short.
+constexpr size_t kMostPolished = 6;
 
 /// Well-known plans of one stage: data parallel at each level of optimizer_shard, tensor parallel at the best level,
 /// and all ranks computing the same, which is the fastest where messages take longer than the work.
@@ -149,8 +153,10 @@ FoundPlan search(PlanTrials& t) {
     t.weighed.sort(t.memory_scale());
     try_known_savers(t);
   }
+  try_near_limit(t);
   if (!t.tried.fastest()) {
     try_least_memory(t);
+    try_near_limit(t);
     if (!t.tried.fastest()) shrink(t);
     t.work_done = 0;  // the first plan that fits is seldom a fast one
   }
@@ -161,7 +167,9 @@ FoundPlan search(PlanTrials& t) {
     try_many_cuts(t);
     improve(t);
   }
+  try_near_limit(t);
   try_some_blocks(t);
+  polish(t, kMostPolished);
   try_bucket_sizes(t);
   return finish(t);
 }

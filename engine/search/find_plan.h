@@ -27,7 +27,8 @@ struct Trial {
   std::vector<std::pair<std::string, double>> parts = {};  ///< parts of the step: name and seconds
   double bucket_seconds = 0;  ///< time of the step in which all ranks wait for sums of gradients or gathers of weights
   std::string fault = {};     ///< why it cannot be run; the other fields are then meaningless
-  bool in_full = true;        ///< false: estimated from jobs with fewer blocks and micro-batches
+  bool in_full = true;        ///< false: estimated from jobs with fewer blocks or micro-batches
+  bool of_all_blocks = true;  ///< false: estimated from jobs with fewer blocks
   bool of_all_ranks = true;   ///< false: only one rank of each stage was simulated
   std::shared_ptr<const CompiledTrial> compiled = {};  ///< only for the chosen plan
 

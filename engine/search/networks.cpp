@@ -1,4 +1,4 @@
-// See the header.
+// Builds the graph of a job's folded network once per number of micro-batches, with facts for every plan.
 #include "engine/search/networks.h"
 
 #include <fmt/format.h>

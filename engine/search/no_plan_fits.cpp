@@ -1,4 +1,4 @@
-// See the header.
+// Writes the errors of a search that found no legal plan, or none that fits into memory.
 #include "engine/search/no_plan_fits.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Writes the report of a search: the best plan, the others, and why each of them lost.
 #include "engine/search/search_report.h"
 
 #include <fmt/format.h>

@@ -15,7 +15,7 @@ namespace trainctl {
 ///             "fault"}, …]}
 nlohmann::ordered_json search_report(const FoundPlan& found);
 
-/// Why the best plan won against this one: the part of the step in which this one loses the most time, or its memory.
+/// Tells why the best plan won against this one: the part of the step where this one loses most time, or its memory.
 std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memory_limit);
 
 }  // namespace trainctl

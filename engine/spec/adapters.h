@@ -50,11 +50,11 @@ std::string_view adapted_layer(const JobSpec& spec, std::string_view layer);
 /// Returns the factor of the adapters' products: alpha / rank, or alpha / sqrt(rank).
 double adapter_factor(const LoraSpec& lora);
 
-/// Whether a parameter of this name is an adapter's, in a job that has adapters; and in this job.
+/// Returns whether a parameter of this name is an adapter's, in a job that has adapters; and in this job.
 bool is_adapter_parameter(std::string_view name);
 bool is_adapter_parameter(const JobSpec& spec, std::string_view name);
 
-/// Whether a parameter is not trained: train.freeze names it, or the job has adapters and no train.freeze. Adapters are
+/// True if a parameter is not trained: train.freeze names it, or the job has adapters and no train.freeze. Adapters are
 /// always trained.
 bool is_frozen(const JobSpec& spec, const std::string& name);
 
@@ -62,7 +62,7 @@ bool is_frozen(const JobSpec& spec, const std::string& name);
 /// language model's head).
 FrozenType storage_of(const JobSpec& spec, const std::string& name);
 
-/// Whether checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its
+/// True if checkpoints have no frozen parameters: the job has adapters, and the files of `weights` have all of its
 /// base.
 bool saves_without_base(const JobSpec& spec);
 

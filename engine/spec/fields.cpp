@@ -1,6 +1,9 @@
 // The field table as text for messages, docs and the schema.
 #include "engine/spec/fields.h"
 
+#include <algorithm>
+
+#include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
 
@@ -52,82 +55,61 @@ const void* default_object(const Section* section) {
   return nullptr;
 }
 
+/// The kinds whose values are described alike for every field.
+std::string_view fixed_kind_name(FieldKind kind) {
+  using enum FieldKind;
+  static constexpr std::pair<FieldKind, std::string_view> kNames[] = {
+      {flag, "true or false"},
+      {integer, "integer"},
+      {number, "number"},
+      {text, "text"},
+      {ints, "list of integers"},
+      {numbers, "list of numbers"},
+      {int_lists, "list of lists of integers"},
+      {bytes, "bytes (25GB, 512MiB)"},
+      {seconds, "time (10s, 2m)"},
+      {words, "list of words"},
+      {variables, "mapping of name to text"},
+      {initial, "initial values: name or mapping"},
+      {names, "list of layer names"},
+      {patterns, "list of names or globs"},
+      {paths, "path or list of paths"},
+      {transforms, "list of transforms, or mapping of field to such a list"},
+      {sample_fields, "mapping of field to text or list of texts"},
+      {metrics, "list of metrics"},
+      {losses, "list of mappings"},
+      {metric_names, "list of names"},
+      {modules, "mapping of name to list of layers, or to a mapping of args, inputs and layers"},
+      {layers, "list of layers"},
+      {values, "mapping of name to number, text, true or false"},
+      {groups, "list of mappings"},
+      {stage_map, "mapping of name or glob to stage"},
+      {strategy_map, "mapping of name or glob to cuts"},
+      {sources, "mapping of name to a data set"},
+      {shares, "mapping of source to number"},
+      {share_changes, "list of mappings with step, mix and ramp"},
+      {named_paths, "mapping of source to path or list of paths"},
+      {segments, "list of mappings with steps and the fields of a schedule"},
+      {trackers, "list of trackers"},
+  };
+  const auto found = std::ranges::find(kNames, kind, &std::pair<FieldKind, std::string_view>::first);
+  check(found != std::end(kNames), "a kind of field without a name");
+  return found->second;
+}
+
 std::string kind_name(const Field& field) {
   switch (field.kind) {
-    case FieldKind::flag:
-      return "true or false";
-    case FieldKind::integer:
-      return "integer";
-    case FieldKind::number:
-      return "number";
-    case FieldKind::text:
-      return "text";
     case FieldKind::choice:
       return join(field.choices, " | ");
-    case FieldKind::ints:
-      return "list of integers";
-    case FieldKind::numbers:
-      return "list of numbers";
-    case FieldKind::int_lists:
-      return "list of lists of integers";
     case FieldKind::per_dim:
       return "integer or list of integers" + (field.choices.empty() ? "" : " | " + join(field.choices, " | "));
-    case FieldKind::bytes:
-      return "bytes (25GB, 512MiB)";
-    case FieldKind::seconds:
-      return "time (10s, 2m)";
     case FieldKind::section:
       return field.stands_for.empty() ? "mapping" : field.stands_for + " or mapping";
-    case FieldKind::words:
-      return "list of words";
-    case FieldKind::variables:
-      return "mapping of name to text";
-    case FieldKind::initial:
-      return "initial values: name or mapping";
-    case FieldKind::names:
-      return "list of layer names";
-    case FieldKind::patterns:
-      return "list of names or globs";
-    case FieldKind::paths:
-      return "path or list of paths";
-    case FieldKind::transforms:
-      return "list of transforms, or mapping of field to such a list";
-    case FieldKind::sample_fields:
-      return "mapping of field to text or list of texts";
     case FieldKind::split:
       return join(field.choices, ", ") + ", or mapping with the numbers train and validation";
-    case FieldKind::metrics:
-      return "list of metrics";
-    case FieldKind::losses:
-      return "list of mappings";
-    case FieldKind::metric_names:
-      return "list of names";
-    case FieldKind::modules:
-      return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
-    case FieldKind::layers:
-      return "list of layers";
-    case FieldKind::values:
-      return "mapping of name to number, text, true or false";
-    case FieldKind::groups:
-      return "list of mappings";
-    case FieldKind::stage_map:
-      return "mapping of name or glob to stage";
-    case FieldKind::strategy_map:
-      return "mapping of name or glob to cuts";
-    case FieldKind::sources:
-      return "mapping of name to a data set";
-    case FieldKind::shares:
-      return "mapping of source to number";
-    case FieldKind::share_changes:
-      return "list of mappings with step, mix and ramp";
-    case FieldKind::named_paths:
-      return "mapping of source to path or list of paths";
-    case FieldKind::segments:
-      return "list of mappings with steps and the fields of a schedule";
-    case FieldKind::trackers:
-      return "list of trackers";
+    default:
+      return std::string(fixed_kind_name(field.kind));
   }
-  return "";
 }
 
 void find_fields(const Section& section, const std::string& prefix, std::string_view name,

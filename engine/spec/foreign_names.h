@@ -1,5 +1,5 @@
-// The names that other tools (PyTorch, Keras, Hugging Face, Lightning, DeepSpeed, Megatron, MindSpore) have for what a
-// job says. Errors and `trainctl translate` read this one table.
+// The names that other tools (PyTorch, Keras, Hugging Face, Lightning, DeepSpeed, Megatron, Axolotl, MindSpore) have
+// for what a job says. Errors and `trainctl translate` read this one table.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,10 @@ struct ForeignName {
 };
 
 std::span<const ForeignName> foreign_names();
+/// The parts of that table.
+std::span<const ForeignName> foreign_fields();
+std::span<const ForeignName> foreign_layers();
+std::span<const ForeignName> foreign_types();
 
 /// Null for an unknown name. A name that begins with a module ("nn.", "tf.keras.layers.") is known without it.
 const ForeignName* find_foreign(NameKind kind, std::string_view name);
@@ -43,6 +47,10 @@ std::vector<const ForeignName*> find_foreign(std::string_view name);
 /// "write dataset: {batch: 64}", with the note; "" for an unknown name.
 std::string foreign_hint(NameKind kind, std::string_view name);
 std::string hint_of(const ForeignName& name);
+
+/// The one of `names` that other tools spell `word`: in another case, without '_', behind a module ("nn.Dropout"), or
+/// with the ending of its kind ("HuberLoss", "OneCycleLR"). "" if there is none.
+std::string same_name(std::string_view word, const std::vector<std::string>& names);
 
 /// Words that a field accepts in place of one of its choices: gpu for cuda.
 std::vector<std::string> accepted_synonyms(const Field& field);

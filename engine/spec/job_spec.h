@@ -488,6 +488,7 @@ struct OuterSpec {
   double momentum = 0.5;
   bool nesterov = true;
   double round_growth = 0.25;  ///< a round has at most this share of the steps before it; 0: all have local_steps
+  double local_rate = 0;       ///< factor on the job's learning rate in local steps; 0: chosen (local_rate_of)
   Precision precision = Precision::bf16;  ///< fp32 or bf16: of the differences that replicas exchange
 };
 

@@ -43,7 +43,7 @@ std::string type_in(const YamlNode& node, const Section& section) {
   return is_known ? given->text : "";
 }
 
-/// How to write the one value of a section as its mapping.
+/// Shows how to write the one value of a section as its mapping.
 std::string mapping_hint(const YamlNode& node, const Section& section, const std::string& path) {
   const Field& first = section.fields.front();
   if (node.is_scalar() && first.kind == FieldKind::choice) {

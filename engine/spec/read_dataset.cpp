@@ -28,6 +28,7 @@ void read_transform(const YamlNode& node, DatasetSpec& set, const std::string& p
   const EntryType* type = find_type(transform_types(), name);
   if (!type) {
     std::string guess = foreign_hint(NameKind::transform, name);
+    if (const std::string same = same_name(name, all); guess.empty() && !same.empty()) guess = "write " + same;
     if (guess.empty()) guess = did_you_mean(name, all);
     problems.add(one_key ? node.entries[0].key_pos : node.pos, path, "unknown transform '" + name + "'",
                  guess.empty() ? "one of " + join(all) : guess);

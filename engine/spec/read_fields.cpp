@@ -42,13 +42,21 @@ static std::string hint_for_unknown(const std::string& key, const std::vector<st
   return near.empty() ? "" : did_you_mean(key, known);
 }
 
+/// Returns how to write "epochs:1" or "epochs=1", which are keys without a value in YAML; "" for any other key.
+static std::string separator_hint(const std::string& key) {
+  const size_t at = key.find_first_of(":=");
+  if (at == std::string::npos || at == 0 || at + 1 == key.size()) return "";
+  return "write '" + key.substr(0, at) + ": " + key.substr(at + 1) + "', with a space after the colon";
+}
+
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
                          const std::string& path, Problems& problems,
                          const std::function<std::string(const std::string& key)>& elsewhere) {
   for (const YamlNode::Entry& entry : node.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     if (problems.full()) return;
-    std::string hint = elsewhere ? elsewhere(entry.key) : "";
+    std::string hint = separator_hint(entry.key);
+    if (hint.empty() && elsewhere) hint = elsewhere(entry.key);
     if (hint.empty() && visible_key(entry.key) != entry.key)
       hint =
           "it contains an invisible character: type it "
@@ -114,14 +122,15 @@ void check_mappings(const YamlNode& node, const std::vector<Field>& fields, cons
 
 }  // namespace
 
-/// Whether the mapping has the field under the name of another tool, which is an error of its own.
+/// Returns whether the mapping has the field misspelt or under the name of another tool, which is an error of its own.
 static bool has_foreign_name(const YamlNode& node, const std::vector<Field>& fields, const std::string& field) {
   const auto is_own = [&](const std::string& key) {
     return std::any_of(fields.begin(), fields.end(), [&](const Field& one) { return one.name == key; });
   };
   return std::any_of(node.entries.begin(), node.entries.end(), [&](const YamlNode::Entry& entry) {
     const ForeignName* known = find_foreign(NameKind::layer_field, entry.key);
-    return known != nullptr && known->ours == field && !is_own(entry.key);
+    const bool is_meant = (known != nullptr && known->ours == field) || nearest(entry.key, {field}) == field;
+    return is_meant && !is_own(entry.key);
   });
 }
 

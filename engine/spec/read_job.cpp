@@ -7,6 +7,7 @@
 #include "engine/base/text.h"
 #include "engine/spec/dataset_fields.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/foreign_names.h"
 #include "engine/spec/layer_references.h"
 #include "engine/spec/misplaced_fields.h"
 #include "engine/spec/network.h"
@@ -28,6 +29,18 @@ class JobReader {
   JobReader(JobSpec& job, JobKind kind, const Names& vars, Expander& expander, Problems& problems)
       : job_(job), kind_(kind), vars_(vars), expander_(expander), problems_(problems) {}
 
+  /// Returns whether a section has the field `path` misspelt or under a name of another tool, which is an error of its
+  /// own.
+  static bool has_foreign_name(const YamlNode& node, const Section& section, const std::string& path) {
+    return std::any_of(node.entries.begin(), node.entries.end(), [&](const YamlNode::Entry& entry) {
+      const ForeignName* foreign = find_foreign(NameKind::field, entry.key);
+      const bool is_own = std::any_of(section.fields.begin(), section.fields.end(),
+                                      [&](const Field& one) { return one.name == entry.key; });
+      const std::string name = path.substr(path.rfind('.') + 1);
+      return !is_own && ((foreign != nullptr && foreign->ours == path) || nearest(entry.key, {name}) == name);
+    });
+  }
+
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
       refuse_one_value(node, section, path, problems_);
@@ -46,6 +59,8 @@ class JobReader {
         if (given) refuse_field_of_type(field, type_of(section, object), entry->key_pos, where, problems_);
       } else if (given) {
         read(entry->value, field, object, where);
+      } else if (field.is_required && entry == node.entries.end() && has_foreign_name(node, section, where)) {
+        continue;  // reported with the name that it should have
       } else if (field.is_required && (field.only.empty() || !problems_.touch(at_key(path, "type")))) {
         problems_.add(entry != node.entries.end() ? entry->value.pos : node.pos, where,
                       what + " needs '" + field.name + "'",

@@ -97,6 +97,9 @@ void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   entry.type = type->is_scalar() ? find_layer_type(type->text) : nullptr;
   if (!entry.type) {
     std::string hint = type->is_scalar() ? foreign_hint(NameKind::layer, type->text) : "";
+    if (hint.empty() && type->is_scalar())
+      if (const std::string same = same_name(type->text, names_of(layer_types())); !same.empty())
+        hint = "write {type: " + same + "}";
     if (hint.empty() && type->is_scalar()) hint = did_you_mean(type->text, names_of(layer_types()));
     if (hint.empty()) hint = "one of " + join(names_of(layer_types()));
     problems.add(type->pos, at_key(entry.path, "type"), "unknown layer type " + describe(*type), hint);

@@ -38,6 +38,8 @@ void read_metric(const YamlNode& node, const std::string& path, JobSpec& job, Pr
   const EntryType* type = find_type(metric_types(), named->text);
   if (type == nullptr) {
     std::string guess = foreign_hint(NameKind::metric, named->text);
+    if (const std::string same = same_name(named->text, names_of(metric_types())); guess.empty() && !same.empty())
+      guess = "write " + same;
     if (guess.empty()) guess = did_you_mean(named->text, names_of(metric_types()));
     problems.add(named->pos, node.is_map() ? at_key(path, "type") : path, "unknown metric '" + named->text + "'",
                  guess.empty() ? "one of " + join(names_of(metric_types())) : guess);

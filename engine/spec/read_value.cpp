@@ -139,14 +139,34 @@ class ValueReader {
            std::to_string(has_max ? static_cast<int64_t>(field_.max) : Limits::max());
   }
 
-  /// "1e9" and "1.0" are numbers with a whole value, but written as those of another kind.
-  static std::string integer_hint(const YamlNode& node) {
+  /// "1e9", "1.0", "10k" and "1,000" are numbers with a whole value, but written as those of another kind.
+  std::string integer_hint(const YamlNode& node) const {
     if (!node.is_scalar()) return "";
     if (node.quoted) return parse_integer(node.text) ? "remove the quotes" : "";
-    const std::optional<double> value = parse_number(node.text);
-    if (!value || *value != std::floor(*value) || std::abs(*value) > 1e15) return "";
+    std::string text = node.text;
+    std::erase_if(text, [](char c) { return c == '_' || c == '\'' || c == ','; });
+    double factor = 1;
+    if (const size_t unit = std::string_view("kKmMbB").find(text.empty() ? ' ' : text.back());
+        unit != std::string_view::npos && text.size() > 1) {
+      factor = std::pow(1000.0, static_cast<double>(unit / 2 + 1));
+      text.pop_back();
+    }
+    const std::optional<double> number = parse_number(text);
+    if (!number || std::abs(*number * factor) > 1e15) return whole_number_hint();
+    const double value = *number * factor, below = std::floor(value);
+    if (value != below)
+      return "write a whole number: " + std::to_string(static_cast<int64_t>(below)) + " or " +
+             std::to_string(static_cast<int64_t>(below) + 1);
     return node.computed ? "/ returns a float: write // for an integer"
-                         : "write " + std::to_string(static_cast<int64_t>(*value));
+                         : "write " + std::to_string(static_cast<int64_t>(value));
+  }
+
+  /// For a word in place of an integer.
+  std::string whole_number_hint() const {
+    const auto* usual = field_.fallback ? std::get_if<int64_t>(&*field_.fallback) : nullptr;
+    const int64_t least = std::isfinite(field_.min) ? static_cast<int64_t>(field_.min) : 0;
+    return "write a whole number, e.g. " +
+           std::to_string(usual != nullptr && *usual > 0 ? *usual : std::max<int64_t>(1, least));
   }
 
   /// "10%" is 0.1.
@@ -200,6 +220,7 @@ class ValueReader {
       if (is_type && (is_choice(name->ours) || (name->ours.empty() && is_choice_of(name->kind)))) return hint_of(*name);
     }
     if (const std::string called = call_hint(word); !called.empty()) return called;
+    if (const std::string same = same_name(word, field_.choices); !same.empty()) return "write " + same;
     return did_you_mean(word, field_.choices);
   }
 
@@ -214,7 +235,7 @@ class ValueReader {
     return is_choice ? "a type has its fields in a mapping: {type: " + type + ", FIELD: VALUE}" : "";
   }
 
-  /// Whether the field chooses among all things of this kind.
+  /// Returns whether the field chooses among all things of this kind.
   bool is_choice_of(NameKind kind) const {
     switch (kind) {
       case NameKind::loss:
@@ -309,6 +330,10 @@ class ValueReader {
     const std::optional<double> value = node.is_scalar() ? parse_bytes(node.text) : std::nullopt;
     if (!value) return wrong(node, path, "a number of bytes", "e.g. 25GB, 512MiB or 1048576");
     if (std::abs(*value) > kMaxBytes) return wrong(node, path, "less than 8 EiB");
+    constexpr double kLeastMemory = 1024;  // below it a unit was forgotten
+    if (field_.name == "max_memory" && *value > 0 && *value < kLeastMemory)
+      return wrong(node, path, "at least 1 KiB",
+                   parse_number(node.text) ? "a number alone is in bytes: write " + node.text + "GB" : "");
     if (!in_range(node, *value, path)) return {};
     // Integers past 2^53 must not go through a double.
     if (const std::optional<int64_t> exact = parse_integer(node.text)) return Value(*exact);
@@ -333,7 +358,10 @@ class ValueReader {
     else if (value > field_.max || (field_.max_open && value == field_.max))
       expected = (field_.max_open ? "below " : "at most ") + limit(field_.max);
     if (expected.empty()) return true;
-    problems_.add(node.pos, path, "must be " + expected + ", not " + node.text);
+    // A probability or a share that is given in percent.
+    const bool is_percent = field_.max == 1 && value > 1 && value <= 100 && field_.kind == FieldKind::number;
+    problems_.add(node.pos, path, "must be " + expected + ", not " + node.text,
+                  is_percent ? "a share is between 0 and 1: write " + to_string(Value(value / 100)) : "");
     return false;
   }
 

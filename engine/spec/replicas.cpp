@@ -55,6 +55,11 @@ int64_t rounds_until(const ParallelSpec& parallel, int64_t steps) {
   return rounds;
 }
 
+double local_rate_of(const JobSpec& spec) {
+  const ParallelSpec& parallel = spec.parallel;
+  return parallel.local_steps == 0 || parallel.outer.local_rate == 0 ? 1 : parallel.outer.local_rate;
+}
+
 JobSpec without_local_steps(JobSpec spec) {
   if (spec.parallel.local_steps == 0) return spec;
   JobSpec one = spec_of_replica(spec);

@@ -18,6 +18,9 @@ int64_t end_of_round(const ParallelSpec& parallel, int64_t step);
 /// Synchronizations of a run of that many steps.
 int64_t rounds_until(const ParallelSpec& parallel, int64_t steps);
 
+/// The factor on the job's learning rate in local steps; 1 without them.
+double local_rate_of(const JobSpec& spec);
+
 /// The job on the ranks of one replica without local_steps, as it is evaluated; `spec` itself if it has none.
 JobSpec without_local_steps(JobSpec spec);
 

@@ -20,7 +20,7 @@ const Section& tracker_section();
 /// problem, if it is none of these.
 std::optional<YamlNode> tracker_fields(const YamlNode& node, const std::string& path, Problems& problems);
 
-/// Whether the `to` of an MLflow tracker is a folder, not the URI of a server or a database.
+/// Returns whether the `to` of an MLflow tracker is a folder, not the URI of a server or a database.
 bool is_tracking_folder(const std::string& to);
 
 }  // namespace trainctl

@@ -89,6 +89,7 @@ void validate_job(RuleContext& r) {
   machines_fit_the_ranks(r);
   spot_notices_have_an_address(r);
   trackers_differ(r);
+  paths_are_not_for_a_shell(r);
   if (!r.job.has_command() && !r.problems.touch("command")) validate_network_job(r);
 }
 

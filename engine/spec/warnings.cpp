@@ -1,4 +1,4 @@
-// One function per rule.
+// Warns about jobs that run, but are probably not meant so: one function per rule.
 #include "engine/spec/warnings.h"
 
 #include <algorithm>
@@ -100,8 +100,8 @@ void images_have_channels_first(Warnings& w) {
           "add hwc2chw to the end of dataset.transforms");
 }
 
-/// Whether two files or patterns may refer to the same file: each path component of one equals or matches that of the
-/// other, or they are links to one file.
+/// Returns whether two files or patterns may refer to the same file: each path component of one equals or matches that
+/// of the other, or they are links to one file.
 bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code is_missing;
   if (std::filesystem::equivalent(a, b, is_missing)) return true;
@@ -124,11 +124,39 @@ void validation_reads_other_samples(Warnings& w) {
           "its results do not show how the model generalises; use separate files for validation");
 }
 
+void inputs_do_not_contain_the_label(Warnings& w) {
+  const std::vector<SampleFieldSpec>& fields = w.job.dataset.fields;
+  const auto label =
+      std::find_if(fields.begin(), fields.end(), [](const auto& field) { return field.name == "label"; });
+  if (label == fields.end() || !w.job.loss || (w.job.dataset.type != "csv" && w.job.dataset.type != "table")) return;
+  for (const SampleFieldSpec& field : fields)
+    for (const std::string& column : field.parts)
+      if (&field != &*label && std::find(label->parts.begin(), label->parts.end(), column) != label->parts.end())
+        w.add("dataset.fields", "the column '" + column + "' is the label and also an input (" + field.name + ")",
+              "the network can read its answer; remove the column from " + field.name);
+}
+
+/// Words by which a shell joins programs.
+void command_needs_no_shell(Warnings& w) {
+  static const std::set<std::string> kOfShells = {"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"};
+  const std::vector<std::string>& words = w.job.command;
+  if (words.size() > 1 && words[1].starts_with("-") && words[1].ends_with("c")) return;  // [bash, -lc, "a | b"]
+  for (size_t i = 1; i < words.size(); ++i)
+    if (kOfShells.contains(words[i]))
+      return w.add("command[" + std::to_string(i) + "]",
+                   "'" + words[i] + "' is passed to the program as a word: no shell reads the command",
+                   "to use a shell write command: [sh, -c, '" + join(words, " ") + "']");
+}
+
 }  // namespace
 
 std::vector<Diagnostic> warnings(const JobSpec& job) {
-  if (job.has_command()) return {};
   Warnings w{job, {}};
+  if (job.has_command()) {
+    command_needs_no_shell(w);
+    return w.found;
+  }
+  inputs_do_not_contain_the_label(w);
   training_needs_a_loss(w);
   layers_are_read(w);
   probabilities_are_computed_once(w);

@@ -95,4 +95,24 @@ std::optional<QuotedText> YamlSource::next_quoted(size_t offset) const {
   return std::nullopt;
 }
 
+std::optional<size_t> YamlSource::unclosed_bracket(size_t end) const {
+  constexpr std::string_view kBefore = " \t\n[{,:";  // elsewhere a bracket is part of a text, such as ${d}
+  std::vector<size_t> open;
+  for (size_t i = 0; i < std::min(end, text_.size()); ++i) {
+    const char c = text_[i];
+    const bool begins = i == 0 || kBefore.find(text_[i - 1]) != std::string_view::npos;
+    if (begins && c == '#') {
+      i = std::min(text_.find('\n', i), text_.size());
+    } else if (begins && is_quote(c)) {
+      const std::optional<QuotedText> quoted = quoted_at(i);
+      i = quoted && quoted->close ? *quoted->close : i;
+    } else if (begins && (c == '[' || c == '{')) {
+      open.push_back(i);
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? std::nullopt : std::optional(open.back());
+}
+
 }  // namespace trainctl

@@ -42,6 +42,9 @@ class YamlSource {
   /// The first quoted text that begins at `offset` or later, as far as can be determined without parsing.
   std::optional<QuotedText> next_quoted(size_t offset) const;
 
+  /// The innermost bracket of a list or mapping that is open at `end`, as far as can be determined without parsing.
+  std::optional<size_t> unclosed_bracket(size_t end) const;
+
  private:
   std::string_view text_;
   std::string file_;

@@ -253,6 +253,16 @@ class TreeBuilder : public YAML::EventHandler {
     anchors_.insert_or_assign(anchor, node);
   }
 
+  [[noreturn]] void appears_twice(const std::string& key, const YAML::Mark& mark) const {
+    const std::vector<YamlNode::Entry>& entries = open_.back().node.entries;
+    const auto first =
+        std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.key == key; });
+    fail(mark, "the key '" + key + "' appears twice",
+         first == entries.end()
+             ? ""
+             : "it is also in line " + std::to_string(first->key_pos.line) + "; keep one of them, or merge them");
+  }
+
   bool wants_key() const { return !open_.empty() && open_.back().node.is_map() && !open_.back().key_read; }
 
   void add_to_parent(YamlNode node, const YAML::Mark& mark) {
@@ -262,7 +272,7 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().node.items.push_back(std::move(node));
     } else if (wants_key()) {
       if (!node.is_scalar()) fail(mark, "a key must be a name, not " + describe(node));
-      if (!open_.back().keys.insert(node.text).second) fail(mark, "the key '" + node.text + "' appears twice");
+      if (!open_.back().keys.insert(node.text).second) appears_twice(node.text, mark);
       open_.back().node.entries.push_back({node.text, node.pos, {}});
       open_.back().key_read = true;
     } else {
@@ -335,6 +345,15 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
                "the " + opening + " is in line " + std::to_string(flow->node.pos.line));
     not_yaml(flow->node.pos, "this " + opening + " is never closed", "close it with " + closing);
   }
+  if (has(e.msg, "illegal block entry"))
+    if (const std::optional<size_t> open = source_.unclosed_bracket(offset)) {
+      const bool is_list = source_.from(*open).front() == '[';
+      not_yaml(source_.at_offset(*open), is_list ? "this '[' is never closed" : "this '{' is never closed",
+               std::string("close it with ") + (is_list ? "']'" : "'}'") + " before line " + std::to_string(pos.line));
+    }
+  if (has(e.msg, "illegal block entry"))
+    not_yaml(pos, "an item of a list ('- ') cannot begin here",
+             "a list begins in a line of its own, below its key: 'network:', then '  - {type: relu}'");
   if (has(e.msg, "illegal map value"))
     not_yaml(pos, "a ':' that separates a key from its value cannot be here",
              "check the indentation and the line before (a key is 'key: value', with a space); a text that "

@@ -203,7 +203,7 @@ class Bpe final : public TokenModel {
     return {text.substr(0, blank), text.substr(blank + 1)};
   }
 
-  /// Whether no token has an underline after another character, so that words can be merged by themselves.
+  /// Returns whether no token has an underline after another character, so that words can be merged by themselves.
   bool find_cuts() const {
     if (!prefix_.empty() || !suffix_.empty() || whole_words_ || !vocabulary_.find(kUnderline)) return false;
     for (const auto& [text, id] : vocabulary_.ids()) {

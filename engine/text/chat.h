@@ -23,7 +23,7 @@ class ChatTemplate {
   /// The template of a tokenizer's folder: chat_template.jinja, or chat_template in tokenizer_config.json. `tokenizer`:
   /// the folder, or a file in it. Throws EnvError if there is none.
   static ChatTemplate open(const std::string& tokenizer);
-  /// Whether open() finds one.
+  /// Returns whether open() finds one.
   static bool is_in(const std::string& tokenizer);
 
   /// `context`: an object with `messages` and possibly `tools` and other variables. Throws EnvError if the template

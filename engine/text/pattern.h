@@ -15,7 +15,7 @@ namespace trainctl {
 /// {"String": "a"} or {"Regex": "a+"}.
 Regex read_pattern(const JsonPart& part);
 
-/// Where the matches go: the split behaviors of tokenizers.
+/// Tells where the matches go: the split behaviors of tokenizers.
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 SplitBehavior read_behavior(const JsonPart& part);
 

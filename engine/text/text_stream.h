@@ -18,7 +18,7 @@ class TextStream {
   std::string add(int32_t token);
   /// Returns the rest. No token follows.
   std::string finish();
-  /// Whether the text contains a stop; no more text is given out.
+  /// Returns whether the text contains a stop; no more text is given out.
   bool stopped() const { return stopped_; }
 
  private:

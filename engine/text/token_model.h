@@ -48,7 +48,7 @@ class TokenModel {
   virtual ~TokenModel() = default;
   /// Appends the tokens of a piece, which is not empty. Threads may call it at once, each with a cache of its own.
   virtual void tokenize(std::string_view piece, WordCache& cache, std::vector<int32_t>& to) const = 0;
-  /// Whether tokenize() may take the bytes of pieces that are otherwise written as characters (byte_alphabet.h).
+  /// True if tokenize() may take the bytes of pieces that are otherwise written as characters (byte_alphabet.h).
   virtual bool take_bytes() { return false; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
 

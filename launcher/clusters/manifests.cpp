@@ -48,7 +48,7 @@ bool asks_for(const SlurmSpec& slurm, const std::string& option) {
                      [&](const std::string& line) { return line.starts_with(option); });
 }
 
-/// Whether Slurm should requeue the job: one that saves nothing would start from the beginning each time.
+/// Returns whether Slurm should requeue the job: one that saves nothing would start from the beginning each time.
 bool is_queued_again(const JobSpec& job) { return job.launch.slurm.requeue && job.train.saves_state(); }
 
 std::string slurm_options(const JobSpec& job) {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
@@ -25,14 +24,12 @@
 #include "engine/base/put_all.h"
 #include "engine/base/text.h"
 #include "launcher/hosts/address.h"
+#include "launcher/hosts/agent_connection.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/link_check.h"
 #include "launcher/hosts/placeholders.h"
 #include "launcher/hosts/report_json.h"
-#include "launcher/hosts/same_user.h"
-#include "launcher/hosts/session.h"
-#include "launcher/hosts/wire.h"
 #include "launcher/local_ranks.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -49,21 +46,14 @@ using Kind = Message::Kind;
 
 constexpr auto kTick = std::chrono::milliseconds(25);
 constexpr double kAliveSeconds = 0.5, kFilesSeconds = 0.25, kFrozenSeconds = 0.5;
-/// Largest amount of unconfirmed output. Beyond it ranks wait.
-constexpr size_t kMostUnconfirmed = 4 << 20;
-constexpr size_t kWriteAhead = 1 << 20;
 constexpr size_t kOutputPiece = 256 << 10;
-/// Pieces of files are large, and the launcher sends at most 4 MiB ahead of the confirmed bytes.
-constexpr uint64_t kConfirmEvery = 4;
-/// How long the agent waits at the end for the launcher to receive everything.
+/// The time that the agent waits at the end for the launcher to receive everything.
 constexpr double kFarewellSeconds = 5;
-/// Largest number of unauthenticated peers. Beyond it a new one closes the oldest.
-constexpr size_t kMostNewcomers = 16;
 /// More than any job needs, and small enough that sums of them do not overflow.
 constexpr double kMostSeconds = 1e6;
 constexpr size_t kMostFault = 16 << 10;
 
-/// Whether the name is that of a file directly in a folder.
+/// Returns whether the name is that of a file directly in a folder.
 bool is_file_name(const fs::path& name) {
   return !name.empty() && !name.has_parent_path() && name != "." && name != "..";
 }
@@ -72,7 +62,9 @@ class Agent : public LogSink, public RankProgram {
  public:
   explicit Agent(AgentOptions options)
       : options_(std::move(options)),
-        acceptor_(loop_, asio::local::stream_protocol(), options_.listener),
+        connection_(loop_, options_.listener,
+                    {.message = [this](const Message& message) { received(message); },
+                     .confirmed = [this] { report_saves(); }}),
         timer_(loop_),
         terms_(loop_, SIGTERM, SIGINT) {
     std::signal(SIGPIPE, SIG_IGN);
@@ -81,7 +73,7 @@ class Agent : public LogSink, public RankProgram {
   Agent& operator=(const Agent&) = delete;
 
   int run() {
-    accept();
+    connection_.accept();
     terms_.async_wait([this](const boost::system::error_code& error, int) {
       if (!error) leave();
     });
@@ -109,13 +101,13 @@ class Agent : public LogSink, public RankProgram {
       send(Kind::output, rank, ns, name, std::string(bytes.substr(0, kOutputPiece)));
   }
   void close(uint32_t stream) override { streams_.erase(stream); }
-  bool is_full() const override { return session_.unconfirmed_bytes() > kMostUnconfirmed; }
+  bool is_full() const override { return connection_.is_full(); }
 
  private:
   using Clock = std::chrono::steady_clock;
   double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-  /// Whether `seconds` have passed since it was last true for this `last`.
+  /// Returns whether `seconds` have passed since it was last true for this `last`.
   bool is_due(double& last, double seconds) const {
     if (now() - last < seconds) return false;
     last = now();
@@ -123,91 +115,18 @@ class Agent : public LogSink, public RankProgram {
   }
 
   void send(Kind kind, int rank = -1, int64_t number = 0, std::string name = {}, std::string text = {}) {
-    session_.send({kind, attempt_, rank, number, std::move(name), std::move(text)});
-    flush();
-  }
-
-  void flush() {
-    if (wire_ && session_.has_output() && wire_->unwritten_bytes() < kWriteAhead)
-      wire_->write(session_.take_output(kWriteAhead));
-  }
-
-  // Connections.
-
-  void accept() {
-    acceptor_.async_accept([this](const boost::system::error_code& error, asio::local::stream_protocol::socket socket) {
-      if (error == asio::error::operation_aborted) return;
-      if (error || !is_of_this_user(socket.native_handle())) return accept();
-      const int fd = socket.release();
-      if (newcomers_.size() >= kMostNewcomers) refuse(newcomers_.front());
-      // It becomes the current connection once it has joined.
-      auto id = std::make_shared<std::weak_ptr<Wire>>();
-      auto wire = Wire::open(loop_, fd, fd, "",
-                             {.frame = [this, id](Frame frame) { received(id->lock(), std::move(frame)); },
-                              .closed = [this, id](const std::string&) { closed(id->lock()); }});
-      *id = wire;
-      newcomers_.push_back(std::move(wire));
-      accept();
-    });
-  }
-
-  void closed(const std::shared_ptr<Wire>& wire) {
-    std::erase(newcomers_, wire);
-    if (wire != wire_) return;
-    wire_.reset();
-    session_.lost();
-  }
-
-  void received(const std::shared_ptr<Wire>& wire, Frame frame) {
-    if (!wire) return;
-    if (const auto* join = std::get_if<Join>(&frame)) return joined(wire, *join);
-    if (wire != wire_) return refuse(wire);
-    heard_ = now();
-    if (const auto* alive = std::get_if<Alive>(&frame)) {
-      if (!session_.confirmed(alive->received)) return refuse(wire);
-      report_saves();
-      return flush();
-    }
-    auto* numbered = std::get_if<Numbered>(&frame);
-    if (numbered == nullptr) return refuse(wire);
-    bool broken = false;
-    const auto message = session_.receive(std::move(*numbered), broken);
-    if (broken) return refuse(wire);
-    try {
-      if (message) handle(*message);
-    } catch (const std::exception& error) {  // the connection and the other ranks are not affected
-      refuse_attempt(error.what());
-    }
-    if (wire_ && session_.received() - confirmed_ >= kConfirmEvery) confirm();
-  }
-
-  void confirm() {
-    confirmed_ = session_.received();
-    wire_->write(encode(Alive{confirmed_}));
-  }
-
-  /// The first connection sets the token.
-  void joined(const std::shared_ptr<Wire>& wire, const Join& join) {
-    if (join.version != kVersion || join.token.empty() || join.connection <= connection_) return refuse(wire);
-    if (!token_.empty() && join.token != token_) return refuse(wire);
-    if (std::find(newcomers_.begin(), newcomers_.end(), wire) == newcomers_.end()) return refuse(wire);
-    if (!session_.joined(join.received)) return refuse(wire);
-    token_ = join.token;
-    connection_ = join.connection;
-    std::erase(newcomers_, wire);
-    if (wire_) wire_->close();
-    wire_ = wire;
-    heard_ = now();
-    wire_->write(encode(Welcome{kVersion, session_.received()}));
-    flush();
-  }
-
-  void refuse(std::shared_ptr<Wire> wire) {
-    wire->close();
-    closed(wire);
+    connection_.send({kind, attempt_, rank, number, std::move(name), std::move(text)});
   }
 
   // Commands of the launcher.
+
+  void received(const Message& message) {
+    try {
+      handle(message);
+    } catch (const std::exception& error) {  // the connection and the other ranks are not affected
+      refuse_attempt(error.what());
+    }
+  }
 
   /// Commands may arrive in any order. They cannot be carried out before the stage `prepared`.
   ///
@@ -503,10 +422,11 @@ class Agent : public LogSink, public RankProgram {
     report_saves();
     if (is_due(files_reported_, kFilesSeconds)) report_files(true);
     if (is_due(frozen_reported_, kFrozenSeconds)) report_frozen();
-    if (wire_ && is_due(alive_reported_, kAliveSeconds)) confirm();
-    flush();
-    if (now() - heard_ > reconnect_seconds_) return leave();
-    if (stage_ == Stage::leaving && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
+    if (connection_.is_open() && is_due(alive_reported_, kAliveSeconds)) connection_.confirm();
+    connection_.flush();
+    if (connection_.silent_seconds() > reconnect_seconds_) return leave();
+    if (stage_ == Stage::leaving && (connection_.is_done() || now() - leaving_since_ > kFarewellSeconds))
+      return leave();
     timer_.expires_after(kTick);
     timer_.async_wait([this](const boost::system::error_code& error) {
       if (!error) tick();
@@ -528,22 +448,15 @@ class Agent : public LogSink, public RankProgram {
 
   AgentOptions options_;
   asio::io_context loop_;
-  asio::local::stream_protocol::acceptor acceptor_;
+  AgentConnection connection_;
   asio::steady_timer timer_;
   asio::signal_set terms_;
   const Clock::time_point start_ = Clock::now();
 
-  std::vector<std::shared_ptr<Wire>> newcomers_;
-  std::shared_ptr<Wire> wire_;
-  Session session_;
-  std::string token_;
-  uint64_t connection_ = 0;
-  double heard_ = 0, reconnect_seconds_ = 15;
+  double reconnect_seconds_ = 15;
   double alive_reported_ = 0, files_reported_ = 0, frozen_reported_ = 0, leaving_since_ = 0;
   Stage stage_ = Stage::idle;
   bool left_ = false;
-
-  uint64_t confirmed_ = 0;  ///< number confirmed by the last alive frame
 
   uint32_t attempt_ = 0;
   std::set<int> started_;  ///< ranks of this attempt

@@ -25,7 +25,7 @@ constexpr mode_t kAnyExecute = S_IXUSR | S_IXGRP | S_IXOTH;
 
 [[noreturn]] void fail(const std::string& what) { throw EnvError(what + ": " + describe_errno(errno)); }
 
-/// Whether `path` is `folder`, or inside it.
+/// Returns whether `path` is `folder`, or inside it.
 bool is_in(const std::string& path, const std::string& folder) {
   return path == folder || (path.starts_with(folder) && (folder == "/" || path[folder.size()] == '/'));
 }
@@ -75,7 +75,7 @@ bool is_name(std::string_view text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// Whether a path stays below the folder that it is joined to.
+/// Returns whether a path stays below the folder that it is joined to.
 bool stays_below(const fs::path& path) {
   return path.is_relative() &&
          std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".." || part == "."; });

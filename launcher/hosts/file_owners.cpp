@@ -1,4 +1,4 @@
-// Which files of a run's folder a host may write: those that its own ranks write, and no others.
+// Decides which files of a run's folder a host may write: those that its own ranks write, and no others.
 #include "launcher/hosts/file_owners.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether this is the name of a rank's folder: "rank.3", "server.0".
+/// Returns whether this is the name of a rank's folder: "rank.3", "server.0".
 bool is_rank_folder(std::string_view name) {
   const size_t dot = name.find('.');
   const std::string_view kind = name.substr(0, dot);
@@ -20,7 +20,7 @@ bool is_rank_folder(std::string_view name) {
          name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
 }
 
-/// Whether the launcher keeps this file in a run's folder (run_directory.h), where no rank may replace it.
+/// Returns whether the launcher keeps this file in a run's folder (run_directory.h), where no rank may replace it.
 bool is_of_launcher(std::string_view name) {
   static constexpr std::array<std::string_view, 11> kNames = {
       "job.yaml",     "plan.json",    "machine.json", "outcome.json", "outcome.json.reserved", "error.json",

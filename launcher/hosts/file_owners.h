@@ -1,4 +1,4 @@
-// Which files of a run's folder a host may write: those that its own ranks write, and no others.
+// Decides which files of a run's folder a host may write: those that its own ranks write, and no others.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ class FileOwners {
   /// other files too: each belongs to the host that wrote it first.
   FileOwners(RankNames names, bool of_network) : names_(names), of_network_(of_network) {}
 
-  /// Whether the host with this number and these ranks may write the file `name`, relative to the run's folder.
+  /// Returns whether the host with this number and these ranks may write the file `name`, relative to the run's folder.
   bool may_write(int host, const std::vector<int>& ranks, const std::string& name);
 
  private:

@@ -96,7 +96,7 @@ class FrameReader {
   void feed(std::string_view bytes) { buffer_ += bytes; }
   /// The next complete frame; nullopt if there is none yet, or the stream is broken.
   std::optional<Frame> next();
-  /// Whether a frame was too large or did not follow the grammar, so that the rest cannot be read.
+  /// Returns whether a frame was too large or did not follow the grammar, so that the rest cannot be read.
   bool broken() const { return broken_; }
 
  private:

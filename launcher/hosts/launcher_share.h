@@ -43,7 +43,7 @@ class LauncherSaves {
   virtual bool take(const SaveMessage& /*message*/, const std::vector<int>& /*ranks*/) { return false; }
   /// The pending messages for all hosts.
   virtual std::vector<SaveMessage> messages() { return {}; }
-  /// Whether all gates must be held.
+  /// Returns whether all gates must be held.
   virtual bool wants_hold() const { return false; }
   /// All gates are held: no rank has started a step above `highest`.
   virtual void gates_held(uint64_t /*highest*/) {}

@@ -56,7 +56,7 @@ class Talk {
       if (!read(deadline)) return std::nullopt;
     }
   }
-  /// Whether it is still running at `deadline` (steady seconds) without having written a whole line.
+  /// Returns whether it is still running at `deadline` (steady seconds) without having written a whole line.
   bool is_silent_until(double deadline) {
     while (out_.find('\n') == std::string::npos && read(deadline)) {
     }

@@ -6,7 +6,7 @@
 
 namespace trainctl::hosts {
 
-/// Whether the peer is a process of this user. The folder of an agent's socket keeps others out, unless XDG_CACHE_HOME
+/// True if the peer is a process of this user. The folder of an agent's socket keeps others out, unless XDG_CACHE_HOME
 /// is a folder that others can write: then they could wait there for a launcher's token, or send messages first.
 inline bool is_of_this_user(int socket) {
   ucred peer{};

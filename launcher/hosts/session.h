@@ -32,7 +32,7 @@ class Session {
   /// Takes bytes for the connection, at most about `most`.
   std::string take_output(size_t most);
   bool has_output() const { return joined_ && unwritten_ < kept_.size(); }
-  /// Whether everything was confirmed.
+  /// Returns whether everything was confirmed.
   bool is_done() const { return kept_.empty(); }
   size_t unconfirmed_bytes() const { return bytes_; }
 

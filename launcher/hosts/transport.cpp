@@ -1,4 +1,4 @@
-// How a host is reached: by a process of this host whose pipes are connected to a shell there.
+// Reaches a host by a process of this host whose pipes are connected to a shell there.
 #include "launcher/hosts/transport.h"
 
 #include <fcntl.h>

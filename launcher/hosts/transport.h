@@ -1,4 +1,4 @@
-// How a host is reached: by a process of this host whose pipes are connected to a shell there. The shell runs a script
+// Reaches a host by a process of this host whose pipes are connected to a shell there. The shell runs a script
 // of scripts.h, and the pipes carry the stream of frame.h. ssh.h is one way, a cluster's own command another.
 #pragma once
 
@@ -41,7 +41,7 @@ class Transport {
   }
 };
 
-/// How the hosts of a job are reached.
+/// Returns the way in which the hosts of a job are reached.
 std::unique_ptr<Transport> transport_of(const LaunchSpec& launch);
 
 }  // namespace trainctl::hosts

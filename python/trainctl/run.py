@@ -18,7 +18,7 @@ _PAUSE = 0.1
 
 @dataclasses.dataclass
 class RunResult:
-    """How a run ended. `validation`: {"accuracy": {"last", "best", "best_step"}, …}."""
+    """Records how a run ended. `validation`: {"accuracy": {"last", "best", "best_step"}, …}."""
     exit_code: int
     step: int = 0
     steps: int = 0

@@ -100,7 +100,7 @@ def command(run: Run, words: Union[str, "list[str]"]) -> int:
 
 
 def _obstacle(tracker: str, folder: str) -> Optional[Tuple[str, str]]:
-    """Why the tracker cannot start on this host, and what helps; None if it can. Imports nothing, because that takes seconds."""
+    """Returns why the tracker cannot start on this host, and what helps; None if it can. Imports nothing, because that takes seconds."""
     package = _PACKAGES.get(tracker)
     if package is not None:
         found = importlib.util.find_spec(tracker)

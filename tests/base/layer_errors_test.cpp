@@ -1,4 +1,4 @@
-// The same error of many layers.
+// Tests that an error which many layers share is reported once.
 #include "engine/base/layer_errors.h"
 
 #include <doctest/doctest.h>

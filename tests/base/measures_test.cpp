@@ -1,4 +1,4 @@
-// How durations and losses are written.
+// Tests how durations and losses are written.
 #include "engine/base/measures.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Where the time goes until the first step: how phases are recorded and passed to another process.
+// Tests how the phases until the first step are recorded and passed to another process.
 #include "engine/base/start_up.h"
 
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 """Local steps reach the loss of steps that all ranks share: gpt_text on two replicas, on the same tokens.
 
     python3 tests/campaign/local_steps.py --trainctl TRAINCTL [--steps 1500] [--local 64] [--within 0.02] [--batch 16] [--small]
-                                          [--outer LEARNING_RATE:MOMENTUM …] [--rate-scale 1.414]
+                                          [--outer LEARNING_RATE:MOMENTUM …] [--rate-scale 1.414] [--device cuda]
 
 Compares the last validation, on documents that neither run trains on: that of the outer weights with that of two data-parallel ranks.
 `--small` has half the width, layers and tokens. `--outer` tries other outer optimizers than the job's default, one run each. `--rate-scale`
@@ -26,7 +26,7 @@ SMALL = ["vars.d=64", "vars.layers=2", "vars.tokens=64"]
 def fields_of(options):
     return ["launch.ranks=2", "parallel.mode=data_parallel", f"train.steps={options.steps}", "train.checkpoint=none",
             f"dataset.path={json.dumps(TRAINING)}", f"validation={json.dumps({'dataset': {'path': HELD_OUT}, 'every_epochs': 1000})}",
-            "launch.timeout=600", f"dataset.batch={options.batch}", *(SMALL if options.small else [])]
+            "launch.timeout=600", f"dataset.batch={options.batch}", f"launch.device={options.device}", *(SMALL if options.small else [])]
 
 
 def validation_loss(options, folder, *fields):
@@ -49,18 +49,18 @@ def main():
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--outer", nargs="*", default=[""])
     parser.add_argument("--rate-scale", type=float, default=1)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     os.nice(5)
     worst = -1
-    # The job's rate falls from 0.002 to 0.0002.
-    rates = [f"optimizer.learning_rate.base={0.002 * options.rate_scale:.6f}", f"optimizer.learning_rate.min={0.0002 * options.rate_scale:.7f}"]
+    of_replicas = f"parallel.outer.local_rate={options.rate_scale}"
     with tempfile.TemporaryDirectory() as folder:
         shared = validation_loss(options, folder, "launch.ranks=1")
         print(f"validation loss after {options.steps} steps: {shared:.4f} with shared steps", flush=True)
         for outer in options.outer:
             rate, _, momentum = outer.partition(":")
             more = [f"parallel.outer={{learning_rate: {rate}, momentum: {momentum}}}"] if outer else []
-            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *rates, *more)
+            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *more, of_replicas)
             worse = local / shared - 1
             worst = max(worst, worse)
             print(f"  {local:.4f} with {options.local} local steps, outer {outer or 'default'}: {100 * worse:+.2f} %", flush=True)

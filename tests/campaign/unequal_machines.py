@@ -9,21 +9,24 @@ Two data-parallel ranks, the second one `--slower` times as slow. Compares three
     the second rank slow, micro-batches by speed       T * 2 / (1 + 1 / slower) at best
 
 Each rank sleeps 2 ms per sample, the slow one longer (TRAINCTL_TEST_SPEED), so other programs on the machine change little. With --quota the
-ranks compute instead, in control groups with CPU quotas: 30 % of a core, and 30 % / slower for the slow one. Exits with 77 if this machine
-does not let the test create such groups, does not enforce them, or is too busy for them to matter.
+ranks compute instead, in control groups with CPU quotas: 30 % of a core, and 30 % / slower for the slow one. Where the test cannot create such
+groups, or the kernel does not enforce them, it stops the slow rank for its share of each 5 ms instead (SIGSTOP), and the other rank runs freely.
 
-The losses of the last two runs must agree. --times also fails if the third run takes more than 1.1 times as long as that.
+The losses of the last two runs must agree. --times also fails if the third run takes more than 1.1 times as long as that; with --quota this
+needs a machine with two idle cores, and the test exits with 77 if it is too busy for quotas to matter.
 """
 import argparse
 import contextlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 SKIPPED = 77
 SHARE = 0.3  # of a core, for a rank at full speed
@@ -48,6 +51,10 @@ class Skip(Exception):
     pass
 
 
+class NoQuotas(Exception):
+    """This machine has no control groups that limit CPU time."""
+
+
 class Quota:
     """A control group, version 2 or 1, whose processes get a share of a core."""
 
@@ -65,7 +72,7 @@ class Quota:
                 (self.folder / "cpu.cfs_quota_us").write_text(str(quota))
         except OSError as error:
             self.remove()
-            raise Skip(f"no control group with a CPU quota: {error}") from error
+            raise NoQuotas(f"no control group with a CPU quota: {error}") from error
 
     def take(self, process):
         (self.folder / "cgroup.procs").write_text(str(process))
@@ -75,19 +82,46 @@ class Quota:
             self.folder.rmdir()
 
 
-def demand_enforcement(quota, share):
-    """A busy process in the group must get about its share."""
+class Pauses:
+    """Stops a process for the rest of each 5 ms after its share, until it ends."""
+
+    PERIOD = 0.005
+
+    def __init__(self, share):
+        self.share = share
+
+    def take(self, process):
+        threading.Thread(target=self.pause, args=(process,), daemon=True).start()
+
+    def pause(self, process):
+        with contextlib.suppress(ProcessLookupError):
+            while self.share < 1:
+                os.kill(process, signal.SIGSTOP)
+                time.sleep(self.PERIOD * (1 - self.share))
+                os.kill(process, signal.SIGCONT)
+                time.sleep(self.PERIOD * self.share)
+
+    def remove(self):
+        pass
+
+
+def used_by_busy_process(quota):
+    """The share of a core that a busy process in the group gets."""
     spin = "import sys, time; sys.stdin.read(); c = time.process_time(); t = time.monotonic()\nwhile time.monotonic() - t < 1: pass\nprint(time.process_time() - c)"
     with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             quota.take(process.pid)
         except OSError as error:
             process.kill()
-            raise Skip(f"processes cannot be moved to a control group: {error}") from error
-        used = float(process.communicate()[0])
+            raise NoQuotas(f"processes cannot be moved to a control group: {error}") from error
+        return float(process.communicate()[0])
+
+
+def demand_enforcement(quota, share, needs_times):
+    used = used_by_busy_process(quota)
     if used > 1.3 * share:
-        raise Skip(f"a process with {share} of a core used {used:.2f}: quotas are not enforced")
-    if used < 0.7 * share:
+        raise NoQuotas(f"a process with {share} of a core used {used:.2f}: quotas are not enforced")
+    if needs_times and used < 0.7 * share:
         raise Skip(f"a process with {share} of a core got {used:.2f}: other programs limit it more than the quota")
 
 
@@ -120,16 +154,32 @@ class Runs:
         self.options, self.folder = options, pathlib.Path(folder)
         (self.folder / "job.yaml").write_text(JOB.replace("WIDTH", "1024" if options.quota else "16"))
         self.quotas = {}
+        self.has_quotas = options.quota
+        if options.quota:
+            try:
+                self.quota(SHARE)
+            except NoQuotas as reason:
+                print(f"{reason}; the slow rank is stopped for its share of the time instead", flush=True)
+                self.has_quotas = False
+                self.remove_quotas()
 
     def quota(self, share):
         if share not in self.quotas:
             self.quotas[share] = Quota(share)
-            demand_enforcement(self.quotas[share], share)
+            demand_enforcement(self.quotas[share], share, self.options.times)
         return self.quotas[share]
+
+    def limits(self, slower):
+        """One per rank."""
+        if not self.has_quotas:
+            return [Pauses(1), Pauses(1 / slower)]
+        # Two groups of the same share, or groups of different shares.
+        return [self.quota(SHARE), self.quota(SHARE / slower if slower > 1 else SHARE + 0.001)]
 
     def remove_quotas(self):
         for quota in self.quotas.values():
             quota.remove()
+        self.quotas = {}
 
     def run(self, slower, *fields):
         """(seconds per step, losses)"""
@@ -137,9 +187,7 @@ class Runs:
         words = [self.options.trainctl, "run", f"{self.folder}/job.yaml", f"train.steps={self.options.steps}", f"launch.log_dir={logs}", *fields]
         environment, done = dict(os.environ), threading.Event()
         if self.options.quota:
-            # Two groups of the same share, one per rank, or groups of different shares.
-            quotas = [self.quota(SHARE), self.quota(SHARE / slower if slower > 1 else SHARE + 0.001)]
-            placing = threading.Thread(target=place, args=(logs, quotas, done))
+            placing = threading.Thread(target=place, args=(logs, self.limits(slower), done))
             placing.start()
         else:
             environment["TRAINCTL_TEST_SPEED"] = f"2000:{slower}:0:1"
@@ -183,14 +231,16 @@ def main():
     parser.add_argument("--quota", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = Runs(options, folder)
+        runs = None
         try:
+            runs = Runs(options, folder)
             return compare(runs, options)
         except Skip as skip:
             print(f"SKIPPED: {skip}")
             return SKIPPED
         finally:
-            runs.remove_quotas()
+            if runs:
+                runs.remove_quotas()
 
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-// The commands that start nothing.
+// Tests commands that start no ranks.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 

@@ -1,4 +1,4 @@
-// Which devices a job's ranks run on, on simulated hosts.
+// Tests which devices a job's ranks run on, on simulated hosts.
 #include "cli/run/launch/device_choice.h"
 
 #include <doctest/doctest.h>

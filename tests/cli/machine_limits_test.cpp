@@ -78,6 +78,17 @@ TEST_CASE("a limit of file sizes (ulimit -f) is an error of the machine for ever
   CHECK(plan.exit_code == kExitEnv);
 }
 
+TEST_CASE("a limit of address space (ulimit -v) is no bug, at whichever allocation or thread a run meets it") {
+  const Scratch scratch;
+  small_job(scratch.path(), "launch: {ranks: 1, device: cpu}\n");
+  for (int limit = 200'000; limit <= 320'000; limit += 10'000) {
+    CAPTURE(limit);
+    const std::string before = "ulimit -v " + std::to_string(limit);
+    if (shell(scratch, before, "--version").exit_code != kExitDone) continue;  // its libraries need more
+    check_is_no_bug(shell(scratch, before, "run job.yaml"));
+  }
+}
+
 TEST_CASE("a limit of open files (ulimit -n) is an error of the machine") {
   const Scratch scratch;
   small_job(scratch.path());

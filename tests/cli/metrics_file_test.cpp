@@ -1,4 +1,4 @@
-// metrics.jsonl between the attempts of a run.
+// Tests which lines of metrics.jsonl remain between the attempts of a run.
 #include "cli/run/launch/metrics_file.h"
 
 #include <doctest/doctest.h>

@@ -15,6 +15,7 @@ import tempfile
 import zlib
 
 from further_mistakes import COMMANDS, job_cases, make_further_data
+from mistakes_of_tools import make_tool_data, tool_cases
 
 TRAINCTL = os.path.abspath(sys.argv[1])
 SHOWS_ALL = "--all" in sys.argv
@@ -100,6 +101,7 @@ def make_data(folder):
     write("digits/train-images-idx3-ubyte", idx([8, 4, 4], list(range(128))))
     write("digits/train-labels-idx1-ubyte", idx([8], [0, 1] * 4))
     make_further_data(write, png)
+    make_tool_data(write)
 
 
 # (title, base, what is replaced, by what, a part of the line with the mistake, cause, next step)
@@ -241,7 +243,7 @@ def main():
     folder = tempfile.mkdtemp(prefix="trainctl-mistakes-")
     make_data(folder)
     weak = []
-    cases = CASES + job_cases(CSV, IMAGES, TOKENS)
+    cases = CASES + job_cases(CSV, IMAGES, TOKENS) + tool_cases(CSV, IMAGES, TOKENS)
     for case in cases:
         title, base, old, new = case[:4]
         assert old in base, title
@@ -270,7 +272,7 @@ def main():
     share = 1 - len(weak) / count
     print(f"{count} cases, {share:.0%} with position, cause and next step; weak: {', '.join(weak) or 'none'}")
     shutil.rmtree(folder)
-    assert count >= 150 and share >= 0.9
+    assert count >= 220 and share >= 0.9
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// How the states of a network's ranks are described.
+// Tests how the states of a network's ranks are described.
 #include "cli/run/launch/rank_states.h"
 
 #include <doctest/doctest.h>

@@ -108,7 +108,7 @@ void talk(RescuedState& launcher, const std::vector<std::pair<HostSnapshots*, st
   }
 }
 
-/// Whether all data of the images are those before this step, and there are so many bytes of them.
+/// Checks that all data of the images are those before this step, and that there are `bytes` of them.
 void check_state(const RescuedState& rescued, int64_t step, int64_t bytes) {
   int64_t found = 0;
   for (const auto& image : rescued.images(4)) {

@@ -166,7 +166,7 @@ def flicker(folder, trainctl, width):
             asked = True
     assert asked and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130, pieces[-3:]
     erasing = [piece for piece in pieces if "\033[J" in piece]
-    # Where the last thing that a piece does is to erase, the row is empty until the next one.
+    # If the last action of a piece is to erase, the row is empty until the next one.
     empty = [piece for piece in erasing if not piece.rsplit("\033[J", 1)[1].strip()]
     assert len(erasing) > 20 and 4 * len(empty) <= len(erasing), (len(erasing), len(empty), empty[:3])
     assert not any(word in "".join(pieces) for word in ["\033[2J", "\033[H", "\033[?25l", "\033[?1049h"]), "a run leaves the screen alone"

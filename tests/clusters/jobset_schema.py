@@ -47,7 +47,7 @@ JOBSET = {
 
 
 def differences(mine, theirs, path="spec"):
-    """Where a definition says something else."""
+    """Lists where a definition says something else."""
     found = []
     for word in ["type", "enum", "minimum", "maxItems"]:
         if mine.get(word) != theirs.get(word):

@@ -25,7 +25,7 @@ def find(name):
 
 
 def missing():
-    """Why no Slurm can be started here; None if one can."""
+    """Returns why no Slurm can be started here; None if one can."""
     if os.geteuid() != 0:
         return "needs root: slurmd starts steps as other users"
     for name in ("slurmctld", "slurmd", "slurmstepd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel", "unshare"):

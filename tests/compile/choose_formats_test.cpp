@@ -1,4 +1,4 @@
-// Which images are stored channels last (engine/compile/lower/choose_formats.cpp), and where they are transposed.
+// Tests which images are stored channels last (compile/lower/choose_formats.cpp), and where they are transposed.
 #include <doctest/doctest.h>
 
 #include <algorithm>

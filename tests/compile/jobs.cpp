@@ -1,5 +1,8 @@
-// See the header.
+// Loads jobs of tests/jobs with the settings that the compiler's tests vary in them.
 #include "tests/compile/jobs.h"
+
+#include <algorithm>
+#include <array>
 
 #include "engine/model/model.h"
 #include "tests/jobs/jobs.h"
@@ -29,6 +32,26 @@ Job job(JobSpec spec) {
 Job job(const std::string& name, std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), "dataset.batch=48");
   return job(job_spec(name, overrides));
+}
+
+std::vector<RecvStart> starts_of_recvs(const Program& program) {
+  std::vector<RecvStart> starts;
+  std::vector<int> after(program.instructions.size(), -1);  // the last kernel that has ended when an instruction starts
+  std::array<int, kStreams> of_stream;
+  of_stream.fill(-1);
+  int last_kernel = -1;
+  for (int i = 0; i < static_cast<int>(program.instructions.size()); ++i) {
+    const Instruction& now = program.instructions[static_cast<size_t>(i)];
+    int& ended = of_stream[static_cast<size_t>(now.stream)];
+    for (int w : now.waits) {
+      const Opcode opcode = program.instructions[static_cast<size_t>(w)].opcode;
+      ended = std::max(ended, opcode == Opcode::kernel ? w : after[static_cast<size_t>(w)]);
+    }
+    after[static_cast<size_t>(i)] = ended;
+    if (now.opcode == Opcode::kernel && now.stream == Stream::compute) last_kernel = i;
+    if (now.opcode == Opcode::recv) starts.push_back({i, last_kernel, ended});
+  }
+  return starts;
 }
 
 std::vector<std::vector<std::string>> product(const std::vector<std::vector<std::string>>& lists) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compile/program.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/plan.h"
 #include "engine/spec/job_spec.h"
@@ -25,6 +26,13 @@ struct Job {
 Job job(JobSpec spec);
 /// A job of tests/jobs with a batch of 48, which most rank counts up to 12 divide.
 Job job(const std::string& name, std::vector<std::string> overrides);
+
+/// A recv, the last kernel of the compute stream before it in the list, and the last one that ends before it starts; -1:
+/// none.
+struct RecvStart {
+  int recv = -1, before = -1, awaited = -1;
+};
+std::vector<RecvStart> starts_of_recvs(const Program& program);
 
 /// Every combination of one entry of each list, as overrides; "" adds none.
 std::vector<std::vector<std::string>> product(const std::vector<std::vector<std::string>>& lists);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <vector>
 
@@ -46,25 +45,9 @@ TEST_CASE("a recv of a ring starts after the kernels before it, so that no messa
   const Job j = shared_rows("llama", "ring", 3);
   const RankClasses classes = compile_classes(j.graph, j.plan, CostModel());
   for (const Program& p : classes.programs) {
-    int last_kernel = -1, recvs = 0;
-    std::vector<int> after(p.instructions.size(), -1);  // the last kernel that has ended when an instruction starts
-    std::array<int, kStreams> of_stream;
-    of_stream.fill(-1);
-    for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
-      const Instruction& now = p.instructions[static_cast<size_t>(i)];
-      int& ended = of_stream[static_cast<size_t>(now.stream)];
-      for (int w : now.waits) {
-        const Opcode opcode = p.instructions[static_cast<size_t>(w)].opcode;
-        if (opcode != Opcode::send)
-          ended = std::max(ended, opcode == Opcode::kernel ? w : after[static_cast<size_t>(w)]);
-      }
-      after[static_cast<size_t>(i)] = ended;
-      if (now.opcode == Opcode::kernel && now.stream == Stream::compute) last_kernel = i;
-      if (now.opcode != Opcode::recv) continue;
-      CHECK(ended == last_kernel);
-      ++recvs;
-    }
-    CHECK(recvs > 0);
+    const std::vector<RecvStart> starts = starts_of_recvs(p);
+    CHECK_FALSE(starts.empty());
+    for (const RecvStart& start : starts) CHECK(start.awaited == start.before);
   }
 }
 

@@ -1,4 +1,4 @@
-// See the header.
+// Finds classes of ranks by comparing their programs instead of reading the plan.
 #include "tests/compile/merged_classes.h"
 
 #include <doctest/doctest.h>

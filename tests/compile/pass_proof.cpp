@@ -1,4 +1,4 @@
-// See the header.
+// Proves each pass of the compiler separately, so that a fault names the pass that caused it.
 #include "tests/compile/pass_proof.h"
 
 #include <algorithm>

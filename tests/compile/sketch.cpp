@@ -1,4 +1,4 @@
-// See the header.
+// Builds graphs, plans and programs by hand for the compiler's tests.
 #include "tests/compile/sketch.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Checks that two runs of a job agree, and that a run agrees with its plan's report.
 #include "tests/equivalence/compare.h"
 
 #include <doctest/doctest.h>

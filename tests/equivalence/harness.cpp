@@ -1,4 +1,4 @@
-// See the header.
+// Runs a job on all its ranks as threads of one process, and keeps all results that can be compared.
 #include "tests/equivalence/harness.h"
 
 #include <algorithm>

@@ -36,7 +36,7 @@ struct RunResult {
   std::map<int, std::vector<std::string>> printed;     ///< per rank: "name [values]"
 };
 
-/// Where the ranks run: on CPUs, or rank r on GPU r.
+/// Tells where the ranks run: on CPUs, or rank r on GPU r.
 struct RunOn {
   bool cuda = false;
   bool graph = true;                            ///< CUDA only: the step as one graph

@@ -27,7 +27,7 @@ struct LocalRun {
   std::vector<int64_t> sent;  ///< by rank: bytes of collectives with ranks of other replicas
 };
 
-/// Whether ranks of several groups of `ranks` consecutive ranks belong to it.
+/// Returns whether ranks of several groups of `ranks` consecutive ranks belong to it.
 bool is_between(const std::vector<int>& group, int ranks) {
   return std::any_of(group.begin(), group.end(), [&](int rank) { return rank / ranks != group.front() / ranks; });
 }

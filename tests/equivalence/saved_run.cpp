@@ -1,4 +1,4 @@
-// See the header.
+// Runs a job, saves its state as workers and writer do, and resumes other runs from there.
 #include "tests/equivalence/saved_run.h"
 
 #include <doctest/doctest.h>

@@ -26,7 +26,7 @@ PlannedJob stored_ranges_planned(const PlanCase& plan) {
   return plan_job(job_spec(plan.job, overrides));
 }
 
-/// How often each element of each tensor is stored: by "name:slot".
+/// Counts how often each element of each tensor is stored: by "name:slot".
 std::map<std::string, std::vector<int>> times_stored(const std::vector<Program>& programs) {
   std::map<std::string, std::vector<int>> times;
   for (const Program& program : programs) {

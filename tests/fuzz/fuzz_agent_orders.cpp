@@ -23,6 +23,7 @@
 
 #include "launcher/hosts/agent.h"
 #include "launcher/hosts/frame.h"
+#include "tests/fuzz/interrupted_calls.h"
 
 namespace {
 
@@ -136,7 +137,7 @@ class Bytes {
 class Launcher {
  public:
   explicit Launcher(const sockaddr_un& name, socklen_t size) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    if (connect(fd_, reinterpret_cast<const sockaddr*>(&name), size) != 0) std::abort();
+    connect_or_abort(fd_, reinterpret_cast<const sockaddr*>(&name), size);
     write(encode(Join{kVersion, 1, 0, std::string(64, 't')}));
   }
   ~Launcher() { close(fd_); }
@@ -146,7 +147,7 @@ class Launcher {
   /// Returns whether the agent has the connection still.
   bool read(bool waits) {
     std::array<char, 1 << 16> bytes{};
-    const ssize_t got = recv(fd_, bytes.data(), bytes.size(), waits ? 0 : MSG_DONTWAIT);
+    const ssize_t got = uninterrupted([&] { return recv(fd_, bytes.data(), bytes.size(), waits ? 0 : MSG_DONTWAIT); });
     if (got > 0) reader_.feed({bytes.data(), static_cast<size_t>(got)});
     while (const auto frame = reader_.next())
       if (const auto* numbered = std::get_if<Numbered>(&*frame)) received_ = numbered->number;
@@ -154,7 +155,9 @@ class Launcher {
   }
 
  private:
-  void write(std::string_view bytes) const { (void)!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void write(std::string_view bytes) const {
+    uninterrupted([&] { return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
+  }
 
   int fd_;
   uint64_t sent_ = 0, received_ = 0;

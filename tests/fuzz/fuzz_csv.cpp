@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto bytes = row_bytes(rest, delimiter, true);
     if (!bytes) break;  // an open quote
     if (*bytes == 0 || *bytes > rest.size()) abort();
-    // Where a row is known to end, more text behind it changes nothing; before its end it is not known.
+    // If a row is known to end, more text behind it changes nothing; before its end it is not known.
     if (rest[*bytes - 1] == '\n' && row_bytes(rest.substr(0, *bytes), delimiter, false) != bytes) abort();
     if (row_bytes(rest.substr(0, *bytes - 1), delimiter, false)) abort();
     check_row(rest.substr(0, *bytes), delimiter);

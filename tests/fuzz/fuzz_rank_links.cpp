@@ -27,6 +27,7 @@
 #include "engine/base/error.h"
 #include "engine/base/tls_stream.h"
 #include "engine/runtime/comm/tls_transport.h"
+#include "tests/fuzz/interrupted_calls.h"
 
 namespace {
 
@@ -58,13 +59,13 @@ int dial(const std::vector<char>& address) {
   sockaddr_in to{};
   std::memcpy(&to, address.data(), sizeof to);
   const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) std::abort();
+  connect_or_abort(made, reinterpret_cast<const sockaddr*>(&to), sizeof to);
   return made;
 }
 
 void be_unauthenticated_peer(const std::vector<char>& address, std::string_view bytes) {
   const int made = dial(address);
-  (void)!::send(made, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  uninterrupted([&] { return ::send(made, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
   close(made);
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "cli/report/serve.h"
+#include "tests/fuzz/interrupted_calls.h"
 
 namespace {
 
@@ -33,12 +34,12 @@ std::string answer_to(std::string_view request) {
   const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in to{
       .sin_family = AF_INET, .sin_port = htons(port_of_server()), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  if (connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) std::abort();
-  (void)!send(made, request.data(), request.size(), MSG_NOSIGNAL);
+  connect_or_abort(made, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+  uninterrupted([&] { return send(made, request.data(), request.size(), MSG_NOSIGNAL); });
   shutdown(made, SHUT_WR);
   std::string answer;
   std::array<char, 4096> bytes{};
-  for (ssize_t got; (got = recv(made, bytes.data(), bytes.size(), 0)) > 0;)
+  for (ssize_t got; (got = uninterrupted([&] { return recv(made, bytes.data(), bytes.size(), 0); })) > 0;)
     answer.append(bytes.data(), static_cast<size_t>(got));
   close(made);
   return answer;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "engine/base/error.h"
 #include "launcher/protocol.h"
 #include "launcher/store.h"
+#include "tests/fuzz/interrupted_calls.h"
 
 namespace {
 
@@ -49,23 +51,33 @@ class Connection {
   explicit Connection(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const sockaddr_in to{
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-    if (connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) std::abort();
+    connect_or_abort(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to);
   }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection() { close(fd_); }
 
-  void send(std::string_view bytes) const { (void)!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void send(std::string_view bytes) const {
+    uninterrupted([&] { return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
+  }
   /// A frame's body; shorter if the store has closed the connection.
   std::string receive() const {
     std::array<char, 4> size{};
-    if (recv(fd_, size.data(), size.size(), MSG_WAITALL) != static_cast<ssize_t>(size.size())) return "";
+    if (!fill(size)) return "";
     std::string body(store::parse_size(size), '\0');
-    if (recv(fd_, body.data(), body.size(), MSG_WAITALL) != static_cast<ssize_t>(body.size())) return "";
-    return body;
+    return fill(body) ? body : "";
   }
 
  private:
+  bool fill(std::span<char> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t got = uninterrupted([&] { return recv(fd_, bytes.data(), bytes.size(), 0); });
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<size_t>(got));
+    }
+    return true;
+  }
+
   int fd_;
 };
 

@@ -92,7 +92,7 @@ def as_nobody(run):
 
 
 def users(trainctl, folder, chance, attacks):
-    """Where another user can reach an agent's folder, an agent takes no launcher of that user, and a launcher no agent."""
+    """If another user can reach an agent's folder, an agent takes no launcher of that user, and a launcher no agent."""
     del chance, attacks
     if os.geteuid() != 0:
         return "skipped: only root can be two users"
@@ -168,7 +168,7 @@ def listeners_of(pid):
 
 
 class Training:
-    """How far a run that continues meanwhile has come. `said`: returns what it has printed."""
+    """Returns how far a run that continues meanwhile has come. `said`: returns what it has printed."""
 
     def __init__(self, run, logs, said):
         self.run, self.metrics, self.said = run, logs / "1/metrics.jsonl", said

@@ -1,4 +1,4 @@
-// Which GPUs a process sees, and how the groups of a job become NCCL communicators. Needs no GPU.
+// Tests which GPUs a process sees, and how the groups of a job become NCCL communicators. Needs no GPU.
 #include "engine/runtime/cuda/devices.h"
 
 #include <doctest/doctest.h>

@@ -13,12 +13,12 @@ inline const CudaDevices& gpus() {
   return devices;
 }
 
-/// Whether the GPU is the emulator's, which takes a thousand times longer: tests of many steps take fewer there.
+/// True if the GPU is the emulator's, which takes a thousand times longer: tests of many steps take fewer there.
 inline bool gpus_are_emulated() { return !gpus().list.empty() && gpus().list[0].uuid == "GPU-emulated"; }
 
 inline int num_gpus() { return static_cast<int>(gpus().list.size()); }
 
-/// Whether there are `needed` GPUs. If not, prints what is skipped: a test that then returns has checked nothing.
+/// True if there are `needed` GPUs. If not, prints what is skipped: a test that then returns has checked nothing.
 inline bool have_gpus(int needed) {
   if (num_gpus() >= needed) return true;
   if (num_gpus() == 0)

@@ -48,7 +48,7 @@ def elastic(scene):
 
 
 def elastic_saved(scene):
-    """Where a lost host takes a part of the state with it, a job that saves each step loses one at most."""
+    """If a lost host takes a part of the state with it, a job that saves each step loses one at most."""
     process = scene.start("parallel.mode=data_parallel launch.elastic=2 train.checkpoint.every_steps=1 loss=mse optimizer.learning_rate=0.0001")
     noticed = []
     for number in (1, 2):

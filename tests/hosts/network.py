@@ -18,7 +18,7 @@ PATIENCE = 600  # seconds after which something hangs
 
 
 def missing():
-    """Why test hosts cannot be made here; None if they can."""
+    """Returns why test hosts cannot be made here; None if they can."""
     if os.geteuid() != 0:
         return "needs root: it makes network namespaces"
     for program, package in (("ip", "iproute2"), ("sshd", "./bootstrap sshd, or openssh-server"), ("ssh", "openssh-client"), ("unshare", "util-linux")):

@@ -1,4 +1,4 @@
-"""How fast a run starts on test hosts (network.py), compared with torchrun on the same hosts in the same run.
+"""Measures how fast a run starts on test hosts (network.py), compared with torchrun on the same hosts in the same run.
 
     python3 tests/hosts/starts.py TRAINCTL [--rounds 3] [--python build/peers/bin/python3] [--only steps|ranks]
 

@@ -29,7 +29,7 @@ int wait_for(int pid);
 /// Makes the calling process, just forked, die with `parent`: a failed test leaves no run behind.
 void die_with(int parent);
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 bool alive(int pid);
 
 /// The child processes of `pid` with that name (/proc/<pid>/comm), ascending.
@@ -38,7 +38,7 @@ std::vector<int> children_named(int pid, const std::string& name);
 /// Waits for the one child process of `pid` with that name: a child names itself some time after it was forked.
 int child_named(int pid, const std::string& name);
 
-/// Whether SIGSTOP has stopped it, which takes a while on a busy machine.
+/// Returns whether SIGSTOP has stopped it, which takes a while on a busy machine.
 bool stopped(int pid);
 
 /// Waits until `holds` returns true; returns its last result. Gives up after 100 seconds, before CTest's limit; a slow

@@ -1,4 +1,4 @@
-// Whether hosts reach each other, on loopback addresses of this one.
+// Tests the check that hosts reach each other, on loopback addresses of this one.
 #include "launcher/hosts/link_check.h"
 
 #include <doctest/doctest.h>

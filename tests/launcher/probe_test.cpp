@@ -1,4 +1,4 @@
-// How a launcher reads the answers of a probe of a host.
+// Tests how a launcher reads the answers of a probe of a host.
 #include "launcher/hosts/probe.h"
 
 #include <doctest/doctest.h>

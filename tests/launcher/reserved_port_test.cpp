@@ -1,4 +1,4 @@
-// A port that no other process gets by chance.
+// Tests that no other process gets a reserved port by chance.
 #include "launcher/reserved_port.h"
 
 #include <doctest/doctest.h>

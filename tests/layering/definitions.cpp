@@ -1,3 +1,4 @@
+// Finds the names that a source or a header defines, by its text.
 #include "tests/layering/definitions.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The linker keeps one of several inline functions of the same name. Two types of the same name share the names of
-// their destructors and other implicit members, so one type's objects would be destroyed as if they were the other's.
+// Tests that no two types have the same name. The linker keeps one of several inline functions of the same name, and
+// such types share the names of their destructors: objects of one would be destroyed as if they were the other's.
 #include <doctest/doctest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Where the rows of the batch are in each tensor, which layers compute over them, and that no weight depends on them.
+// Tests where the rows of the batch are in each tensor, which layers use them, and that no weight depends on them.
 #include <doctest/doctest.h>
 
 #include "engine/base/text.h"

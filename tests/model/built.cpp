@@ -1,4 +1,4 @@
-// See built.h.
+// Builds the graphs of jobs that are written as text.
 #include "tests/model/built.h"
 
 #include <fmt/format.h>

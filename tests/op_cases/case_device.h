@@ -1,4 +1,4 @@
-// Where a test's kernels run. The tests keep all operands in host memory and are independent of the device.
+// The device that runs a test's kernels. The tests keep all operands in host memory and are independent of the device.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// See the header.
+// Checks softmax and its loss on rows with the numbers farthest from 0 that their type has.
 #include "tests/op_cases/far_rows.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Implements plain loops over tensors in double, from which the naive references of ops are built.
 #include "tests/op_cases/naive.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Names and values of a row.
+// Writes the name of a row of the op cases, and draws the values of its operands.
 #include "tests/op_cases/op_case.h"
 
 #include <fmt/format.h>

@@ -24,20 +24,20 @@ struct CaseRun {
 
 /// Forward, against the naive loop in double.
 void check_forward(const OpCase& row, const CaseRun& run);
-/// Whether check_backward checks anything: some input has a gradient, and the row is not fused.
+/// Returns whether check_backward checks anything: some input has a gradient, and the row is not fused.
 bool has_backward(const OpCase& row);
-/// Whether the rule permits any cut of the row.
+/// Returns whether the rule permits any cut of the row.
 bool has_cuts(const OpCase& row);
 /// Backward, against finite differences of the loops in double.
 void check_backward(const OpCase& row, const CaseRun& run);
 /// Every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of cuts. With
 /// TRAINCTL_EVERY_NTH=n in the environment it tries every nth of them.
 int check_cuts(const OpCase& row, const CaseRun& run);
-/// Whether any kernel of the row, forward or backward, can accumulate.
+/// Returns whether any kernel of the row, forward or backward, can accumulate.
 bool has_accumulation(const OpCase& row);
 /// A kernel that can accumulate adds to the output's contents.
 void check_accumulate(const OpCase& row, const CaseRun& run);
-/// Whether any op of the row, forward or backward, may work in place.
+/// Returns whether any op of the row, forward or backward, may work in place.
 bool has_in_place(const OpCase& row);
 /// An op that may work in place gives the same result there, bit for bit.
 void check_in_place(const OpCase& row, const CaseRun& run);

@@ -136,7 +136,7 @@ struct OpCases {
   std::vector<LayerCase> layers = {};
 };
 
-/// Whether the family of an op is among those of TRAINCTL_OP_CASES, whose rows the lists below have.
+/// Returns whether the family of an op is among those of TRAINCTL_OP_CASES, whose rows the lists below have.
 bool is_wanted(std::string_view op);
 
 struct FamilyCases {

@@ -1,4 +1,4 @@
-// See the header.
+// Makes the calls that the update kernel of every optimizer must pass.
 #include "tests/op_cases/optimizer_cases.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// See the header.
+// Makes the rows and references that the cases of max_pool2d and avg_pool2d share.
 #include "tests/op_cases/pool_cases.h"
 
 #include <algorithm>

@@ -41,9 +41,9 @@ struct RunOptions {
 };
 inline constexpr float kBefore = 0.75f;
 
-/// Whether RunOptions::in_place changes how any node runs.
+/// Returns whether RunOptions::in_place changes how any node runs.
 bool can_work_in_place(const Graph& graph);
-/// Whether RunOptions::accumulate changes how the node runs.
+/// Returns whether RunOptions::accumulate changes how the node runs.
 bool can_accumulate(const Node& node);
 
 /// Runs all nodes in order. Memory that a kernel does not write is left as NaN.

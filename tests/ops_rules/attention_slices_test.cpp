@@ -1,4 +1,4 @@
-// How attention's gradients are cut into slices, and its keys into parts that ranks exchange.
+// Tests how attention's gradients are cut into slices, and its keys into parts that ranks exchange.
 #include <doctest/doctest.h>
 
 #include "engine/ops/attention/grad_workspace.h"

@@ -1,4 +1,4 @@
-// See one_node.h.
+// Makes a graph of one forward node, and prints its backward nodes.
 #include "tests/ops_rules/one_node.h"
 
 #include <fmt/format.h>

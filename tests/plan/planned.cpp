@@ -1,4 +1,4 @@
-// See the header.
+// Plans a job that is written as text, for the planner's tests.
 #include "tests/plan/planned.h"
 
 #include <fmt/format.h>

@@ -59,7 +59,7 @@ class Layers:
         self.rules = {}     # layer -> (letters of each operand, letters that stay whole, and of reshapes what cuts divide)
         self.made_by = {}   # one of several outputs -> its layer
         self.weights = {}   # layer with an own weight that others may share -> its shape
-        # Whether micro-batches compute different numbers than whole batches: statistics over rows.
+        # True if micro-batches compute different numbers than whole batches: statistics over rows.
         self.mixes_rows = False
         self.same_rows = set()  # tensors with equal rows, whose variance over rows is only rounding
         self.flat_sums = set()  # tensors whose sums are 0 or 1 except for rounding, so that a sum of them is only rounding
@@ -453,7 +453,7 @@ class Layers:
         return bool(self.put("div", self.shape, ([row, row], ""), [numerator, self.at]))
 
     def choose(self):
-        """Where the data is positive: any plan computes the same signs."""
+        """Requires positive data, so that any plan computes the same signs."""
         if self.integer_data or self.at == "data":
             return False
         out = self.broadcast_with("data")

@@ -288,25 +288,31 @@ class Network:
             return None
         c, h, width = self.shapes[x]
         stride, more, channels = self.rng.choice([1, 2]), self.rng.choice([0, 1]), self.rng.choice([1, 2, 3])
-        more = more if stride == 2 else 0
+        groups = 2 if c % 2 == 0 and self.rng.random() < 0.5 else 1
+        more, channels = more if stride == 2 else 0, channels * groups
         name = f"conv_transpose2d{len(self.layers)}"
-        self.weight(f"{name}.weight", c, channels, 3, 2)
+        self.weight(f"{name}.weight", c, channels // groups, 3, 2)
         self.weight(f"{name}.bias", channels, scale=0.1)
         out = (channels, (h - 1) * stride + 1 + more, (width - 1) * stride + 2 + more)
-        return self.add("conv_transpose2d", lambda w, v: f.conv_transpose2d(v, w[f"{name}.weight"], w[f"{name}.bias"], stride, (1, 0), more), [x], out, name=name,
-                        channels=channels, kernel=[3, 2], stride=stride, padding=[1, 0], output_padding=more)
+        return self.add("conv_transpose2d", lambda w, v: f.conv_transpose2d(v, w[f"{name}.weight"], w[f"{name}.bias"], stride, (1, 0), more, groups), [x], out,
+                        name=name, channels=channels, kernel=[3, 2], stride=stride, padding=[1, 0], output_padding=more, groups=groups)
 
     def conv3d(self, x):
         shape = self.shapes[x]
         if len(shape) != 3 or min(shape) < 2 or shape[0] < 3:
             return None
-        volume = self.reshape(x, (1, *shape))
-        name, channels = f"conv3d{len(self.layers)}", self.rng.choice([1, 2])
+        groups = 2 if shape[0] % 2 == 0 else 1
+        depth, dilation = shape[0] // groups, self.rng.choice([1, 2])
+        volume = self.reshape(x, (groups, depth, *shape[1:]))
+        name, channels = f"conv3d{len(self.layers)}", groups * self.rng.choice([1, 2])
         self.weight(f"{name}.weight", channels, 3, 2, 2)
         self.weight(f"{name}.bias", channels, scale=0.1)
-        out = (channels, shape[0], shape[1] - 1, shape[2] - 1)
-        return self.add("conv3d", lambda w, v: f.conv3d(v, w[f"{name}.weight"].reshape(channels, 1, 3, 2, 2), w[f"{name}.bias"], padding=(1, 0, 0)), [volume], out,
-                        name=name, channels=channels, kernel=[3, 2, 2], padding=[1, 0, 0])
+        out = (channels, depth, shape[1] - 1, shape[2] - 1)
+
+        def run(w, v):
+            return f.conv3d(v, w[f"{name}.weight"].reshape(channels, 1, 3, 2, 2), w[f"{name}.bias"], 1, (dilation, 0, 0), (dilation, 1, 1), groups)
+
+        return self.add("conv3d", run, [volume], out, name=name, channels=channels, kernel=[3, 2, 2], padding=[dilation, 0, 0], dilation=[dilation, 1, 1], groups=groups)
 
     def pool(self, x):
         if len(self.shapes[x]) != 3 or min(self.shapes[x][1:]) < 3:
@@ -332,7 +338,7 @@ class Network:
         shape = self.shapes[x]
         if len(shape) < 2 or math.prod(shape) > 150:
             return None
-        mode = self.rng.choice(["nearest", {2: "linear", 3: "bilinear", 4: "trilinear"}[len(shape)]])
+        mode = self.rng.choice(["nearest", *{2: ["linear"], 3: ["bilinear", "bicubic"], 4: ["trilinear"]}[len(shape)]])
         corners = {"align_corners": self.rng.random() < 0.5} if mode != "nearest" else {}
         if len(shape) == 3 and self.rng.random() < 0.2:
             return self.add("upsample", lambda w, v: f.interpolate(v, scale_factor=(2, 1)), [x], (shape[0], 2 * shape[1], shape[2]), factor=[2, 1])

@@ -1,5 +1,5 @@
-"""`trainctl report` in a real browser: runs of every kind draw without a word in the console, every figure on the page is
-the one in the run's files, pictures show what the page says, and charts, legends and keys do what they say.
+"""`trainctl report` in a real browser: pages of runs of every kind load without console messages, every figure on a page is
+that of the run's files, screenshots show what the page's elements contain, and charts, legends and keys work.
 
     report_test.py TRAINCTL
 

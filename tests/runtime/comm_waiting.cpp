@@ -1,4 +1,4 @@
-// How long a rank has waited.
+// Tests the measurement of how long a rank has waited.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>

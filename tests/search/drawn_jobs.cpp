@@ -1,4 +1,4 @@
-// See the header.
+// Draws random jobs and plans for tests and benchmarks of the search.
 #include "tests/search/drawn_jobs.h"
 
 #include <fmt/format.h>

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,11 +17,6 @@
 using namespace trainctl;
 
 namespace {
-
-int from_environment(const char* name, int otherwise) {
-  const char* const given = std::getenv(name);
-  return given != nullptr ? std::atoi(given) : otherwise;
-}
 
 LlamaShape drawn_shape_of_any_kind(std::mt19937& random) {
   const int heads = one_of<int>(random, {8, 12, 16, 32});

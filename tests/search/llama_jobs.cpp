@@ -1,8 +1,9 @@
-// See the header.
+// Makes jobs of Llama's shape for tests of the search, and measures what their plans take.
 #include "tests/search/llama_jobs.h"
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -79,6 +80,11 @@ std::optional<Outcome> found_for(const std::string& text, std::vector<std::strin
   } catch (const SpecError&) {
     return std::nullopt;
   }
+}
+
+int from_environment(const char* name, int otherwise) {
+  const char* const given = std::getenv(name);
+  return given != nullptr ? std::atoi(given) : otherwise;
 }
 
 MachineFile::MachineFile(const Machine& machine) {

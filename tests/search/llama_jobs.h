@@ -33,6 +33,9 @@ std::optional<Outcome> outcome_of(const std::string& text, const std::vector<std
 /// The plan that auto_parallel finds; nothing if there is none.
 std::optional<Outcome> found_for(const std::string& text, std::vector<std::string> settings);
 
+/// A number given in the environment.
+int from_environment(const char* name, int otherwise);
+
 /// A machine in a file, as a user would name it.
 class MachineFile {
  public:

@@ -1,10 +1,10 @@
 // Llama-shaped jobs that are short of memory: auto_parallel compared with other plans, and properties of the search.
-// TRAINCTL_LLAMA_JOBS: number of drawn jobs (`./bootstrap soak` draws 40).
+// TRAINCTL_LLAMA_JOBS: number of drawn jobs (`./bootstrap soak` draws 40). TRAINCTL_LLAMA_FIRST: number of the first
+// one.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 
 #include "engine/base/text.h"
@@ -48,10 +48,10 @@ std::vector<std::string> drawn_settings(std::mt19937& random, int blocks) {
 }  // namespace
 
 TEST_CASE("llama: under a memory limit auto_parallel is within 2 % of the best of 20 other plans") {
-  const char* const given = std::getenv("TRAINCTL_LLAMA_JOBS");
-  const int jobs = given != nullptr ? std::atoi(given) : 1;
-  std::mt19937 random(44);
-  for (int j = 0; j < jobs; ++j) {
+  const int first = from_environment("TRAINCTL_LLAMA_FIRST", 0), jobs = from_environment("TRAINCTL_LLAMA_JOBS", 1);
+  for (int job = first; job < first + jobs; ++job) {
+    CAPTURE(job);
+    std::mt19937 random(44 + static_cast<unsigned>(job));
     const LlamaShape shape = drawn_shape(random);
     const std::string text = llama(shape);
     const std::optional<Outcome> free = found_for(text, {"parallel.max_memory=1TiB"});
@@ -103,4 +103,31 @@ TEST_CASE("llama: more memory and fewer constraints never cost more than 0.6 %")
       if (constrained) CHECK(constrained->seconds >= found->seconds / kSlack);
     }
   }
+}
+
+TEST_CASE("llama: a plan that offloads activations is found if it fits and is faster than those that recompute more") {
+  const std::string text = llama({.blocks = 12,
+                                  .units = 4096,
+                                  .hidden = 16384,
+                                  .heads = 32,
+                                  .kv_heads = 8,
+                                  .length = 8192,
+                                  .batch = 4,
+                                  .ranks = 4,
+                                  .window = 1024});
+  Machine machine = *find_machine("h100x8");
+  machine.devices = machine.links[0].devices = 2;
+  const MachineFile two_hosts(machine);
+  const std::optional<Outcome> offloading =
+      outcome_of(text, {two_hosts.setting(), "parallel.mode=semi_auto_parallel", "parallel.optimizer_shard=3",
+                        "parallel.offload={activations: ['*']}",
+                        "parallel.recompute=['h.*.norm*', 'h.*.qkv', 'h.*.turn', 'h.*.attn', 'h.*.sum1', 'h.*.act', "
+                        "'h.*.gated']"});
+  REQUIRE(offloading);
+  const int64_t limit = offloading->memory + offloading->memory / 200;
+  const std::optional<Outcome> found =
+      found_for(text, {two_hosts.setting(), fmt::format("parallel.max_memory={}", limit)});
+  REQUIRE(found);
+  CHECK(found->memory <= limit);
+  CHECK(found->seconds <= kSlack * offloading->seconds);
 }

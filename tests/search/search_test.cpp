@@ -337,7 +337,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
       const PlannedJob job = found(text, settings);
       const Trial& trial = job.search->best().trial;
       CHECK(trial.memory < memory);
-      // Where nothing fits without, the host has a part of the data: another row of plans begins.
+      // If nothing fits without offloading, the host has a part of the data: another row of plans begins.
       const OffloadSpec& offload = job.spec.parallel.offload;
       const std::pair now{offload.optimizer == StatePlace::host, !offload.activations.empty()};
       if (now != offloads) seconds = 0;

@@ -1,4 +1,4 @@
-// See the header.
+// Runs a job with asynchronous parameter servers: workers and servers are threads of one process.
 #include "tests/servers/async_run.h"
 
 #include <exception>

@@ -1,4 +1,4 @@
-// Which batch each asynchronous worker runs next: the contract of BatchBoard.
+// Tests which batch each asynchronous worker runs next: the contract of BatchBoard.
 #include "engine/runtime/comm/batch_board.h"
 
 #include <doctest/doctest.h>

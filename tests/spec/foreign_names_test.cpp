@@ -7,6 +7,7 @@
 
 #include "engine/base/entry_types.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/yaml_tree.h"
 
 using namespace trainctl;
 
@@ -22,7 +23,9 @@ std::vector<std::string> foreign_words_of(std::string_view names) {
   return words;
 }
 
-bool is_known_type(const std::vector<EntryType>& types, std::string_view name) { return find_type(types, name) != nullptr; }
+bool is_known_type(const std::vector<EntryType>& types, std::string_view name) {
+  return find_type(types, name) != nullptr;
+}
 
 bool is_type_of_kind(NameKind kind, std::string_view name) {
   switch (kind) {
@@ -85,7 +88,8 @@ TEST_CASE("every name of another tool leads to a field or a type that exists, or
     CAPTURE(name.names);
     if (name.ours.empty()) {
       CHECK_FALSE(name.note.empty());
-      for (const std::string& word : foreign_words_of(name.names)) CHECK_MESSAGE(!is_type_of_kind(name.kind, word), word);
+      for (const std::string& word : foreign_words_of(name.names))
+        CHECK_MESSAGE(!is_type_of_kind(name.kind, word), word);
       continue;
     }
     CHECK_MESSAGE(foreign_target_exists(name), name.ours);
@@ -108,4 +112,36 @@ TEST_CASE("case, underscores and modules do not matter") {
     CHECK(find_foreign(NameKind::layer, word)->ours == "dense");
   CHECK(foreign_hint(NameKind::field, "batch_size") == "write dataset: {batch: 64}");
   CHECK(foreign_hint(NameKind::field, "no_such_name").empty());
+}
+
+TEST_CASE("a name of our own in another spelling leads to it") {
+  const std::vector<std::string> names = {"dropout", "batch_norm", "one_cycle", "huber"};
+  CHECK(same_name("nn.Dropout", names) == "dropout");
+  CHECK(same_name("BatchNorm", names) == "batch_norm");
+  CHECK(same_name("torch.optim.lr_scheduler.OneCycleLR", names) == "one_cycle");
+  CHECK(same_name("HuberLoss", names) == "huber");
+  CHECK(same_name("Dropout3", names).empty());
+  CHECK(same_name("", names).empty());
+}
+
+TEST_CASE("the example of a layer, loss or optimizer of another tool has fields that exist") {
+  for (const ForeignName& name : foreign_names()) {
+    const bool is_layer = name.kind == NameKind::layer;
+    if ((!is_layer && name.kind != NameKind::loss && name.kind != NameKind::optimizer) || name.example.empty())
+      continue;
+    CAPTURE(name.example);
+    const YamlNode root = read_yaml(name.example, "example");
+    const YamlNode& node = is_layer ? root : root.entries.at(0).value;
+    const std::vector<EntryType>& types = is_layer                      ? layer_types()
+                                          : name.kind == NameKind::loss ? loss_types()
+                                                                        : optimizer_types();
+    const YamlNode* type = node.is_map() ? node.find("type") : &node;
+    REQUIRE(type != nullptr);
+    const EntryType* found = find_type(types, type->text);
+    REQUIRE(found != nullptr);
+    for (const YamlNode::Entry& entry : node.entries) {
+      const bool is_common = is_layer ? is_layer_field(entry.key) : fields_called(entry.key).size() > 0;
+      CHECK_MESSAGE((entry.key == "type" || found->has_field(entry.key) || is_common), entry.key);
+    }
+  }
 }

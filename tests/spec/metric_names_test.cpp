@@ -1,4 +1,4 @@
-// How a job names metrics.
+// Tests how a job names metrics.
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"

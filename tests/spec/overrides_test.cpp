@@ -145,5 +145,5 @@ TEST_CASE("the error for an override that cannot be applied says which and why")
   CHECK(overrides_error_of("print[0]=fc").find("print[0]=fc': print is not set; set the whole list: print=[...]") !=
         std::string::npos);
   CHECK(overrides_error_of("seed=[").find("cannot be read: this is not YAML") != std::string::npos);
-  CHECK(overrides_error_of("seed=x") == "command line: seed: must be an integer, not 'x'");
+  CHECK(overrides_error_of("seed=x").starts_with("command line: seed: must be an integer, not 'x'"));
 }

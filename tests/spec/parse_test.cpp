@@ -240,7 +240,7 @@ TEST_CASE("any text that a job may hold reads back as it was, as a word, a value
     job.command.push_back(text);
     job.env["TEXT"] = text;
     if (text.find('=') == std::string::npos && text != "<<") job.env[text] = text;  // a key << merges mappings
-    if (find_unprintable(text) == std::string::npos) job.launch.log_dir = text;
+    if (find_unprintable(text) == std::string::npos && !text.starts_with("$")) job.launch.log_dir = text;
     const JobSpec again = parse_job(to_yaml(job), "/folder/job.yaml");
     INFO(to_yaml(job));
     CHECK(again.command == job.command);

@@ -22,7 +22,7 @@ std::string read_page() {
   return text.str();
 }
 
-/// Where the table behind a marker begins and ends: the lines that start with '|'.
+/// Returns where the table behind a marker begins and ends: the lines that start with '|'.
 std::pair<size_t, size_t> table_at(const std::string& page, const std::string& marker) {
   const size_t at = page.find(marker);
   if (at == std::string::npos) return {at, at};

@@ -1,4 +1,4 @@
-// When replicas that train local steps synchronize.
+// Tests when replicas that train local steps synchronize.
 #include <doctest/doctest.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Orders that stay local.
+// Tests orders of samples in which neighbours stay close to each other (engine/train/data/block_order.h).
 #include "engine/train/data/block_order.h"
 
 #include <doctest/doctest.h>

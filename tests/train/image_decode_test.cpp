@@ -42,7 +42,7 @@ PixelBox random_box(const ImageSize& size, SampleRng& rng) {
   return box;
 }
 
-/// How many of 150 boxes differ from the same part of the whole image.
+/// Counts how many of 150 boxes differ from the same part of the whole image.
 int differing_regions(const FileBytes& file, int channels) {
   const Picture whole = decode(file, channels);
   SampleRng rng(7, 0, 0);

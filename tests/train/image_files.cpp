@@ -1,4 +1,4 @@
-// See the header.
+// Writes image files for tests with libjpeg and libpng.
 #include "tests/train/image_files.h"
 
 // clang-format off

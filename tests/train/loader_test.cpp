@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -385,6 +386,20 @@ TEST_CASE("autotune adds workers while the trainer waits for the loader, which c
 namespace {
 
 /// Sample 5 is not read before `release`.
+/// Remembers which samples were requested.
+class Requested final : public Dataset {
+ public:
+  explicit Requested(std::set<int64_t>& requested) : requested_(requested) {}
+  int64_t size() const override { return set_.size(); }
+  const std::vector<SampleField>& fields() const override { return set_.fields(); }
+  void read(int64_t sample, ReadState& state, SampleOutputs to) const override { set_.read(sample, state, to); }
+  void expect(int64_t sample) const override { requested_.insert(sample); }  // one worker at a time opens batches
+
+ private:
+  Counting set_{1000};
+  std::set<int64_t>& requested_;
+};
+
 class Hanging final : public Dataset {
  public:
   explicit Hanging(std::atomic<bool>& release) : release_(release) {}
@@ -432,6 +447,32 @@ TEST_CASE("a slow sample that arrives in time is not an error") {
     loader.release_step();
   }
   CHECK(loader.skipped().count == 0);
+}
+
+TEST_CASE("samples in a store are requested many batches ahead, which changes no batch") {
+  Program program;
+  program.instructions = {load_of_shape("label", 0, {8, 1}, {0, 0}, {8, 1})};
+  DatasetSpec spec = spec_of(8);
+  spec.shuffle = true;
+  std::vector<std::vector<float>> batches[2];
+  std::set<int64_t> requested[2];
+  for (const int is_remote : {0, 1}) {
+    spec.paths = {is_remote ? "s3://bucket/shard.tar" : "shard.tar"};
+    Loader loader(std::make_unique<Requested>(requested[is_remote]), spec, program, 1, {.num_steps = 300});
+    loader.next_step();  // the only worker has requested what follows before it has read the batch
+    const size_t at_once = requested[is_remote].size();
+    loader.release_step();
+    if (is_remote)
+      CHECK(at_once >= 8 * DrawnBatches::kMostBatches);  // another opened batch may be among them
+    else
+      CHECK(at_once <= size_t{3 * 8});            // batches that are open
+    for (int64_t step = 1; step < 300; ++step) {  // two epochs and a half
+      batches[is_remote].push_back(loader_floats(loader.next_step(), program, 0));
+      loader.release_step();
+    }
+  }
+  CHECK(batches[0] == batches[1]);
+  CHECK(requested[1].size() == 1000);
 }
 
 TEST_CASE("a loader that resumes at sample 10^9 of 10^10 reads only that batch, the same as in a run from the start") {

@@ -70,12 +70,12 @@ const std::vector<TransformSpec> kTraining = {
 
 TEST_CASE("photos of different sizes are refused until a transform gives them one") {
   CHECK(spec_error({}, kPhotos) ==
-        "dataset.transforms: the images have different sizes, but a batch needs a single "
+        "dataset.transforms: images of a folder may have any size, but a batch needs a single "
         "size");
   CHECK(spec_error({sample_transforms_transform("to_float"), sample_transforms_transform("hwc2chw")}, kPhotos) ==
-        "dataset.transforms: the images have different sizes, but a batch needs a single size");
+        "dataset.transforms: images of a folder may have any size, but a batch needs a single size");
   CHECK(spec_error({sample_transforms_transform("pad", {{"padding", int64_t{2}}})}, kPhotos) ==
-        "dataset.transforms: the images have different sizes, but a batch needs a single size");
+        "dataset.transforms: images of a folder may have any size, but a batch needs a single size");
   for (const char* name : {"resize", "center_crop", "random_crop", "random_resized_crop", "center_resized_crop"})
     CHECK(SampleTransforms({sized(name, 8, 6)}, kPhotos).result().shape == Shape{8, 6, 3});
   CHECK(SampleTransforms(kTraining, kPhotos).result().shape == Shape{3, 24, 32});

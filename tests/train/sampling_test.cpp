@@ -1,4 +1,4 @@
-// How the next token is drawn from the logits.
+// Tests how the next token is drawn from the logits.
 #include "engine/train/trainer/sampling.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ namespace {
 
 const std::vector<float> kLogits = {1.0f, 3.0f, -2.0f, 2.5f, 2.0f};
 
-/// How often each token is chosen among many positions, as a share.
+/// Computes how often each token is chosen among many positions, as a share.
 std::map<int32_t, double> shares(const SamplingSettings& settings, std::vector<float> logits = kLogits) {
   constexpr int kDraws = 20000;
   std::map<int32_t, double> counts;

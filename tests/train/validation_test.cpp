@@ -1,4 +1,4 @@
-// When a run validates, what a validation changes, and how it is reported.
+// Tests when a run validates, what a validation changes, and how it is reported.
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"

@@ -1,3 +1,4 @@
+// Decodes the statements of a PTX function into instructions.
 #include "tools/cuda_emulator/decoder.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Collects the faults that kernels commit, and prints or throws them.
 #include "tools/cuda_emulator/faults.h"
 
 #include <cstdio>

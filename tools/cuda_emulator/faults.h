@@ -20,7 +20,7 @@ std::string take_faults();
 /// Faults reported so far may be reported again.
 void forget_faults();
 
-/// Whether faults fail the runtime's calls, or are only printed (TRAINCTL_EMULATOR_FAULTS=print).
+/// Returns whether faults fail the runtime's calls, or are only printed (TRAINCTL_EMULATOR_FAULTS=print).
 bool faults_fail_calls();
 
 }  // namespace trainctl::emulator

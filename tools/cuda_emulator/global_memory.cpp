@@ -1,3 +1,4 @@
+// Allocates device memory, and checks that accesses stay inside it and read only what was written.
 #include "tools/cuda_emulator/global_memory.h"
 
 #include <cstring>

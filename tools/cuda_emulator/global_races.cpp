@@ -1,3 +1,4 @@
+// Finds races in global memory between the warps of a launch.
 #include "tools/cuda_emulator/global_races.h"
 
 #include <algorithm>

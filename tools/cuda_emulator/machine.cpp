@@ -1,3 +1,4 @@
+// Runs a launch: its clusters one after another, and the warps of a cluster interleaved.
 #include "tools/cuda_emulator/machine.h"
 
 #include <cxxabi.h>

@@ -176,9 +176,9 @@ void run_launch(const Launch& launch);
 
 /// Demangled.
 std::string readable(const std::string& name);
-/// Where an instruction is, for messages.
+/// Describes where an instruction is, for messages.
 std::string place_of(const Warp& warp, const Instruction& in, int lane);
-/// Where the instruction at a line of PTX is, for messages.
+/// Describes where the instruction at a line of PTX is, for messages.
 std::string line_of(const Warp& warp, int text_line);
 /// Reports a fault of a lane, once per kind and instruction.
 void fault(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text);

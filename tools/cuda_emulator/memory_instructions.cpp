@@ -1,4 +1,5 @@
 // Loads, stores, atomics, and asynchronous copies.
+#include <bit>
 #include <cstring>
 
 #include "tools/cuda_emulator/decoder.h"
@@ -116,9 +117,30 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
 }
 
 /// An element of memory into a register that may be wider.
+/// Loads what all lanes read at one address of shared memory. Two lanes stand for all in the search for races: of two,
+/// one is not the lane that wrote, and two readers are recorded anyway.
+template <class Element>
+void broadcast(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes) {
+  const int first = std::countr_zero(mask), last = kLanes - 1 - std::countl_zero(mask);
+  Element values[4];
+  std::memcpy(values, read(in, w, first, bytes), bytes);
+  if (last != first) read(in, w, last, bytes);
+  each_lane(mask, [&](int lane) {
+    for (int i = 0; i < in.count; ++i) set_register(in, w, i, lane, values[i]);
+  });
+}
+
+bool reads_one_address(const Instruction& in, Warp& w, uint32_t mask) {
+  const uint64_t address = address_of(in, w, std::countr_zero(mask));
+  for (uint32_t left = mask & (mask - 1); left != 0; left &= left - 1)
+    if (address_of(in, w, std::countr_zero(left)) != address) return false;
+  return true;
+}
+
 template <class Element>
 void load(const Instruction& in, Warp& w, uint32_t mask) {
   const uint32_t bytes = static_cast<uint32_t>(sizeof(Element)) * in.count;
+  if (in.space == Space::shared && reads_one_address(in, w, mask)) return broadcast<Element>(in, w, mask, bytes);
   Touched t;
   if (in.space == Space::global) touch(in, w, mask, bytes, false, t);
   each_lane(mask, [&](int lane) {

@@ -1,3 +1,4 @@
+// Loads a PTX module: places its variables in device memory, and decodes a kernel on its first use.
 #include "tools/cuda_emulator/module.h"
 
 #include <cstring>

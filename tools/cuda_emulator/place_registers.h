@@ -1,4 +1,4 @@
-// See place_registers.cpp.
+// Lets registers of a kernel that are never live at the same time share a place.
 #pragma once
 
 #include <map>

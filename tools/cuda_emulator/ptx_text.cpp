@@ -1,3 +1,4 @@
+// Splits the text of a PTX module into declarations and statements.
 #include "tools/cuda_emulator/ptx_text.h"
 
 #include <algorithm>

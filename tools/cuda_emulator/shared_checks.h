@@ -27,7 +27,7 @@ class Clocks {
     to.resize(static_cast<size_t>(warps_));
     for (size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], of(warp)[i]);
   }
-  /// Whether the access of `other` at `then` comes before an access of a lane of `warp` now.
+  /// Returns whether the access of `other` at `then` comes before an access of a lane of `warp` now.
   bool ordered(int warp, int lane, int other, int other_lane, uint32_t then) {
     if (warp == other) return lane == other_lane || then < now(warp);
     return then <= of(warp)[other];
@@ -38,12 +38,25 @@ class Clocks {
   std::vector<uint32_t> heard_;
 };
 
+/// The lane that accesses a cell, in one word: words are compared and copied faster than their parts.
+class Accessor {
+ public:
+  Accessor() = default;
+  Accessor(int warp, int lane, bool atomic)
+      : word_(static_cast<uint32_t>(warp) | static_cast<uint32_t>(lane) << 16 | uint32_t{atomic} << 24) {}
+  int warp() const { return static_cast<int>(word_ & 0xffff); }
+  int lane() const { return static_cast<int>(word_ >> 16 & 0xff); }
+  bool atomic() const { return word_ >> 24 != 0; }
+  bool is_lane_of(const Accessor& other) const { return ((word_ ^ other.word_) & 0xffffff) == 0; }
+
+ private:
+  uint32_t word_ = 0;
+};
+
 struct Access {
   uint32_t clock = 0;  ///< 0: none
   int32_t text_line = 0;
-  uint16_t warp = 0;
-  uint8_t lane = 0;
-  bool atomic = false;
+  Accessor by;
 };
 
 struct Cell {
@@ -54,19 +67,21 @@ struct Cell {
 /// The access that is not ordered before this one, or null.
 inline const Access* race_of_read(Clocks& clocks, const Cell& cell, int warp, int lane, bool atomic = false) {
   const Access& w = cell.write;
-  if (w.clock == 0 || (w.atomic && atomic) || clocks.ordered(warp, lane, w.warp, w.lane, w.clock)) return nullptr;
+  if (w.clock == 0 || (w.by.atomic() && atomic) || clocks.ordered(warp, lane, w.by.warp(), w.by.lane(), w.clock))
+    return nullptr;
   return &w;
 }
 inline const Access* race_of_write(Clocks& clocks, const Cell& cell, int warp, int lane, bool atomic = false) {
   for (const Access& r : cell.reads) {
-    if (r.clock != 0 && !(r.atomic && atomic) && !clocks.ordered(warp, lane, r.warp, r.lane, r.clock)) return &r;
+    if (r.clock != 0 && !(r.by.atomic() && atomic) && !clocks.ordered(warp, lane, r.by.warp(), r.by.lane(), r.clock))
+      return &r;
   }
   return race_of_read(clocks, cell, warp, lane, atomic);
 }
 inline void note_read(Cell& cell, const Access& access) {
   // Two readers are kept, the first and the latest other one; a race with a third may be missed.
   Access& first = cell.reads[0];
-  (first.clock == 0 || (first.warp == access.warp && first.lane == access.lane) ? first : cell.reads[1]) = access;
+  (first.clock == 0 || first.by.is_lane_of(access.by) ? first : cell.reads[1]) = access;
 }
 inline void note_write(Cell& cell, const Access& access) {
   cell.written = true;

@@ -53,21 +53,20 @@ Place shared_place(Warp& warp, const Instruction& in, int lane, uint32_t address
 
 template <class Do>
 void each_cell(Place p, uint32_t bytes, Do work) {
-  const bool by_bytes = p.block.cluster->launch->kernel->bytes_shared;
-  const uint32_t unit = by_bytes ? 1 : 4;
-  for (uint32_t c = p.at / unit; c < (p.at + bytes + unit - 1) / unit; ++c) work(p.block.cells[c]);
+  const uint32_t shift = p.block.cluster->launch->kernel->bytes_shared ? 0 : 2;
+  const uint32_t end = (p.at + bytes + (1u << shift) - 1) >> shift;
+  for (uint32_t c = p.at >> shift; c < end; ++c) work(p.block.cells[c]);
 }
 
 void report_race(Warp& warp, const Instruction& in, int lane, const Access& other, const char* what, uint32_t at) {
   fault(warp, in, lane, "race",
         std::string(what) + " shared memory at " + hex(at) + " with no barrier since warp " +
-            std::to_string(other.warp) + " lane " + std::to_string(other.lane) + " used it at " +
+            std::to_string(other.by.warp()) + " lane " + std::to_string(other.by.lane()) + " used it at " +
             line_of(warp, other.text_line));
 }
 
 Access this_access(Warp& warp, const Instruction& in, int lane, bool atomic) {
-  return {warp.block->cluster->clocks_now(warp), in.text_line, static_cast<uint16_t>(warp.number),
-          static_cast<uint8_t>(lane), atomic};
+  return {warp.block->cluster->clocks_now(warp), in.text_line, {warp.number, lane, atomic}};
 }
 
 void note_tx(Cluster& cluster, Block& block, uint32_t address, int64_t bytes, Warp& warp, const Instruction& in,
@@ -143,8 +142,8 @@ std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t ad
   const bool same = std::memcmp(to, value, bytes) == 0;
   each_cell(p, bytes, [&](Cell& cell) {
     const Access* other = race_of_write(clocks, cell, warp.number, lane, atomic);
-    const bool together = other != nullptr && other->text_line == in.text_line && other->warp == access.warp &&
-                          other->clock == access.clock;
+    const bool together = other != nullptr && other->text_line == in.text_line &&
+                          other->by.warp() == access.by.warp() && other->clock == access.clock;
     if (other != nullptr && !(together && same)) report_race(warp, in, lane, *other, "write to", p.at);
     note_write(cell, access);
   });
@@ -192,8 +191,7 @@ void Cluster::deliver(size_t which) {
   const auto put = [&](uint32_t at, const void* value, uint32_t bytes) {
     const Place p = shared_place(warp, in, one.lane, (one.to & 0xff000000) | at, bytes, "copy");
     each_cell(p, bytes, [&](Cell& cell) {
-      note_write(cell,
-                 {one.clock, in.text_line, static_cast<uint16_t>(warp.number), static_cast<uint8_t>(one.lane), false});
+      note_write(cell, {one.clock, in.text_line, {warp.number, one.lane, false}});
     });
     std::memcpy(p.block.shared.data() + p.at, value, bytes);
   };

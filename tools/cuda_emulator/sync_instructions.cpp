@@ -228,7 +228,7 @@ bool decode_sync(Decoder& d, const Statement& s, Instruction& in) {
     in.run = [](const Instruction&, Warp& w, uint32_t) { note_fence(w); };
     return true;
   }
-  if (s.words[0] == "fence" || s.opcode == "griddepcontrol.launch_dependents") {
+  if (s.words[0] == "fence" || s.words[0] == "nanosleep" || s.opcode == "griddepcontrol.launch_dependents") {
     in.run = nothing;
     return true;
   }

@@ -30,7 +30,7 @@ std::string find_checkpoint(const std::string& name, const std::string& log_dir,
 /// Reads every byte of the checkpoint and records in its folder whether it is whole.
 Verification verify_and_record(const std::string& checkpoint);
 
-/// Whether the word names a file of tensors rather than a checkpoint.
+/// Returns whether the word names a file of tensors rather than a checkpoint.
 bool is_safetensors(const std::string& name);
 
 /// Adds --log-dir, which all these commands have.

@@ -1,4 +1,5 @@
-// fork and setsid, and a pipe through which the child reports success (text) or failure (end of file).
+// Continues a command in a child process (fork, setsid). Through a pipe the child reports success (text) or failure
+// (end of file).
 #include "cli/run/launch/background.h"
 
 #include <fcntl.h>

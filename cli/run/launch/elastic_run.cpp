@@ -148,7 +148,7 @@ void ElasticRun::note_progress() {
   if (!line.empty()) view().notice(line);
 }
 
-/// Whether the ranks of the current hosts have finished a step.
+/// Returns whether the ranks of the current hosts have finished a step.
 bool ElasticRun::has_progressed() { return reports().is_up() && reports().result().step > reports().first_step(); }
 
 /// Plans for the loss of each host, one per tick, once the ranks train; this takes only the launcher's time.

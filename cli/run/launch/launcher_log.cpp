@@ -1,5 +1,6 @@
-// A socket, and a process that copies what it receives. The process removes bytes from the socket only after they are
-// in the file, so that the socket's queue shows the bytes that are not yet written.
+// Writes launcher.log: the launcher's output goes into a socket, from which a process copies it to the file. The
+// process removes bytes from the socket only after they are in the file, so that the socket's queue shows the bytes
+// that are not yet written.
 #include "cli/run/launch/launcher_log.h"
 
 #include <fcntl.h>

@@ -13,7 +13,7 @@ namespace trainctl {
 /// with more ranks than are compiled for this.
 nlohmann::ordered_json lost_hosts_report(const PlannedJob& job);
 
-/// Whether every single lost host is covered; false if that report is null.
+/// Returns whether every single lost host is covered; false if that report is null.
 bool is_each_lost_host_covered(const PlannedJob& job);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// metrics.jsonl between the attempts of a run.
+// Removes from metrics.jsonl, between the attempts of a run, the steps that the next attempt repeats.
 #include "cli/run/launch/metrics_file.h"
 
 #include <algorithm>

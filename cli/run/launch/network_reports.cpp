@@ -209,7 +209,7 @@ void NetworkReports::watch_gpu() {
   gpu_watch_->look();
 }
 
-/// Why the state that the ranks ended with is not on the disk; "" if it is, or the job does not save it.
+/// Returns why the state that the ranks ended with is not on the disk; "" if it is, or the job does not save it.
 std::string NetworkReports::unsaved() const {
   if (!checkpoints_.are_saved()) return "";
   const SaveBoard& board = board_->saves();

@@ -54,7 +54,7 @@ class NetworkReports : public WorkloadReports {
   std::string unsaved() const;
   /// The bytes of tokens that the run has sent to experts and back, next to the planned ones; null if not counted.
   nlohmann::ordered_json token_exchange() const;
-  /// How many steps each rank has audited, and the largest overhead; null if none was.
+  /// Returns how many steps each rank has audited, and the largest overhead; null if none was.
   nlohmann::ordered_json audits() const;
   void watch_gpu();
   /// Returns a line that names a rank that persistently takes much longer for its work than another; else empty.

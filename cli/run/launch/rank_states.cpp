@@ -18,8 +18,8 @@ std::string_view what(const Instruction& message) {
   return name.substr(std::min(name.find(' '), name.size()));
 }
 
-/// Whether two ranks' instructions belong to one call. A collective has the same name in all programs of its group; a
-/// recv belongs to the send of the same tensor.
+/// Returns whether two ranks' instructions belong to one call. A collective has the same name in all programs of its
+/// group; a recv belongs to the send of the same tensor.
 bool same_call(const RankClasses& classes, const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
   if (a.micro_batch != b.micro_batch || a.recompute != b.recompute) return false;
   if (a.opcode == Opcode::recv)

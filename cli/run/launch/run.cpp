@@ -193,7 +193,7 @@ std::vector<std::string> Run::finish_workload() {
   return reports().finish([this] { return is_hurried(); });
 }
 
-/// Whether the user has asked twice to stop.
+/// Returns whether the user has asked twice to stop.
 bool Run::is_hurried() {
   late_signals_ += take_interrupts();
   return stop_signals_ + late_signals_ >= 2;

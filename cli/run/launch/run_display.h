@@ -35,9 +35,9 @@ class RunDisplay {
   void begin(const JobSpec& spec, const std::string& device, int processes);
   /// Shows a line of a rank if the user sees the rank's output. `is_program`: the ranks run the user's program.
   void line(int rank, std::string_view line, bool is_program);
-  /// Whether the user's prompt waits for the start of a detached run.
+  /// Returns whether the user's prompt waits for the start of a detached run.
   bool waits_for_start() const { return background_ != nullptr && background_->holds_on(); }
-  /// Returns the user's prompt.
+  /// Ends the user's command, so that the shell shows its prompt again; the run continues in the background.
   void let_go(const JobSpec& spec);
   /// Shows and publishes the status, as often as either is due.
   void update(const std::function<LiveStatus()>& status);

@@ -1,4 +1,4 @@
-// How a run ended: for its own last line, and for commands that report it later.
+// Records how a run ended, for its own last line and for commands that report it later.
 #include "cli/run/launch/run_end.h"
 
 #include <fstream>

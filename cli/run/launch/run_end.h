@@ -1,4 +1,4 @@
-// How a run ended: for its own last line, and for commands that report it later.
+// Records how a run ended, for its own last line and for commands that report it later.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 
 namespace trainctl {
 
-/// How long the end of a run waits for a disk, and for one that hangs.
+/// The time that the end of a run waits for a disk, and for one that hangs.
 inline constexpr double kDiskSeconds = 10, kHangingDiskSeconds = 1;
 
 /// Writes job.yaml, plan.json and machine.json, and reserves space for outcome.json. Throws EnvError.

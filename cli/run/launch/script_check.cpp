@@ -62,7 +62,7 @@ const Interpreter* interpreter(const std::string& program) {
   return nullptr;
 }
 
-/// How many words an option takes; 0: it is not known.
+/// Returns how many words an option takes; 0 if it is not known.
 size_t words_of_option(const Interpreter& interpreter, std::string_view option) {
   if (option.starts_with("--")) {
     if (holds(interpreter.long_valued, option)) return 2;

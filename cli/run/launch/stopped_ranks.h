@@ -1,4 +1,4 @@
-// Which ranks' processes are stopped, by SIGSTOP or a debugger, and since when.
+// Tracks which ranks' processes are stopped, by SIGSTOP or a debugger, and since when.
 #pragma once
 
 #include <functional>

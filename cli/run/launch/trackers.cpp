@@ -86,7 +86,7 @@ std::string last_line(const std::string& text) {
   return last;
 }
 
-/// Why a tracker cannot start on this host; nothing if it can.
+/// Returns why a tracker cannot start on this host; nothing if it can.
 std::optional<Diagnostic> obstacle(const JobSpec& job, const TrackerSpec& tracker) {
   clusters::CommandEnd end;
   try {

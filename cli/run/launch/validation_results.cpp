@@ -62,7 +62,7 @@ ValidationResults read_validations(const std::string& path) {
   std::ifstream file(path);
   for (std::string text; std::getline(file, text) && !file.eof();) {
     const bool is_validation = text.find("\"validation\"") != std::string::npos;
-    if (!is_validation && text.find("\"stopped_at_step\"") == std::string::npos) continue;  // most are steps
+    if (!is_validation && text.find("\"stopped_at_step\"") == std::string::npos) continue;  // most lines are of steps
     const Json line = Json::parse(text, nullptr, false);
     if (line.is_object()) add_line(results, line);
   }

@@ -31,11 +31,11 @@ class WorkloadReports {
   virtual ~WorkloadReports() = default;
 
   // While the ranks run.
-  /// Whether every rank has started for certain.
+  /// Returns whether every rank has started for certain.
   virtual bool is_up() const = 0;
   /// Fills in the progress and the state of each rank.
   virtual void describe(LiveStatus& status) = 0;
-  /// How long ranks that do equal work at the same time take for it, if one persistently takes much longer: by rank,
+  /// Returns the times that ranks take for equal work at the same time, if one persistently takes longer: by rank,
   /// relative to the step. Empty: they take about equally long, or it is not known.
   virtual std::vector<double> uneven_work() const { return {}; }
   /// Lines about the run to show now, each only once. Called often.
@@ -113,7 +113,7 @@ struct WorkloadOptions {
   std::optional<ProfileOptions> profile;      ///< networks only: when each instruction of a few steps ran
 
   bool generates() const { return evaluate && evaluate->generate; }
-  /// Whether the ranks read a checkpoint, not the weights that the job starts from.
+  /// Returns whether the ranks read a checkpoint, not the weights that the job starts from.
   bool loads_checkpoint() const;
 };
 

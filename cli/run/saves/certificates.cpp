@@ -1,4 +1,4 @@
-// Where `trainctl verify` writes certificates, and where a run stores that of its job.
+// Names the files where `trainctl verify` writes certificates, and where a run stores that of its job.
 #include "cli/run/saves/certificates.h"
 
 #include <filesystem>

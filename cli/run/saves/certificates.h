@@ -1,4 +1,4 @@
-// Where `trainctl verify` writes certificates, and where a run stores that of its job.
+// Names the files where `trainctl verify` writes certificates, and where a run stores that of its job.
 //
 //   log_output/certificates/<digest>.json, .html   of each job that was verified
 //   log_output/3/checkpoints/certificate.json, .html   of the run's job, if it was verified by this version

@@ -104,13 +104,13 @@ class Writer {
   }
 
  private:
-  /// Whether all ranks have copied their parts of the save in progress.
+  /// Returns whether all ranks have copied their parts of the save in progress.
   bool is_ready() const {
     if (board_.saving() < 0 && !board_.take_offer()) return false;
     return board_.is_reported(board_.saving()) && is_copied(memory_);
   }
 
-  /// Whether the state that was written last has since been validated.
+  /// Returns whether the state that was written last has since been validated.
   bool has_validation() const { return !written_.empty() && board_.validation_of(facts_.step) != nullptr; }
 
   void note_validation() {

@@ -19,7 +19,7 @@
 
 namespace trainctl {
 
-/// Whether the images of the save in progress are complete.
+/// Returns whether the images of the save in progress are complete.
 bool is_copied(const SharedMemory& memory);
 /// Number of sets of images (SaveBoard) into which the job's ranks copy what is saved.
 int image_sets(const PlannedJob& job);
@@ -42,7 +42,7 @@ class CheckpointWriter {
 
   /// Lines that it has sent since the last call, without blocking; some begin with kTroubleMark.
   std::vector<std::string> news();
-  /// Whether a signal has ended it. Returns true once.
+  /// Returns whether a signal has ended it. Returns true once.
   bool was_killed();
   /// The ranks have ended: waits until everything that they copied is written, or until nothing was written for
   /// `patience`. Returns false if something is left, also as soon as `is_hurried`. Call was_killed() to see whether the

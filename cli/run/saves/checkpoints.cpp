@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How long the launcher waits for a disk that does not respond.
+/// The time that the launcher waits for a disk that does not respond.
 constexpr std::chrono::seconds kLastSavePatience{60};
 /// Time without progress after which the user is notified.
 constexpr std::chrono::seconds kQuiet{10};
@@ -200,8 +200,8 @@ std::string Checkpoints::folder(const RunDirectory& directory) const {
   return dir.empty() ? directory.file(kFolder) : dir;
 }
 
-/// Whether the run resumes from a checkpoint of this folder as the same job. A job with another name, which only takes
-/// the weights, does not own the checkpoint; otherwise it would delete it later.
+/// Returns whether the run resumes from a checkpoint of this folder as the same job. A job with another name, which
+/// only takes the weights, does not own the checkpoint; otherwise it would delete it later.
 bool Checkpoints::continues(const std::string& folder) const {
   if (!point_ || point_->manifest.name != job_.spec.name) return false;
   std::error_code not_there;

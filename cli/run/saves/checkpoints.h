@@ -58,12 +58,12 @@ class Checkpoints {
   void add_to(ProcessCommand& command, int rank) const;
   /// Adds only how often the run has failed; for ranks of other hosts.
   void add_attempt_to(ProcessCommand& command) const;
-  /// Where the writer finds the states: by rank, on several hosts by set (SaveBoard) and then by rank; empty: nothing
+  /// The writer finds the states in these: by rank, on several hosts by set (SaveBoard), then by rank; empty: nothing
   /// is saved.
   const std::vector<int>& images() const { return images_; }
-  /// Whether the job saves its state, or its final weights.
+  /// Returns whether the job saves its state, or its final weights.
   bool are_saved() const { return job_.spec.train.saves(); }
-  /// Why the last save failed; "" if it did not.
+  /// Returns why the last save failed; "" if it did not.
   const std::string& trouble() const { return trouble_; }
   std::vector<std::string> news();
   /// The ranks have ended: waits for the disk, until `is_hurried`, and returns lines for the user.

@@ -75,7 +75,7 @@ bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<in
   return true;
 }
 
-/// Whether ranks make progress although no step ends: those whose states are being sent, those that wait for them, and
+/// Reports progress although no step ends, for ranks whose states are being sent, ranks that wait for them, and
 /// those whose save must wait for the previous one.
 void GatheredSaves::moved() {
   for (int rank = 0; rank < memory_->num_ranks(); ++rank)

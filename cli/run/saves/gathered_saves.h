@@ -35,7 +35,7 @@ class GatheredSaves {
   /// Returns the pending messages for all hosts, in order.
   std::vector<hosts::SaveMessage> messages();
 
-  /// Whether a save is requested and none is in progress: all gates must be held.
+  /// Returns whether a save is requested and none is in progress: all gates must be held.
   bool wants_hold() const;
   /// All gates are held, and no rank has started a step above `highest`, which counts from 1.
   void gates_held(uint64_t highest);

@@ -28,7 +28,7 @@ class RescuedState {
   /// Starts recovery. `hosts`: the ranks of each host that still responds.
   void begin(const std::vector<std::vector<int>>& hosts);
   bool has_begun() const { return has_begun_; }
-  /// Whether a message belongs to this protocol.
+  /// Returns whether a message belongs to this protocol.
   static bool knows(const hosts::SaveMessage& message);
   /// Handles a message from the host that has `ranks`. Returns false if no host may send it.
   bool take(const hosts::SaveMessage& message, const std::vector<int>& ranks);
@@ -38,7 +38,7 @@ class RescuedState {
   /// Progress: a number that grows with what is received; nullopt: nothing more is expected.
   std::optional<int64_t> waits() const;
   bool is_complete() const { return is_chosen_ && why_.empty() && to_fetch_.empty(); }
-  /// Why the state is not complete, for a line.
+  /// Returns why the state is not complete, for a line.
   const std::string& why() const { return why_; }
 
   // Once it is complete.

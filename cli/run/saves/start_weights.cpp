@@ -24,9 +24,17 @@ NameMap start_map(const JobSpec& spec) { return choose_map(spec.weights->map, fo
 
 void require_path(const JobSpec& spec, const std::string& field, const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error))
-    throw SpecError(spec.position(field), field, path + " does not exist",
-                    "relative paths start at the folder of the job file");
+  if (std::filesystem::exists(path, error)) return;
+  // "meta-llama/Llama-3-8B" is the name of a repository, and its folder is not there either.
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const bool is_repository = !std::filesystem::exists(folder, error) &&
+                             folder.parent_path() == std::filesystem::absolute(spec.file, error).parent_path();
+  const std::string repository = (folder.filename() / std::filesystem::path(path).filename()).string();
+  throw SpecError(spec.position(field), field, path + " does not exist",
+                  "relative paths start at the folder of the job file" +
+                      (is_repository ? "; a model of Hugging Face is downloaded first: hf download " + repository +
+                                           " --local-dir " + repository
+                                     : std::string()));
 }
 
 /// The adapters of adapters.lora.from; empty if the job starts from none.

@@ -1,4 +1,4 @@
-// A signal handler, which makes only async-signal-safe calls.
+// Reports a crash of a rank from a signal handler, which makes only async-signal-safe calls.
 #include "cli/run/worker/crash.h"
 
 #include <execinfo.h>

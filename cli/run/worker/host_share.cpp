@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kMostArenaBytes = int64_t{1} << 42;
 constexpr size_t kMostRanks = 1 << 20;
 
-/// Whether this host sees the launcher's checkpoint, in a shared folder.
+/// Returns whether this host sees the launcher's checkpoint, in a shared folder.
 bool has_checkpoint(const std::string& folder, const std::string& digest) {
   std::ifstream file(folder + "/" + std::string(kManifestName), std::ios::binary);
   std::ostringstream text;

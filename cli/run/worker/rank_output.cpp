@@ -158,18 +158,24 @@ void RankOutput::on_rollback(int64_t step, int64_t to) {
   metrics_.line({{"kind", "rollback"}, {"run_step", step}, {"to", to}});
 }
 
-void RankOutput::settled_loading(const LoadSetting& setting, double waited_share) {
-  if (!tunes_loading_) return;
+/// If nothing is tuned, only waits that are worth a change are reported.
+void RankOutput::settled_loading(const LoadSetting& setting, const LoadWaits& waits) {
+  constexpr double kShare = 0.02, kSeconds = 2;
+  const std::string waited = fmt::format("training waited for data {:.1f} % of the time", 100 * waits.share);
+  if (!tunes_loading_) {
+    if (waits.share >= kShare && waits.seconds >= kSeconds)
+      write_line(fmt::format("data loading: {}; {}", to_string(setting), waited));
+    return;
+  }
   const std::string fields =
       "dataset.workers=" + std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead);
-  write_line(fmt::format(
-      "data loading: settled on {}; training waited for data {:.1f} % of the time; to keep these settings: {}",
-      to_string(setting), 100 * waited_share, fields));
+  write_line(
+      fmt::format("data loading: settled on {}; {}; to keep these settings: {}", to_string(setting), waited, fields));
   if (program_.rank == 0) std::ofstream(directory_.file("loading")) << fields << '\n';
 }
 
 void RankOutput::ended(const TrainResult& result) {
-  settled_loading(result.loading, result.waited_share);
+  settled_loading(result.loading, result.waits);
   if (result.skipped.count > 0)
     write_line("data loading: skipped " + std::to_string(result.skipped.count) + " reads of broken samples in total");
   metrics_.ended(true);

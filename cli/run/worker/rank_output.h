@@ -73,7 +73,7 @@ class RankOutput : public TrainObserver {
   void set_status(const StepReport& report);
   void report_in_place();
   void note_stop(const TrainResult& result);
-  void settled_loading(const LoadSetting& setting, double waited_share);
+  void settled_loading(const LoadSetting& setting, const LoadWaits& waits);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
   void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;

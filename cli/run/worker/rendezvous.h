@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// Whether the job's ranks communicate over Gloo, and so need a store to find each other.
+/// Returns whether the job's ranks communicate over Gloo, and so need a store to find each other.
 bool needs_store(const JobSpec& spec);
 
 /// Passes the store's port and token to ranks in memory that they inherit and that no other process can open. argv and
@@ -37,7 +37,7 @@ class StoreAccess {
   int fd_ = -1;
 };
 
-/// How the ranks of a job with launch.hosts are distributed, as passed to each rank.
+/// Describes how the ranks of a job with launch.hosts are distributed. Each rank receives it.
 struct HostsLayout {
   std::vector<int> ranks;  ///< number of ranks per host, numbered consecutively; empty: one host
   std::string address;     ///< address at which the other hosts reach this one

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/compile/fuse/inlined_values.h"
 #include "engine/compile/fuse/join_instructions.h"
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
@@ -127,7 +128,23 @@ std::optional<Found> product_of(const Compiler& c, const std::vector<Uses>& uses
   return std::nullopt;
 }
 
-/// A sum of two tensors of one size may follow the product that writes either; the later one needs no move.
+/// True if all instructions that read the buffer after `at` are element-wise and stay so: no product takes them.
+bool only_elements_read(const Compiler& c, const std::vector<Uses>& uses, BufferId buffer, int at) {
+  for (int i = at + 1; i < static_cast<int>(c.code.size()); ++i) {
+    const VirtualInstruction& v = c.code[i];
+    if (!names(v.inputs, buffer)) continue;
+    const KernelDef* kernel = kernel_of(v.code);
+    if (kernel == nullptr || kernel->element == nullptr) return false;
+    if (epilogue_role(v).step != EpilogueStep::residual) continue;
+    if (product_of(c, uses, i, v.inputs[0] == buffer ? 1 : 0)) return false;
+  }
+  return true;
+}
+
+/// A sum of two tensors of one size may follow the product that writes either; the later one needs no move. If one of
+/// the two is a low-rank product, as of an adapter, it takes the sum if element-wise ops read it, which then compute
+/// both (fuse_elementwise). Otherwise the other takes it: a low-rank product takes as long as its memory, and writes
+/// without reading.
 std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& uses, int at) {
   const VirtualInstruction& v = c.code[at];
   if (v.code.opcode != Opcode::kernel || v.inputs.empty()) return std::nullopt;
@@ -135,7 +152,10 @@ std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& 
   const Shape& sum = v.code.outputs[0].shape;
   if (v.code.inputs[0].shape != sum || v.code.inputs[1].shape != sum) return std::nullopt;
   const std::optional<Found> first = product_of(c, uses, at, 0), second = product_of(c, uses, at, 1);
-  return first && (!second || first->product > second->product) ? first : second;
+  if (!first || !second) return first ? first : second;
+  const bool narrow = is_low_rank_product(c.code[first->product]);
+  if (narrow == is_low_rank_product(c.code[second->product])) return first->product > second->product ? first : second;
+  return narrow == only_elements_read(c, uses, v.outputs[0], at) ? first : second;
 }
 
 /// Fuses the two at `place`; the other instruction is marked for removal.

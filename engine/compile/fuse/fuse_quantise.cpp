@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// Whether instruction `other` belongs to the same task as the rounding at `at` and may move there.
+/// Returns whether instruction `other` belongs to the same task as the rounding at `at` and may move there.
 bool may_join(const Compiler& c, size_t other, size_t at) {
   const Instruction &a = c.code[other].code, &b = c.code[at].code;
   return a.micro_batch == b.micro_batch && a.phase == b.phase && a.recompute == b.recompute &&

@@ -1,6 +1,6 @@
-// Plain SGD without a stored gradient. If one kernel makes the only contribution to a parameter's gradient, and no
-// instruction reads the parameter after it, that kernel takes the step itself: W += -learning_rate * dW. The
-// gradient is then neither written nor read, and takes no memory.
+// Fuses the step of plain SGD into the kernel that computes a gradient. If one kernel makes the only contribution to a
+// parameter's gradient, and no instruction reads the parameter after it, that kernel takes the step itself: W +=
+// -learning_rate * dW. The gradient is then neither written nor read, and takes no memory.
 #include <algorithm>
 #include <vector>
 

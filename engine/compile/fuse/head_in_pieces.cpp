@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-/// Which dim holds the rows, and how many there are.
+/// Names the dim that holds the rows, and how many there are.
 struct Rows {
   Shape leading;     ///< the dims up to and including that one
   int64_t unit = 1;  ///< pieces begin at multiples of it, so that they begin at multiples of 64 bytes in all tensors

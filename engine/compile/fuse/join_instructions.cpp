@@ -1,4 +1,5 @@
-// For passes that merge two instructions. The mark is Opcode::wait, which no instruction has before order_sends.
+// Joins two instructions, for the passes that merge them. The mark of a removed one is Opcode::wait, which no
+// instruction has before order_sends.
 #include "engine/compile/fuse/join_instructions.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// Which parameters are reduced, gathered and updated together, and over which ranks. Buckets belong to the plan, so
+// Groups parameters that are reduced, gathered and updated together over some ranks. Buckets belong to the plan, so
 // they are the same on every rank.
 #pragma once
 

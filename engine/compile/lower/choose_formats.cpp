@@ -1,6 +1,6 @@
-// Which images are stored channels last. Kernels that prefer it (convolutions) would otherwise transpose their images
-// themselves, before and after; kernels that do not take it need a transpose before them if their image is stored so.
-// Nodes that take it and share images are decided together, by the bytes that either choice moves.
+// Chooses which images are stored channels last. Kernels that prefer it (convolutions) would otherwise transpose their
+// images themselves, before and after; kernels that do not take it need a transpose before them if their image is
+// stored so. Nodes that take it and share images are decided together, by the bytes that either choice moves.
 //
 // Weights stay as the graph declares them: a kernel reorders its own, which is little next to its images.
 #include <algorithm>

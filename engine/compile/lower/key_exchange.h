@@ -140,7 +140,7 @@ class KeyExchange {
                    {{"dim", static_cast<int64_t>(dim)}, {"sizes", sizes}}, {whole}, pieces, Purpose::redistribute);
     return pieces;
   }
-  /// Where kernels write the pieces of `whole`.
+  /// Makes the views into which kernels write the pieces of `whole`.
   std::vector<View> blank_pieces(const View& whole, int64_t index, size_t dim = kRowDim) {
     if (!is_ordered()) return {whole};
     std::vector<View> pieces;

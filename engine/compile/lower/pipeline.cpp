@@ -1,6 +1,7 @@
-// Both ends of the channels between stages. A channel carries the tensors of one stage's ranks for another's, in the
-// order in which the sender's schedule computes them; each is sent as soon as it is computed. When the receiver first
-// needs a tensor, it receives everything up to that one on the channel, and the rest at the end of the task.
+// Places sends and receives on the channels between stages. A channel carries the tensors of one stage's ranks for
+// another's, in the order in which the sender's schedule computes them; each is sent as soon as it is computed. When
+// the receiver first needs a tensor, it receives everything up to that one on the channel, and the rest at the end of
+// the task.
 //
 // Chunks make channels carry messages for several tasks, in an order that need not be the receiver's:
 //
@@ -110,8 +111,8 @@ void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& 
         before.at({sending_task(*message.transfer), message.micro_batch, message.transfer->from / plan.num_stages});
 }
 
-/// When the receiver of `inbox` has received each of its messages: the start of the first task that needs this one or a
-/// later one.
+/// Computes when the receiver of `inbox` has received each of its messages: the start of the first task that needs this
+/// one or a later one.
 std::vector<int> receipts(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int stage,
                           const Inbox& inbox) {
   std::map<std::tuple<TaskKind, int, int>, int> starts;

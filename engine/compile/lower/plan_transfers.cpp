@@ -1,6 +1,6 @@
-// Which tensors cross stages, and in which layout. A tensor is sent in the layout on the path from the producer's
-// to the consumer's that needs the fewest bytes per rank. The producer runs the steps of the path before it, the
-// consumer those after it. At equal bytes a whole tensor is preferred to a partial sum, and then the earlier
+// Determines which tensors cross stages, and in which layout. A tensor is sent in the layout on the path from the
+// producer's to the consumer's that needs the fewest bytes per rank. The producer runs the steps of the path before it,
+// the consumer those after it. At equal bytes a whole tensor is preferred to a partial sum, and then the earlier
 // layout.
 #include <algorithm>
 

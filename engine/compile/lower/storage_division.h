@@ -1,4 +1,4 @@
-// Which part of each variable a rank writes into checkpoints (divide_storage.cpp has a drawing).
+// Describes which part of each variable a rank writes into checkpoints (divide_storage.cpp has a drawing).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Which arena bytes an instruction reads and writes.
+// Determines which arena bytes an instruction reads and writes.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Which instructions may be reordered. Used by the passes that move instructions, before buffers have offsets.
+// Determines which instructions may be reordered, for the passes that move them before buffers have offsets.
 #pragma once
 
 #include "engine/compile/compiler.h"

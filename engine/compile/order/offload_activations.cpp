@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "engine/compile/order/accesses.h"
+#include "engine/compile/order/kernel_seconds.h"
 #include "engine/compile/passes.h"
 #include "engine/machine/host_bus.h"
 #include "engine/plan/stages/recompute.h"
@@ -38,24 +39,11 @@ struct Waiting {
   int64_t bytes() const { return whole.operand.bytes(); }
 };
 
-std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
-  std::vector<TensorInfo> infos;
-  for (const Operand& o : operands) infos.push_back({o.shape, o.dtype});
-  return infos;
-}
-
 /// By instruction: the sum of the times of the kernels before it. The last entry is that of all kernels.
 std::vector<double> start_times(const Compiler& c) {
   std::vector<double> starts = {0};
-  for (const VirtualInstruction& v : c.code) {
-    const KernelDef* kernel = kernel_of(v.code);
-    const double seconds =
-        kernel == nullptr || v.code.idle
-            ? 0
-            : kernel_time(c.cost.machine(), *kernel, infos_of(v.code.inputs), infos_of(v.code.outputs), v.code.attrs)
-                  .value;
-    starts.push_back(starts.back() + seconds);
-  }
+  for (const VirtualInstruction& v : c.code)
+    starts.push_back(starts.back() + kernel_seconds(c.cost.machine(), v.code).value);
   return starts;
 }
 
@@ -212,7 +200,7 @@ class ActivationOffload {
         waiting_[last].from_host = std::max(waiting_[last].from_host, end_of_launch_at(waiting_[first].first_use));
       }
       if (last > 0) waiting_[last].from_host = std::max(waiting_[last].from_host, waiting_[last - 1].from_host);
-      // Where the bus is slower than the kernels, it is not over in time; then these wait for it.
+      // If the bus is slower than the kernels, the fetch is not over in time; then these wait for it.
       Waiting& w = waiting_[last];
       const size_t use = begin_of_launch_at(w.first_use);
       w.from_host = w.until < use ? std::min(std::max(w.from_host, end_of_launch_at(w.until)), use) : use;

@@ -9,12 +9,21 @@
 //     before it but the last few: the neighbour received those a step ago;
 //   - a `wait` at the end of the step, for the rest.
 //
-// A recv from a rank of the same stage also waits for the last kernel before it in the list. The ranks of a ring are
-// equally far, so the message is not sent earlier, and a message that is awaited takes multiprocessors from kernels.
+// On a GPU a message that is awaited takes multiprocessors from kernels. So recvs also wait for a kernel before them in
+// the list, which cannot block: a rank that runs its list in order does no less.
+//   - A recv from a rank of the same stage waits for the last one. The ranks of a ring are equally far, so the message
+//     is not sent earlier.
+//   - A recv from another stage starts as long before its use as the message needs: it waits for the last kernel after
+//     which other kernels take kAhead times as long as the transfer.
+//
+//   kernels   k1  k2  k3  k4  k5  k6          k6 uses the message; k4 and k5 take as long as its transfer
+//   recv                  recv····
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
+#include "engine/compile/order/kernel_seconds.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -22,6 +31,9 @@ namespace {
 
 /// Keys, values and their gradients of one step of a ring.
 constexpr size_t kRingMessages = 4;
+
+/// For messages that come in turn, and for kernels that are shorter than predicted.
+constexpr double kAhead = 2;
 
 using TaskKey = std::tuple<Phase, int, int>;  // and micro-batch and chunk
 
@@ -42,12 +54,33 @@ struct Channel {
   }
 };
 
+/// Kernels of the compute stream.
+bool computes(const Instruction& code) { return code.opcode == Opcode::kernel && code.purpose != Purpose::weights; }
+
+/// The kernel after which a message from another stage is awaited; -1: it is awaited from the start. The first ranks of
+/// both stages represent all, because ranks of a class have equal programs.
+int kernel_before(const Compiler& c, int recv) {
+  const Machine& machine = c.cost.machine();
+  const Instruction& message = c.code[static_cast<size_t>(recv)].code;
+  const std::array<int, 2> ranks = {c.global_rank(c.stage, 0), c.global_rank(message.peer / c.plan.mesh.size(), 0)};
+  const Bytes bytes{static_cast<double>(message.bytes())};
+  Seconds left = kAhead * send_time(machine, bytes, spread_of(machine, ranks));
+  for (int i = recv - 1; i >= 0; --i) {
+    const Instruction& code = c.code[static_cast<size_t>(i)].code;
+    if (!computes(code)) continue;
+    if (left <= Seconds{}) return i;
+    left = left - kernel_seconds(machine, code);
+  }
+  return -1;
+}
+
 }  // namespace
 
 void order_sends(Compiler& c) {
   const auto is_in_ring = [&](const Instruction& code) {
     return c.plan.servers == 0 && code.peer / c.plan.mesh.size() == c.stage;
   };
+  const bool is_late = c.cost.machine().kind == DeviceKind::cuda;
   const bool is_bounded = !c.trains() || c.plan.chunks == 1;
   std::map<int, Channel> channels;
   int last_kernel = -1;
@@ -65,8 +98,11 @@ void order_sends(Compiler& c) {
       if (is_bounded && tasks > 2) channel.wait_for_first(std::min(channel.begins[tasks - 2], received), code);
     } else if (code.opcode == Opcode::recv) {
       channels[code.peer].wait_for_first(c.code[i].acknowledged, code);
-      if (is_in_ring(code) && last_kernel >= 0) code.waits.push_back(last_kernel);
-    } else if (code.opcode == Opcode::kernel && code.purpose != Purpose::weights) {
+      int kernel = -1;
+      if (is_in_ring(code)) kernel = last_kernel;
+      if (is_late && code.purpose == Purpose::pipeline && !is_in_ring(code)) kernel = kernel_before(c, i);
+      if (kernel >= 0) code.waits.push_back(kernel);
+    } else if (computes(code)) {
       last_kernel = i;
     }
   }

@@ -1,5 +1,5 @@
-// An offset for every buffer: first those that live as long as the program, then the rest by lifetime. Two greedy
-// orders are tried, by first use and by size, and the smaller arena is kept.
+// Gives every buffer an offset in the arena: first those that live as long as the program, then the rest by lifetime.
+// Two greedy orders are tried, by first use and by size, and the smaller arena is kept.
 #include <algorithm>
 #include <map>
 #include <numeric>

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// How many members of a group are on each of its hosts -> how many such groups have their first rank in a class.
+/// Maps the numbers of members that a group has per host to the number of such groups whose first rank is in a class.
 using Layouts = std::map<std::vector<int>, int64_t>;
 
 std::vector<int> layout_of(const std::vector<int>& group, const std::vector<int>& host_of) {

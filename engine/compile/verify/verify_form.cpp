@@ -1,4 +1,4 @@
-// Each instruction on its own: indices, operands inside the arena, sizes that fit the collective.
+// Checks each instruction on its own: indices, operands inside the arena, sizes that fit the collective.
 #include <algorithm>
 #include <set>
 #include <string_view>

@@ -1,4 +1,4 @@
-// The two ends of every channel, and all members of every group, must agree.
+// Checks that the two ends of every channel, and all members of every group, agree.
 #include <algorithm>
 #include <map>
 

@@ -1,4 +1,4 @@
-// The proof: the list of its parts.
+// Proves the programs of a job: calls the parts of the proof (verify.h) one after another.
 #include "engine/compile/verify/verify_programs.h"
 
 #include <algorithm>

@@ -332,7 +332,7 @@ class BucketUpdates {
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;
 };
 
-/// Which pieces of buckets an operand belongs to, by its bytes and its name.
+/// Finds the pieces of buckets that an operand belongs to, by its bytes and its name.
 class UpdatedPieces {
  public:
   UpdatedPieces(const Program& program, const std::vector<BucketUpdates>& pieces) {

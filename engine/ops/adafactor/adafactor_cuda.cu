@@ -1,5 +1,5 @@
-// adafactor_rule.h: sums of rows by a block each, of columns by a thread each, and of parameters as in
-// layerwise_cuda.cuh. Each sum has a fixed order.
+// Adafactor on GPUs (adafactor_rule.h): sums of rows by a block each, of columns by a thread each, and of parameters as
+// in layerwise_cuda.cuh. Each sum has a fixed order.
 #include "engine/ops/adafactor/adafactor_rule.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/layerwise_cuda.cuh"

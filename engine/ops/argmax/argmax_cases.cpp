@@ -1,3 +1,4 @@
+// Cases of argmax: its kernels in double precision, and the shapes, sharding rules and errors to expect.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

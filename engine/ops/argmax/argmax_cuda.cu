@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kArgmaxThreads = 256, kArgmaxWarp = 32;
 
-/// Whether (v, i) comes before (best, at): it is larger, or equal and earlier. A NaN is larger than any number.
+/// Returns whether (v, i) comes before (best, at): it is larger, or equal and earlier. A NaN is larger than any number.
 __device__ inline bool is_before(float v, int i, float best, int at) {
   const bool larger = v > best || (isnan(v) && !isnan(best)), equal = v == best || (isnan(v) && isnan(best));
   return larger || (equal && i < at);

@@ -1,4 +1,4 @@
-// In bf16 the engine's gradients for Hopper apply first, then cuDNN. The engine's own tiles, chosen by the size of the
+// Attention on GPUs. In bf16 the gradients for Hopper apply first, then cuDNN. Own tiles, chosen by the size of the
 // heads, compute everything else, and all calls whose scores have additional terms.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"

@@ -17,7 +17,7 @@ using cuda::CudnnAttention;
 using cuda::CudnnPlanPtr;
 using cuda::CudnnTensor;
 
-/// Whether all query heads are the same distance apart.
+/// Returns whether all query heads are the same distance apart.
 bool is_uniform(const AttentionCall& a) { return a.size.r == 1 || a.size.g == 1 || a.q.group == a.size.r * a.q.head; }
 
 /// The keys that some query of this rank sees; the last row of queries sees all of them if it is causal.
@@ -46,7 +46,7 @@ CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward
   return nullptr;
 }
 
-/// Why the library cannot be asked; "" if it can.
+/// Returns why the library cannot be asked; "" if it can.
 std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   if (a.masked) return "cuDNN's attention does not support a key mask";
   if (a.terms.any) return "cuDNN's attention is not used with alibi, a bias of the scores or dropout";

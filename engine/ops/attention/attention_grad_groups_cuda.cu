@@ -38,7 +38,7 @@ struct Gradient {
   bf16 *dq, *dk, *dv;
   Heads to_q, to_k, to_v;
 
-  /// Whether 64 rows see all of 64 keys.
+  /// Returns whether 64 rows see all of 64 keys.
   __device__ bool see_all(int row0, int key0) const {
     return key0 + kSquare <= s && (!causal || key0 + kSquare - 1 <= first_row + row0);
   }

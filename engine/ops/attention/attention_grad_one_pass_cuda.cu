@@ -159,7 +159,7 @@ __device__ void write_part(const float (&d)[64], const Lane& lane, float* to) {
   }
 }
 
-/// Where a block of threads works.
+/// Identifies the tiles that a block of threads works on.
 struct Column {
   int group, part;  ///< index of the kv head among those of this launch, and of the part of its query heads
   int b, g, column;
@@ -242,7 +242,7 @@ struct KeysGroup {
   uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
   uint64_t values = square_at(shared_address(shared.values[0]) + group * kSquareBytes);
   uint64_t key_lines = squares_at(shared_address(shared.keys[0]), kHalfBytes);
-  /// Where this thread stores lines of g': in line `line`, every second pack.
+  /// This thread stores lines of g' in line `line`, every second pack.
   int line = 64 * static_cast<int>(group) + 16 * lane.warp + lane.lane % 16;
   unsigned slope_line = shared_address(shared.slopes[0]) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
   float4* sums = reinterpret_cast<float4*>(shared.sums[group]) + threadIdx.x % kGroupThreads;

@@ -126,7 +126,7 @@ struct SlopeTiles {
   TRAINCTL_ON_BOTH int64_t all() const { return before(query_tiles); }
 };
 
-/// Whether attention_grad_wide_cuda.h takes heads of this size.
+/// Returns whether attention_grad_wide_cuda.h takes heads of this size.
 inline bool wide_takes(const AttentionSize& n) {
   constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
   return n.d > 128 && n.d <= 256 && n.e > 64 && n.e <= 256 && n.d % 8 == 0 && n.e % 8 == 0 && n.t <= kLongest &&
@@ -160,8 +160,8 @@ struct WideMemory {
 
 inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< rows of a tile of queries, and of a block of keys
 
-/// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an
-/// int counts.
+/// Returns whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many
+/// blocks as an int counts.
 inline bool one_pass_takes(const AttentionSize& n) {
   constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
   return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.e == n.d && n.t <= kLongest && n.s <= kLongest &&

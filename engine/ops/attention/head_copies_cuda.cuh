@@ -36,7 +36,7 @@ inline bool describe(CUtensorMap& to, const void* data, const Heads& heads, cons
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// Whether q, k, v, dy and the gradients are bf16 without a mask, a window or a softcap, where 16-byte accesses reach
+/// True if q, k, v, dy and the gradients are bf16 without a mask, a window or a softcap, where 16-byte accesses reach
 /// them.
 inline bool is_plain_bf16(const CudaKernelCall& call, const AttentionCall& a) {
   const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };

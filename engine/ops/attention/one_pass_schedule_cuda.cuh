@@ -49,7 +49,7 @@ struct OnePassSchedule {
   __device__ int count(int block) const { return max(0, tiles - first(block)); }
   /// Number of steps over all heads.
   __device__ int steps(int block) const { return heads * count(block); }
-  /// Where the steps of a pass are in memory.
+  /// Returns where the steps of a pass are in memory.
   __device__ int64_t steps_at(int column, int pass) const {
     return (static_cast<int64_t>(column) * passes() + pass) * heads * tiles;
   }
@@ -68,7 +68,7 @@ struct OnePassSchedule {
     }
     return walk;
   }
-  /// When the block comes to a tile it sees, of one of the heads.
+  /// Returns when the block comes to a tile it sees, of one of the heads.
   __device__ int time(int block, int head, int tile) const {
     int earlier = 0;
     for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));

@@ -9,7 +9,7 @@ namespace trainctl::attention {
 
 using cuda::shared_address;
 
-/// Which queries attend to which keys.
+/// Determines which queries attend to which keys.
 struct Sight {
   int keys;       ///< number of keys
   int first_row;  ///< index of the first query in the whole

@@ -167,7 +167,7 @@ struct Normalise {
 };
 
 /// A feature's inputs: mean, var, dbeta, dgamma, gamma, and beta, which only a gradient behind a relu needs.
-/// Whether there is a relu is decided when it is compiled: the comparison costs planes of images up to 10 %.
+/// The choice between relu and none is made at compile time: the comparison costs planes of images up to 10 %.
 template <bool kBehindRelu>
 struct NormaliseGrad {
   float eps, share;

@@ -1,5 +1,5 @@
-// One of several tensors for each row: ids i32 [..], x_0, x_1, .. [.., n] -> y = x_id of each row. The ids have the
-// leading dims of the others, which may have more dims.
+// Takes each row from one of several tensors: ids i32 [..], x_0, x_1, .. [.., n] -> y = x_id of each row. The ids have
+// the leading dims of the others, which may have more dims.
 //   masked_rows  ids, x -> x in the rows whose id is attr number, 0 in the others: the gradient of x_number
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-// Inputs: the weights, used only for their sharding. Outputs: the gradients, which are scaled in place.
+// Clips each parameter's gradient by its own norm, on CPUs. The inputs are the weights, of which only the sharding is
+// used; the outputs are the gradients, which are scaled in place.
 #include <algorithm>
 #include <cmath>
 

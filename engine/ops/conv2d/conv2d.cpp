@@ -2,7 +2,8 @@
 // With attr groups the channels are cut into groups, each with its own weights: x [n, (g c), h, w], w [(g k), c, r, s].
 // With attr channels_last (images.h) x and y are [n, h, w, c]; w stays as it is. Cutting c leaves y partial over c's
 // axes. A bias is an op of its own (add_bias) in the dim of the channels, since a partial sum has none.
-// conv_transpose2d is the gradient of x as a forward op: x [n, k, p, q], w [k, c, r, s] -> y [n, c, h, w].
+// conv_transpose2d is the gradient of x as a forward op: x [n, k, p, q], w [k, c, r, s] -> y [n, c, h, w]; with groups
+// y is [n, (g c), h, w].
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +12,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/grad_builder.h"
-#include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
-#include "engine/ops/reindex/pad_beyond.h"
 #include "engine/ops/window_layer.h"
 
 namespace trainctl {
@@ -64,6 +63,12 @@ RuleText whole_channels_rule(const Attrs& attrs) {
           "cut only by a conv2d with padding_mode: zeros"};
 }
 
+/// Letter g of the rule counts the groups.
+void name_groups(RuleText& rule, int64_t groups) {
+  rule.sizes = {{'g', groups}};
+  rule.why_size = fmt::format("only whole groups can be cut, and their number is {}", groups);
+}
+
 RuleText conv2d_rule(Infos, const Attrs& attrs) {
   if (attrs.flag("whole_channels")) return whole_channels_rule(attrs);
   const bool grouped = groups_of(attrs) > 1, last = is_channels_last(attrs);
@@ -73,10 +78,7 @@ RuleText conv2d_rule(Infos, const Attrs& attrs) {
   RuleText conv2d_rule = {
       x + "," + k + "crs" + (epilogue.bias ? "," + k : "") + "->" + y + (epilogue.keep_input ? "," + y : ""),
       grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
-  if (grouped) {
-    conv2d_rule.sizes = {{'g', groups_of(attrs)}};
-    conv2d_rule.why_size = fmt::format("only whole groups can be cut, and their number is {}", groups_of(attrs));
-  }
+  if (grouped) name_groups(conv2d_rule, groups_of(attrs));
   return conv2d_rule;
 }
 
@@ -93,11 +95,14 @@ Cost cost_with(Infos in, Infos out, double flops) {
 }
 
 /// x [n, k, p, q], weight [k, c, r, s] -> y [n, c, h, w], where attr size is [h, w]: a convolution of y with the same
-/// weight has the shape of x.
+/// weight has the shape of x. With groups, x [n, (g k), p, q], weight [(g k), c, r, s] -> y [n, (g c), h, w].
 RuleText conv_transpose2d_rule(Infos, const Attrs& attrs) {
-  const bool last = is_channels_last(attrs);
-  return {image_letters("k", "pq", last) + ",kcrs->" + image_letters("c", "hw", last), "hwpqrs",
-          kWindowsNeedNeighbours};
+  const bool last = is_channels_last(attrs), grouped = groups_of(attrs) > 1;
+  const std::string k = grouped ? "(gk)" : "k", c = grouped ? "(gc)" : "c";
+  RuleText rule = {image_letters(k, "pq", last) + "," + k + "crs->" + image_letters(c, "hw", last),
+                   grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
+  if (grouped) name_groups(rule, groups_of(attrs));
+  return rule;
 }
 
 /// dy must have the shape that the window makes of x.
@@ -119,70 +124,6 @@ void conv2d_backward(GradBuilder& g) {
   g.set_in_grad(1, "conv2d_weight_grad", {g.in(0), g.out_grad()}, of_weight);
 }
 
-/// Field padding, where `same` keeps height and width. As in PyTorch, an odd padding has one more at the end.
-Ints conv_padding(const LayerContext& layer, const Window& window) {
-  if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
-    return padding_of(layer.attrs);
-  if (window.stride != std::array<int64_t, 2>{1, 1}) {
-    throw ShapeError(fmt::format("padding: same keeps the size of the images, which is not possible with a stride of "
-                                 "{}x{}",
-                                 window.stride[0], window.stride[1]),
-                     "padding");
-  }
-  Ints padding;
-  for (size_t d = 0; d < 2; ++d) {
-    const int64_t both = window.reach(d) - 1;
-    padding.insert(padding.end(), {both / 2, both - both / 2});
-  }
-  return padding;
-}
-
-void expect_groups(int64_t groups, int64_t inputs, int64_t outputs) {
-  if (inputs % groups == 0 && outputs % groups == 0) return;
-  throw ShapeError(
-      fmt::format("{} groups must divide the {} input channels and the {} output channels", groups, inputs, outputs),
-      "groups");
-}
-
-Field groups_field() {
-  return integer("groups",
-                 "Number of channel groups that are convolved separately; equal to the number of channels for a "
-                 "depthwise convolution.")
-      .defaults(int64_t{1})
-      .at_least(1)
-      .at_most(kMaxSize);
-}
-
-TensorId emit_conv2d(LayerContext& layer) {
-  expect_images(layer);
-  const Attrs& fields = layer.attrs;
-  const Images x = Images::of(layer.shape(), false);
-  Window window{.kernel = per_side(fields, "kernel"),
-                .stride = per_side(fields, "stride"),
-                .dilation = per_side(fields, "dilation")};
-  Attrs attrs{{"stride", Ints(window.stride.begin(), window.stride.end())},
-              {"dilation", Ints(window.dilation.begin(), window.dilation.end())},
-              {"padding", conv_padding(layer, window)},
-              {"groups", fields.integer("groups")}};
-  const std::array<int64_t, 2> kernel = window.kernel;
-  window = Window::of(attrs);
-  window.kernel = kernel;
-  expect_window_fits(window, x);
-  const int64_t groups = fields.integer("groups"), channels = fields.integer("channels");
-  expect_groups(groups, x.c, channels);
-
-  LayerBuilder& b = layer.builder;
-  const Shape shape{channels, x.c / groups, kernel[0], kernel[1]};
-  const Init init = linear_init(num_elements(shape) / channels);
-  const bool bias = fields.flag("bias");
-  const TensorId w = layer.weight(shape, init);
-  const TensorId images = pad_images(b, layer.inputs[0], fields.text("padding_mode"), attrs);
-  if (groups > 1 && images != layer.inputs[0]) attrs.set("whole_channels", true);
-  const TensorId product = b.emit("conv2d", {images, w}, attrs, bias ? "conv2d" : "")[0];
-  if (!bias) return product;
-  return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
-}
-
 /// The output of a transposed convolution; `x`: its input.
 std::vector<TensorInfo> infer_conv_transpose2d(Infos in, const Attrs& attrs) {
   expect_inputs("conv_transpose2d", in, 2, 2);
@@ -193,8 +134,12 @@ std::vector<TensorInfo> infer_conv_transpose2d(Infos in, const Attrs& attrs) {
     shape_error(fmt::format("conv_transpose2d: {} needs a weight [{}, c, r, s], but got {}", to_string(in[0]), x.c,
                             to_string(in[1])));
   }
+  const int64_t groups = groups_of(attrs);
+  if (x.c % groups != 0)
+    shape_error(
+        fmt::format("conv_transpose2d: {} groups do not divide the {} channels of {}", groups, x.c, to_string(in[0])));
   const Ints size = attrs.ints("size");
-  const Images y{x.n, in[1].shape[1], {size[0], size[1]}};
+  const Images y{x.n, in[1].shape[1] * groups, {size[0], size[1]}};
   expect_windows("conv_transpose2d", x, y, window_of(in[1], attrs));
   return {{y.shape(last), in[0].dtype}};
 }
@@ -208,65 +153,6 @@ void conv_transpose2d_backward(GradBuilder& g) {
   of_weight.set("kernel", Ints{w[2], w[3]});
   g.set_in_grad(0, "conv2d", {g.out_grad(), g.in(1)}, of_input);
   g.set_in_grad(1, "conv2d_weight_grad", {g.out_grad(), g.in(0)}, of_weight);
-}
-
-TensorId emit_conv_transpose2d(LayerContext& layer) {
-  expect_images(layer);
-  const Attrs& fields = layer.attrs;
-  const Images x = Images::of(layer.shape(), false);
-  const auto kernel = per_side(fields, "kernel"), stride = per_side(fields, "stride"),
-             dilation = per_side(fields, "dilation"), padding = per_side(fields, "padding"),
-             more = per_side(fields, "output_padding");
-  Ints size(2);
-  for (size_t d = 0; d < 2; ++d) {
-    if (more[d] >= std::max(stride[d], dilation[d]))
-      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride or the dilation", more[d]),
-                       "output_padding");
-    size[d] = (x.size[d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1;
-    if (size[d] < 1)
-      throw ShapeError(
-          fmt::format("a padding of {} leaves nothing of images of {}x{}", padding[d], x.size[0], x.size[1]),
-          "padding");
-  }
-  const Attrs attrs{{"stride", Ints{stride[0], stride[1]}},
-                    {"dilation", Ints{dilation[0], dilation[1]}},
-                    {"padding", Ints{padding[0], padding[0], padding[1], padding[1]}},
-                    {"size", size}};
-  LayerBuilder& b = layer.builder;
-  const int64_t channels = fields.integer("channels");
-  const Init init = linear_init(channels * kernel[0] * kernel[1]);
-  const bool bias = fields.flag("bias");
-  const TensorId w = layer.weight({x.c, channels, kernel[0], kernel[1]}, init);
-  const TensorId product = b.emit("conv_transpose2d", {layer.inputs[0], w}, attrs, bias ? "conv_transpose2d" : "")[0];
-  if (!bias) return product;
-  return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
-}
-
-TensorId emit_conv1d(LayerContext& layer) {
-  const Shape in = layer.shape();
-  if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
-  const Attrs& fields = layer.attrs;
-  const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
-                channels = fields.integer("channels"), groups = fields.integer("groups");
-  expect_groups(groups, in[1], channels);
-  Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
-              {"dilation", Ints{1, fields.integer("dilation")}},
-              {"padding", Ints{0, 0, padding, padding}},
-              {"groups", groups}};
-  Window window = Window::of(attrs);
-  window.kernel = {1, kernel};
-  expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
-  LayerBuilder& b = layer.builder;
-  const Init init = linear_init(in[1] / groups * kernel);
-  const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
-  TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
-  images = pad_images(b, images, fields.text("padding_mode"), attrs);
-  if (groups > 1) attrs.set("whole_channels", true);
-  TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
-  if (fields.flag("bias"))
-    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
-  const Shape out = b.shape(y);
-  return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
 }
 
 int64_t weight_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
@@ -396,61 +282,7 @@ extern const OpDef conv_transpose2d_op = {
                    }},
 };
 
-extern const LayerDef conv2d_layer = {
-    .name = "conv2d",
-    .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
-    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
-               kernel_field(), stride_field("Distance between windows.").defaults(Ints{1}),
-               padding_field(
-                   "Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: as "
-                   "many as preserve the image size.",
-                   {"same"}),
-               padding_mode_field(),
-               per_dim("dilation", "Distance between the pixels of a window.")
-                   .defaults(Ints{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
-    .emit = emit_conv2d,
-};
-
-/// A convolution of images of height 1.
-extern const LayerDef conv1d_layer = {
-    .name = "conv1d",
-    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c / groups, 1, kernel].",
-    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
-               integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
-               integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
-               integer("padding", "Zeros at both ends.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
-               padding_mode_field(),
-               integer("dilation", "Distance between the elements of a window.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
-    .emit = emit_conv1d,
-};
-
-extern const LayerDef conv_transpose2d_layer = {
-    .name = "conv_transpose2d",
-    .doc = "Transposed convolution of images [n, c, h, w], with a weight of [c, channels, kernel, kernel].",
-    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
-               kernel_field(), stride_field("Distance between windows of the output.").defaults(Ints{1}),
-               per_dim("padding", "Pixels removed from each side of the output.")
-                   .defaults(Ints{0})
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               per_dim("output_padding", "Pixels added to the output at the bottom and on the right.")
-                   .defaults(Ints{0})
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               per_dim("dilation", "Distance between the pixels of a window.")
-                   .defaults(Ints{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
-    .emit = emit_conv_transpose2d,
-};
+extern const LayerDef conv2d_layer, conv1d_layer, conv_transpose2d_layer;
 
 extern const OpFamily conv2d_family = {
     .ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op, &conv_transpose2d_op},

@@ -87,7 +87,8 @@ Outputs conv_transpose2d(const Inputs& in, const Attrs& attrs) {
   const Window w = window_of(attrs, weight);
   const Images x = Images::of(in[0].shape, last);
   const Ints size = attrs.ints("size");
-  const Images y{x.n, weight[1], {size[0], size[1]}};
+  const int64_t groups = attrs.integer("groups", 1);
+  const Images y{x.n, weight[1] * groups, {size[0], size[1]}};
   const Strides of_x = Strides::of(x, last), of_y = Strides::of(y, last);
   Tensor64 out{y.shape(last), std::vector<double>(static_cast<size_t>(num_elements(y.shape(last))), 0.0)};
   for (int64_t n = 0; n < x.n; ++n)
@@ -96,7 +97,8 @@ Outputs conv_transpose2d(const Inputs& in, const Attrs& attrs) {
         for (int64_t q = 0; q < x.size[1]; ++q) {
           const double pixel = in[0].values[static_cast<size_t>(n * of_x.n + k * of_x.c + p * of_x.h + q * of_x.w)];
           const double* factor = in[1].values.data() + k * weight[1] * weight[2] * weight[3];
-          for (int64_t c = 0; c < weight[1]; ++c)
+          const int64_t first = k / (x.c / groups) * weight[1];
+          for (int64_t c = first; c < first + weight[1]; ++c)
             for (int64_t r = 0; r < weight[2]; ++r)
               for (int64_t s = 0; s < weight[3]; ++s, ++factor) {
                 const int64_t h = p * w.stride[0] + r * w.dilation[0] - w.before[0];
@@ -146,6 +148,7 @@ std::vector<OpCase> conv2d_rows() {
   add_transposed({2, 4, {5, 3}}, {4, 3, 3, 3}, kPlain, {2, 3, {7, 5}});
   add_transposed({3, 5, {3, 5}}, {5, 2, 3, 2}, conv({2, 2}, {1, 1, 0, 0}), {3, 2, {5, 10}});
   add_transposed({2, 6, {3, 4}}, {6, 4, 3, 3}, conv({3, 2}, {1, 1, 1, 1}, {2, 1}), {2, 4, {10, 8}});
+  add_transposed({2, 6, {3, 4}}, {6, 2, 3, 2}, conv({2, 1}, {1, 0, 0, 1}, {1, 1}, 3), {2, 6, {6, 4}});
   // Windows that cover only padding.
   add({2, 2, {3, 3}}, {3, 2, 1, 1}, conv({1, 1}, {1, 1, 1, 1}), {2, 3, {5, 5}});
   add({2, 2, {2, 3}}, {3, 2, 2, 3}, conv({1, 1}, {3, 3, 3, 3}), {2, 3, {7, 7}});
@@ -191,6 +194,10 @@ const Given kLast{"conv2d", {{{2, 7, 6, 3}}, {{4, 3, 3, 3}}}, in_format(kPlain, 
 const Given kTransposed{"conv_transpose2d",
                         {{{2, 4, 5, 4}}, {{4, 3, 3, 3}}},
                         {{"stride", Ints{1, 1}}, {"padding", Ints{0, 0, 0, 0}}, {"size", Ints{7, 6}}}};
+const Given kTransposedGroups{
+    "conv_transpose2d",
+    {{{2, 4, 5, 4}}, {{4, 3, 3, 3}}},
+    {{"stride", Ints{1, 1}}, {"padding", Ints{0, 0, 0, 0}}, {"size", Ints{7, 6}}, {"groups", int64_t{2}}}};
 const Given kGroups{"conv2d", {{{2, 6, 7, 6}}, {{4, 3, 3, 3}}}, conv({1, 1}, {0, 0, 0, 0}, {1, 1}, 2)};
 
 }  // namespace
@@ -201,7 +208,8 @@ extern const OpCases conv2d_cases = {
     .rules = {{kGiven, "nchw,kcrs->nkpq", "hwpqrs", {{2, 4, 5, 4}}},
               {kLast, "nhwc,kcrs->npqk", "hwpqrs", {{2, 5, 4, 4}}},
               {kGroups, "n(gc)hw,(gk)crs->n(gk)pq", "hwpqrskc", {{2, 4, 5, 4}}},
-              {kTransposed, "nkpq,kcrs->nchw", "hwpqrs", {{2, 3, 7, 6}}}},
+              {kTransposed, "nkpq,kcrs->nchw", "hwpqrs", {{2, 3, 7, 6}}},
+              {kTransposedGroups, "n(gk)pq,(gk)crs->n(gc)hw", "hwpqrskc", {{2, 6, 7, 6}}}},
     .gradients = {{kGiven,
                    {"conv2d_input_grad nkpq,kcrs->nchw sums krspq", "conv2d_weight_grad nchw,nkpq->kcrs sums nhwpq"},
                    "dx sums over the output channels, dw over the images; a cut of c cuts both results",
@@ -218,7 +226,12 @@ extern const OpCases conv2d_cases = {
                   {kTransposed,
                    {"conv2d nchw,kcrs->nkpq sums crshw", "conv2d_weight_grad nchw,nkpq->kcrs sums npqhw"},
                    "dx sums over the output channels, dw over the images; a cut of k cuts both results",
-                   "hwpqrs"}},
+                   "hwpqrs"},
+                  {kTransposedGroups,
+                   {"conv2d n(gc)hw,(gk)crs->n(gk)pq sums crshw",
+                    "conv2d_weight_grad n(gc)hw,n(gk)pq->(gk)crs sums npqhw"},
+                   "a group has its own channels in every operand",
+                   "hwpqrskc"}},
     .shape_errors =
         {{{"conv2d", {{{2, 3, 7}}, {{4, 3, 3, 3}}}}, "conv2d needs images [n, c, h, w], but got [2, 3, 7]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3}}}}, "conv2d needs a weight [k, c, r, s], but got [4, 3, 3]"},
@@ -230,6 +243,8 @@ extern const OpCases conv2d_cases = {
           "needs 6 and produces 5"},
          {{"conv_transpose2d", {{{2, 3, 7, 6}}, {{4, 3, 3, 3}}}},
           "conv_transpose2d: [2, 3, 7, 6] needs a weight [3, c, r, s], but got [4, 3, 3, 3]"},
+         {{"conv_transpose2d", {{{2, 3, 7, 6}}, {{3, 3, 3, 3}}}, {{"groups", int64_t{2}}}},
+          "conv_transpose2d: 2 groups do not divide the 3 channels of [2, 3, 7, 6]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}}, "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 5, 3}}}, conv({1, 1}, {0, 1, 0, 0}, {2, 1})},
           "conv2d: a kernel of 5x3, 9x3 with its dilation, does not fit into images of 7x6, 8x6 with their padding"}},
@@ -257,6 +272,7 @@ extern const OpCases conv2d_cases = {
           {8, 2, 9, 5},
           false,
           {3, 4, 3}},
+         {"conv_transpose2d", ", channels: 6, kernel: 2, stride: 2, groups: 3", {8, 6, 8, 6}, false, {3, 4, 3}},
          {"conv2d",
           ", channels: 6, kernel: 3, padding: 1, padding_mode: replicate, groups: 3",
           {8, 6, 4, 3},

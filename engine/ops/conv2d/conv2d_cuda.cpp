@@ -69,7 +69,7 @@ std::vector<CudaKernel> epilogue_kernels(const CudaKernelCall& call, const Tenso
   return kernels;
 }
 
-/// Whether cuDNN may have an engine that adds the bias, and applies the activation.
+/// Returns whether cuDNN may have an engine that adds the bias, and applies the activation.
 bool may_fuse(const CudaKernelCall& call, const Epilogue& epilogue) {
   return epilogue.bias && !epilogue.keep_input && call.in[2].dtype == call.out[0].dtype &&
          (epilogue.activation == Activation::none || epilogue.activation == Activation::relu);

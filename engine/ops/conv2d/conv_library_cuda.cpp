@@ -195,7 +195,7 @@ struct Choice {
 /// leaves most of the GPU idle. In the place of an engine's name:
 constexpr const char *kTiles = "tiles", *kProduct = "product";
 
-/// Whether it is one product of two matrices: windows of a pixel, in place.
+/// Returns whether it is one product of two matrices: windows of a pixel, in place.
 bool is_product(const ConvProblem& problem) {
   const ConvShape& s = problem.shape;
   const Window pixel;

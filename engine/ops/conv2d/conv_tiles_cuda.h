@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Whether tiles can compute it (conv_tiles.h).
+/// Returns whether tiles can compute it (conv_tiles.h).
 bool can_tile(const ConvShape& s, const ConvTensors& tensors);
 /// Null if they cannot.
 CudaKernel weight_grad_by_tiles(const ConvShape& s, const ConvTensors& tensors, CudaScratch* scratch);

@@ -30,7 +30,7 @@ ConvWay parse_way(const std::string& text);
 /// Channels-last engines for tensor cores read 16 bytes at a time: the channels must be a multiple of this.
 int64_t channel_unit(DType dtype, bool tf32);
 
-/// Whether padding the channels makes a difference.
+/// Returns whether padding the channels makes a difference.
 bool can_pad(const ConvShape& s, int64_t unit);
 
 /// The numbers of slices to try, in order: 1 first, then divisors of n, each at least twice the one before, up to n.

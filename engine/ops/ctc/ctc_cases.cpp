@@ -1,3 +1,4 @@
+// Cases of ctc: its loss by enumerating all paths, and the shapes, sharding rules, gradients and errors to expect.
 #include <cmath>
 
 #include "tests/op_cases/op_cases.h"

@@ -66,7 +66,7 @@ struct CtcCall {
   TRAINCTL_HOST_DEVICE int32_t class_of(const int32_t* of_row, int64_t state) const {
     return state % 2 == 0 ? blank : of_row[state / 2];
   }
-  /// Whether a path may move from state - 2 to this one.
+  /// Returns whether a path may move from state - 2 to this one.
   TRAINCTL_HOST_DEVICE bool may_skip(const int32_t* of_row, int64_t state) const {
     return state % 2 == 1 && state >= 3 && of_row[state / 2] != of_row[state / 2 - 1];
   }

@@ -55,7 +55,7 @@ using CudaKernels = std::initializer_list<CudaKernelDef>;
 /// Null if there is no kernel of that name, as in a build without CUDA. Each operand of a kernel is f32 or bf16, as its
 /// dtype says; arithmetic is in f32.
 const CudaKernelDef* find_cuda_kernel(std::string_view name);
-/// Whether this build has CUDA kernels.
+/// Returns whether this build has CUDA kernels.
 bool has_cuda_kernels();
 
 }  // namespace trainctl

@@ -63,7 +63,7 @@ class CudnnEngines {
   const std::vector<std::string>& names() const { return names_; }
   /// Null if it cannot be built, which is found here, or is refused: see fault().
   virtual CudnnPlanPtr plan(size_t engine) = 0;
-  /// Why there is none, or why the one asked for last was not built.
+  /// Returns why there is none, or why the one asked for last was not built.
   const std::string& fault() const { return fault_; }
 
  protected:
@@ -71,7 +71,7 @@ class CudnnEngines {
   std::string fault_;
 };
 
-/// Why there is no cuDNN to use; "" if there is. The first call opens it.
+/// Returns why there is no cuDNN to use; "" if there is. The first call opens it.
 const std::string& cudnn_fault();
 
 /// Version of the library; may only be called, like all functions below, once cudnn_fault() is "".

@@ -71,7 +71,7 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 class Graph : public fe::graph::Graph {
  public:
   int64_t chosen() const { return plans.candidate; }
-  /// Whether an engine is permitted, has room enough, and computes this graph. Builds nothing.
+  /// Checks that an engine is permitted, has room enough, and computes this graph. Builds nothing.
   fe::error_t support_of(int64_t engine) { return plans.check_support_at_index(engine); }
 };
 

@@ -10,7 +10,7 @@
 
 namespace trainctl {
 
-/// Whether the current device is a Hopper GPU and this source contains code for it: products of warp groups exist on no
+/// True if the current device is a Hopper GPU and this source contains code for it: products of warp groups exist on no
 /// other architecture.
 inline bool is_hopper() {
 #if TRAINCTL_BUILT_FOR_90A

@@ -52,7 +52,7 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-/// Whether the kernels that run on the current device contain the code for Hopper: the wait above, and clusters of
+/// True if the kernels that run on the current device contain the code for Hopper: the wait above, and clusters of
 /// blocks. (The driver may have compiled them from PTX for an older GPU.) If not, none may be scheduled early.
 bool built_for_hopper();
 

@@ -20,7 +20,7 @@ __device__ inline unsigned hand_in(unsigned* ticket) {
   __threadfence();
   return atomicAdd(ticket, 1u);
 }
-/// Whether this block was the last of `blocks` to hand in; then all parts are visible. `came_before`: of thread 0.
+/// True if this block was the last of `blocks` to hand in; then all parts are visible. `came_before`: of thread 0.
 __device__ inline bool was_last(unsigned came_before, unsigned* ticket, unsigned blocks) {
   __shared__ bool last;
   if (threadIdx.x == 0) {

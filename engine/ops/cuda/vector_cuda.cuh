@@ -308,7 +308,7 @@ auto with_access(Args args, Fit fit, Run run) {
   return run(Access<Mixed, 1>{});
 }
 
-/// Whether packs of V elements, from element `first` on, start at 16-byte boundaries in all of `args`.
+/// Returns whether packs of V elements, from element `first` on, start at 16-byte boundaries in all of `args`.
 inline bool packs_are_aligned(Args args, int64_t first = 0) {
   for (const TensorArg* arg : args) {
     const auto address = reinterpret_cast<uintptr_t>(arg->data) + static_cast<uintptr_t>(first * byte_size(arg->dtype));

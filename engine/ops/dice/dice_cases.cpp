@@ -1,3 +1,4 @@
+// Cases of dice: its kernels in double precision, and the shapes, sharding rules, gradients and errors to expect.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

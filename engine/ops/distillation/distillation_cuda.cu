@@ -35,6 +35,77 @@ __device__ inline float most_of_block(float v) {
   return v;
 }
 
+/// One row of logits and of the teacher's.
+template <class T>
+struct DistilledRow {
+  const T* x;
+  const float* t;      ///< [k]
+  const int32_t* ids;  ///< the classes of t; null: all, in order
+  int32_t label;
+  float warm;  ///< 1 / temperature
+  float top = -INFINITY, teacher_top = -INFINITY;
+  double sum = 0, warm_sum = 0, teacher_sum = 0;  ///< sums of exponentials relative to the tops
+};
+
+template <class T>
+__device__ __forceinline__ void sum_exponentials(const DistilledRows& of, DistilledRow<T>& row) {
+  for (int c = static_cast<int>(threadIdx.x); c < of.classes; c += kDistillThreads)
+    row.top = fmaxf(row.top, to_f32(row.x[c]));
+  for (int j = static_cast<int>(threadIdx.x); j < of.k; j += kDistillThreads)
+    row.teacher_top = fmaxf(row.teacher_top, row.t[j]);
+  row.top = most_of_block(row.top);
+  row.teacher_top = most_of_block(row.teacher_top);
+  for (int c = static_cast<int>(threadIdx.x); c < of.classes; c += kDistillThreads) {
+    const float off = to_f32(row.x[c]) - row.top;
+    row.sum += expf(off);
+    row.warm_sum += expf(off * row.warm);
+  }
+  for (int j = static_cast<int>(threadIdx.x); j < of.k; j += kDistillThreads)
+    row.teacher_sum += expf((row.t[j] - row.teacher_top) * row.warm);
+  row.sum = sum_of_group(row.sum, kDistillThreads);
+  row.warm_sum = sum_of_group(row.warm_sum, kDistillThreads);
+  row.teacher_sum = sum_of_group(row.teacher_sum, kDistillThreads);
+}
+
+template <class T>
+__device__ __forceinline__ void write_loss(const DistilledRows& of, const DistilledRow<T>& row, float correct,
+                                           double* loss) {
+  double divergence = 0;
+  for (int j = static_cast<int>(threadIdx.x); j < of.k; j += kDistillThreads) {
+    const int c = row.ids == nullptr ? j : row.ids[j];
+    if (c < 0 || c >= of.classes) data_is_wrong("distillation: the data contains teacher_ids that are out of range");
+    const double share = expf((row.t[j] - row.teacher_top) * row.warm) / row.teacher_sum;
+    if (share > 0)
+      divergence +=
+          share * (((double{row.t[j]} - row.teacher_top) - (double{to_f32(row.x[c])} - row.top)) / of.temperature -
+                   log(row.teacher_sum) + log(row.warm_sum));
+  }
+  divergence = sum_of_group(divergence, kDistillThreads);
+  if (threadIdx.x == 0)
+    *loss = (1 - of.alpha) * (log(row.sum) + (double{row.top} - correct)) +
+            of.alpha * of.temperature * of.temperature * divergence;
+}
+
+template <class T>
+__device__ __forceinline__ void write_gradient(const DistilledRows& of, const DistilledRow<T>& row, T* out) {
+  const double scale = of.scale * of.targets.weight(of.scalars) * of.scalars->loss_scale;
+  const auto of_label = static_cast<float>(scale * (1 - of.alpha));
+  const auto of_teacher = static_cast<float>(scale * of.alpha * of.temperature);
+  const auto cool = static_cast<float>(of_label / row.sum), warmed = static_cast<float>(of_teacher / row.warm_sum);
+  const auto teacher_share = static_cast<float>(of_teacher / row.teacher_sum);
+  for (int c = static_cast<int>(threadIdx.x); c < of.classes; c += kDistillThreads) {
+    const float off = to_f32(row.x[c]) - row.top;
+    float slope = cool * expf(off) + warmed * expf(off * row.warm) - (c == row.label ? of_label : 0.0f);
+    if (row.ids == nullptr) {
+      slope -= teacher_share * expf((row.t[c] - row.teacher_top) * row.warm);
+    } else {
+      for (int j = 0; j < of.k; ++j)
+        if (row.ids[j] == c) slope -= teacher_share * expf((row.t[j] - row.teacher_top) * row.warm);
+    }
+    out[c] = from_f32<T>(slope);
+  }
+}
+
 /// losses [rows]: null if not wanted. dx: null if not wanted.
 template <class T>
 __global__ void __launch_bounds__(kDistillThreads)
@@ -51,60 +122,14 @@ __global__ void __launch_bounds__(kDistillThreads)
     return;
   }
   if (label < 0 || label >= of.classes) data_is_wrong("distillation: the data contains a label that is out of range");
-  const T* const x = logits + r * of.classes;
-  const float* const t = of.teacher + r * of.k;
-  const int32_t* const ids = of.ids == nullptr ? nullptr : of.ids + r * of.k;
-  const auto warm = static_cast<float>(1 / of.temperature);
-  float top = -INFINITY, teacher_top = -INFINITY;
-  for (int c = static_cast<int>(threadIdx.x); c < of.classes; c += kDistillThreads) top = fmaxf(top, to_f32(x[c]));
-  for (int j = static_cast<int>(threadIdx.x); j < of.k; j += kDistillThreads) teacher_top = fmaxf(teacher_top, t[j]);
-  top = most_of_block(top);
-  teacher_top = most_of_block(teacher_top);
-  double sum = 0, warm_sum = 0, teacher_sum = 0;
-  for (int c = static_cast<int>(threadIdx.x); c < of.classes; c += kDistillThreads) {
-    const float off = to_f32(x[c]) - top;
-    sum += expf(off);
-    warm_sum += expf(off * warm);
-  }
-  for (int j = static_cast<int>(threadIdx.x); j < of.k; j += kDistillThreads)
-    teacher_sum += expf((t[j] - teacher_top) * warm);
-  sum = sum_of_group(sum, kDistillThreads);
-  warm_sum = sum_of_group(warm_sum, kDistillThreads);
-  teacher_sum = sum_of_group(teacher_sum, kDistillThreads);
-  const float correct = to_f32(x[label]);
-  if (losses != nullptr) {
-    double divergence = 0;
-    for (int j = static_cast<int>(threadIdx.x); j < of.k; j += kDistillThreads) {
-      const int c = ids == nullptr ? j : ids[j];
-      if (c < 0 || c >= of.classes) data_is_wrong("distillation: the data contains teacher_ids that are out of range");
-      const double share = expf((t[j] - teacher_top) * warm) / teacher_sum;
-      if (share > 0)
-        divergence += share * (((double{t[j]} - teacher_top) - (double{to_f32(x[c])} - top)) / of.temperature -
-                               log(teacher_sum) + log(warm_sum));
-    }
-    divergence = sum_of_group(divergence, kDistillThreads);
-    if (threadIdx.x == 0)
-      losses[r] = (1 - of.alpha) * (log(sum) + (double{top} - correct)) +
-                  of.alpha * of.temperature * of.temperature * divergence;
-  }
+  DistilledRow<T> row{logits + r * of.classes, of.teacher + r * of.k, of.ids == nullptr ? nullptr : of.ids + r * of.k,
+                      label, static_cast<float>(1 / of.temperature)};
+  sum_exponentials(of, row);
+  const float correct = to_f32(row.x[label]);
+  if (losses != nullptr) write_loss(of, row, correct, losses + r);
   if (out == nullptr) return;
   __syncthreads();  // the gradient may overwrite the logits
-  const double scale = of.scale * of.targets.weight(of.scalars) * of.scalars->loss_scale;
-  const auto of_label = static_cast<float>(scale * (1 - of.alpha));
-  const auto of_teacher = static_cast<float>(scale * of.alpha * of.temperature);
-  const auto cool = static_cast<float>(of_label / sum), warmed = static_cast<float>(of_teacher / warm_sum);
-  const auto teacher_share = static_cast<float>(of_teacher / teacher_sum);
-  for (int c = static_cast<int>(threadIdx.x); c < of.classes; c += kDistillThreads) {
-    const float off = to_f32(x[c]) - top;
-    float slope = cool * expf(off) + warmed * expf(off * warm) - (c == label ? of_label : 0.0f);
-    if (ids == nullptr) {
-      slope -= teacher_share * expf((t[c] - teacher_top) * warm);
-    } else {
-      for (int j = 0; j < of.k; ++j)
-        if (ids[j] == c) slope -= teacher_share * expf((t[j] - teacher_top) * warm);
-    }
-    out[c] = from_f32<T>(slope);
-  }
+  write_gradient(of, row, out);
 }
 
 __global__ void __launch_bounds__(kDistillThreads)

@@ -11,6 +11,16 @@
 namespace trainctl {
 namespace {
 
+/// p [.., r] and q, [n, r] or [r, n], for outputs [.., n].
+void expect_factors(const TensorInfo& out, const TensorInfo& p, const TensorInfo& q, bool nr) {
+  using namespace example;
+  Shape rows = out.shape;
+  rows.back() = p.shape.back();
+  expect_shape(p, rows, "a product's first factor");
+  const Shape second = nr ? Shape{out.shape.back(), rows.back()} : Shape{rows.back(), out.shape.back()};
+  expect_shape(q, second, "a product's second factor");
+}
+
 /// Outputs like the first input, one for each output that the expression writes.
 std::vector<TensorInfo> written(Infos in, const Attrs& attrs, DType) {
   using namespace example;
@@ -20,6 +30,10 @@ std::vector<TensorInfo> written(Infos in, const Attrs& attrs, DType) {
   for (const ElementwiseToken& token : parse_expression(text)) {
     const bool reads = token.op == ElementwiseOp::input || token.op == ElementwiseOp::row;
     const size_t size = static_cast<size_t>(token.index);
+    if (is_product(token.op)) {
+      inputs = std::max(inputs, token.index + 2);
+      if (size + 1 < in.size()) expect_factors(in[0], in[size], in[size + 1], token.op == ElementwiseOp::product_nr);
+    }
     if (reads) inputs = std::max(inputs, token.index + 1);
     if (token.op == ElementwiseOp::output) outputs = std::max(outputs, token.index + 1);
     if (!reads || size >= in.size()) continue;

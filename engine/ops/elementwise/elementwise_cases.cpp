@@ -86,6 +86,14 @@ void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& c
     if (t.op == ElementwiseOp::input || t.op == ElementwiseOp::row) {
       const std::vector<double>& values = call.in[t.index].values;
       stack.push_back(values[i % values.size()]);
+    } else if (is_product(t.op)) {
+      const std::vector<double>&p = call.in[t.index].values, &q = call.in[t.index + 1].values;
+      const size_t columns = static_cast<size_t>(call.in[0].shape.back()), terms = q.size() / columns;
+      const bool nr = t.op == ElementwiseOp::product_nr;
+      double sum = 0;
+      for (size_t k = 0; k < terms; ++k)
+        sum += p[i / columns * terms + k] * q[nr ? i % columns * terms + k : k * columns + i % columns];
+      stack.push_back(sum);
     } else if (t.op == ElementwiseOp::name) {
       named[t.index] = stack.back();
     } else if (t.op == ElementwiseOp::named) {
@@ -124,11 +132,47 @@ Outputs chain(const NaiveCall& call) {
   return out;
 }
 
+/// Chains with products, as adapters have them: in[1], in[2] and the like are factors.
+void add_products(std::vector<KernelCase>& calls) {
+  struct Sizes {
+    Shape rows;
+    int64_t n, r;
+  };
+  for (const Sizes& s : {Sizes{{3}, 32, 16}, Sizes{{2, 19}, 288, 16}, Sizes{{130}, 64, 32}, Sizes{{21}, 160, 64},
+                         Sizes{{5}, 37, 4}, Sizes{{2, 3}, 48, 8}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const auto with = [&](int64_t columns) {
+        Shape shape = s.rows;
+        shape.push_back(columns);
+        return shape;
+      };
+      const CaseOperand x{.shape = with(s.n), .dtype = type}, p{.shape = with(s.r), .dtype = type};
+      const CaseOperand l{.shape = {s.n, s.r}, .dtype = type}, m{.shape = {s.r, s.n}, .dtype = type};
+      const CaseOperand out = unwritten(with(s.n), type);
+      const auto add = [&](std::vector<CaseOperand> in, std::vector<CaseOperand> written,
+                           const std::string& expression) {
+        calls.push_back({"elementwise",
+                         std::move(in),
+                         std::move(written),
+                         {{"expression", expression}},
+                         type == DType::bf16 ? 3e-2 : 1e-5});
+        calls.back().f32_on_cpu = type == DType::bf16;
+      };
+      add({x, p, l, x}, {out}, "x0 l1 + x3 + =0");
+      add({x, p, l, x, p, l}, {out}, "x0 l1 + silu x3 l4 + * =0");
+      add({x, p, l, x, p, l, x}, {out, out}, "x6 x0 l1 + :0 silu * =0 x6 x3 l4 + * $0 silu_grad =1");
+      add({x, p, m, x, p, l, x, p, l}, {out, out}, "x0 m1 + :0 x3 l4 + :1 silu * =0 $0 x6 l7 + * $1 silu_grad =1");
+      add({x, p, m, x}, {out}, "x0 m1 + tanh x3 gelu * =0");
+    }
+  }
+}
+
 std::vector<KernelCase> elementwise_kernels() {
   struct Sizes {
     int64_t n, row;
   };
   std::vector<KernelCase> calls;
+  add_products(calls);
   for (const Sizes& s :
        {Sizes{1, 1}, Sizes{111, 37}, Sizes{4096, 64}, Sizes{70000, 8}, Sizes{69989, 3043}, Sizes{8192, 8192}}) {
     for (const DType type : {DType::f32, DType::bf16}) {

@@ -86,6 +86,7 @@ class Evaluator {
     for (const TensorArg& in : call.in) inputs_.push_back({in.as<float>(), in.size()});
     for (const TensorArg& out : call.out) outputs_.push_back({out.as<float>(), out.accumulate});
     elements_ = call.out[0].size();
+    columns_ = call.out[0].shape.empty() ? 1 : call.out[0].shape.back();
     for (const ElementwiseToken& token : tokens_) {
       if (token.op == ElementwiseOp::dropout) drops_.emplace_back(call, call.out[0], token.p, token.key, token.batch);
       check(token.op != ElementwiseOp::input || inputs_.at(static_cast<size_t>(token.index)).elements == elements_,
@@ -127,6 +128,9 @@ class Evaluator {
         stack[depth++] = inputs_[static_cast<size_t>(token.index)].data + first;
       } else if (token.op == ElementwiseOp::row) {
         stack[depth++] = row(inputs_[static_cast<size_t>(token.index)], first, n, here);
+      } else if (is_product(token.op)) {
+        product(token, first, n, here);
+        stack[depth++] = here;
       } else if (token.op == ElementwiseOp::name) {
         std::copy_n(stack[depth - 1], n, names_[static_cast<size_t>(token.index)].data());
       } else if (token.op == ElementwiseOp::named) {
@@ -145,6 +149,31 @@ class Evaluator {
     return block;
   }
 
+  /// Elements from `first` on of a product, row by row.
+  void product(const ElementwiseToken& token, int64_t first, int64_t n, float* block) const {
+    const Input &p = inputs_[static_cast<size_t>(token.index)], &q = inputs_[static_cast<size_t>(token.index) + 1];
+    const int64_t terms = q.elements / columns_;
+    for (int64_t i = 0; i < n;) {
+      const int64_t row = (first + i) / columns_, column = (first + i) % columns_;
+      const int64_t count = std::min(n - i, columns_ - column);
+      const float* const left = p.data + row * terms;
+      if (token.op == ElementwiseOp::product_nr) {
+        for (int64_t j = 0; j < count; ++j) block[i + j] = dot(left, q.data + (column + j) * terms, terms);
+      } else {
+        std::fill_n(block + i, count, 0.0f);
+        for (int64_t k = 0; k < terms; ++k)
+          for (int64_t j = 0; j < count; ++j) block[i + j] += left[k] * q.data[k * columns_ + column + j];
+      }
+      i += count;
+    }
+  }
+
+  static float dot(const float* a, const float* b, int64_t n) {
+    float sum = 0;
+    for (int64_t k = 0; k < n; ++k) sum += a[k] * b[k];
+    return sum;
+  }
+
   static void write(const Output& out, int64_t first, const float* value, int64_t n) {
     float* to = out.data + first;
     if (out.accumulate)
@@ -157,7 +186,7 @@ class Evaluator {
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
   std::vector<cpu::Dropout> drops_;
-  int64_t elements_ = 0;
+  int64_t elements_ = 0, columns_ = 1;
   std::array<Block, kMostElementwiseDepth> blocks_;
   std::array<Block, kMostElementwiseNames> names_;
 };

@@ -2,171 +2,14 @@
 // tokens of the expression with a stack in registers, and writes.
 #include <utility>
 
-#include "engine/ops/cuda/activations_cuda.cuh"
-#include "engine/ops/cuda/cuda_kernel.h"
-#include "engine/ops/cuda/dropout_cuda.cuh"
-#include "engine/ops/cuda/unary_cuda.cuh"
-#include "engine/ops/elementwise/expression.h"
+#include "engine/ops/elementwise/chain_cuda.cuh"
 
 namespace trainctl {
 namespace {
 
-struct Chain {
-  struct Token {
-    ElementwiseOp op;
-    uint8_t index;  ///< index of x, b, :, $ and =; for dropout, index of its mask
-    Unary function;
-    UnaryParameters parameters;
-  };
-  int num_tokens = 0, num_inputs = 0;
-  Token tokens[kMostElementwiseTokens];
-  Ref<Mixed> rows[kMostElementwiseInputs];  ///< inputs of b
-  Divisor row_packs[kMostElementwiseInputs];
-  Along along[kMostElementwiseInputs];
-  bool accumulate[kMostElementwiseOutputs] = {};
-  static constexpr int kMostMasks = 4;
-  DropoutMask masks[kMostMasks];
-  const StepScalars* scalars = nullptr;
-  int64_t packs = 0;
-};
+using namespace chains;
 
-template <class T>
-struct Large {
-  Ref<T> in[kMostElementwiseInputs], out[kMostElementwiseOutputs];
-};
-
-/// The top is v[0]. Every index is a constant, so that it stays in registers.
-template <int V>
-struct Stack {
-  float v[kMostElementwiseDepth][V];
-  float named[kMostElementwiseNames][V];
-
-  __device__ void make_room() {
-#pragma unroll
-    for (int d = kMostElementwiseDepth - 1; d > 0; --d) {
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[d][j] = v[d - 1][j];
-    }
-  }
-  __device__ void close_up(int from) {
-#pragma unroll
-    for (int d = 0; d + 1 < kMostElementwiseDepth; ++d) {
-      if (d < from) continue;
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[d][j] = v[d + 1][j];
-    }
-  }
-  template <class F>
-  __device__ void map(F f) {
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[0][j] = f(v[0][j]);
-  }
-  /// Replaces the top two values by f(below, top).
-  template <class F>
-  __device__ void join(F f) {
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[0][j] = f(v[1][j], v[0][j]);
-    close_up(1);
-  }
-  /// Replaces the top three values by f(lowest, middle, top).
-  template <class F>
-  __device__ void join_three(F f) {
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[0][j] = f(v[2][j], v[1][j], v[0][j]);
-    close_up(1);
-    close_up(1);
-  }
-};
-
-/// to = from[index], with constant indices only.
-template <int N, int V>
-__device__ inline void pick(const float (&from)[N][V], int index, float (&to)[V]) {
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    if (k != index) continue;
-#pragma unroll
-    for (int j = 0; j < V; ++j) to[j] = from[k][j];
-  }
-}
-
-template <int V>
-__device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
-  switch (op) {
-    case ElementwiseOp::add:
-      return stack.join(Sum{});
-    case ElementwiseOp::sub:
-      return stack.join(Difference{});
-    case ElementwiseOp::mul:
-      return stack.join(Product{});
-    case ElementwiseOp::div:
-      return stack.join(Quotient{});
-    case ElementwiseOp::relu:
-      return stack.map(Relu{});
-    case ElementwiseOp::sigmoid:
-      return stack.map(Sigmoid{});
-    case ElementwiseOp::tanh:
-      return stack.map(Tanh{});
-    case ElementwiseOp::gelu:
-      return stack.map(Gelu{});
-    case ElementwiseOp::gelu_tanh:
-      return stack.map(GeluTanh{});
-    case ElementwiseOp::relu_grad:
-      return stack.join(ReluGrad{});
-    case ElementwiseOp::sigmoid_grad:
-      return stack.join(SigmoidGrad{});
-    case ElementwiseOp::tanh_grad:
-      return stack.join(TanhGrad{});
-    case ElementwiseOp::gelu_grad:
-      return stack.join(GeluGrad{});
-    case ElementwiseOp::gelu_tanh_grad:
-      return stack.join(GeluTanhGrad{});
-    case ElementwiseOp::where:
-      return stack.join_three(Where{});
-    default:
-      return;
-  }
-}
-
-/// Functions with parameters.
-template <int V>
-__device__ inline void compute(ElementwiseOp op, Unary function, const UnaryParameters& p, Stack<V>& stack) {
-  if (op == ElementwiseOp::unary)
-    with_unary(function, [&](auto f) { stack.map(UnaryValue<f.value>{p}); });
-  else if (op == ElementwiseOp::unary_grad)
-    with_unary(function, [&](auto f) { stack.join(UnaryGrad<f.value>{p}); });
-  else
-    stack.join(MaskedFill{p.a, p.b != 0.0f});
-}
-
-bool has_parameters(ElementwiseOp op) {
-  return op == ElementwiseOp::unary || op == ElementwiseOp::unary_grad || op == ElementwiseOp::masked_fill;
-}
-
-/// A chain that a kernel is compiled for: an interpreter takes twice as long as memory does.
-struct Step {
-  ElementwiseOp op;
-  uint8_t index = 0;
-  Unary function = {};
-
-  bool matches(const Chain::Token& token) const {
-    const bool unary = op == ElementwiseOp::unary || op == ElementwiseOp::unary_grad;
-    return op == token.op && index == token.index && (!unary || function == token.function);
-  }
-};
-template <size_t N>
-struct Steps {
-  Step of[N];
-
-  bool match(const Chain& chain) const {
-    return chain.num_tokens == N &&
-           std::equal(of, of + N, chain.tokens, [](const Step& s, const Chain::Token& t) { return s.matches(t); });
-  }
-};
-using Op = ElementwiseOp;
-constexpr Step kX0{Op::input, 0}, kX1{Op::input, 1}, kX2{Op::input, 2}, kTo0{Op::output, 0}, kTo1{Op::output, 1};
-constexpr Step kSilu{Op::unary, 0, Unary::silu}, kSiluGrad{Op::unary_grad, 0, Unary::silu};
-
-enum class Known : int { any, sum_relu_grad, gate, gate_grad, gated_grad };
+enum class Known : int { any, with_products, sum_relu_grad, gate, gate_grad, gated_grad, gated_grads };
 /// Any chain, read from memory.
 template <Known>
 constexpr Steps<1> kSteps{};
@@ -183,7 +26,26 @@ constexpr Steps<8> kSteps<Known::gate_grad>{{kX0, kSilu, {Op::name}, kTo0, {Op::
 template <>
 constexpr Steps<6> kSteps<Known::gated_grad>{{kX0, kX1, {Op::mul}, kX2, kSiluGrad, kTo0}};
 
+/// The gradients of both factors: x0 x1 silu * =0 x0 x2 * x1 silu_grad =1
+template <>
+constexpr Steps<11> kSteps<Known::gated_grads>{
+    {kX0, kX1, kSilu, {Op::mul}, kTo0, kX0, kX2, {Op::mul}, kX1, kSiluGrad, kTo1}};
+
 // Kernels
+
+/// Elements of a product, for any sizes and types.
+template <int V>
+__device__ inline void multiply(const Factors& f, int64_t columns, int64_t first, float (&sums)[V]) {
+  const int64_t row = first / columns, column = first - row * columns;
+#pragma unroll
+  for (int j = 0; j < V; ++j) sums[j] = 0;
+  for (int k = 0; k < f.terms; ++k) {
+    const float left = value(f.p, row * f.terms + k);
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      sums[j] += left * value(f.q, f.nr ? (column + j) * f.terms + k : k * columns + column + j);
+  }
+}
 
 template <auto value>
 using Constant = std::integral_constant<decltype(value), value>;
@@ -244,6 +106,12 @@ __global__ void __launch_bounds__(kMapThreads)
       case ElementwiseOp::dropout:
         chain.masks[index].drop(chain.scalars->step, place.of_pack<V>(base, threadIdx.x), stack.v[0]);
         break;
+      case ElementwiseOp::product_nr:
+        if constexpr (kKnown == Known::with_products) {
+          stack.make_room();
+          multiply(chain.products[index], chain.columns, pack * V, stack.v[0]);
+        }
+        break;
       case ElementwiseOp::unary:
       case ElementwiseOp::unary_grad:
       case ElementwiseOp::masked_fill:
@@ -253,7 +121,7 @@ __global__ void __launch_bounds__(kMapThreads)
         compute(op, stack);
     }
   };
-  if constexpr (kKnown == Known::any) {
+  if constexpr (kKnown == Known::any || kKnown == Known::with_products) {
     for (int t = 0; t < chain.num_tokens; ++t)
       run(chain.tokens[t].op, chain.tokens[t].index, chain.tokens[t].function, t);
   } else {
@@ -268,15 +136,16 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // Launchers
 
+/// The use that an expression makes of an input.
+enum class Role : uint8_t { large, row, factor };
+
 template <int V, class T, int kInputs, bool kParameters, Known kKnown = Known::any>
-CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vector<bool>& is_row) {
+CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vector<Role>& roles) {
   Large<T> large;
   for (size_t k = 0; k < call.in.size(); ++k) {
     const TensorArg& in = call.in[k];
-    if (!is_row[k]) {
-      large.in[k] = ref<T>(in);
-      continue;
-    }
+    if (roles[k] == Role::large) large.in[k] = ref<T>(in);
+    if (roles[k] != Role::row) continue;
     chain.rows[k] = ref<Mixed>(in);
     chain.row_packs[k] = Divisor(in.size() / V);
     chain.along[k] = V > 1 && packs_are_aligned({&in}) ? Along::packs : Along::elements;
@@ -293,23 +162,56 @@ CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vect
 }
 
 template <int V, class T>
-CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const std::vector<bool>& is_row) {
-  constexpr int kMost = kMostElementwiseInputs;
+CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const std::vector<Role>& roles) {
+  constexpr int kMost = kMostWithoutProducts;
+  if (chain.num_products > 0)
+    return launch_chain<V, T, kMostElementwiseInputs, true, Known::with_products>(call, chain, roles);
   if constexpr (V > 1 && !std::is_same_v<T, Mixed>) {
     if (kSteps<Known::sum_relu_grad>.match(chain))
-      return launch_chain<V, T, 3, false, Known::sum_relu_grad>(call, chain, is_row);
-    if (kSteps<Known::gate>.match(chain)) return launch_chain<V, T, 2, true, Known::gate>(call, chain, is_row);
-    if (kSteps<Known::gate_grad>.match(chain))
-      return launch_chain<V, T, 2, true, Known::gate_grad>(call, chain, is_row);
+      return launch_chain<V, T, 3, false, Known::sum_relu_grad>(call, chain, roles);
+    if (kSteps<Known::gate>.match(chain)) return launch_chain<V, T, 2, true, Known::gate>(call, chain, roles);
+    if (kSteps<Known::gate_grad>.match(chain)) return launch_chain<V, T, 2, true, Known::gate_grad>(call, chain, roles);
     if (kSteps<Known::gated_grad>.match(chain))
-      return launch_chain<V, T, 3, true, Known::gated_grad>(call, chain, is_row);
+      return launch_chain<V, T, 3, true, Known::gated_grad>(call, chain, roles);
+    if (kSteps<Known::gated_grads>.match(chain))
+      return launch_chain<V, T, 3, true, Known::gated_grads>(call, chain, roles);
   }
   const bool few = chain.num_inputs <= 3;
   if (std::any_of(chain.tokens, chain.tokens + chain.num_tokens, [](auto& t) { return has_parameters(t.op); }))
-    return few ? launch_chain<V, T, 3, true>(call, chain, is_row)
-               : launch_chain<V, T, kMost, true>(call, chain, is_row);
-  return few ? launch_chain<V, T, 3, false>(call, chain, is_row)
-             : launch_chain<V, T, kMost, false>(call, chain, is_row);
+    return few ? launch_chain<V, T, 3, true>(call, chain, roles) : launch_chain<V, T, kMost, true>(call, chain, roles);
+  return few ? launch_chain<V, T, 3, false>(call, chain, roles) : launch_chain<V, T, kMost, false>(call, chain, roles);
+}
+
+/// The expression's tokens, and the role of each input.
+std::vector<Role> read_tokens(const CudaKernelCall& call, Chain& chain) {
+  std::vector<Role> roles(call.in.size(), Role::large);
+  std::vector<int> product_at(call.in.size(), -1);
+  int masks = 0;
+  for (const ElementwiseToken& token : parse_expression(call.attrs.text("expression"))) {
+    auto index = static_cast<uint8_t>(token.index);
+    ElementwiseOp op = token.op;
+    if (op == ElementwiseOp::row) roles[index] = Role::row;
+    if (op == ElementwiseOp::dropout) {
+      check(masks < Chain::kMostMasks, "an element-wise chain has up to 4 dropouts");
+      chain.masks[masks] = DropoutMask(call.seed, token.p, token.key, token.batch, call.out[0], call.micro_batch);
+      index = static_cast<uint8_t>(masks++);
+    }
+    if (is_product(op)) {
+      int& product = product_at[index];
+      if (product < 0) {
+        check(chain.num_products < Chain::kMostProducts, "an element-wise chain has up to 3 products");
+        product = chain.num_products++;
+        const TensorArg &p = call.in[index], &q = call.in[index + 1];
+        chain.products[product] = {ref<Mixed>(p), ref<Mixed>(q), op == ElementwiseOp::product_nr,
+                                   static_cast<int>(p.shape.back())};
+        roles[index] = roles[index + 1] = Role::factor;
+      }
+      op = ElementwiseOp::product_nr;
+      index = static_cast<uint8_t>(product);
+    }
+    chain.tokens[chain.num_tokens++] = {op, index, token.function, token.parameters};
+  }
+  return roles;
 }
 
 CudaKernel prepare_elementwise(const CudaKernelCall& call) {
@@ -318,21 +220,12 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
   Chain chain;
   chain.scalars = call.scalars;
   chain.num_inputs = static_cast<int>(call.in.size());
-  std::vector<bool> is_row(call.in.size());
-  bool draws = false, keeps_packs = true;
-  int masks = 0;
-  for (const ElementwiseToken& token : parse_expression(call.attrs.text("expression"))) {
-    auto index = static_cast<uint8_t>(token.index);
-    if (token.op == ElementwiseOp::row) is_row[static_cast<size_t>(token.index)] = true;
-    if (token.op == ElementwiseOp::dropout) {
-      check(masks < Chain::kMostMasks, "an element-wise chain has up to 4 dropouts");
-      chain.masks[masks] = DropoutMask(call.seed, token.p, token.key, token.batch, call.out[0], call.micro_batch);
-      keeps_packs &= chain.masks[masks].keeps_packs();
-      index = static_cast<uint8_t>(masks++);
-      draws = true;
-    }
-    chain.tokens[chain.num_tokens++] = {token.op, index, token.function, token.parameters};
-  }
+  chain.columns = call.out[0].shape.empty() ? 1 : call.out[0].shape.back();
+  const std::vector<Role> roles = read_tokens(call, chain);
+  const auto is_dropout = [](const Chain::Token& t) { return t.op == ElementwiseOp::dropout; };
+  const auto masks = std::count_if(chain.tokens, chain.tokens + chain.num_tokens, is_dropout);
+  const bool keeps_packs =
+      std::all_of(chain.masks, chain.masks + masks, [](const DropoutMask& mask) { return mask.keeps_packs(); });
   bool f32 = true, bf = true, aligned = true;
   const auto look_at = [&](const TensorArg& arg) {
     check(arg.size() == n, "the large operands of an element-wise chain have one size");
@@ -341,21 +234,29 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
     aligned &= packs_are_aligned({&arg});
   };
   for (size_t k = 0; k < call.in.size(); ++k) {
-    if (!is_row[k]) look_at(call.in[k]);
+    if (roles[k] == Role::large) look_at(call.in[k]);
   }
   for (size_t k = 0; k < call.out.size(); ++k) {
     look_at(call.out[k]);
     chain.accumulate[k] = call.out[k].accumulate;
   }
+  if (bf && aligned && chain.num_products > 0 && masks == 0) {
+    std::vector<bool> is_large;
+    for (const Role role : roles) is_large.push_back(role == Role::large);
+    const bool has_rows = std::count(roles.begin(), roles.end(), Role::row) > 0;
+    if (std::optional<CudaKernel> kernel = has_rows ? std::nullopt : prepare_product_chain(call, chain, is_large))
+      return *kernel;
+  }
   const auto packs_fit = [&](int pack) {
-    bool fit = aligned && n % pack == 0 && keeps_packs && (!draws || PlaceInWhole(call.out[0]).run % pack == 0);
-    for (size_t k = 0; k < call.in.size(); ++k) fit = fit && (!is_row[k] || call.in[k].size() % pack == 0);
+    bool fit = aligned && n % pack == 0 && keeps_packs && (masks == 0 || PlaceInWhole(call.out[0]).run % pack == 0) &&
+               (chain.num_products == 0 || chain.columns % pack == 0);
+    for (size_t k = 0; k < call.in.size(); ++k) fit = fit && (roles[k] != Role::row || call.in[k].size() % pack == 0);
     return fit;
   };
-  if (f32 && packs_fit(kPack<float>)) return launch_chain<kPack<float>, float>(call, chain, is_row);
-  if (bf && packs_fit(kPack<bf16>)) return launch_chain<kPack<bf16>, bf16>(call, chain, is_row);
-  if (packs_fit(kPack<Mixed>)) return launch_chain<kPack<Mixed>, Mixed>(call, chain, is_row);
-  return launch_chain<1, Mixed>(call, chain, is_row);
+  if (f32 && packs_fit(kPack<float>)) return launch_chain<kPack<float>, float>(call, chain, roles);
+  if (bf && packs_fit(kPack<bf16>)) return launch_chain<kPack<bf16>, bf16>(call, chain, roles);
+  if (packs_fit(kPack<Mixed>)) return launch_chain<kPack<Mixed>, Mixed>(call, chain, roles);
+  return launch_chain<1, Mixed>(call, chain, roles);
 }
 
 }  // namespace

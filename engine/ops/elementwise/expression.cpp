@@ -38,7 +38,7 @@ constexpr Word kWords[] = {
     {"where", ElementwiseOp::where, 3},
 };
 
-/// x, b, :, $ and =: how many values each pops and pushes, and the largest index.
+/// x, b, l, m, :, $ and =: how many values each pops and pushes, and the largest index.
 struct Reference {
   char letter;
   ElementwiseOp op;
@@ -48,6 +48,8 @@ struct Reference {
 constexpr Reference kReferences[] = {
     {'x', ElementwiseOp::input, 0, 1, kMostElementwiseInputs},
     {'b', ElementwiseOp::row, 0, 1, kMostElementwiseInputs},
+    {'l', ElementwiseOp::product_nr, 0, 1, kMostElementwiseInputs - 1},
+    {'m', ElementwiseOp::product_rn, 0, 1, kMostElementwiseInputs - 1},
     {':', ElementwiseOp::name, 1, 1, kMostElementwiseNames},
     {'$', ElementwiseOp::named, 0, 1, kMostElementwiseNames},
     {'=', ElementwiseOp::output, 1, 0, kMostElementwiseOutputs},
@@ -140,6 +142,15 @@ std::optional<Effect> read_token(std::string_view text) {
   return std::nullopt;
 }
 
+/// True if the expression has products, or few inputs.
+bool inputs_fit(const std::vector<ElementwiseToken>& tokens) {
+  const auto has_product = [](const ElementwiseToken& t) { return is_product(t.op); };
+  const auto is_late = [](const ElementwiseToken& t) {
+    return (t.op == ElementwiseOp::input || t.op == ElementwiseOp::row) && t.index >= kMostWithoutProducts;
+  };
+  return std::any_of(tokens.begin(), tokens.end(), has_product) || std::none_of(tokens.begin(), tokens.end(), is_late);
+}
+
 std::optional<std::vector<ElementwiseToken>> read_expression(std::string_view text) {
   std::vector<ElementwiseToken> tokens;
   int depth = 0;
@@ -158,7 +169,7 @@ std::optional<std::vector<ElementwiseToken>> read_expression(std::string_view te
     if (depth > kMostElementwiseDepth) return std::nullopt;
     tokens.push_back(token);
   }
-  return depth == 0 && written[0] ? std::optional(tokens) : std::nullopt;
+  return depth == 0 && written[0] && inputs_fit(tokens) ? std::optional(tokens) : std::nullopt;
 }
 
 }  // namespace

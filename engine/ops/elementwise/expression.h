@@ -5,6 +5,10 @@
 //   expression := token (" " token)*
 //   token := "x" k      push element i of input k, which is as large as the outputs
 //          | "b" k      push element i mod n of input k, n its size: a row that repeats along the leading dims
+//          | "l" k      push element (i / n, i mod n) of the product of inputs k, [.., r], and k + 1, [n, r]
+//          transposed;
+//                       n is the last dim of the outputs
+//          | "m" k      the same of inputs k, [.., r], and k + 1, [r, n]
 //          | ":" k      name the top of the stack k; it stays there
 //          | "$" k      push what is named k
 //          | "=" k      pop, and write to output k (add to it, where the output accumulates)
@@ -21,6 +25,7 @@
 //
 //   x0 b1 + relu x2 * =0              (relu(in0 + in1)) * in2 -> out0
 //   x0 x1 + :0 =0 $0 gelu =1          the sum is an output next to its gelu
+//   x0 l1 + x3 * =0                   (in0 + in1 in2^T) * in3: in1 and in2 are an adapter's
 //
 // The stack is empty at the end, and each output is written once. If there is only one output, it may share memory
 // with an "x" input: all inputs of an element are read before "=0". All "x" inputs and outputs have the same shape
@@ -39,11 +44,13 @@
 namespace trainctl {
 
 enum class ElementwiseOp : uint8_t {
-  input,   ///< x k
-  row,     ///< b k
-  name,    ///< : k
-  named,   ///< $ k
-  output,  ///< = k
+  input,       ///< x k
+  row,         ///< b k
+  product_nr,  ///< l k
+  product_rn,  ///< m k
+  name,        ///< : k
+  named,       ///< $ k
+  output,      ///< = k
   add,
   sub,
   mul,
@@ -67,7 +74,7 @@ enum class ElementwiseOp : uint8_t {
 
 struct ElementwiseToken {
   ElementwiseOp op = ElementwiseOp::add;
-  int index = 0;        ///< index of x, b, :, $ and =
+  int index = 0;        ///< index of x, b, l, m, :, $ and =
   Unary function = {};  ///< unary and unary_grad
   UnaryParameters parameters = {};
   double p = 0;           ///< dropout
@@ -75,9 +82,14 @@ struct ElementwiseToken {
   BatchPlace batch = {};  ///< dropout
 };
 
-/// The limits of an expression, so that a kernel can hold its state in registers and its tokens in arguments.
-inline constexpr int kMostElementwiseInputs = 8, kMostElementwiseOutputs = 4, kMostElementwiseNames = 2,
-                     kMostElementwiseDepth = 4, kMostElementwiseTokens = 40;
+/// The limits of an expression, so that a kernel can hold its state in registers and its tokens in arguments. Without
+/// products it has fewer inputs.
+inline constexpr int kMostElementwiseInputs = 10, kMostWithoutProducts = 8, kMostElementwiseOutputs = 4,
+                     kMostElementwiseNames = 2, kMostElementwiseDepth = 4, kMostElementwiseTokens = 40;
+
+constexpr bool is_product(ElementwiseOp op) {
+  return op == ElementwiseOp::product_nr || op == ElementwiseOp::product_rn;
+}
 
 /// The token of a function, or of its gradient, with these attrs: "leaky_relu_grad(0.01)".
 std::string unary_token(Unary function, bool grad, const Attrs& attrs);

@@ -1,5 +1,5 @@
-// Which layers' weights can be tables of parameter servers: integers of the layer's only input choose rows of its only
-// weight. And the fields that only matter to those.
+// Finds layers whose weights can be tables of parameter servers: integers of the only input choose rows of the only
+// weight. Also lists the fields that only matter to those.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Which rows of an embedding's table this rank holds.
+// Describes which rows of an embedding's table this rank holds.
 #pragma once
 
 #include "engine/ops/cuda/data_check_cuda.cuh"

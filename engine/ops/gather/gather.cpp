@@ -1,10 +1,11 @@
-// Elements of x along attr dim, chosen by an index i32: y[i, j, k] = x[i, index[i, j, k], k], as torch.gather, or with
-// an index that ends with that dim whole rows, y[i, j, k] = x[i, index[i, j], k].
+// gather takes elements of x along attr dim by an i32 index: y[i, j, k] = x[i, index[i, j, k], k], as torch.gather. An
+// index without the dims after that one takes whole rows: y[i, j, k] = x[i, index[i, j], k].
 //   gather_grad  (dy, index) -> dx [i, n, k], for attr size n: the sum of dy over all j whose index is n
 // scatter_add: y[i, n, k] = the sum of x[i, j, k] over all j whose index is n, as torch.scatter_add into zeros; the
 // kernel of gather_grad, whose gradient is gather.
 //
-// The dim is a contraction, as the vocabulary of an embedding: a rank with a part of x writes 0 for elements of others.
+// The dim is a contraction, like the vocabulary of an embedding: a rank with a part of x writes 0 for all other
+// elements.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"

@@ -2,6 +2,8 @@
 // c = groups * k -> y, mean [n, groups], rstd [n, groups]; gamma, beta [c]
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -24,6 +26,15 @@ void expect_group_norm_grad(Infos in) {
          "mean is [n, groups]");
   expect_shape(in[3], in[2].shape, "rstd");
   if (in.size() == 5) expect_shape(in[4], {in[0].shape[1]}, "gamma");
+}
+
+/// A group of one value is its own mean: the output would be constant, as PyTorch refuses too.
+void expect_values_per_group(std::string_view layer, std::string_view part, const Shape& in, int64_t groups) {
+  if (num_elements(in) / std::max<int64_t>(1, in[0] * groups) >= 2) return;
+  shape_error(
+      fmt::format("{} needs at least 2 values per {}, but its input {} has 1, so its output would be constant; "
+                  "use it before the layers that reduce images to one pixel, or remove it",
+                  layer, part, to_string(in)));
 }
 
 }  // namespace
@@ -127,6 +138,7 @@ extern const LayerDef group_norm_layer = {
             shape_error(
                 fmt::format("group_norm needs channels in dim 1, but its input is {}", to_string(layer.shape())));
           }
+          expect_values_per_group("group_norm", "group", layer.shape(), layer.attrs.integer("groups"));
           return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, {layer.shape()[1]}),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];
         },
@@ -144,6 +156,7 @@ extern const LayerDef instance_norm_layer = {
           if (in.size() < 3)
             shape_error(
                 fmt::format("instance_norm needs an input [n, c, ..] of at least 3 dims, but got {}", to_string(in)));
+          expect_values_per_group("instance_norm", "channel", in, in[1]);
           return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, {in[1]}),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", in[1]}})[0];
         },

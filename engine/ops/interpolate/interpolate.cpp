@@ -1,6 +1,6 @@
-// interpolate: y[.., o, ..] = a mix of two neighbouring elements of x along attr dim, or the nearest one
-// (interpolate_map.h), to attr `to` elements. attrs ratio, linear, align_corners. The layer resizes one dim after the
-// other, which is bilinear and trilinear interpolation, as torch.nn.functional.interpolate.
+// interpolate: y[.., o, ..] = a mix of neighbouring elements of x along attr dim, two (attr linear) or four (attr
+// cubic), or the nearest one (interpolate_map.h), to attr `to` elements. attrs ratio, align_corners. The layer resizes
+// one dim after the other, which is bilinear, bicubic and trilinear interpolation, as torch.nn.functional.interpolate.
 //
 // y = S x with a constant matrix S, as in reindex: the dim has one letter in x and another in y, and both may be cut. A
 // rank that has a part of x writes what comes from it, and 0 elsewhere.
@@ -77,9 +77,10 @@ Resizing resizing_of(const LayerContext& layer, size_t dims, bool align_corners)
 TensorId emit_interpolate(LayerContext& layer) {
   const Shape x = layer.shape();
   const std::string mode = layer.attrs.text("mode");
-  const bool linear = mode != "nearest", align_corners = layer.attrs.flag("align_corners");
+  const bool cubic = mode == "bicubic", linear = mode != "nearest" && !cubic;
+  const bool align_corners = layer.attrs.flag("align_corners");
   const size_t dims = x.size() < 2 ? 0 : x.size() - 2;
-  const size_t wanted = mode == "linear" ? 1 : mode == "bilinear" ? 2 : mode == "trilinear" ? 3 : dims;
+  const size_t wanted = mode == "linear" ? 1 : mode == "bilinear" || cubic ? 2 : mode == "trilinear" ? 3 : dims;
   if (dims < 1 || dims > 3 || dims != wanted)
     throw ShapeError(fmt::format("interpolate with mode {} needs an input [n, c{}], but got {}", mode,
                                  wanted == 1   ? ", length"
@@ -96,11 +97,12 @@ TensorId emit_interpolate(LayerContext& layer) {
                      layer.attrs.has("scale") ? "scale" : "size");
   TensorId y = layer.inputs[0];
   for (const size_t d : changed) {
-    const Attrs attrs{{"dim", static_cast<int64_t>(2 + d)},
-                      {"ratio", resizing.ratios[d]},
-                      {"linear", linear},
-                      {"align_corners", align_corners},
-                      {"to", resizing.to[d]}};
+    Attrs attrs{{"dim", static_cast<int64_t>(2 + d)},
+                {"ratio", resizing.ratios[d]},
+                {"linear", linear},
+                {"align_corners", align_corners},
+                {"to", resizing.to[d]}};
+    if (cubic) attrs.set("cubic", true);
     y = layer.builder.emit("interpolate", {y}, attrs, d == changed.back() ? "" : "dim" + std::to_string(2 + d))[0];
   }
   return y;
@@ -173,8 +175,8 @@ extern const LayerDef interpolate_layer = {
                numbers("scale", "In place of size: factor of the dims, one number or one for each.").above(0),
                text("mode",
                     "nearest: the nearest element; linear, bilinear and trilinear: a mix of its neighbours, of inputs "
-                    "with one, two and three dims after the channels.")
-                   .one_of({"nearest", "linear", "bilinear", "trilinear"})
+                    "with one, two and three dims after the channels; bicubic: of four neighbours in each of two dims.")
+                   .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
                    .defaults(std::string("nearest")),
                flag("align_corners", false,
                     "The first and last elements of a dim keep their values. false: elements are areas that fill the "

@@ -27,8 +27,7 @@ CpuKernel prepare_interpolate(const KernelCall& call) {
                         const float* from = x + outer * c.x_size * c.inner;
                         float* to = y + row * c.inner;
                         std::fill_n(to, c.inner, 0.0f);
-                        add_row_of(c, from, s.first, 1.0f - s.weight, to);
-                        add_row_of(c, from, s.next, s.weight, to);
+                        for (int k = 0; k < InterpolateMap::kTaps; ++k) add_row_of(c, from, s.at[k], s.weights[k], to);
                       }
                     });
   };

@@ -18,10 +18,12 @@ __global__ void __launch_bounds__(kInterpolateThreads)
   const int64_t row = at / c.inner, k = at - row * c.inner, outer = row / c.y_size, o = row - outer * c.y_size;
   const InterpolateMap::Source s = c.map.source(c.y_first + o);
   const T* const from = x + outer * c.x_size * c.inner + k;
-  const int64_t first = s.first - c.x_first, next = s.next - c.x_first;
   float sum = 0;
-  if (first >= 0 && first < c.x_size) sum = (1.0f - s.weight) * to_f32(from[first * c.inner]);
-  if (s.weight != 0.0f && next >= 0 && next < c.x_size) sum += s.weight * to_f32(from[next * c.inner]);
+#pragma unroll
+  for (int tap = 0; tap < InterpolateMap::kTaps; ++tap) {
+    const int64_t i = s.at[tap] - c.x_first;
+    if (s.weights[tap] != 0.0f && i >= 0 && i < c.x_size) sum += s.weights[tap] * to_f32(from[i * c.inner]);
+  }
   y[at] = from_f32<T>(sum);
 }
 

@@ -1,7 +1,7 @@
 // The log-probability of each row's label, and the loss dpo, which compares those of two answers.
 //
-//   label_log_prob        logits [.., c], label i32 [..] -> [..] f32: x[label] - log sum_c e^x[c]; 0 for a negative
-//   label label_log_prob_grad   logits, label, dy [..]         -> dx[c] = dy * ((c == label) - softmax(x)[c])
+//   label_log_prob        logits [.., c], label i32 [..] -> [..] f32: x[label] - log sum_c e^x[c], or 0 if label < 0
+//   label_log_prob_grad   logits, label, dy [..]         -> dx[c] = dy * ((c == label) - softmax(x)[c])
 //
 // dpo (https://arxiv.org/abs/2305.18290), for rows whose first half is the chosen and whose second half is the rejected
 // answer (dataset.type preference):

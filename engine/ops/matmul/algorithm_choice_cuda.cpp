@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms computes a product: the fastest of the library's suggestions, measured once on a
+// Chooses which of cuBLASLt's algorithms computes a product: the fastest of its suggestions, measured once on a
 // machine and remembered.
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
 

@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms computes a product: the fastest of the library's suggestions, measured once on a
+// Chooses which of cuBLASLt's algorithms computes a product: the fastest of its suggestions, measured once on a
 // machine and remembered.
 // The choice is kept in the file `products` (device_choices_cuda.h). If it cannot be written, the library's first
 // suggestion is taken unmeasured.

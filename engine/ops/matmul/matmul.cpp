@@ -12,6 +12,7 @@
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/matmul/fp8_factors.h"
+#include "engine/ops/matmul/skinny_products.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -105,6 +106,55 @@ RowOperands row_operands(const Attrs& attrs) {
 
 /// cuBLASLt's workspace and two factors (cublas_product_cuda.cpp).
 int64_t product_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; }
+
+/// Two products of dy, which is read once.
+Cost skinny_grads_cost(Infos in, Infos out, const Attrs&) {
+  Cost cost = traffic_cost(in, out, 0);
+  cost.flops = 4.0 * static_cast<double>(num_elements(in[0].shape) * in[2].shape.back());
+  return cost;
+}
+
+/// Each output is a product of input 0 and an operand with few columns.
+Cost skinny_products_cost(Infos in, Infos out, const Attrs&) {
+  Cost cost = traffic_cost(in, out, 0);
+  for (size_t i = 1; i < in.size(); ++i) {
+    const int64_t r = std::min(in[i].shape[0], in[i].shape.back());
+    cost.flops += 2.0 * static_cast<double>(num_elements(in[0].shape) * r);
+  }
+  return cost;
+}
+
+int64_t skinny_scratch(const Shape& large, int64_t features, int weight_results) {
+  const int64_t n = large.back(), rows = num_elements(large) / std::max<int64_t>(n, 1);
+  const SkinnyParts parts(rows, n, features);
+  return std::max(kProductWorkspace + 256, (parts.dx_floats(rows) + weight_results * parts.dw_floats(n)) * 4);
+}
+
+std::vector<TensorInfo> skinny_grads_outputs(Infos in, const Attrs&, DType dtype) {
+  const int64_t n = in[0].shape.back(), r = in[2].shape.back();
+  example::expect_shape({example::leading(in[2])}, example::leading(in[0]), "what leads x");
+  example::expect_shape(in[1], {n, r}, "the weight");
+  return {{in[2].shape, dtype}, {{n, r}, DType::f32}};
+}
+
+std::vector<TensorInfo> skinny_products_outputs(Infos in, const Attrs&, DType dtype) {
+  std::vector<TensorInfo> out;
+  for (const TensorInfo& a : in.subspan(1)) {
+    example::expect_shape(a, {in[1].shape[0], in[0].shape.back()}, "a");
+    out.push_back({example::leading(in[0]), dtype});
+    out.back().shape.push_back(a.shape[0]);
+  }
+  return out;
+}
+
+std::vector<TensorInfo> skinny_weight_grads_outputs(Infos in, const Attrs&, DType) {
+  std::vector<TensorInfo> out;
+  for (const TensorInfo& dp : in.subspan(1)) {
+    example::expect_shape({example::leading(dp)}, example::leading(in[0]), "what leads dp");
+    out.push_back({{dp.shape.back(), in[0].shape.back()}, DType::f32});
+  }
+  return out;
+}
 
 void expect_weight_grad(Infos in) {
   example::expect(in.size() == 2, "it expects x [.., k] and dy [.., n]");
@@ -227,6 +277,58 @@ extern const OpDef matmul_weight_grad_op = {
                    }},
 };
 
+extern const KernelDef skinny_grads_kernel = {
+    .name = "skinny_grads",
+    .accumulates = 2,
+    .has_products = true,
+    .cost = skinny_grads_cost,
+    .most_cuda_scratch = [](const std::vector<Shape>& in, const std::vector<Shape>&) -> int64_t {
+      return skinny_scratch(in[0], in[2].back(), 1);
+    },
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "dX[m,r] = dY[m,n] W[n,r]; dW[n,r] = dY^T X[m,r]; inputs dY, W, X",
+                               .inputs = {{{1024, 1024}}, {{1024, 16}}, {{1024, 16}}},
+                               .optional = {{"factor", 2.0}},
+                               .outputs = skinny_grads_outputs};
+        },
+};
+
+extern const KernelDef skinny_products_kernel = {
+    .name = "skinny_products",
+    .has_products = true,
+    .cost = skinny_products_cost,
+    .most_cuda_scratch = [](const std::vector<Shape>& in, const std::vector<Shape>& out) -> int64_t {
+      return skinny_scratch(in[0], out[0].back() * static_cast<int64_t>(out.size()), 0);
+    },
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "P[m,r] = X[m,n] A[r,n]^T for each A; inputs X, A, ..",
+                               .inputs = {{{1024, 1024}}, {{16, 1024}}, {{16, 1024}}},
+                               .optional = {{"factor", 2.0}},
+                               .outputs = skinny_products_outputs};
+        },
+};
+
+extern const KernelDef skinny_weight_grads_kernel = {
+    .name = "skinny_weight_grads",
+    .accumulates = (1u << kMostSkinny) - 1,
+    .has_products = true,
+    .cost = skinny_products_cost,
+    .most_cuda_scratch = [](const std::vector<Shape>& in, const std::vector<Shape>& out) -> int64_t {
+      return skinny_scratch(in[0], out[0][0] * static_cast<int64_t>(out.size()), 1);
+    },
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "dA[r,n] = dP[m,r]^T X[m,n] for each dP; inputs X, dP, ..",
+                               .inputs = {{{1024, 1024}}, {{1024, 16}}, {{1024, 16}}},
+                               .outputs = skinny_weight_grads_outputs};
+        },
+};
+
 extern const LayerDef matmul_layer = {
     .name = "matmul",
     .doc = "Matrix product: x w with its own weight of [features, units], or the product of two inputs.",
@@ -239,6 +341,8 @@ extern const LayerDef matmul_layer = {
 };
 
 extern const OpFamily matmul_family = {
-    .ops = {&matmul_op, &matmul_weight_grad_op}, .kernels = {&matmul_fp8_kernel}, .layers = {&matmul_layer}};
+    .ops = {&matmul_op, &matmul_weight_grad_op},
+    .kernels = {&matmul_fp8_kernel, &skinny_grads_kernel, &skinny_products_kernel, &skinny_weight_grads_kernel},
+    .layers = {&matmul_layer}};
 
 }  // namespace trainctl

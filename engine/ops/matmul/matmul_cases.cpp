@@ -54,26 +54,80 @@ Outputs matmul_weight_grad(const NaiveCall& call) {
   return out;
 }
 
-/// Number i of line l of factor `name` (a or b) of 8 bits, times its scale.
-double scaled(const NaiveCall& call, const std::string& name, int64_t l, int64_t i) {
+/// (dy [.., n], w [n, r], x [.., r]) -> factor dy w, dy^T x
+Outputs skinny_grads(const NaiveCall& call) {
+  const Tensor64 &dy = call.in[0], &w = call.in[1], &x = call.in[2];
+  const size_t n = static_cast<size_t>(w.shape[0]), r = static_cast<size_t>(w.shape[1]), rows = x.values.size() / r;
+  const double factor = call.attrs.number("factor", 1.0);
+  Outputs out = {Tensor64{x.shape, std::vector<double>(rows * r)}, Tensor64{w.shape, std::vector<double>(n * r)}};
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < n; ++i) {
+      const double slope = dy.values[row * n + i];
+      for (size_t j = 0; j < r; ++j) {
+        out[0].values[row * r + j] += factor * slope * w.values[i * r + j];
+        out[1].values[i * r + j] += slope * x.values[row * r + j];
+      }
+    }
+  }
+  return out;
+}
+
+/// (x [.., n], a [r, n], ..) -> factor x a^T, ..
+Outputs skinny_products(const NaiveCall& call) {
+  Outputs out = call.before;
+  const size_t n = static_cast<size_t>(call.in[0].shape.back());
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t r = static_cast<size_t>(out[k].shape.back());
+    for (size_t i = 0; i < out[k].values.size(); ++i) {
+      double sum = 0;
+      for (size_t j = 0; j < n; ++j) sum += call.in[0].values[i / r * n + j] * call.in[k + 1].values[i % r * n + j];
+      out[k].values[i] = call.attrs.number("factor", 1.0) * sum;
+    }
+  }
+  return out;
+}
+
+/// (x [.., n], dp [.., r], ..) -> dp^T x, ..
+Outputs skinny_weight_grads(const NaiveCall& call) {
+  Outputs out = call.before;
+  const size_t n = static_cast<size_t>(call.in[0].shape.back()), rows = call.in[0].values.size() / n;
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t r = static_cast<size_t>(out[k].shape[0]);
+    for (size_t i = 0; i < out[k].values.size(); ++i) {
+      double sum = 0;
+      for (size_t row = 0; row < rows; ++row)
+        sum += call.in[k + 1].values[row * r + i / n] * call.in[0].values[row * n + i % n];
+      out[k].values[i] = sum;
+    }
+  }
+  return out;
+}
+
+/// The numbers of factor `name` (a or b) of 8 bits, times their scales: [lines, k].
+Tensor64 scaled(const NaiveCall& call, const std::string& name) {
   const size_t first = name == "a" ? 0 : 2;
   const Tensor64 &words = call.in[first], &scales = call.in[first + 1];
-  const auto bits = static_cast<uint8_t>(static_cast<uint64_t>(at(words, {l, i / 4})) >> 8 * (i % 4));
-  const double number = double{call.attrs.flag(name + "_e5m2") ? from_e5m2(bits) : from_e4m3(bits)};
-  if (call.attrs.flag("tensor")) return number * scales.values[0];
-  const int64_t part = i / kScaledTogether;
-  return number *
-         (call.attrs.flag(name + "_squares") ? at(scales, {l / kScaledTogether, part}) : at(scales, {part, l}));
+  const bool e5m2 = call.attrs.flag(name + "_e5m2"), tensor = call.attrs.flag("tensor");
+  const bool squares = call.attrs.flag(name + "_squares");
+  return make({words.shape[0], 4 * words.shape[1]}, [&](const Index& i) {
+    const int64_t line = i[0], part = i[1] / kScaledTogether;
+    const auto bits = static_cast<uint8_t>(static_cast<uint64_t>(at(words, {line, i[1] / 4})) >> 8 * (i[1] % 4));
+    const double number = double{e5m2 ? from_e5m2(bits) : from_e4m3(bits)};
+    if (tensor) return number * scales.values[0];
+    return number * (squares ? at(scales, {line / kScaledTogether, part}) : at(scales, {part, line}));
+  });
 }
 
 Outputs product_of_8_bits(const NaiveCall& call) {
   const Inputs& in = call.in;
   const Epilogue epilogue = epilogue_of(call.attrs);
-  return {make({in[0].shape[0], in[2].shape[0]}, [&](const Index& at_c) {
+  const Tensor64 a = scaled(call, "a"), b = scaled(call, "b");
+  const int64_t k = a.shape[1];
+  return {make({a.shape[0], b.shape[0]}, [&](const Index& at_c) {
     double sum = epilogue.bias ? at(in[4], {at_c[1]}) : 0;
     if (epilogue.residual) sum += at(in.back(), at_c);
-    for (int64_t i = 0; i < 4 * in[0].shape[1]; ++i)
-      sum += scaled(call, "a", at_c[0], i) * scaled(call, "b", at_c[1], i);
+    for (int64_t i = 0; i < k; ++i)
+      sum += a.values[static_cast<size_t>(at_c[0] * k + i)] * b.values[static_cast<size_t>(at_c[1] * k + i)];
     return sum;
   })};
 }
@@ -156,8 +210,47 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
 }
 
 /// Weight gradients with the operations that the compiler fuses into them, and products of 8-bit factors.
+/// Sizes around the 16 rows and 512 (256) columns of a GPU's blocks, and sizes that take separate products.
+void add_skinny_grads(std::vector<KernelCase>& calls) {
+  struct Skinny {
+    Shape rows;
+    int64_t n, r;
+  };
+  for (const Skinny& s : {Skinny{{16}, 64, 16}, Skinny{{3, 25}, 520, 16}, Skinny{{40}, 1032, 8}, Skinny{{70}, 96, 32},
+                          Skinny{{33}, 264, 64}, Skinny{{5}, 37, 4}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      Shape dy = s.rows, x = s.rows;
+      dy.push_back(s.n);
+      x.push_back(s.r);
+      for (const bool accumulate : {false, true}) {
+        const double tolerance = type == DType::bf16 ? 3e-2 : 3e-5;
+        calls.push_back(
+            {"skinny_grads",
+             {{.shape = dy, .dtype = type}, {.shape = {s.n, s.r}, .dtype = type}, {.shape = x, .dtype = type}},
+             {unwritten(x, type), {.shape = {s.n, s.r}, .accumulate = accumulate}},
+             accumulate ? Attrs{{"factor", 2.0}} : Attrs{},
+             tolerance});
+        calls.back().f32_on_cpu = type == DType::bf16;
+        const CaseOperand large{.shape = dy, .dtype = type}, a{.shape = {s.r, s.n}, .dtype = type};
+        const CaseOperand small{.shape = x, .dtype = type}, product = unwritten(x, type);
+        const CaseOperand grad{.shape = {s.r, s.n}, .accumulate = accumulate};
+        const bool several = s.r <= 16;
+        const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
+          calls.push_back({kernel, std::move(in), std::move(out), calls.back().attrs, tolerance});
+          calls.back().f32_on_cpu = type == DType::bf16;
+        };
+        add("skinny_products", several ? std::vector{large, a, a, a} : std::vector{large, a},
+            std::vector(several ? 3 : 1, product));
+        add("skinny_weight_grads", several ? std::vector{large, small, small} : std::vector{large, small},
+            std::vector(several ? 2 : 1, grad));
+      }
+    }
+  }
+}
+
 std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
+  add_skinny_grads(calls);
   for (const bool kn : {false, true}) {
     for (const Epilogue& epilogue :
          {Epilogue{.bias_grad = true}, Epilogue{.descend = true}, Epilogue{.bias_grad = true, .descend = true}}) {
@@ -242,7 +335,11 @@ extern const OpCases matmul_cases = {
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},
     .kernels = matmul_kernels(),
-    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad}, {"matmul_fp8", product_of_8_bits}},
+    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad},
+                          {"matmul_fp8", product_of_8_bits},
+                          {"skinny_grads", skinny_grads},
+                          {"skinny_products", skinny_products},
+                          {"skinny_weight_grads", skinny_weight_grads}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
                {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},

@@ -113,9 +113,56 @@ CpuKernel prepare_matmul_fp8(const KernelCall& call) {
   };
 }
 
+CpuKernel of_two(const KernelCall& call, PrepareCpuKernel prepare, std::vector<TensorArg> in, const TensorArg& out,
+                 Attrs attrs = {}) {
+  KernelCall one = call;
+  one.in = std::move(in);
+  one.out = {out};
+  one.attrs = std::move(attrs);
+  return prepare(one);
+}
+
+/// Multiplies a result by attr factor.
+void add_factor(const KernelCall& call, const TensorArg& out, std::vector<CpuKernel>& kernels) {
+  const auto factor = static_cast<float>(call.attrs.number("factor", 1.0));
+  if (factor == 1.0f) return;
+  kernels.push_back([factor, y = out.as<float>(), n = out.size()] {
+    std::for_each(y, y + n, [factor](float& value) { value *= factor; });
+  });
+}
+
+/// A product for each gradient.
+CpuKernel prepare_skinny_grads(const KernelCall& call) {
+  const TensorArg &dy = call.in[0], &w = call.in[1], &x = call.in[2];
+  std::vector<CpuKernel> kernels = {of_two(call, prepare_matmul, {dy, w}, call.out[0]),
+                                    of_two(call, prepare_matmul_weight_grad, {x, dy}, call.out[1])};
+  add_factor(call, call.out[0], kernels);
+  return cpu::in_order(std::move(kernels));
+}
+
+CpuKernel prepare_skinny_products(const KernelCall& call) {
+  std::vector<CpuKernel> kernels;
+  for (size_t i = 0; i < call.out.size(); ++i) {
+    kernels.push_back(of_two(call, prepare_matmul, {call.in[0], call.in[i + 1]}, call.out[i], {{"transpose_b", true}}));
+    add_factor(call, call.out[i], kernels);
+  }
+  return cpu::in_order(std::move(kernels));
+}
+
+CpuKernel prepare_skinny_weight_grads(const KernelCall& call) {
+  std::vector<CpuKernel> kernels;
+  for (size_t i = 0; i < call.out.size(); ++i)
+    kernels.push_back(of_two(call, prepare_matmul_weight_grad, {call.in[0], call.in[i + 1]}, call.out[i]));
+  return cpu::in_order(std::move(kernels));
+}
+
 }  // namespace
 
-extern const CpuKernels matmul_cpu = {
-    {"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}, {"matmul_fp8", prepare_matmul_fp8}};
+extern const CpuKernels matmul_cpu = {{"matmul", prepare_matmul},
+                                      {"matmul_weight_grad", prepare_matmul_weight_grad},
+                                      {"matmul_fp8", prepare_matmul_fp8},
+                                      {"skinny_grads", prepare_skinny_grads},
+                                      {"skinny_products", prepare_skinny_products},
+                                      {"skinny_weight_grads", prepare_skinny_weight_grads}};
 
 }  // namespace trainctl

@@ -7,6 +7,12 @@
 #include "engine/ops/matmul/product_shape.h"
 
 namespace trainctl {
+
+// skinny_products_cuda.cu
+CudaKernel prepare_skinny_grads(const CudaKernelCall& call);
+CudaKernel prepare_skinny_products(const CudaKernelCall& call);
+CudaKernel prepare_skinny_weight_grads(const CudaKernelCall& call);
+
 namespace {
 
 using cuda::in_order;
@@ -139,7 +145,11 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels matmul_cuda = {
-    {"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}, {"matmul_fp8", prepare_matmul_fp8}};
+extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul},
+                                        {"matmul_weight_grad", prepare_matmul_weight_grad},
+                                        {"matmul_fp8", prepare_matmul_fp8},
+                                        {"skinny_grads", prepare_skinny_grads},
+                                        {"skinny_products", prepare_skinny_products},
+                                        {"skinny_weight_grads", prepare_skinny_weight_grads}};
 
 }  // namespace trainctl

@@ -51,7 +51,8 @@ std::shared_ptr<Prepared> prepare_with_onednn(const Product& p) {
   const auto a = matrix(p, p.m, p.k, p.transpose_a, p.a_step);
   const auto b = matrix(p, p.k, p.n, p.transpose_b, p.b_step);
   const auto c = matrix(p, p.m, p.n, false, p.c_step);
-  const dnnl::memory::desc bias(p.batch == 1 ? ProductDims{1, p.n} : ProductDims{1, 1, p.n}, dnnl::memory::data_type::f32,
+  const dnnl::memory::desc bias(p.batch == 1 ? ProductDims{1, p.n} : ProductDims{1, 1, p.n},
+                                dnnl::memory::data_type::f32,
                                 p.batch == 1 ? ProductDims{p.n, 1} : ProductDims{p.n, p.n, 1});
 #if DNNL_VERSION_MAJOR >= 3
   const dnnl::matmul::primitive_desc made = p.bias != nullptr

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// Which pixel of each window is the largest, in at most 4 bytes (max_pool2d_cuda.cu).
+/// The scratch records which pixel of each window is the largest, in at most 4 bytes (max_pool2d_cuda.cu).
 int64_t marks_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
   return 4 * num_elements(inputs[0]);
 }

@@ -34,7 +34,7 @@ struct Places {
   }
 };
 
-/// Which pixel of its window, row by row; all ones: none. `Which` has a value for each.
+/// Marks a pixel of a window, row by row; all ones: none. `Which` has a value for each.
 template <class Which>
 inline constexpr Which kNone = static_cast<Which>(-1);
 

@@ -19,7 +19,7 @@ namespace trainctl {
 
 /// Names of the states of a layer, behind its own.
 inline constexpr std::string_view kExpertLoadState = "expert_load", kBalanceBiasState = "balance_bias";
-/// Whether a state of this name is the load of a layer. Files of weights do not have it; it starts at 0.
+/// Returns whether a state of this name is the load of a layer. Files of weights do not have it; it starts at 0.
 inline bool is_expert_load(std::string_view name) {
   if (!name.ends_with(kExpertLoadState)) return false;
   name.remove_suffix(kExpertLoadState.size());
@@ -60,7 +60,7 @@ struct ExpertCall {
 };
 ExpertCall expert_call(const Graph& graph, LayerId layer);
 
-/// How the gradient of the logits is changed for balance (op `balance`).
+/// Describes how the gradient of the logits is changed for balance (op `balance`).
 struct BalanceTerm {
   int64_t experts = 0, top_k = 0;
   int64_t rows = 0;     ///< tokens of the micro-batch

@@ -129,7 +129,7 @@ struct WarpTile {
   }
 };
 
-/// Where a thread's chunks of an operand of `kLines` lines are, stored by terms or by lines.
+/// Locates a thread's chunks of an operand of `kLines` lines, stored by terms or by lines.
 template <int kLines, bool kTerms>
 struct ChunksOfThread {
   static constexpr int kCount = kLines * kGroupedTerms / kChunk / kGroupedThreads;

@@ -280,7 +280,7 @@ class ExpertsKernel {
   int64_t product_at_ = 0, product_floats_ = 0;
 };
 
-/// Where the operands of both kernels begin.
+/// Points to the operands of both kernels.
 struct ExpertOperands {
   const float *x, *weights;
   const int32_t* ids;

@@ -155,7 +155,7 @@ struct ExpertsLaunch {
   }
 };
 
-/// Whether grouped_products_cuda.h computes the experts, with these operands in addition to those of both kernels.
+/// True if grouped_products_cuda.h computes the experts, with these operands in addition to those of both kernels.
 bool on_hopper(const ExpertsLaunch& e, std::initializer_list<Ref<Mixed>> operands) {
   const auto suits = [](Ref<Mixed> operand) { return suits_tensor_cores(operand, kChunk); };
   return suits(e.x) && suits(e.up) && suits(e.down) && std::all_of(operands.begin(), operands.end(), suits) &&

@@ -33,7 +33,7 @@ std::vector<size_t> by_value(const std::vector<double>& values) {
   return order;
 }
 
-/// Whether each expert is in one of the best groups.
+/// Tells whether each expert is in one of the best groups.
 std::vector<bool> candidates(const std::vector<double>& s, const Attrs& attrs, bool sigmoid) {
   const auto groups = static_cast<size_t>(attrs.integer("groups", 1));
   const auto chosen = static_cast<size_t>(attrs.integer("top_groups", static_cast<int64_t>(groups)));

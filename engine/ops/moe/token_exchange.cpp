@@ -1,4 +1,4 @@
-// See the header.
+// Implements the kernels that exchange tokens between ranks: their shapes, costs and operands.
 #include "engine/ops/moe/token_exchange.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// muon_rule.h over the matrices of a bucket, one after the other. Products are in bf16, as published.
+// Applies muon_rule.h to the matrices of a bucket, one by one. Products are in bf16, as published.
 //
 // Between the products X lacks the factor s = a^step, so that the sum a X + (b A + c A A) X is one product with X as
 // its residual: with A' of the X' = X / s that is kept, X' += ((b s^2 A' + c s^4 A' A') / a) X', and then s *= a.

@@ -1,4 +1,4 @@
-// A signal handler, which makes only async-signal-safe calls.
+// Reports a crash of a plugin from a signal handler, which makes only async-signal-safe calls.
 #include "engine/ops/plugins/plugin_crash.h"
 
 #include <unistd.h>

@@ -101,7 +101,7 @@ std::vector<TensorInfo> infer_forward(Infos in, const Attrs& attrs) {
     const std::string what = plugin_operand(op, op.operands() + o);
     outputs.push_back({checked_shape(op, shapes[o], what), dtype_of(shapes[o].dtype)});
     if (outputs.back().dtype == DType::bf16 && in[0].dtype != DType::bf16)
-      shape_error(fmt::format("{}: plugin {} makes {} bf16 although the job is not", op.name, op.file, what));
+      shape_error(fmt::format("{}: plugin {} makes {} bf16, but the job computes in f32", op.name, op.file, what));
   }
   if ((op.c.flags & TRAINCTL_IN_PLACE) != 0 && (outputs[0].shape != in[0].shape || outputs[0].dtype != in[0].dtype))
     shape_error(fmt::format("{}: plugin {} has TRAINCTL_IN_PLACE, but output 0 is {} and input 0 is {}", op.name,

@@ -38,7 +38,7 @@ struct PluginOp {
   bool supports_bf16() const { return (c.flags & TRAINCTL_SUPPORTS_BF16) != 0; }
   bool reads_input(size_t i) const { return (c.backward_reads_inputs >> i & 1) != 0; }
   bool reads_output(size_t o) const { return (c.backward_reads_outputs >> o & 1) != 0; }
-  /// Whether input or parameter i has a gradient.
+  /// Returns whether input or parameter i has a gradient.
   bool is_differentiable(size_t i) const;
   /// "plugin ./my_op.so: forward of op scale"
   const char* running(PluginFunction what) const { return running_.at(static_cast<size_t>(what)).c_str(); }

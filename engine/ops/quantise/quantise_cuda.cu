@@ -15,7 +15,8 @@ namespace {
 
 /// Rows and columns of a tile; rows of a thread; columns of a thread.
 constexpr int kQuantisedTile = 128, kQuantisedRows = 4, kQuantisedColumns = 8;
-constexpr int kAcross = kQuantisedTile / kQuantisedColumns, kQuantisedDown = kQuantisedTile / kQuantisedRows;  ///< threads of a tile in each direction
+constexpr int kAcross = kQuantisedTile / kQuantisedColumns,
+              kQuantisedDown = kQuantisedTile / kQuantisedRows;  ///< threads of a tile in each direction
 constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQuantiseThreads / 32;
 constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
 static_assert(kQuantisedTile == kScaledTogether);
@@ -127,7 +128,8 @@ struct Exchange {
       uint32_t largest[kQuantiseWarps][kQuantisedTile];
       float sums[kQuantiseWarps][kQuantisedTile];
     } of_warps;
-    uint32_t turned[kQuantisedTile][kQuantisedDown];  ///< word w of line l is at w ^ l / 8 * 2: neither side has bank conflicts
+    uint32_t turned[kQuantisedTile]
+                   [kQuantisedDown];  ///< word w of line l is at w ^ l / 8 * 2: neither side has bank conflicts
   };
 };
 
@@ -141,7 +143,8 @@ __device__ inline void put_eight(N* to, const N (&v)[kQuantisedColumns]) {
 }
 
 /// Writes the sums of v over the rows of the warp, and the largest of each column.
-__device__ inline void gather_columns(const float (&v)[kQuantisedRows][kQuantisedColumns], bool sums, Exchange& shared) {
+__device__ inline void gather_columns(const float (&v)[kQuantisedRows][kQuantisedColumns], bool sums,
+                                      Exchange& shared) {
   const int across = static_cast<int>(threadIdx.x) % kAcross;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t largest[kQuantisedColumns];
@@ -261,6 +264,105 @@ __device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kQuantisedRo
   return all;
 }
 
+/// The place of a block's tile and of a thread's part of it.
+struct TilePlace {
+  int64_t r0, c0, r, c;
+  int across;
+};
+
+/// A thread's part of a tile: its numbers, after F, and the largest of each row.
+struct TileNumbers {
+  float v[kQuantisedRows][kQuantisedColumns];
+  uint32_t of_row[kQuantisedRows];
+};
+
+template <class T, class F>
+__device__ __forceinline__ void load_tile(const T* x, const T* at, int64_t height, int64_t width, bool packs,
+                                          const TilePlace& tile, TileNumbers& to) {
+  Part<T> part, place;
+  part.fetch(x, tile.r, tile.c, height, width, packs);
+  if constexpr (!std::is_same_v<F, Same>) {
+    if constexpr (F::kAt) place.fetch(at, tile.r, tile.c, height, width, packs);
+  }
+#pragma unroll
+  for (int i = 0; i < kQuantisedRows; ++i) {
+    to.of_row[i] = 0;
+#pragma unroll
+    for (int j = 0; j < kQuantisedColumns; ++j) {
+      to.v[i][j] = to_f32(part.v[i][j]);
+      if constexpr (!std::is_same_v<F, Same>) to.v[i][j] = F{}(to.v[i][j], F::kAt ? to_f32(place.v[i][j]) : 0.0f);
+      to.of_row[i] = max(to.of_row[i], size_of(to.v[i][j]));
+    }
+  }
+}
+
+/// All tiles have one scale, which is already known.
+__device__ __forceinline__ void quantise_as_tensor(TileNumbers& of, const TilePlace& tile, int64_t width,
+                                                   const Form& rows, const Form& columns, float* sums,
+                                                   const TensorScaleSource& source, Exchange& shared) {
+  const TensorScale scale = source.get();
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    if (rows.words != nullptr) *rows.scales = scale.inverse;
+    if (columns.words != nullptr) *columns.scales = scale.inverse;
+  }
+  if (sums != nullptr) {
+    gather_columns(of.v, true, shared);
+    __syncthreads();
+    reduce_columns(sums + blockIdx.x * width, tile.c0, width, shared);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kQuantisedRows; ++i)
+#pragma unroll
+    for (int j = 0; j < kQuantisedColumns; ++j) of.v[i][j] = not_infinite(of.v[i][j]);
+  const uint32_t unused[kQuantisedColumns] = {};
+  if (rows.words != nullptr)
+    write_rows<ScaledAlike::tensor>(of.v, of.of_row, scale.scale, source.e5m2, rows, tile.r, tile.c, 0);
+  if (columns.words != nullptr)
+    write_columns<ScaledAlike::tensor>(of.v, unused, scale.scale, source.e5m2, columns, tile.r0, tile.c0, shared);
+}
+
+/// The tile has one scale.
+__device__ __forceinline__ void quantise_as_square(const TileNumbers& of, const TilePlace& tile, const Form& rows,
+                                                   const Form& columns, Exchange& shared) {
+  const uint32_t all = largest_of_tile(of.of_row, shared);
+  if (threadIdx.x == 0) {
+    const float scale = __uint_as_float(bits_of_scale(all));
+    if (rows.words != nullptr) write_square_scale(rows, blockIdx.x, blockIdx.y, scale);
+    if (columns.words != nullptr) write_square_scale(columns, blockIdx.y, blockIdx.x, scale);
+  }
+  const uint32_t of_rows[kQuantisedRows] = {all, all, all, all};
+  const uint32_t of_columns[kQuantisedColumns] = {all, all, all, all, all, all, all, all};
+  if (rows.words != nullptr) write_rows<ScaledAlike::square>(of.v, of_rows, 1.0f, false, rows, tile.r, tile.c, 0);
+  if (columns.words != nullptr)
+    write_columns<ScaledAlike::square>(of.v, of_columns, 1.0f, false, columns, tile.r0, tile.c0, shared);
+}
+
+/// Each line of the tile has a scale: its rows in one form, its columns in the other.
+template <ScaledAlike kAlike>
+__device__ __forceinline__ void quantise_by_line(TileNumbers& of, const TilePlace& tile, int64_t width,
+                                                 const Form& rows, const Form& columns, float* sums, Exchange& shared) {
+  const bool by_columns = columns.words != nullptr || sums != nullptr;
+  if (by_columns) {
+    gather_columns(of.v, sums != nullptr, shared);
+    __syncthreads();
+    reduce_columns(sums == nullptr ? nullptr : sums + blockIdx.x * width, tile.c0, width, shared);
+  }
+  if (rows.words != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kQuantisedRows; ++i)
+      for (int by = kAcross / 2; by > 0; by /= 2)
+        of.of_row[i] = max(of.of_row[i], __shfl_xor_sync(~0u, of.of_row[i], by));
+    write_rows<kAlike>(of.v, of.of_row, 1.0f, false, rows, tile.r, tile.c, blockIdx.y);
+  }
+  if (columns.words == nullptr) return;
+  __syncthreads();
+  uint32_t of_column[kQuantisedColumns];
+#pragma unroll
+  for (int j = 0; j < kQuantisedColumns; ++j) of_column[j] = shared.largest[tile.across * kQuantisedColumns + j];
+  write_columns<kAlike>(of.v, of_column, 1.0f, false, columns, tile.r0, tile.c0, shared);
+}
+
 /// x: [columns.padded >= rows.lines][rows.padded >= columns.lines], row-major without padding. `packs`: rows of x begin
 /// at multiples of 16 bytes.
 /// `at`: where the slope is taken. `sums`: [tiles of rows, width], the sums of each tile's columns, or null.
@@ -273,81 +375,21 @@ __global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
   let_next_kernel_start();
   const int64_t r0 = int64_t{blockIdx.x} * kQuantisedTile, c0 = int64_t{blockIdx.y} * kQuantisedTile;
   const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
-  const int64_t r = r0 + down * kQuantisedRows, c = c0 + across * kQuantisedColumns;
-
-  Part<T> part, place;
-  part.fetch(x, r, c, height, width, packs);
-  if constexpr (!std::is_same_v<F, Same>) {
-    if constexpr (F::kAt) place.fetch(at, r, c, height, width, packs);
-  }
-  float v[kQuantisedRows][kQuantisedColumns];
-  uint32_t of_row[kQuantisedRows] = {};
-#pragma unroll
-  for (int i = 0; i < kQuantisedRows; ++i) {
-#pragma unroll
-    for (int j = 0; j < kQuantisedColumns; ++j) {
-      v[i][j] = to_f32(part.v[i][j]);
-      if constexpr (!std::is_same_v<F, Same>) v[i][j] = F{}(v[i][j], F::kAt ? to_f32(place.v[i][j]) : 0.0f);
-      of_row[i] = max(of_row[i], size_of(v[i][j]));
-    }
-  }
-
-  if constexpr (kAlike == ScaledAlike::tensor) {
-    const TensorScale scale = source.get();
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
-      if (rows.words != nullptr) *rows.scales = scale.inverse;
-      if (columns.words != nullptr) *columns.scales = scale.inverse;
-    }
-    if (sums != nullptr) {
-      gather_columns(v, true, shared);
-      __syncthreads();
-      reduce_columns(sums + blockIdx.x * width, c0, width, shared);
-      __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < kQuantisedRows; ++i)
-#pragma unroll
-      for (int j = 0; j < kQuantisedColumns; ++j) v[i][j] = not_infinite(v[i][j]);
-    const uint32_t unused[kQuantisedColumns] = {};
-    if (rows.words != nullptr) write_rows<kAlike>(v, of_row, scale.scale, source.e5m2, rows, r, c, 0);
-    if (columns.words != nullptr)
-      write_columns<kAlike>(v, unused, scale.scale, source.e5m2, columns, r0, c0, shared);
-  } else if constexpr (kAlike == ScaledAlike::square) {
-    const uint32_t all = largest_of_tile(of_row, shared);
-    if (threadIdx.x == 0) {
-      const float scale = __uint_as_float(bits_of_scale(all));
-      if (rows.words != nullptr) write_square_scale(rows, blockIdx.x, blockIdx.y, scale);
-      if (columns.words != nullptr) write_square_scale(columns, blockIdx.y, blockIdx.x, scale);
-    }
-    const uint32_t of_rows[kQuantisedRows] = {all, all, all, all};
-    const uint32_t of_columns[kQuantisedColumns] = {all, all, all, all, all, all, all, all};
-    if (rows.words != nullptr) write_rows<kAlike>(v, of_rows, 1.0f, false, rows, r, c, 0);
-    if (columns.words != nullptr) write_columns<kAlike>(v, of_columns, 1.0f, false, columns, r0, c0, shared);
-  } else {
-    const bool by_columns = columns.words != nullptr || sums != nullptr;
-    if (by_columns) {
-      gather_columns(v, sums != nullptr, shared);
-      __syncthreads();
-      reduce_columns(sums == nullptr ? nullptr : sums + blockIdx.x * width, c0, width, shared);
-    }
-    if (rows.words != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kQuantisedRows; ++i)
-        for (int by = kAcross / 2; by > 0; by /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], by));
-      write_rows<kAlike>(v, of_row, 1.0f, false, rows, r, c, blockIdx.y);
-    }
-    if (columns.words == nullptr) return;
-    __syncthreads();
-    uint32_t of_column[kQuantisedColumns];
-#pragma unroll
-    for (int j = 0; j < kQuantisedColumns; ++j) of_column[j] = shared.largest[across * kQuantisedColumns + j];
-    write_columns<kAlike>(v, of_column, 1.0f, false, columns, r0, c0, shared);
-  }
+  const TilePlace tile{r0, c0, r0 + down * kQuantisedRows, c0 + across * kQuantisedColumns, across};
+  TileNumbers numbers;
+  load_tile<T, F>(x, at, height, width, packs, tile, numbers);
+  if constexpr (kAlike == ScaledAlike::tensor)
+    quantise_as_tensor(numbers, tile, width, rows, columns, sums, source, shared);
+  else if constexpr (kAlike == ScaledAlike::square)
+    quantise_as_square(numbers, tile, rows, columns, shared);
+  else
+    quantise_by_line<kAlike>(numbers, tile, width, rows, columns, sums, shared);
 }
 
 Form form_of(const CudaKernelCall& call, size_t first, int64_t lines, int64_t length) {
   const TensorArg &words = call.out[first], &scales = call.out[first + 1];
-  return {words.as<uint32_t>(), scales.as<float>(), lines, padded_line(length), scales.shape.size() > 1 ? scales.shape[1] : 0};
+  return {words.as<uint32_t>(), scales.as<float>(), lines, padded_line(length),
+          scales.shape.size() > 1 ? scales.shape[1] : 0};
 }
 
 /// The gradient of a bias from the sums of tiles; nothing without one.
@@ -370,7 +412,8 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
   Form rows, columns;
   if (call.attrs.flag("rows")) rows = form_of(call, 0, height, width);
   if (call.attrs.flag("columns")) columns = form_of(call, call.attrs.flag("rows") ? 2 : 0, width, height);
-  const dim3 grid(static_cast<unsigned>(ceil_div(height, kQuantisedTile)), static_cast<unsigned>(ceil_div(width, kQuantisedTile)));
+  const dim3 grid(static_cast<unsigned>(ceil_div(height, kQuantisedTile)),
+                  static_cast<unsigned>(ceil_div(width, kQuantisedTile)));
   check(grid.y < 65536, "quantise supports rows of up to 8 million numbers");
   const bool packs = width * byte_size(x.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   const TensorArg& at = call.in[F::kAt ? 1 : 0];

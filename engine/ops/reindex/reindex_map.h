@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// How y continues beyond the ends of x, as the padding modes of PyTorch.
+/// Tells how y continues beyond the ends of x, as the padding modes of PyTorch.
 enum class Beyond : uint8_t { circular, reflect, replicate };
 
 inline Beyond beyond_of(const Attrs& attrs) {

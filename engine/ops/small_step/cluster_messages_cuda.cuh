@@ -51,7 +51,7 @@ __device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
       : "memory");
 #endif
 }
-/// Whether that has happened, without waiting for it.
+/// Returns whether that has happened, without waiting for it.
 __device__ inline bool is_complete(float* barrier, int parity) {
   unsigned complete = 1;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -33,7 +33,7 @@ inline Finish finish_of(const Product& p) {
   return f;
 }
 
-/// Whether a Finish can express the product's whole epilogue.
+/// Returns whether a Finish can express the product's whole epilogue.
 inline bool can_finish(const Product& p) {
   return p.operands == DType::f32 && p.result == DType::f32 && !p.tf32 &&
          (p.bias == nullptr || p.bias_type == DType::f32) && p.before == nullptr &&

@@ -32,7 +32,7 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
 };
 
-/// Where a lane's fragments are in a slab, for the 8 k of a step: 1, 2 or 4 adjacent columns from `col`, at
+/// Locates a lane's fragments in a slab, for the 8 k of a step: 1, 2 or 4 adjacent columns from `col`, at
 /// k = 2 in_group and at the next. The swizzle of tile_copies_cuda.cuh makes the reads free of bank conflicts.
 class InSlab {
  public:

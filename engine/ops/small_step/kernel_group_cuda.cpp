@@ -12,7 +12,7 @@ const std::byte* end_of(const TensorArg& arg) { return begin_of(arg) + arg.size(
 bool overlap(const TensorArg& a, const TensorArg& b) { return begin_of(a) < end_of(b) && begin_of(b) < end_of(a); }
 bool same_range(const TensorArg& a, const TensorArg& b) { return begin_of(a) == begin_of(b) && end_of(a) == end_of(b); }
 
-/// Whether each output overlaps no other tensor, except the same range as an input of a later kernel.
+/// Returns whether each output overlaps no other tensor, except the same range as an input of a later kernel.
 bool written_apart(std::span<const GroupedKernel> kernels) {
   for (size_t i = 0; i < kernels.size(); ++i) {
     for (const TensorArg& written : kernels[i].call.out) {

@@ -5,10 +5,10 @@
 
 namespace trainctl {
 
-/// Whether instructions that compile() marked may share a launch; otherwise each has its own. Read when a program is
+/// True if instructions that compile() marked may share a launch; otherwise each has its own. Read when a program is
 /// loaded.
 bool small_step_launches();
-/// Whether products of few multiplications have kernels of their own; otherwise cuBLASLt computes every product. Read
+/// True if products of few multiplications have kernels of their own; otherwise cuBLASLt computes every product. Read
 /// when a program is loaded.
 bool small_step_products();
 

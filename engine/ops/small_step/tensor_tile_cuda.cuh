@@ -57,7 +57,7 @@ struct TileSize {
   static_assert(kFours % kMostBlocks == 0 && kWarpM % 16 == 0 && kWarpN % 8 == 0);
 };
 
-/// Where k is short, the latency of its few steps bounds a tile.
+/// If k is short, the latency of its few steps bounds a tile.
 constexpr int kShortK = 64;
 using ShortTile = TileSize<2, 2, 1, 32, 16, 32, 3>;
 

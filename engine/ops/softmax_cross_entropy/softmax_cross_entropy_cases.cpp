@@ -67,7 +67,7 @@ Outputs softmax_cross_entropy_stats(const NaiveCall& call) {
     const double* x = logits.values.data() + static_cast<int64_t>(r) * n;
     double* to = out.values.data() + static_cast<int64_t>(r) * numbers;
     const double label = counts(call.attrs, call.in[1].values[r]) ? call.in[1].values[r] : -1;
-    to[0] = std::numeric_limits<float>::lowest();  // of no other class
+    to[0] = std::numeric_limits<float>::lowest();  // the largest logit of the other classes: none
     to[2] = label < 0 ? -INFINITY : x[static_cast<int64_t>(label)];
     for (int64_t i = 0; i < n; ++i)
       if (static_cast<double>(i) != label) to[0] = std::max(to[0], x[i]);
@@ -107,7 +107,7 @@ Outputs softmax_cross_entropy_apply(const NaiveCall& call) {
   double sum = 0;
   for (int64_t r = 0; r < num_elements(call.in[1].shape); ++r) {
     const RowOfParts row = of_parts(call, r);
-    const double target = (1 - e) * row.correct + e * row.mean;  // its mean under the row's targets
+    const double target = (1 - e) * row.correct + e * row.mean;  // mean logit under the row's targets
     if (counts(call.attrs, call.in[1].values[r])) sum += row.log_sum - target;
   }
   return {{{1}, {scale_of(call) * sum}}};

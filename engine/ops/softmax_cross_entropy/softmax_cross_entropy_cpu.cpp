@@ -22,7 +22,7 @@ int64_t class_of(int32_t label, int64_t classes) {
   return label;
 }
 
-/// Which rows count, and the factor of a row's loss, which may change from step to step.
+/// Tells which rows count, and the factor of a row's loss, which may change from step to step.
 struct Mean {
   Targets targets;
   double of_all;

@@ -41,6 +41,57 @@ __device__ float replace_label(int label, int place, Pack<W>& a, float by) {
 template <int V, bool kInRegisters, bool kGrad>
 inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRowThreads<kInRegisters, 1>;
 
+/// Reads a row: adds the exponentials of all classes but the label's to `others`, and sets `of_label` to the label's
+/// logit. With other targets `sum` becomes the sum of this thread's logits.
+template <bool kPlain, bool kInRegisters, bool kGrad, int V, class X, class LoadNext>
+__device__ __forceinline__ void read_exponentials(const RowPart<V>& part, int32_t label, X& x, Exponentials& others,
+                                                  float& of_label, float& sum, LoadNext load_next) {
+  const auto add_to_sum = [&](const auto& a) {
+    if constexpr (!kPlain) {
+      for (const float v : a.v) sum += v;
+    }
+  };
+  if constexpr (kInRegisters) {
+    if constexpr (!kPlain)
+      read_row(
+          part, [&](int, const auto& a) { add_to_sum(a); }, x);
+    of_label = x.exchange(part, label, -INFINITY);
+    others.add_row(part, x);
+    if constexpr (!kGrad) load_next();  // the next row loads during this one's reduction
+  } else {
+    read_row(
+        part,
+        [&](int place, auto a) {
+          add_to_sum(a);
+          of_label += replace_label(label, place, a, -INFINITY);
+          others.add(a.v);
+        },
+        x);
+  }
+}
+
+/// Writes the gradient of a row; `scale`: that of the row's loss.
+template <bool kPlain, int V, class T, class X>
+__device__ __forceinline__ void write_logit_grad(const RowPart<V>& part, bool valid, bool counted, int32_t label,
+                                                 int64_t classes, const Exponentials& others, float power_of_label,
+                                                 float scale, const Targets& targets, Ref<T> dlogits, X& x) {
+  const float share = scale / (others.sum + power_of_label), of_others = -share * others.sum;
+  const float of_smoothing = kPlain ? 0.0f : scale * targets.smoothing,
+              of_each = of_smoothing / static_cast<float>(classes);
+  const float at_label = kPlain ? of_others : counted ? of_others + (of_smoothing - of_each) : 0.0f;
+  write_row(
+      part, valid, dlogits,
+      [&](int place, auto a) {
+        for (float& v : a.v) {
+          const float of_softmax = others.of(v) * share;
+          v = kPlain ? of_softmax : counted ? of_softmax - of_each : 0.0f;
+        }
+        replace_label(label, place, a, at_label);
+        return a;
+      },
+      x);
+}
+
 /// The loss, the gradient, or both in one pass over the logits, which the gradient may overwrite. The label's
 /// exponential is left out of the others' sum, so that a probability near 1 loses no digits.
 /// kPlain: the targets are just the labels' classes; the code of others would take registers. A gradient may be wanted
@@ -76,29 +127,8 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
           "class of the logits");
     Exponentials others;
     [[maybe_unused]] float mean = 0;  // of the logits; for label smoothing
-    const auto add_to_mean = [&](const auto& a) {
-      if constexpr (!kPlain) {
-        for (const float v : a.v) mean += v;
-      }
-    };
-    float of_label = 0;  // taken from the thread that has it: a separate load would wait for the label
-    if constexpr (kInRegisters) {
-      if constexpr (!kPlain)
-        read_row(
-            part, [&](int, const auto& a) { add_to_mean(a); }, x);
-      of_label = x.exchange(part, label, -INFINITY);
-      others.add_row(part, x);
-      if constexpr (!kGrad) load_next();  // the next row loads during this one's reduction
-    } else {
-      read_row(
-          part,
-          [&](int place, auto a) {
-            add_to_mean(a);
-            of_label += replace_label(label, place, a, -INFINITY);
-            others.add(a.v);
-          },
-          x);
-    }
+    float of_label = 0;               // taken from the thread that has it: a separate load would wait for the label
+    read_exponentials<kPlain, kInRegisters, kGrad>(part, label, x, others, of_label, mean, load_next);
     others.combine(group, of_label);
     if constexpr (!kPlain) mean = group.sum(mean) / static_cast<float>(rows.n);
     if (of_label > others.top) others.raise(of_label);
@@ -107,23 +137,8 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
       total += row_loss(others, of_label, off, power_of_label);
       if constexpr (!kPlain) total += double{targets.smoothing} * (double{of_label} - mean);
     }
-    if constexpr (kGrad) {
-      const float share = scale / (others.sum + power_of_label), of_others = -share * others.sum;
-      const float of_smoothing = kPlain ? 0.0f : scale * targets.smoothing,
-                  of_each = of_smoothing / static_cast<float>(rows.n);
-      const float at_label = kPlain ? of_others : counted ? of_others + (of_smoothing - of_each) : 0.0f;
-      write_row(
-          part, valid, dlogits,
-          [&](int place, auto a) {
-            for (float& v : a.v) {
-              const float of_softmax = others.of(v) * share;
-              v = kPlain ? of_softmax : counted ? of_softmax - of_each : 0.0f;
-            }
-            replace_label(label, place, a, at_label);
-            return a;
-          },
-          x);
-    }
+    if constexpr (kGrad)
+      write_logit_grad<kPlain>(part, valid, counted, label, rows.n, others, power_of_label, scale, targets, dlogits, x);
     if constexpr (kGrad || !kInRegisters) load_next();
   });
   if (!wants_loss) return;

@@ -154,7 +154,7 @@ CudaKernel launch_elements(const cpu::Loops<2>& loops, const TensorArg& in, cons
   };
 }
 
-/// Whether `elements` elements (2, or a pack) can be accessed at once: all sizes and offsets are multiples of it.
+/// True if `elements` elements (2, or a pack) can be accessed at once: all sizes and offsets are multiples of it.
 bool words_fit(int elements, const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
   int64_t bits = m.rows | m.columns | m.from_row | m.to_row;
   for (int d = 0; d < outer.ndim; ++d) bits |= outer.stride[d][0] | outer.stride[d][1];

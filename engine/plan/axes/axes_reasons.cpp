@@ -1,4 +1,4 @@
-// Why a layer got its axes, and what its size forbade.
+// Explains why a layer got its axes, and what its size forbade.
 #include <fmt/format.h>
 
 #include "engine/base/text.h"

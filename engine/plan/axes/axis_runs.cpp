@@ -1,4 +1,4 @@
-// See the header.
+// Groups the axes of a mesh into runs that a redistribution from one layout to another moves together.
 #include "engine/plan/axes/axis_runs.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which axes of a mesh a redistribution moves together.
+// Finds the axes of a mesh that a redistribution moves together.
 #pragma once
 
 #include <vector>

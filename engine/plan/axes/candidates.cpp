@@ -1,4 +1,4 @@
-// Mapping layouts onto a layer's factors, and spreading cuts over axes by backtracking.
+// Maps layouts onto a layer's factors, and spreads cuts over axes by backtracking.
 #include "engine/plan/axes/candidates.h"
 
 #include <fmt/format.h>

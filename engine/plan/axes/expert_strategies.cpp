@@ -1,4 +1,4 @@
-// See the header.
+// Derives strategies from parallel.expert for the layers with experts that have none in the job.
 #include "engine/plan/axes/expert_strategies.h"
 
 #include <fmt/format.h>
@@ -110,25 +110,23 @@ ExpertMethod choose_method(const Graph& graph, const std::vector<LayerId>& layer
   return chosen;
 }
 
-}  // namespace
-
-std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
-                                            const JobSpec& spec, const Mesh& mesh, const CostModel& cost,
-                                            std::vector<std::string>& notes, std::vector<Diagnostic>& errors) {
-  std::vector<StrategySpec> strategies;
-  const int64_t ways = spec.parallel.expert;
-  if (ways <= 1) return strategies;
-  const auto fail = [&](std::string message, std::string hint) {
-    errors.push_back({spec.position(kExpertPath), kExpertPath, std::move(message), std::move(hint)});
-  };
-  if (mesh.size() % ways != 0) {
-    fail(fmt::format("experts over {} ranks, but {} has {} ranks", ways,
-                     spec.parallel.stages > 1 ? "a stage" : "the job", mesh.size()),
-         "use a divisor of the number of ranks per stage");
-    return strategies;
-  }
-  bool has_experts = false, can_exchange = true;
+/// The layers with experts that parallel.expert distributes.
+struct DistributedLayers {
   std::vector<LayerId> layers;
+  bool can_exchange = true;  ///< all ranks can have equal parts of the tokens of each
+};
+
+Diagnostic expert_error(const JobSpec& spec, std::string message, std::string hint) {
+  return {spec.position(kExpertPath), kExpertPath, std::move(message), std::move(hint)};
+}
+
+/// nullopt: an error was added.
+std::optional<DistributedLayers> distributed_layers(const Graph& graph, const std::vector<LayerFacts>& facts,
+                                                    const JobSpec& spec, const Mesh& mesh,
+                                                    std::vector<Diagnostic>& errors) {
+  DistributedLayers found;
+  const int64_t ways = spec.parallel.expert;
+  bool has_experts = false;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
     const Layer& layer = graph.layers[static_cast<size_t>(l)];
     const int factor = expert_factor(graph, l);
@@ -138,27 +136,50 @@ std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vecto
     if (rule_for(spec.parallel.strategies, layer_in_job(layer.name), of_layer.is_loss) != nullptr) continue;
     const int64_t experts = layer.factors[static_cast<size_t>(factor)].size;
     if (experts % ways != 0) {
-      fail(fmt::format("the {} experts of {} cannot be distributed evenly over {} ranks", experts, layer.name, ways),
-           "use a divisor of the number of experts");
-      return strategies;
+      errors.push_back(expert_error(
+          spec,
+          fmt::format("the {} experts of {} cannot be distributed evenly over {} ranks", experts, layer.name, ways),
+          "use a divisor of the number of experts"));
+      return std::nullopt;
     }
-    layers.push_back(l);
+    found.layers.push_back(l);
     const bool divides = token_cuts(graph, layer, of_layer, mesh.size(), false).has_value();
-    if (!divides && can_exchange && spec.parallel.expert_method == ExpertMethod::all_to_all) {
+    if (!divides && found.can_exchange && spec.parallel.expert_method == ExpertMethod::all_to_all) {
       errors.push_back({spec.position("parallel.expert_method"), "parallel.expert_method",
                         fmt::format("all_to_all needs tokens that are cut over all ranks, but {} ranks do not divide "
                                     "those of {}",
                                     mesh.size(), layer.name),
                         "use expert_method: gather, or another dataset.batch"});
-      return strategies;
+      return std::nullopt;
     }
-    can_exchange = can_exchange && divides;
+    found.can_exchange = found.can_exchange && divides;
   }
-  if (!has_experts) fail("no layer has experts", "remove parallel.expert, or use layers of type moe");
-  if (layers.empty()) return strategies;
-  const ExpertMethod method =
-      can_exchange ? choose_method(graph, layers, spec, mesh, cost, notes) : ExpertMethod::gather;
-  for (const LayerId l : layers) {
+  if (!has_experts)
+    errors.push_back(expert_error(spec, "no layer has experts", "remove parallel.expert, or use layers of type moe"));
+  return found;
+}
+
+}  // namespace
+
+std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
+                                            const JobSpec& spec, const Mesh& mesh, const CostModel& cost,
+                                            std::vector<std::string>& notes, std::vector<Diagnostic>& errors) {
+  std::vector<StrategySpec> strategies;
+  const int64_t ways = spec.parallel.expert;
+  if (ways <= 1) return strategies;
+  if (mesh.size() % ways != 0) {
+    errors.push_back(expert_error(spec,
+                                  fmt::format("experts over {} ranks, but {} has {} ranks", ways,
+                                              spec.parallel.stages > 1 ? "a stage" : "the job", mesh.size()),
+                                  "use a divisor of the number of ranks per stage"));
+    return strategies;
+  }
+  const std::optional<DistributedLayers> distributed = distributed_layers(graph, facts, spec, mesh, errors);
+  if (!distributed || distributed->layers.empty()) return strategies;
+  const ExpertMethod method = distributed->can_exchange
+                                  ? choose_method(graph, distributed->layers, spec, mesh, cost, notes)
+                                  : ExpertMethod::gather;
+  for (const LayerId l : distributed->layers) {
     const Layer& layer = graph.layers[static_cast<size_t>(l)];
     const std::string name = layer_in_job(layer.name);
     if (std::any_of(strategies.begin(), strategies.end(), [&](const StrategySpec& s) { return s.pattern == name; }))

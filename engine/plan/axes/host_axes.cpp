@@ -1,4 +1,4 @@
-// See the header.
+// Counts the ranks of a host, and finds the axes of a mesh that stay within hosts.
 #include "engine/plan/axes/host_axes.h"
 
 #include <algorithm>

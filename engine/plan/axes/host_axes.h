@@ -1,4 +1,4 @@
-// Which ranks of a stage share a host, as axes of its mesh.
+// Determines which ranks of a stage share a host, as axes of its mesh.
 #pragma once
 
 #include "engine/machine/machine.h"

@@ -1,4 +1,4 @@
-// One walk over the forward nodes.
+// Finds the tensors that connect units, in one walk over the forward nodes.
 #include "engine/plan/axes/links.h"
 
 #include <algorithm>

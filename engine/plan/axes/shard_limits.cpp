@@ -1,4 +1,4 @@
-// See the header.
+// Reports nodes of which one rank would have to store too large a shard, and says how to shrink it.
 #include "engine/plan/axes/shard_limits.h"
 
 #include <fmt/format.h>

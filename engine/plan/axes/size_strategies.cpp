@@ -1,4 +1,4 @@
-// See the header.
+// Turns parallel.data, tensor and context into cuts of each layer, and explains them in the report.
 #include "engine/plan/axes/size_strategies.h"
 
 #include <fmt/format.h>

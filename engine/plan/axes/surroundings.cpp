@@ -1,4 +1,5 @@
-// Each unit is described as a string of numbers, with other units as distances from it; equal strings are alike.
+// Finds units whose choices of axes depend on the same things. Each unit is described as a string of numbers, in which
+// other units are distances from it; units with equal strings are alike.
 #include "engine/plan/axes/surroundings.h"
 
 #include <algorithm>

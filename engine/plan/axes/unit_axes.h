@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// Refers to its arguments.
+/// Its arguments must outlive it.
 class UnitAxes {
  public:
   UnitAxes(const Graph& of, const GraphFacts& facts, const std::vector<std::optional<LayerStrategy>>& given,

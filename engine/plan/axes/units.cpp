@@ -1,4 +1,4 @@
-// See the header.
+// Divides the nodes of each layer into the units for which the planner chooses axes.
 #include "engine/plan/axes/units.h"
 
 #include "engine/graph/contraction.h"

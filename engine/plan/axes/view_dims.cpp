@@ -1,4 +1,4 @@
-// See the header.
+// Finds for each dim of a tensor the dim of its view that the same cut divides.
 #include "engine/plan/axes/view_dims.h"
 
 #include <map>

@@ -1,5 +1,5 @@
-// First what strategies say about parameters, then the factors of every layer that reads one of those, then all
-// other parameters and states.
+// Determines how parameters and states are cut: first those that a strategy names, then, by the factors of the layers
+// that read them, all others.
 #include "engine/plan/hybrid/hybrid_variables.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Each list of axes that occurs has a number, so that the common case, a tensor read in the layout in which it was
-// made, costs one comparison of numbers.
+// Computes the cost of a choice of axes. Each list of axes that occurs has a number, so that the common case, a tensor
+// read in the layout in which it was made, costs one comparison of numbers.
 #include "engine/plan/traffic/traffic.h"
 
 #include <algorithm>

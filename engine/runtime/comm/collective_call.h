@@ -28,7 +28,7 @@ struct CollectiveCall {
   int root = 0;  ///< index in the group
 };
 
-/// How members that wait at the same time share a round of `round` elements per block.
+/// Divides a round of `round` elements per block among the members that wait at the same time.
 struct WorkPlan {
   int64_t chunk_elements = 0;
   uint32_t chunks = 0;

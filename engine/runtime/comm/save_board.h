@@ -1,4 +1,4 @@
-// How ranks, launcher and the process that writes checkpoints agree on saves, without a collective. Placed in shared
+// Lets ranks, launcher and the process that writes checkpoints agree on saves without a collective. Placed in shared
 // memory; all zero is the start. Steps count from 0: a save of step s is the state before that step.
 //
 //   launcher   ask                    a save as soon as possible
@@ -44,7 +44,7 @@ class SaveBoard {
     std::array<double, kMostMetrics> metric_sums{};
     int64_t steps = 0;  ///< number of steps that were summed
     bool is_finite = true;
-    /// Whether the state that is saved is validated; `validation` is its reported loss and metrics.
+    /// True if the state that is saved is validated; `validation` is its reported loss and metrics.
     bool is_validated = false;
     std::array<double, kMostMetrics + 1> validation{};
     std::array<BestValue, kMostMetrics + 1> best{};  ///< best values so far of the same numbers
@@ -56,7 +56,7 @@ class SaveBoard {
   /// Returns how often a save was asked for.
   uint64_t asked() const { return asked_.load(std::memory_order_relaxed); }
 
-  /// Whether the state before `step` is saved: the same answer for each rank. Ranks ask in the order of steps, and are
+  /// True if the state before `step` is saved: the same answer for each rank. Ranks ask in the order of steps, and are
   /// less than kAhead steps apart. The first rank that asks decides: `due(last)` says whether to save if the last save
   /// was before step `last` (-1: there was none).
   template <class Due>
@@ -156,9 +156,9 @@ class SaveBoard {
     }
     return false;
   }
-  /// Whether the save under way was offered: its images are whole.
+  /// Returns whether the save under way was offered: its images are whole.
   bool was_offered() const { return set_.load() != 0; }
-  /// Where they are.
+  /// Returns the set that they are in.
   int set() const { return std::max(0, static_cast<int>(set_.load()) - 1); }
   /// One that neither is offered nor written.
   int free_set() const {
@@ -167,14 +167,14 @@ class SaveBoard {
     for (int one = 0;; ++one)
       if (one != written && (offered == 0 || static_cast<uint64_t>(one) != (offered & 3))) return one;
   }
-  /// Whether something is offered, or written.
+  /// Returns whether something is offered, or written.
   bool is_busy() const { return offered_.load() != 0 || saving() >= 0; }
 
   /// The ranks have reached the end, step `step`, and wait for the save under way. It is not tried again once it fails.
   void await_room(int64_t step) { awaits_room_.store(word(step), std::memory_order_relaxed); }
   /// The step; -1: nothing waits.
   int64_t awaits_room() const { return step_of(awaits_room_.load(std::memory_order_relaxed)); }
-  /// Whether a later state waits for the memory of the save under way.
+  /// Returns whether a later state waits for the memory of the save under way.
   bool must_give_way() const { return awaits_room() > saving(); }
   /// The writer: the disk has refused the save under way, which is not finished.
   void try_failed() { failed_tries_.fetch_add(1, std::memory_order_relaxed); }

@@ -19,7 +19,7 @@ namespace trainctl {
 /// Placed in shared memory; all zero is open, with no step started.
 class StepGate {
  public:
-  /// Whether `step` (from 1) may be started. Each rank asks in order. After one refusal, no rank gets that step. Waits
+  /// True if `step` (from 1) may be started. Each rank asks in order. After one refusal, no rank gets that step. Waits
   /// while the gate is held.
   bool start(uint64_t step) {
     uint64_t seen = word_.load(std::memory_order_relaxed);

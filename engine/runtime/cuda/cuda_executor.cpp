@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -20,19 +19,11 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/small_step/cluster_limits_cuda.h"
-#include "engine/runtime/cuda/byte_tables.h"
+#include "engine/runtime/cuda/cuda_executor_class.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
-#include "engine/runtime/cuda/input_blocks.h"
 #include "engine/runtime/cuda/nvtx_range.h"
 #include "engine/runtime/cuda/require_kernels.h"
-#include "engine/runtime/cuda/state_copier.h"
-#include "engine/runtime/cuda/step_graphs.h"
-#include "engine/runtime/cuda/step_program.h"
-#include "engine/runtime/cuda/step_recorder.h"
-#include "engine/runtime/cuda/step_times.h"
-#include "engine/runtime/cuda/watchdog.h"
-#include "engine/runtime/workspace.h"
 
 namespace trainctl {
 
@@ -55,97 +46,6 @@ bool launches_block() {
 using Clock = std::chrono::steady_clock;
 /// A step that starts this long after the previous one is not held back: other ranks may wait for it.
 constexpr std::chrono::milliseconds kLate{10};
-
-class CudaExecutor final : public Executor {
- public:
-  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: of beside()'s arena.
-  CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-               const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
-               const CudaExecutor* owner = nullptr);
-  ~CudaExecutor() override;
-
-  void start_step(const std::byte* inputs, const StepScalars& scalars) override;
-  float finish_step(std::span<float> metrics) override;
-  int max_in_flight() const override { return slots_; }
-  std::unique_ptr<Executor> beside(const Program& program, const ExecutorOptions& options) override;
-  HostBlock allocate_inputs(int64_t bytes) override;
-  const InputLayout& inputs() const override { return inputs_; }
-  void read(int64_t offset, void* to, int64_t bytes) override;
-  void write(int64_t offset, const void* from, int64_t bytes) override;
-  void use_often(std::span<std::byte> memory) override;
-  void begin_write(int64_t offset, const void* from, int64_t bytes) override;
-  void begin_read(int64_t offset, void* to, int64_t bytes) override;
-  void wait_read() override;
-  void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) override;
-  void begin_copy() override;
-  bool is_copied(bool wait) override;
-  std::unique_ptr<StepTape> make_tape() override;
-  void begin_record(StepTape& tape) override;
-  void end_record() override;
-  bool is_recorded(bool wait) override;
-
- private:
-  void allocate();
-  void rehearse();
-  void send_inputs(const std::byte* inputs, const StepScalars& scalars);
-  template <class Enqueue>
-  void at_step(uint32_t step, const Enqueue& enqueue);
-  void enqueue_step(uint32_t step);
-  void enqueue_waiting();
-  void wait_for_inputs();
-  void finish_all_started();
-  void print(int slot);
-  void wait_for(uint64_t step);
-  void synchronize();
-  void use_device() const;
-  void notice(const std::string& line) const;
-  /// Throws EnvError with the place of the failure; throws CommError if that is the cause.
-  [[noreturn]] void failed(const std::string& what, const std::string& error) const;
-
-  const Program& program_;
-  Communicator& ranks_;
-  const ExecutorOptions options_;
-  const CudaExecutorOptions cuda_;
-  const SampleTables tables_;
-  const ByteTables byte_tables_;
-  const InputLayout inputs_;
-  const Workspace workspace_;
-  const int64_t stride_;  ///< bytes per slot of the staging memory
-  const int slots_;
-
-  bool is_inside(int64_t offset, int64_t bytes) const {
-    const int64_t end = is_host_offset(offset) ? kHostOffset + host_bytes_ : arena_bytes_;
-    return offset >= 0 && bytes >= 0 && offset + bytes <= end;
-  }
-  std::byte* at(int64_t offset) const { return RankMemory(arena_, host_).at(offset); }
-
-  int64_t arena_bytes_;
-  std::byte* arena_ = nullptr;
-  int64_t host_bytes_;         ///< kept in the memory of the host
-  std::byte* host_ = nullptr;  ///< pinned
-  DeviceMemory own_arena_, staging_, counter_, scratch_;
-  PinnedMemory own_host_, finished_memory_, metrics_memory_, position_memory_, printed_memory_;
-  const FinishedWord* finished_slots_ = nullptr;
-  const PositionWord* position_ = nullptr;
-  InputBlocks blocks_;
-  Stream copy_;
-  Event copied_;  ///< the inputs of all started steps are in the staging memory
-
-  std::unique_ptr<CudaCommunicator> peers_;
-  std::unique_ptr<StepProgram> step_;
-  std::unique_ptr<StepGraphs> graphs_;
-  int waiting_ = 0;  ///< started, but not enqueued
-  Clock::time_point last_start_;
-  StepTimes times_;
-  std::unique_ptr<Watchdog> watchdog_;
-  uint64_t started_ = 0, finished_ = 0;  ///< steps
-  std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
-  std::unique_ptr<StateCopier> copier_;
-  std::unique_ptr<StepRecorder> recorder_;
-  bool records_next_ = false;
-  std::vector<std::byte*> registered_;  ///< memory of others that is pinned
-  std::deque<Event> reads_;             ///< each is done when its bytes have arrived
-};
 
 /// For each number the minimum over all ranks: what every rank can do. Collective over all ranks.
 template <size_t kCount>
@@ -174,6 +74,8 @@ ClusterCounts clusters_of_all(const std::vector<int>& others) {
   cuda_check(cudaSetDevice(current), "cudaSetDevice");
   return least;
 }
+
+}  // namespace
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                            const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
@@ -294,9 +196,10 @@ void CudaExecutor::allocate() {
 }
 
 /// A kernel is loaded at its first launch, which may wait until the device is idle. That deadlocks if another rank
-/// waits for that kernel. So a rank with peers first runs all its kernels without them.
+/// waits for that kernel. So a rank with peers first runs all its kernels without them. A replay does the same, since
+/// ranks wait for it.
 void CudaExecutor::rehearse() {
-  if (!peers_) return;
+  if (!peers_ && options_.replays == nullptr) return;
   step_->rehearse();
   synchronize();
   cuda_check(cudaMemsetAsync(counter_.get(), 0, sizeof(StepCounter), step_->compute()), "cudaMemsetAsync");
@@ -317,18 +220,6 @@ HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
   check(bytes == inputs_.bytes, "inputs must have the size of inputs()");
   use_device();
   return blocks_.allocate(stride_);
-}
-
-/// Adds the step to an error of `enqueue`.
-template <class Enqueue>
-void CudaExecutor::at_step(uint32_t step, const Enqueue& enqueue) {
-  try {
-    enqueue();
-  } catch (const CommError&) {
-    throw;
-  } catch (const EnvError& error) {
-    failed("step " + std::to_string(step + 1), error.what());
-  }
 }
 
 void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
@@ -455,106 +346,6 @@ void CudaExecutor::synchronize() {
   }
 }
 
-/// Waits for all started steps, before anything but a step accesses the arena.
-void CudaExecutor::finish_all_started() {
-  use_device();
-  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] { enqueue_waiting(); });
-  synchronize();
-}
-
-void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
-  check(is_inside(offset, bytes), "reads must stay inside the arena");
-  finish_all_started();
-  cuda_check(cudaMemcpy(to, at(offset), static_cast<size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy from the arena");
-}
-
-void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
-  check(is_inside(offset, bytes), "writes must stay inside the arena");
-  finish_all_started();
-  // The copy runs on the default stream, for which the step's streams do not wait.
-  cuda_check(cudaMemcpyAsync(at(offset), from, static_cast<size_t>(bytes), cudaMemcpyDefault, step_->compute()),
-             "cudaMemcpy into the arena");
-  synchronize();
-}
-
-/// Memory that cannot be pinned, because of a limit or since others have done it, is copied as it is.
-void CudaExecutor::use_often(std::span<std::byte> memory) {
-  use_device();
-  if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) == cudaSuccess) {
-    registered_.push_back(memory.data());
-  } else {
-    cudaGetLastError();
-  }
-}
-
-/// On the stream of the inputs, for which the step waits.
-void CudaExecutor::begin_write(int64_t offset, const void* from, int64_t bytes) {
-  check(is_inside(offset, bytes), "writes must stay inside the arena");
-  check(started_ == finished_, "a step must be finished before its outputs are written");
-  cuda_check(cudaMemcpyAsync(at(offset), from, static_cast<size_t>(bytes), cudaMemcpyDefault, copy_.get()),
-             "cudaMemcpy into the arena");
-}
-
-void CudaExecutor::begin_read(int64_t offset, void* to, int64_t bytes) {
-  check(is_inside(offset, bytes), "reads must stay inside the arena");
-  check(started_ == finished_, "a step must be finished before its outputs are read");
-  cuda_check(cudaMemcpyAsync(to, at(offset), static_cast<size_t>(bytes), cudaMemcpyDefault, copy_.get()),
-             "cudaMemcpy from the arena");
-  reads_.push_back(make_event());
-  cuda_check(cudaEventRecord(reads_.back().get(), copy_.get()), "cudaEventRecord");
-}
-
-void CudaExecutor::wait_read() {
-  check(!reads_.empty(), "a read has begun before it is waited for");
-  cuda_check(cudaEventSynchronize(reads_.front().get()), "cudaEventSynchronize");
-  reads_.pop_front();
-}
-
-void CudaExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {
-  use_device();
-  copier_ = std::make_unique<StateCopier>(RankMemory(arena_, host_), copies, to);
-}
-
-void CudaExecutor::begin_copy() {
-  check(copier_ != nullptr, "a copy of the state is prepared before it begins");
-  use_device();
-  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] {
-    enqueue_waiting();
-    copier_->begin(step_->compute());
-  });
-}
-
-bool CudaExecutor::is_copied(bool wait) {
-  use_device();
-  return copier_->is_done(wait);
-}
-
-std::unique_ptr<StepTape> CudaExecutor::make_tape() {
-  use_device();
-  std::unique_ptr<StepTape> tape = new_tape(program_);
-  recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
-  return tape;
-}
-
-void CudaExecutor::begin_record(StepTape& tape) {
-  check(recorder_ != nullptr && &recorder_->tape() == &tape, "steps are recorded on the last tape that was made");
-  records_next_ = true;
-}
-
-void CudaExecutor::end_record() {
-  check(recorder_ != nullptr && !records_next_, "the recorded step has started");
-  use_device();
-  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] {
-    enqueue_waiting();
-    recorder_->end(step_->compute());
-  });
-}
-
-bool CudaExecutor::is_recorded(bool wait) {
-  use_device();
-  return recorder_ == nullptr || recorder_->is_done(wait);
-}
-
 void CudaExecutor::use_device() const { cuda_check(cudaSetDevice(cuda_.device), "cudaSetDevice"); }
 
 void CudaExecutor::notice(const std::string& line) const {
@@ -578,7 +369,6 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
   throw EnvError(text);
 }
 
-}  // namespace
 }  // namespace cuda
 
 void begin_cuda(int device) {

@@ -1,3 +1,4 @@
+// Checks that this build has kernels for the current GPU, by asking the runtime for one of them.
 #include <string>
 
 #include "engine/base/error.h"

@@ -23,7 +23,7 @@ class StateCopier {
   void begin(cudaStream_t compute);
   bool is_done(bool wait) const;
   int64_t bytes() const { return end_ - begin_; }
-  /// Whether the state is first copied to another place on the device.
+  /// Returns whether the state is first copied to another place on the device.
   bool is_aside() const { return static_cast<bool>(aside_); }
 
  private:

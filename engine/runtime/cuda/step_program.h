@@ -4,7 +4,7 @@
 //   comm             ├─ collectives ──────────────────────┤
 //   recv             ├─ recvs ────────────────────────────┤
 //   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
-//   one a peer       │                 └───┴─ sends ──────┤            peers take them
+//   one a peer       │                 └───┴─ sends ──────┤            peers take them, or at once if copied
 //   to, from host    ├─ copies of activations ────────────┤            by copy engines
 //   watch            └─ where the others are ─────────────┘            for the watchdog
 //
@@ -103,6 +103,7 @@ class StepProgram {
   void begin(const Staging& staging);
   void end(const Issue& how);
   void enqueue(int index, const Issue& how);
+  void enqueue_waits(const Bound& bound, cudaStream_t stream);
   void enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging);
   void enqueue_exchange(int index, const Bound& bound, const Issue& how);
   void report_position(int index, Bound& bound, cudaStream_t stream);

@@ -1,4 +1,5 @@
-// Kernels of the CPU. With one thread, the thread's own clock is used: time that other programs take does not count.
+// Times kernels of the CPU. With one thread, the thread's own clock is used: time that other programs take does not
+// count.
 #include <unistd.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// See the header.
+// Lists the values of each choice that a job leaves open to the search.
 #include "engine/search/choices/open_choices.h"
 
 #include <fmt/format.h>

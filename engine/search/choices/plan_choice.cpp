@@ -1,4 +1,4 @@
-// See the header.
+// Writes a choice of the planner into a job, and converts it to text.
 #include "engine/search/choices/plan_choice.h"
 
 #include <fmt/format.h>

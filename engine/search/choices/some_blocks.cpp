@@ -1,4 +1,4 @@
-// See the header.
+// Writes rules that recompute more in some of the repeated blocks of a network, and less in the others.
 #include "engine/search/choices/some_blocks.h"
 
 #include <algorithm>

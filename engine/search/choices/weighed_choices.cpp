@@ -1,4 +1,4 @@
-// See the header.
+// Combines all choices that a job leaves open, and estimates time and memory of each combination.
 #include "engine/search/choices/weighed_choices.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kNoWeight = std::numeric_limits<double>::infinity();
-/// Numbers of stages and micro-batches whose kernels, evenly distributed, already take this many times as long as the
-/// best is left out; of a large network whose kernels take longer than starting them, one whose kernels and starts do.
+/// Numbers of stages and micro-batches are left out if their kernels, evenly distributed, take kBoundDoubt times as long
+/// as the best plan, or in a large network with long kernels if kernels and starts take kStartsDoubt times as long.
 constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 
 }  // namespace

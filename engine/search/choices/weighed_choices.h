@@ -37,7 +37,7 @@ inline bool recomputes_alike(const Considered& a, const Considered& b) {
 /// Returns the number of choices in which the two differ.
 int differences(const Considered& a, const Considered& b);
 
-/// Refers to its arguments.
+/// Its arguments must outlive it.
 class WeighedChoices {
  public:
   /// `large`: blocks are left out where plans are tried. `memory`: bytes per rank; 0: no limit.

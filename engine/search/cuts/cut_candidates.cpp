@@ -1,4 +1,4 @@
-// See the header.
+// Lists the cuts of a layer that a search considers, for the ways in which axes of a mesh can be divided.
 #include "engine/search/cuts/cut_candidates.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Computes the ways to cut all layers on the ranks of a stage, and keeps them for later requests.
 #include "engine/search/cuts/cut_choices.h"
 
 #include <fmt/format.h>

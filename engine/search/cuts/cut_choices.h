@@ -25,7 +25,7 @@ struct CutChoice {
   FoundCuts cuts;
 };
 
-/// Refers to what it is given.
+/// Its arguments must outlive it.
 class CutChoices {
  public:
   CutChoices(const JobSpec& job, Networks& networks, const CostModel& cost, const WeightBytes& bytes)

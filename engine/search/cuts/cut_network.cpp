@@ -1,4 +1,4 @@
-// See the header.
+// Collects the facts of a graph that a search for cuts needs and that hold for any mesh.
 #include "engine/search/cuts/cut_network.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Searches for the cuts of all layers with the least sum of kernels and redistributions.
 #include "engine/search/cuts/cut_search.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See the header.
+// Estimates the work and the memory of each stage if its layers are cut in a given way.
 #include "engine/search/cuts/loads.h"
 
 #include <algorithm>

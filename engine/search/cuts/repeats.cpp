@@ -1,4 +1,4 @@
-// See the header.
+// Finds the blocks that a network repeats, and folds a job to fewer of them.
 #include "engine/search/cuts/repeats.h"
 
 #include <algorithm>

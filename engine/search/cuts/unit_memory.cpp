@@ -1,4 +1,4 @@
-// See the header.
+// Computes the bytes that a rank keeps between forward and backward pass, for each way to cut a layer.
 #include "engine/search/cuts/unit_memory.h"
 
 #include <algorithm>

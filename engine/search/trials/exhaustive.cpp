@@ -1,4 +1,4 @@
-// See the header.
+// Tries every plan that a job can express, in full (search.algorithm: exhaustive).
 #include "engine/search/trials/exhaustive.h"
 
 #include <fmt/format.h>

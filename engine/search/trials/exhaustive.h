@@ -1,4 +1,4 @@
-// search.algorithm: exhaustive. Every plan that a job can say, tried in full: the reference for other searches.
+// Tries every plan that a job can express (search.algorithm: exhaustive), as a reference for other searches.
 #pragma once
 
 #include "engine/search/find_plan.h"

@@ -1,4 +1,4 @@
-// See the header.
+// Determines how many blocks can be left out of each stage of a job, and leaves them out.
 #include "engine/search/trials/fewer_blocks.h"
 
 #include <algorithm>

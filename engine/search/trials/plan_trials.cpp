@@ -67,6 +67,16 @@ const TriedPlan* PlanTrials::try_one(const Considered& one, bool always, bool fi
   return &add(one, std::move(choice), std::move(trial));
 }
 
+const TriedPlan* PlanTrials::try_all_blocks(const Considered& one) {
+  PlanChoice choice = header_of(one);
+  const SmallJobs::Sizes sizes = small.sizes_of_all_blocks(choice);
+  add_cuts(one, choice);
+  if (tried.is_known(choice)) return nullptr;
+  work_done += sizes.work;
+  Trial trial = small.sum_of(choice, sizes, try_plan);
+  return &add(one, std::move(choice), std::move(trial));
+}
+
 Trial PlanTrials::try_whole(const PlanChoice& choice) const {
   return try_plan(with_choice(bare, choice), TriedRanks::one_per_stage);
 }

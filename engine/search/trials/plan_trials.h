@@ -42,13 +42,15 @@ struct TrialLimits {
 };
 
 struct PlanTrials {
-  /// Refers to its arguments. `memory`: per rank; 0: no limit.
+  /// Its arguments must outlive it. `memory`: per rank; 0: no limit.
   PlanTrials(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
              const TryPlan& try_plan);
 
   /// Tries a choice within the limits, or despite them if `always`. `first`: it is the best of its cuts in one stage.
   /// Returns null if it was tried before, if it is expected to be too slow, or if enough has been tried.
   const TriedPlan* try_one(const Considered& one, bool always, bool first = false);
+  /// Tries a choice with all blocks and despite all limits. Returns null if it was tried before.
+  const TriedPlan* try_all_blocks(const Considered& one);
   /// Tries a plan on the whole network.
   Trial try_whole(const PlanChoice& choice) const;
   /// Adds a trial of the choice.

@@ -10,6 +10,7 @@
 
 #include "engine/search/choices/some_blocks.h"
 #include "engine/search/trials/recompute_mixes.h"
+#include "engine/search/trials/single_changes.h"
 
 namespace trainctl {
 namespace {
@@ -25,13 +26,15 @@ constexpr double kOtherCutsDoubt = 1.03;
 /// A plan that needs this many times the memory may fit with other cuts.
 constexpr double kNearlyFits = 1.05;
 
+bool nearly_fits(const PlanTrials& t, const Trial& trial) {
+  return trial.fault.empty() && static_cast<double>(trial.memory) <= kNearlyFits * static_cast<double>(t.memory);
+}
+
 std::optional<size_t> fastest_that_nearly_fits(const PlanTrials& t) {
   std::optional<size_t> fastest = t.tried.fastest();
   for (size_t i = 0; i < t.tried.size(); ++i) {
     const Trial& trial = t.tried[i].trial;
-    const bool nearly =
-        trial.fault.empty() && static_cast<double>(trial.memory) <= kNearlyFits * static_cast<double>(t.memory);
-    if (nearly && (!fastest || trial.seconds < t.tried[*fastest].trial.seconds)) fastest = i;
+    if (nearly_fits(t, trial) && (!fastest || trial.seconds < t.tried[*fastest].trial.seconds)) fastest = i;
   }
   return fastest;
 }
@@ -58,11 +61,25 @@ void try_other_cuts_of(PlanTrials& t, const Considered base) {
     if (others[i].expected.seconds <= kOtherCutsDoubt * own) t.try_one(others[i], true);
 }
 
-/// Other cuts of the best plan, and of the fastest one that nearly fits. Returns true if any were tried.
+/// The fastest plan that does not fit, but nearly does, and that recomputes alike in all blocks.
+std::optional<size_t> fastest_slightly_too_large(const PlanTrials& t) {
+  const std::optional<size_t> best = t.tried.fastest();
+  std::optional<size_t> fastest;
+  for (size_t i = 0; i < t.tried.size(); ++i) {
+    const Trial& trial = t.tried[i].trial;
+    if (t.sources[i].some || !nearly_fits(t, trial) || trial.fits(t.memory)) continue;
+    if (best && trial.seconds >= t.tried[*best].trial.seconds) continue;
+    if (!fastest || trial.seconds < t.tried[*fastest].trial.seconds) fastest = i;
+  }
+  return fastest;
+}
+
+/// Other cuts of the best plan, and of the fastest ones that nearly fit. Returns true if any were tried.
 bool try_other_cuts(PlanTrials& t) {
   const size_t before = t.tried.size();
   if (const std::optional<size_t> best = t.tried.fastest()) try_other_cuts_of(t, t.sources[*best]);
   if (const std::optional<size_t> nearly = fastest_that_nearly_fits(t)) try_other_cuts_of(t, t.sources[*nearly]);
+  if (const std::optional<size_t> nearly = fastest_slightly_too_large(t)) try_smaller_cuts(t, *nearly, kMostOtherCuts);
   return t.tried.size() > before;
 }
 
@@ -74,14 +91,10 @@ bool try_mix(PlanTrials& t, const RecomputeMix& mix, int64_t most) {
     Considered one = mix.plan;
     one.some = std::make_shared<Recompute>(recompute_of_some(t.job.network, t.networks.repeats(), ways[mix.less.way],
                                                              ways[mix.more.way], count, one.stages > 1));
-    PlanChoice choice = t.header_of(one);
-    const SmallJobs::Sizes sizes = t.small.sizes_of_all_blocks(choice);
-    if (t.work_done + sizes.work > most) return false;
-    t.add_cuts(one, choice);
-    if (t.tried.is_known(choice)) return true;
-    t.work_done += sizes.work;
-    const Trial trial = t.small.sum_of(choice, sizes, t.try_plan);
-    t.add(one, std::move(choice), trial);
+    if (t.work_done + t.small.sizes_of_all_blocks(t.header_of(one)).work > most) return false;
+    const TriedPlan* const tried = t.try_all_blocks(one);
+    if (tried == nullptr) return true;
+    const Trial& trial = tried->trial;
     if (!trial.fault.empty()) return true;
     (trial.fits(t.memory) ? enough : too_few) = count;
     const double missing = static_cast<double>(trial.memory - t.memory) / mix.memory_per_block();

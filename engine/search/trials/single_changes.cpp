@@ -17,6 +17,8 @@ namespace {
 
 /// Sizes of buckets are tried if shorter waits for them may save this share of the step.
 constexpr double kBucketsMatter = 0.02;
+/// Cuts that need less memory are tried if they are expected to take at most this many times as long.
+constexpr double kSmallerCutsDoubt = 1.03;
 
 /// Returns the share of the step that the layers of each pattern take, with their share of the buckets that all ranks
 /// wait for.
@@ -36,27 +38,38 @@ std::map<std::string_view, double> shares_of_step(const PlanTrials& t, const Con
   return shares;
 }
 
+/// The plan with other cuts of one layer, or of several identical layers.
+Considered with_cuts(const Considered& base, const CutAlternative& other) {
+  const CutChoice& cuts = *base.cuts;
+  Considered one = base;
+  one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
+  const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
+  one.cuts = std::make_shared<CutChoice>(
+      CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh, with_other(*cuts.network->cuts, cuts.cuts, other)});
+  return one;
+}
+
+std::vector<CutAlternative> other_cuts_of(const PlanTrials& t, const Considered& base) {
+  const CutChoice& cuts = *base.cuts;
+  std::vector<Diagnostic> errors;
+  CutSpace space(*cuts.network->cuts, cuts.mesh, t.effort, t.cost, base.micro_batches,
+                 cuts.network->strategies(cuts.mesh, base.stages, errors));
+  return other_cuts(space, cuts.cuts);
+}
+
 /// Tries other cuts of one layer, or of several identical layers, in the plan with the number `from`. With `always` it
 /// also tries cuts that are not expected to be fast; in a large network, where a trial takes long, only those that are
 /// expected to need less memory.
 void change_cuts(PlanTrials& t, size_t from, bool always) {
   const Considered base = t.sources[from];
-  const CutChoice& cuts = *base.cuts;
-  if (cuts.mesh.size() == 1 || (!always && t.is_enough(0, t.limits.trials)) || !t.is_free_to_cut()) return;
-  std::vector<Diagnostic> errors;
-  CutSpace space(*cuts.network->cuts, cuts.mesh, t.effort, t.cost, base.micro_batches,
-                 cuts.network->strategies(cuts.mesh, base.stages, errors));
+  if (base.cuts->mesh.size() == 1 || (!always && t.is_enough(0, t.limits.trials)) || !t.is_free_to_cut()) return;
   const double own_memory = always && t.small.leaves_out_blocks() ? t.weighed.memory_of(base) : kNoTime;
   const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[from].trial);
-  for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
+  for (const CutAlternative& other : other_cuts_of(t, base)) {
     const auto share = shares.find(other.pattern);
     if (!always && share != shares.end() && share->second < t.doubts.least_share) continue;
-    Considered one = base;
-    one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
+    const Considered one = with_cuts(base, other);
     if (!always && one.expected.seconds > base.expected.seconds * t.doubts.cuts) continue;
-    const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
-    one.cuts = std::make_shared<CutChoice>(
-        CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh, with_other(*cuts.network->cuts, cuts.cuts, other)});
     if (always && t.weighed.memory_of(one) >= own_memory) continue;
     t.try_one(one, always);
   }
@@ -101,6 +114,37 @@ void shrink(PlanTrials& t) {
     }
     if (t.tried.smallest() == from) change_cuts(t, *from, true);
     if (t.tried.smallest() == from) return;
+  }
+}
+
+void try_smaller_cuts(PlanTrials& t, size_t from, size_t most) {
+  const Considered base = t.sources[from];
+  if (base.cuts->mesh.size() == 1 || !t.is_free_to_cut()) return;
+  // Estimates of memory err alike.
+  const double fitting =
+      t.weighed.memory_of(base) * static_cast<double>(t.memory) / static_cast<double>(t.tried[from].trial.memory);
+  size_t tried = 0;
+  for (const CutAlternative& other : other_cuts_of(t, base)) {
+    if (tried == most) return;
+    const Considered one = with_cuts(base, other);
+    if (one.expected.seconds > base.expected.seconds * kSmallerCutsDoubt) return;
+    if (t.weighed.memory_of(one) <= fitting && t.try_one(one, true) != nullptr) ++tried;
+  }
+}
+
+void polish(PlanTrials& t, size_t most) {
+  const std::optional<size_t> from = t.tried.fastest();
+  if (!from || !t.tried.is_short_of_memory()) return;
+  const Considered base = t.sources[*from];
+  if (base.cuts->mesh.size() == 1 || !t.is_free_to_cut()) return;
+  const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[*from].trial);
+  size_t tried = 0;
+  for (const CutAlternative& other : other_cuts_of(t, base)) {
+    const auto share = shares.find(other.pattern);
+    if (share != shares.end() && share->second < t.doubts.least_share) continue;
+    const Considered one = with_cuts(base, other);
+    if (tried == most || one.expected.seconds > base.expected.seconds * t.doubts.cuts) return;
+    if (t.try_all_blocks(one) != nullptr) ++tried;
   }
 }
 

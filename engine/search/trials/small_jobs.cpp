@@ -103,6 +103,7 @@ Trial SmallJobs::sum_of(const PlanChoice& choice, const Sizes& sizes, const TryP
   Trial sum{.in_full = false, .of_all_ranks = false};
   double memory = 0;
   for (const Size& size : sizes.all) {
+    sum.of_all_blocks = sum.of_all_blocks && size.job == &whole_;
     JobSpec job = with_choice(*size.job, choice);
     job.parallel.stage_config = size.job->parallel.stage_config;
     job.dataset.batch = job.dataset.batch / choice.micro_batches * size.micro_batches;

@@ -1,4 +1,4 @@
-// See the header.
+// Keeps the plans that a search has tried, orders them, and tries the best ones in full.
 #include "engine/search/trials/tried_plans.h"
 
 #include <fmt/format.h>
@@ -47,6 +47,12 @@ size_t TriedPlans::add(TriedPlan plan) {
   plans_.push_back(std::move(plan));
   compare(plans_.size() - 1);
   return plans_.size() - 1;
+}
+
+void TriedPlans::replace(size_t plan, Trial trial) {
+  trial.compiled = nullptr;
+  plans_[plan].trial = std::move(trial);
+  compare_all();
 }
 
 void TriedPlans::compare(size_t plan) {

@@ -19,6 +19,8 @@ class TriedPlans {
   bool is_known(const PlanChoice& choice) const { return keys_.contains(key_of(choice)); }
   /// Adds a new plan and returns its index.
   size_t add(TriedPlan plan);
+  /// Replaces the trial of a plan by a more accurate one.
+  void replace(size_t plan, Trial trial);
   const TriedPlan& operator[](size_t i) const { return plans_[i]; }
   size_t size() const { return plans_.size(); }
 

@@ -15,7 +15,7 @@ namespace trainctl::rules {
 
 namespace {
 
-/// How to write what should be a host; "" for a host.
+/// Shows how to write what should be a host; "" for a host.
 std::string host_hint(const std::string& text) {
   if (text.ends_with(".txt") || text.find('/') != std::string::npos)
     return "to read the hosts from a file write launch: {hostfile: " + text + "}";

@@ -42,6 +42,9 @@ void machines_fit_the_ranks(RuleContext& r);
 void spot_notices_have_an_address(RuleContext& r);
 void trackers_differ(RuleContext& r);
 
+// paths.cpp
+void paths_are_not_for_a_shell(RuleContext& r);
+
 // parallel.cpp
 void stand_alone_is_one_rank(RuleContext& r);
 void stages_divide_ranks(RuleContext& r);

@@ -1,4 +1,4 @@
-// The tree of a template.
+// The syntax tree of a chat template, a subset of Jinja.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Filters, tests and global functions.
+// The filters, tests and global functions of chat templates, such as `trim`, `is defined` and `range`.
 #include "engine/text/jinja/filters.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Methods of values.
+// The methods that values of chat templates have, such as text.split() and mapping.items().
 #include <algorithm>
 #include <map>
 

@@ -36,7 +36,7 @@ Place place_of(const AxisOrder& order, const AxisOrder::Sizes& sizes, int64_t un
   return {blocks[0].part, at / columns, at % columns};
 }
 
-/// Whether the units of the job's weight are columns in PEFT's format.
+/// Returns whether the units of the job's weight are columns in PEFT's format.
 bool is_transposed(const AdaptedLayer& layer, const AxisOrder& order, const AxisOrder::Sizes& sizes) {
   const Place first = place_of(order, sizes, 0, 0);
   if (layer.features > 1) return place_of(order, sizes, 0, 1).row != first.row;

@@ -1,4 +1,4 @@
-// How the elements of a tensor of ours are ordered in tensors of another tool: "ours = theirs", or several of theirs.
+// Describes the order of our tensors' elements in the tensors of another tool: "ours = theirs", or several of theirs.
 #include "engine/train/checkpoint/axis_order.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// How the elements of a tensor of ours are ordered in tensors of another tool: "ours = theirs", or several of theirs.
+// Describes the order of our tensors' elements in the tensors of another tool: "ours = theirs", or several of theirs.
 //
 //   order  = dims "=" dims ("," dims)*
 //   dims   = (letter | "1" | "(" factor+ ")")*       a dim; 1: a dim of size 1; in ( ) its factors, the slowest first
@@ -63,7 +63,7 @@ class AxisOrder {
     int64_t first = 0;             ///< its first element, in the box of ours
     std::vector<int64_t> strides;  ///< stride of each dim, in the box of ours
 
-    /// Whether the elements are contiguous and in the same order in the box of ours.
+    /// Returns whether the elements are contiguous and in the same order in the box of ours.
     bool is_contiguous() const;
     /// Copies the contiguous elements of `box` to their places in the box of ours.
     void place(const float* elements, float* ours) const;

@@ -1,4 +1,4 @@
-// Writing: attempts and commits. Reading is in checkpoint_list.cpp.
+// Writes to a run's directory of checkpoints: attempts and commits. checkpoint_list.cpp reads it.
 #include "engine/train/checkpoint/checkpoint_directory.h"
 
 #include <fcntl.h>
@@ -68,7 +68,7 @@ std::shared_ptr<AttemptLock> lock_attempt(const std::string& path) {
   return lock;
 }
 
-/// Whether another process, or another lock of this one, holds it.
+/// Returns whether another process, or another lock of this one, holds it.
 bool is_locked(const std::string& path) {
   int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -86,7 +86,7 @@ bool holds_text(const std::string& path, const std::string& text) {
   }
 }
 
-/// Whether there is a checkpoint.json that was written to its end, or, to be safe, one that cannot be read now.
+/// Returns whether there is a checkpoint.json that was written to its end, or, to be safe, one that cannot be read now.
 bool is_published(const std::string& folder) {
   const std::string path = folder + "/" + std::string(kManifestName);
   if (!is_there(path)) return false;

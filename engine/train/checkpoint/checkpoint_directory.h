@@ -133,8 +133,8 @@ class CheckpointDirectory {
 
   // Reading.
 
-  /// Why a run that does not continue checkpoints of this directory must not save here: what another lineage has
-  /// published, or a launcher that is saving here now. "" if nothing is in the way. Throws EnvError if it cannot be
+  /// Returns why a run that does not continue checkpoints of this directory must not save here: another lineage has
+  /// published some, or a launcher is saving here now. "" if nothing is in the way. Throws EnvError if it cannot be
   /// listed.
   std::string occupant() const;
 

@@ -1,4 +1,4 @@
-// Reading a directory of checkpoints: which are complete, and which are no longer needed.
+// Lists the checkpoints of a directory: which are complete, and which are no longer needed.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -124,7 +124,7 @@ class Exporter {
  private:
   DType dtype_of(const StoredTensor& tensor) const { return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype; }
 
-  /// Whether it is an adapter's, which is merged into the adapted weight in the files.
+  /// Returns whether it is an adapter's, which is merged into the adapted weight in the files.
   bool is_merged(const std::string& name) const { return options_.adapter_factor != 0 && is_adapter_parameter(name); }
 
   /// Weights are exported as their average, where the checkpoint has one.

@@ -355,7 +355,7 @@ std::vector<std::byte> bytes_of(const LoadedChunk& chunk, const MappedWeights& w
   return bytes;
 }
 
-/// Where a chunk begins in the arena.
+/// Returns where a chunk begins in the arena.
 int64_t offset_of(const LoadedChunk& chunk) {
   const StoredRange& range = *chunk.range;
   const int64_t each = has_blocks(range.variable->packing) ? range.variable->shape.back() : 1;

@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// How the tensors of files and job correspond. "Theirs" are names in the files, "ours" names in the job.
+/// Describes how the tensors of files and job correspond. "Theirs" are names in the files, "ours" names in the job.
 struct WeightMatch {
   std::vector<std::string> ignored;   ///< theirs that the map says to ignore
   std::vector<std::string> tied;      ///< "lm_head.weight is transformer.wte.weight"

@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// Whether there is a layer "h.0.attn", and the integer in its field "heads": empty if that is not set.
+/// Tells whether there is a layer "h.0.attn", and the integer in its field "heads": empty if that is not set.
 struct LayerNumbers {
   std::function<bool(std::string_view layer)> has;
   std::function<std::optional<int64_t>(std::string_view layer, std::string_view field)> number;

@@ -1,4 +1,4 @@
-// When a save is due, and which checkpoint is the best one (train.checkpoint).
+// Decides when a save is due, and which checkpoint is the best one (train.checkpoint).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether boxes tile a shape.
+// Checks whether boxes tile a shape.
 #include "engine/train/checkpoint/tiling.h"
 
 #include <fmt/format.h>

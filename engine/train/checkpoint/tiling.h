@@ -1,4 +1,4 @@
-// Whether boxes tile a shape.
+// Checks whether boxes tile a shape.
 //
 // The indicator function of a box is a sum of step functions, one at each of its corners, with a sign: + where an even
 // number of its coordinates are ends. Boxes tile the whole exactly if the signed corners of all boxes add up to those

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// Where a run resumes: what is known about the steps before it, besides the state of the arena.
+/// Tells where a run resumes: what is known about the steps before it, besides the state of the arena.
 struct TrainPosition {
   int64_t step = 0;  ///< the next step, from 0 over the whole run
   EpochSums epoch;   ///< sums over the steps of its epoch before it

@@ -1,4 +1,4 @@
-// Whether every byte of a checkpoint is as it was written.
+// Checks that every byte of a checkpoint is as it was written.
 #include "engine/train/checkpoint/verify_checkpoint.h"
 
 #include <fmt/format.h>

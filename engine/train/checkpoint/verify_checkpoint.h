@@ -1,4 +1,4 @@
-// Whether every byte of a checkpoint is as it was written.
+// Checks that every byte of a checkpoint is as it was written.
 #pragma once
 
 #include <cstdint>

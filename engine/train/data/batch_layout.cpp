@@ -1,4 +1,4 @@
-// Where the samples of a batch go: the parts of a block that a rank's `load` instructions fill.
+// Places the samples of a batch: computes the parts of a block that a rank's `load` instructions fill.
 #include "engine/train/data/batch_layout.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Where the samples of a batch go: the parts of a block that a rank's `load` instructions fill.
+// Places the samples of a batch: computes the parts of a block that a rank's `load` instructions fill.
 //
 //   batch rows   0 . . . . . . . B-1        micro-batch m is rows [m * n, (m + 1) * n)
 //   part             ######                 the rows of one load's slice, of one tensor

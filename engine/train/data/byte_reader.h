@@ -21,7 +21,7 @@ class ByteReader {
   size_t read(std::span<uint8_t> to);
   int64_t position() const { return position_; }  ///< position of the next byte, after inflating
   bool compressed() const { return compressed_; }
-  /// Whether everything has been read; for gzip, the trailer must match too.
+  /// Returns whether everything has been read; for gzip, the trailer must match too.
   bool complete() const { return compressed_ ? ended_ : position_ == static_cast<int64_t>(bytes_.size()); }
   /// An upper bound of the bytes that read() can still return.
   int64_t most_remaining() const;

@@ -1,6 +1,9 @@
 // The data sets of a job whose samples are checked before a run.
 #include "engine/train/data/checked_sets.h"
 
+#include <algorithm>
+
+#include "engine/base/url.h"
 #include "engine/train/data/mixed_set.h"
 
 namespace trainctl {
@@ -15,6 +18,11 @@ std::vector<CheckedSet> checked_sets(const DatasetSpec& spec, uint64_t seed, con
 
 bool is_of_files(const DatasetSpec& set) {
   return set.type == "mnist" || set.has_source() || set.has_class_texts() || set.type == "preference";
+}
+
+bool reads_store(const DatasetSpec& set) {
+  return std::any_of(set.paths.begin(), set.paths.end(), is_url) ||
+         std::any_of(set.sources.begin(), set.sources.end(), reads_store);
 }
 
 bool has_own_samples(const PlannedJob& job) {

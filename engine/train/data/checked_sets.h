@@ -21,6 +21,8 @@ std::vector<CheckedSet> checked_sets(const DatasetSpec& spec, uint64_t seed, con
 
 /// True if its samples are read from files.
 bool is_of_files(const DatasetSpec& set);
+/// True if a path, also one of a mixture's sources, is in an object store.
+bool reads_store(const DatasetSpec& set);
 
 /// True if the job's validation must be checked, too: it reads files of its own. Generated sets draw the samples of a
 /// validation from the same range as those of the training.

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// Whether a sample's field is a picture: [h, w, 1 or 3], or [1 or 3, h, w].
+/// Returns whether a sample's field is a picture: [h, w, 1 or 3], or [1 or 3, h, w].
 bool is_picture(const Shape& shape);
 
 /// Pictures in rows, with a gap between them. Each is stretched so that its smallest value is black and its largest is

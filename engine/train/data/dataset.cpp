@@ -1,4 +1,4 @@
-// Which kind of set a job has, and the layers around it: what replaces broken samples, and a cache.
+// Opens the kind of set that a job has, with the layers around it: one replaces broken samples, one is a cache.
 #include "engine/train/data/dataset.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ DataShapes shapes_of(const std::vector<SampleField>& fields) {
   return shapes;
 }
 
-/// Whether samples that are the same in each pass are kept, if `bytes` for all of them are not too many.
+/// Returns whether samples that are the same in each pass are kept, if `bytes` for all of them are not too many.
 bool is_kept(const DatasetSpec& spec, const FieldWays& ways, int64_t bytes) {
   if (spec.cache == "none") return false;
   if (spec.cache != "auto") return true;

@@ -36,7 +36,7 @@ struct SampleField {
 /// One sample of the field in the type in which a device loads it: as convert_elements, through the field's map.
 void load_field(const SampleField& field, const void* from, DType type, void* to);
 
-/// Whether a device may load the field's bytes and convert them to floats: pixels without transforms, and fields whose
+/// True if a device may load the field's bytes and convert them to floats: pixels without transforms, and fields whose
 /// transforms end by mapping each byte.
 bool may_load_bytes(const SampleField& field);
 /// The fields for which may_load_bytes() holds.

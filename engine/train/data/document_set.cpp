@@ -101,7 +101,7 @@ void add_fields(const nlohmann::json& object, const std::string& prefix, Names& 
   }
 }
 
-/// Whether dataset.filter is true for a document. SpecError (dataset.filter), which names the document.
+/// Returns whether dataset.filter is true for a document. SpecError (dataset.filter), which names the document.
 bool passes(const std::string& filter, const std::string& document, bool is_json, int64_t tokens,
             const std::string& where) {
   Names names;

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// Whether elements of both types are the same bits.
+/// Returns whether elements of both types are the same bits.
 constexpr bool is_same(ElementType from, DType to) {
   return (from == ElementType::f32 && to == DType::f32) || (from == ElementType::i32 && to == DType::i32) ||
          (from == ElementType::bf16 && to == DType::bf16);

@@ -3,7 +3,8 @@
 //   data/train_*.bin    * any characters of a name, ? one
 //   src/**/*.h          ** any number of folders, also none
 //
-// Objects of stores, s3://bucket/data/*.tar, are listed by the store (engine/train/files/store). Wildcards match no name that begins with a dot, and ** does not follow links to folders.
+// Objects of stores, s3://bucket/data/*.tar, are listed by the store (engine/train/files/store). Wildcards match no
+// name that begins with a dot, and ** does not follow links to folders.
 #pragma once
 
 #include <string>

@@ -48,7 +48,10 @@ std::optional<OutOfRange> first_in_source(const CheckedSet& set, const IndexUse&
   wanted[at] = true;
   std::vector<FieldBytes> bytes(fields.size());
   std::vector<int32_t> values;
-  for (int64_t i = 0; i < std::min(source->size(), kMostSamplesRead); ++i) {
+  const bool is_remote = reads_store(set.spec);
+  const int64_t samples = std::min(source->size(), is_remote ? kMostStoreSamplesRead : kMostSamplesRead);
+  for (int64_t i = 0; is_remote && i < samples; ++i) source->expect(i);
+  for (int64_t i = 0; i < samples; ++i) {
     try {
       source->read(i, wanted, bytes);
     } catch (const EnvError&) {

@@ -12,6 +12,8 @@ namespace trainctl {
 
 /// Samples in files that are read before a run.
 inline constexpr int64_t kMostSamplesRead = 10'000;
+/// In an object store, where a label brings its neighbors along.
+inline constexpr int64_t kMostStoreSamplesRead = 256;
 
 /// The field of the job that causes such an integer, and what is wrong; nothing if all integers are in range. Reads
 /// samples only where the field of the job does not show the range: the first kMostSamplesRead, and for tokens about a

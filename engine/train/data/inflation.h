@@ -10,7 +10,7 @@ namespace trainctl {
 inline constexpr int64_t kFreelyInflatedBytes = int64_t{256} << 20;
 inline constexpr int64_t kMostInflationOfLarge = 100;
 
-/// Whether `packed_bytes` may become `bytes`.
+/// Returns whether `packed_bytes` may become `bytes`.
 constexpr bool may_inflate(int64_t packed_bytes, int64_t bytes) {
   return bytes <= kFreelyInflatedBytes || bytes / kMostInflationOfLarge <= packed_bytes;
 }

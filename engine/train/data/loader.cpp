@@ -70,7 +70,7 @@ std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)),
-      order_(spec, *set_, seed),
+      drawn_(spec, *set_, seed, options.first_step + options.num_steps),
       mixing_(BatchMixing::of(spec, set_->fields())),
       options_(options),
       seed_(seed),
@@ -122,7 +122,7 @@ StageSeconds Loader::seconds() const {
 }
 
 Loader::Buffer Loader::make_buffer() const {
-  const auto rows = static_cast<size_t>(order_.batch_size());
+  const auto rows = static_cast<size_t>(drawn_.order().batch_size());
   return {options_.allocate(block_bytes_), std::vector<std::byte>(static_cast<size_t>(layout_.staging_bytes())),
           std::vector<int64_t>(rows), std::vector<uint64_t>(rows)};
 }
@@ -137,14 +137,36 @@ void Loader::apply(LoadSetting setting) {
     for (Buffer& buffer : more) free_.push_back(std::move(buffer));
   }
   work_.notify_all();
-  for (auto worker = static_cast<int>(threads_.size()); worker < setting.workers; ++worker) {
+  while (static_cast<int>(threads_.size()) < setting.workers && start_worker()) {
+  }
+}
+
+/// Returns false if the machine has no memory or no thread for another worker, and the others go on without it. Throws
+/// if it would be the first.
+bool Loader::start_worker() {
+  const auto worker = static_cast<int>(threads_.size());
+  try {
+    BatchLayout::Scratch scratch = layout_.make_scratch();  // here, because nobody would catch its error in the thread
     {
       const std::lock_guard lock(mutex_);
       readings_.push_back(std::make_unique<Reading>());
       ++running_;
     }
-    threads_.emplace_back([this, worker] { work(worker); });
+    try {
+      threads_.emplace_back([this, worker, own = std::move(scratch)]() mutable { work(worker, own); });
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      readings_.pop_back();
+      --running_;
+      throw;
+    }
+  } catch (const std::exception&) {
+    if (worker == 0) throw;
+    const std::lock_guard lock(mutex_);
+    setting_.workers = worker;
+    return false;
   }
+  return true;
 }
 
 bool Loader::may_open() const {
@@ -152,8 +174,7 @@ bool Loader::may_open() const {
          opened_ - released_ < options_.batches_in_use + setting_.ahead;
 }
 
-void Loader::work(int worker) {
-  BatchLayout::Scratch scratch = layout_.make_scratch();
+void Loader::work(int worker, BatchLayout::Scratch& scratch) {
   std::unique_lock lock(mutex_);
   Reading& reading = *readings_[static_cast<size_t>(worker)];
   while (true) {
@@ -203,32 +224,44 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
   batch.unread = num_rows();
   try {
     const int64_t in_epoch = step % steps_per_epoch();
-    std::ranges::copy(order_.batch(step / steps_per_epoch(), in_epoch), batch.samples.begin());
-    std::ranges::copy(order_.passes(), batch.passes.begin());
+    drawn_.take(step, batch.samples, batch.passes);
     if (mixing_) batch.mix = mixing_->draw(SampleRng::of_batch(seed_, step / steps_per_epoch(), in_epoch));
-    batch.own_rows = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
+    batch.own_rows = options_.no_label ? drawn_.order().own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
     layout_.write_numbers(batch.samples, batch.block.get());
-    expect_samples(batch, reading);
+    expect_samples(batch.samples, reading);
   } catch (...) {
     batch.error = std::current_exception();
     batch.error_row = -1;
   }
+  const bool is_empty = batch.unread == 0, goes_on = !options_.claim && !batch.error;
   lock.lock();
-  is_opening_ = false;
   next_row_ = 0;
   ++opened_;
-  if (batch.unread == 0) {  // this rank reads none of its rows
-    lock.unlock();
-    finish_batch(batch, scratch);
-    lock.lock();
-  }
+  work_.notify_all();
+  lock.unlock();
+  if (is_empty) finish_batch(batch, scratch);  // this rank reads none of its rows
+  if (goes_on) request_ahead(reading);
+  lock.lock();
+  is_opening_ = false;
   work_.notify_all();
 }
 
+/// Called without the lock, while other workers read the rows of the batch opened last.
+void Loader::request_ahead(Reading& reading) {
+  try {
+    drawn_.request_ahead([&](std::span<const int64_t> samples) {
+      expect_samples(samples, reading);
+      const std::lock_guard lock(mutex_);
+      return !stop_;
+    });
+  } catch (...) {  // the step that cannot be drawn reports it
+  }
+}
+
 /// A slow disk gets the requests of a whole batch at once, regardless of the number of workers.
-void Loader::expect_samples(const Batch& batch, Reading& reading) const {
+void Loader::expect_samples(std::span<const int64_t> samples, Reading& reading) const {
   for (const int64_t row : layout_.rows()) {
-    const int64_t sample = batch.samples[static_cast<size_t>(row)];
+    const int64_t sample = samples[static_cast<size_t>(row)];
     reading.begin(sample);
     try {
       set_->expect(sample);
@@ -300,61 +333,6 @@ void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   full_.notify_all();
 }
 
-/// Labels are counted only for a loss, which needs a label.
-const SampleField& Loader::label() const {
-  const int field = set_->find("label");
-  check(field >= 0, "labels can be counted only if samples have labels");
-  return set_->fields()[static_cast<size_t>(field)];
-}
-
-/// Counts the labels that are not ignored; a sample without labels counts as one.
-int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) const {
-  if (set_->find("label") < 0) return batch.own_rows;  // the loss has none
-  const SampleField& field = label();
-  if (!options_.ignored_label) return batch.own_rows * field.elements();
-  const auto at_field = static_cast<size_t>(&field - set_->fields().data());
-  std::ranges::fill(scratch.to, nullptr);
-  scratch.to[at_field] = scratch.fields[at_field].data();
-  const std::span labels(scratch.labels.data(), static_cast<size_t>(field.elements()));
-  int64_t counted = 0;
-  for (int64_t row = 0; row < batch.own_rows; ++row) {
-    const auto at = static_cast<size_t>(row);
-    scratch.state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
-    set_->read(batch.samples[at], scratch.state, scratch.to);
-    convert_elements(scratch.to[at_field], field.type, field.elements(), DType::i32, labels.data());
-    counted += std::count_if(labels.begin(), labels.end(),
-                             [ignored = *options_.ignored_label](int32_t value) { return value != ignored; });
-  }
-  return counted;
-}
-
-std::string Loader::extreme_sample() const {
-  constexpr float kMost = 1e18f;  // of larger ones the square is infinite
-  const Batch& batch = batch_at(released_);
-  const std::vector<SampleField>& fields = set_->fields();
-  ReadState state;
-  set_->prepare(state);
-  std::vector<std::vector<std::byte>> bytes;
-  for (const SampleField& field : fields) bytes.emplace_back(static_cast<size_t>(field.bytes()));
-  std::vector<void*> to;
-  for (size_t f = 0; f < fields.size(); ++f) to.push_back(fields[f].is_integer ? nullptr : bytes[f].data());
-  std::vector<float> values;
-  for (size_t row = 0; row < batch.samples.size(); ++row) {
-    state.rng = SampleRng(seed_, batch.passes[row], batch.samples[row]);
-    set_->read(batch.samples[row], state, to);
-    for (size_t f = 0; f < fields.size(); ++f) {
-      if (to[f] == nullptr) continue;
-      values.resize(static_cast<size_t>(fields[f].elements()));
-      load_field(fields[f], to[f], DType::f32, values.data());
-      const auto found = std::find_if(values.begin(), values.end(), [](float v) { return !(std::fabs(v) <= kMost); });
-      if (found != values.end())
-        return fields[f].name + " of " + set_->where(batch.samples[row]) + " contains " +
-               to_string(Value(static_cast<double>(*found)));
-    }
-  }
-  return "";
-}
-
 std::optional<Loader::Ahead> Loader::look_ahead() {
   const std::lock_guard lock(mutex_);
   if (opened_ <= taken_) return std::nullopt;
@@ -392,9 +370,9 @@ const std::byte* Loader::next_step() {
   return block;
 }
 
-double Loader::waited_share() const {
+LoadWaits Loader::waits() const {
   const double all = std::chrono::duration<double>(last_taken_ - first_taken_).count();
-  return all > 0 ? waited_ / all : 0;
+  return {waited_, all > 0 ? waited_ / all : 0};
 }
 
 void Loader::tune(double waited) {

@@ -30,8 +30,8 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/data/batch_layout.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/drawn_batches.h"
 #include "engine/train/data/load_tuner.h"
-#include "engine/train/data/order.h"
 
 namespace trainctl {
 
@@ -43,7 +43,7 @@ struct LoaderOptions {
   std::function<int64_t()> claim;
   int micro_batches = 1;
   int replica = 0, replicas = 1;  ///< BatchLayoutOptions
-  bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
+  bool full_batch = false;        ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
   /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
   std::optional<int32_t> no_label;
@@ -64,6 +64,11 @@ struct LoaderOptions {
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program);
 std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
 
+struct LoadWaits {
+  double seconds = 0;
+  double share = 0;  ///< fraction of the time between the first batch and the last one
+};
+
 class Loader {
  public:
   Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
@@ -71,7 +76,7 @@ class Loader {
   /// Stops the workers once they have read the rows at hand, or calls on_hang.
   ~Loader();
 
-  int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
+  int64_t steps_per_epoch() const { return drawn_.order().steps_per_epoch(); }
   /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
   /// until it is released. Rethrows what stopped a worker: of several samples of a batch, for the first one.
   /// Null once LoaderOptions::claim has said that there are no more.
@@ -101,8 +106,8 @@ class Loader {
   void release_step();
   /// The current number of workers, and of batches that they may read ahead.
   LoadSetting setting() const { return setting_; }
-  /// Share of the time between the first batch that next_step returned and the last one in which it waited.
-  double waited_share() const;
+  /// The time that next_step waited, after the first batch.
+  LoadWaits waits() const;
   /// For all batches so far: the seconds of the workers by stage, and the samples that dataset.on_error has skipped.
   StageSeconds seconds() const;
   SkippedSamples skipped() const { return set_->skipped(); }
@@ -143,13 +148,15 @@ class Loader {
 
   Buffer make_buffer() const;
   void apply(LoadSetting setting);
-  void work(int worker);
+  bool start_worker();
+  void work(int worker, BatchLayout::Scratch& scratch);
   bool may_claim() const { return opened_ > 0 && next_row_ < num_rows(); }
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
   int64_t claim_step(std::unique_lock<std::mutex>& lock);
   void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
-  void expect_samples(const Batch& batch, Reading& reading) const;
+  void expect_samples(std::span<const int64_t> samples, Reading& reading) const;
+  void request_ahead(Reading& reading);
   void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
   /// The sample that has been read for longer than timeout_seconds.
   std::optional<EnvError> hanging() const;
@@ -159,7 +166,7 @@ class Loader {
   const SampleField& label() const;
 
   std::unique_ptr<Dataset> set_;
-  SampleOrder order_;  ///< used by the worker that opens a batch
+  DrawnBatches drawn_;  ///< used by the worker that opens a batch
   std::optional<BatchMixing> mixing_;
   LoaderOptions options_;
   uint64_t seed_;
@@ -176,9 +183,9 @@ class Loader {
   int buffers_ = 0;                ///< buffers allocated so far
   int64_t opened_ = 0;             ///< batches whose rows may be or have been claimed
   int64_t next_row_ = 0;           ///< in the batch opened last: the first unclaimed row
-  bool is_opening_ = false;
-  int64_t taken_ = 0;     ///< batches taken by the trainer so far
-  int64_t released_ = 0;  ///< batches released by the trainer so far, out of those taken
+  bool is_opening_ = false;        ///< a worker uses drawn_
+  int64_t taken_ = 0;              ///< batches taken by the trainer so far
+  int64_t released_ = 0;           ///< batches released by the trainer so far, out of those taken
   bool stop_ = false;
   bool has_ended_ = false;   ///< LoaderOptions::claim has reported the end: no more batches are opened
   bool has_failed_ = false;  ///< a worker has failed: no further batch is opened

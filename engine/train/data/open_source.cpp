@@ -80,6 +80,7 @@ class ImagesChannelsLast final : public Source {
       for (int64_t i = 0; i < pixels_; ++i)
         out[0][static_cast<size_t>(i * channels_ + c)] = planes[static_cast<size_t>(c * pixels_ + i)];
   }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
@@ -116,6 +117,7 @@ class ChosenFields final : public Source {
     inner_->read(sample, inner_wanted, std::span(bytes).first(inner_->fields().size()));
     for (size_t i = 0; i < from_.size(); ++i) bytes[from_[i]].swap(out[i]);
   }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
@@ -195,7 +197,7 @@ struct FirstRow {
     values = next_row(rest, delimiter);
   }
 
-  /// Whether that column contains text that is not a number.
+  /// Returns whether that column contains text that is not a number.
   bool has_word(const std::string& column) const {
     const auto named = std::find(names.begin(), names.end(), column);
     size_t place = static_cast<size_t>(named - names.begin());
@@ -233,7 +235,7 @@ std::vector<std::string> words_of_training(const DatasetSpec& spec, const CsvFie
   return open_csv(options)->class_names();
 }
 
-/// Whether the transforms of a field begin with type_cast: i32.
+/// Returns whether the transforms of a field begin with type_cast: i32.
 bool begins_with_integers(const DatasetSpec& spec, const std::string& field) {
   std::vector<SourceField> names;
   for (const SampleFieldSpec& one : spec.fields) names.push_back({one.name, Encoding::array, ElementType::f32, {}});
@@ -270,7 +272,7 @@ CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& 
   return options;
 }
 
-/// Whether all files of a table are text tables, which open_csv() reads.
+/// Returns whether all files of a table are text tables, which open_csv() reads.
 bool is_csv(const std::vector<std::string>& files) {
   return std::all_of(files.begin(), files.end(),
                      [](const std::string& file) { return file.ends_with(".csv") || file.ends_with(".tsv"); });
@@ -405,6 +407,7 @@ std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, cons
   options.seed = seed;
   options.by_name = spec.type == "image_folder" ||
                     spec.type == "audio_folder";  // files that are added leave the others in their parts
+  options.folders = spec.paths;
   return open_split(std::move(set), options);
 }
 

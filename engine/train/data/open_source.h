@@ -13,7 +13,7 @@ namespace trainctl {
 /// the data set) if the files are not there or not as the type says, EnvError if one is damaged.
 std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed);
 
-/// Whether a table (csv, table) has words in a column other than the label. Their numbers are those of the training
+/// True if a table (csv, table) has words in a column other than the label. Their numbers are those of the training
 /// set.
 bool reads_words(const DatasetSpec& spec);
 

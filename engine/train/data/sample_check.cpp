@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
+#include "engine/base/text.h"
 #include "engine/model/index_uses.h"
 #include "engine/spec/error_positions.h"
 #include "engine/train/data/checked_sets.h"
@@ -38,9 +41,41 @@ std::string out_of_range(const std::vector<IndexUse>& uses, const SampleField& f
   return "";
 }
 
-std::string hint_for_unreadable(const std::string& what) {
+/// Shows how to write a cell that is a number to a reader, but not to a program; "" for any other cell.
+std::string hint_for_cell(const std::string& cell) {
+  const std::string word = lower_case(cell);
+  for (const char* flag : {"true", "false", "yes", "no", "t", "f", "y", "n"})
+    if (word == flag) return "write 1 for true and 0 for false in this column";
+  if (std::regex_match(cell, std::regex(R"([+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?)")))
+    return "write numbers without separators of thousands: 1100";
+  if (std::regex_match(cell, std::regex(R"([+-]?\d+,\d+)"))) return "write a decimal point: 0.5";
+  if (std::regex_match(cell, std::regex(R"(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2})?)")))
+    return "a date or time is not a number: write its parts (year, month, day) or the days since a day into columns of "
+           "their own, or leave the column out of dataset.fields";
+  if (std::regex_match(
+          cell,
+          std::regex(
+              R"([^0-9a-zA-Z]{0,3} ?[+-]?\d+(\.\d+)? ?(%|[a-zA-Z]{1,3}|[^ -~]+)|[^0-9a-zA-Z.+-]{1,3} ?\d+(\.\d+)?)")))
+    return "write the number alone, without its unit";
+  return "";
+}
+
+std::string hint_for_unreadable(const CheckedSet& checked, const std::string& what) {
+  if (!checked.spec.labels) {  // files that trainctl predict is asked about: none may take the place of another
+    const std::vector<std::string>& paths = checked.spec.paths;
+    std::error_code ignored;
+    const bool is_folder = paths.size() == 1 && std::filesystem::is_directory(paths.front(), ignored);
+    return "repair or remove it" +
+           (is_folder ? "; trainctl data check " + paths.front() + " lists all such files" : std::string());
+  }
   const std::string skip = ", or set dataset.on_error: skip to skip such samples";
-  if (what.find("expected a number") == std::string::npos) return "repair the file" + skip;
+  const size_t expected = what.find("expected a number");
+  if (expected == std::string::npos) return "repair the file" + skip;
+  if (const size_t found = what.find("found '", expected); found != std::string::npos) {
+    const size_t begin = found + 7;
+    const std::string hint = hint_for_cell(what.substr(begin, what.rfind('\'') - begin));
+    if (!hint.empty()) return hint + skip;
+  }
   return "write a number there" + skip +
          "; a column of words needs a field of its own, whose numbers an embedding reads";
 }
@@ -58,8 +93,11 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
     to.push_back(read.emplace_back(static_cast<size_t>(field.bytes())).data());
     loaded.emplace_back(static_cast<size_t>(field.elements()) * sizeof(float));
   }
-  const int64_t count = std::min(
-      {set->size(), kMostSamplesRead, std::max<int64_t>(1, kMostSampleBytes / std::max<int64_t>(1, sample_bytes))});
+  constexpr int64_t kMostFromStore = 64;
+  const int64_t count = std::min({set->size(), reads_store(spec) ? kMostFromStore : kMostSamplesRead,
+                                  std::max<int64_t>(1, kMostSampleBytes / std::max<int64_t>(1, sample_bytes))});
+  if (reads_store(spec))
+    for (int64_t i = 0; i < count; ++i) set->expect(i * set->size() / count);
   ReadState state;
   set->prepare(state);
   for (int64_t i = 0; i < count; ++i) {
@@ -77,7 +115,7 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
       return Diagnostic{{},
                         checked.section + ".path",
                         std::string("a sample cannot be read: ") + error.what(),
-                        hint_for_unreadable(error.what())};
+                        hint_for_unreadable(checked, error.what())};
     }
   }
   return {};

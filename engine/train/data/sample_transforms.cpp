@@ -47,7 +47,7 @@ SampleTransforms::SampleTransforms(const std::vector<TransformSpec>& specs, cons
   const bool is_image = result_.shape.size() == 3;
   throw SpecError(
       {}, path,
-      is_image ? "the images have different sizes, but a batch needs a single size"
+      is_image ? "images of a folder may have any size, but a batch needs a single size"
                : "the texts have different lengths, but a batch needs a single length",
       is_image ? "add {random_resized_crop: [224, 224]}, {center_resized_crop: [224, 224]} or {resize: [224, 224]}"
                : "add {tokenize_bytes: 512}");

@@ -61,7 +61,7 @@ struct CropPlan {
   int scale = 1;                ///< decode at 1/scale of the size; then, at which it was decoded
 };
 
-/// Whether a row of a batch looks different in each pass, so that a device cannot keep it.
+/// Returns whether a row of a batch looks different in each pass, so that a device cannot keep it.
 bool has_random_transforms(const std::vector<TransformSpec>& specs);
 
 struct SampleStep;  ///< sample_steps.h

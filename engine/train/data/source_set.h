@@ -17,7 +17,7 @@
 
 namespace trainctl {
 
-/// How a field of a source becomes a field of the sample.
+/// Describes how a field of a source becomes a field of the sample.
 struct FieldWay {
   SourceField from;
   ElementType type = ElementType::u8;  ///< type that the transforms accept

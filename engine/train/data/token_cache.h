@@ -52,7 +52,7 @@ class TokenCache {
 
   int64_t size() const { return static_cast<int64_t>(offsets_.size()) - 1; }
   DocumentTokens document(int64_t number) const;
-  /// Whether this object has computed the tokens, not read them.
+  /// Returns whether this object has computed the tokens, not read them.
   bool was_made() const { return was_made_; }
   /// Memory of this process, without the pages of the file.
   int64_t memory_bytes() const {

@@ -29,7 +29,7 @@ class Disk {
 /// The calls of the system.
 Disk& real_disk();
 
-/// Whether what is written stays in the system's cache of files. Bypassing the cache saves the processor a copy, and is
+/// Tells whether written bytes stay in the system's cache of files. Bypassing it saves the processor a copy, and is
 /// faster on many disks; the bytes in memory and their place in the file should begin at multiples of 4096.
 enum class FileCache { used, bypassed };
 

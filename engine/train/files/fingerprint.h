@@ -34,7 +34,7 @@ struct Fingerprint {
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 
-/// Whether the tensors have the same bits.
+/// Returns whether the tensors have the same bits.
 inline bool same_bits(const Fingerprint& a, const Fingerprint& b) { return a.digest == b.digest; }
 /// An estimate of |a - b| / |b|, to within a factor of about two; infinite if one of them is not finite.
 double relative_distance(const Fingerprint& a, const Fingerprint& b);

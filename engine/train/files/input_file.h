@@ -38,7 +38,7 @@ class InputFile {
   std::unique_ptr<object_store::RemoteFile> remote_;  ///< not null: it is an object
 };
 
-/// Whether there is such a file, folder or object. Throws EnvError if a store refuses to say.
+/// Returns whether there is such a file, folder or object. Throws EnvError if a store refuses to say.
 bool path_exists(const std::string& path);
 
 std::string read_whole_file(const std::string& path);

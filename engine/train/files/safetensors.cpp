@@ -1,4 +1,4 @@
-// Files: the header's text is in safetensors_header.cpp.
+// Reads and writes the data of safetensors files; the header's text is in safetensors_header.cpp.
 #include "engine/train/files/safetensors.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// When the tasks of the schedule ran in a profiled step.
+// Finds when the tasks of the schedule ran in a profiled step.
 #include "engine/train/profile/ran_tasks.h"
 
 #include <algorithm>

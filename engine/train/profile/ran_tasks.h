@@ -1,4 +1,4 @@
-// When the tasks of the schedule ran in a profiled step.
+// Finds when the tasks of the schedule ran in a profiled step.
 #pragma once
 
 #include <span>

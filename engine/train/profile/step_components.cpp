@@ -58,7 +58,7 @@ std::string part_name(const Instruction& instruction, const Heads& heads) {
   if (heads.has(instruction)) return "head";
   const std::string direction = instruction.phase == Phase::forward ? " forward" : " backward";
   if (family.profile_part != nullptr) return family.profile_part + direction;
-  return kernel->is_product ? "products" + direction : "element-wise, copies";
+  return kernel->is_product || kernel->has_products ? "products" + direction : "element-wise, copies";
 }
 
 DType product_type(const Instruction& instruction) {

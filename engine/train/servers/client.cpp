@@ -1,4 +1,4 @@
-// See the header.
+// Sends a worker's requests to the parameter servers, and puts the rows and weights of their answers in place.
 #include "engine/train/servers/client.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Keeps rows of a table on a worker for several batches, so that they are not pulled again.
 #include "engine/train/servers/row_cache.h"
 
 #include "engine/base/error.h"

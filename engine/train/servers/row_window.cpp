@@ -1,4 +1,4 @@
-// See the header.
+// Assigns the rows that a batch needs to positions in the windows of a worker's tables.
 #include "engine/train/servers/row_window.h"
 
 #include <fmt/format.h>

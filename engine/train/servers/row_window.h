@@ -21,7 +21,7 @@ class RowWindow {
   RowWindow(const PlannedJob& job, const Program& program);
 
   bool empty() const { return fields_.empty(); }
-  /// Whether the worker has a row that is in none of its windows.
+  /// Tells whether the worker has a row that is in none of its windows.
   using AtHand = std::function<bool(size_t field, int32_t id)>;
   /// Replaces the ids of a batch by places in the windows. EnvError for an id without a row.
   void take(std::byte* inputs, const AtHand& at_hand = {});

@@ -1,4 +1,4 @@
-// See the header.
+// Runs a parameter server: answers pulls, takes pushes, and runs its program once for each whole push.
 #include "engine/train/servers/server.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// When a batch may start. The contract of `staleness: s`, with N workers:
+// Decides when a batch may start. The contract of `staleness: s`, with N workers:
 //
 //   round(b) = b / N                a batch starts only when round(b) <= round(oldest batch that is not applied) + s
 //

@@ -1,4 +1,4 @@
-// See the header.
+// Writes the rows of a server's tables into its part of a checkpoint, and restores them from it.
 #include "engine/train/servers/table_image.h"
 
 #include <fmt/format.h>

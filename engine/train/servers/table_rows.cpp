@@ -1,4 +1,4 @@
-// See the header.
+// Stores the rows of a table that one server holds: makes, updates, saves and drops them.
 #include "engine/train/servers/table_rows.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Runs an asynchronous worker: claims batches, pulls weights, runs its program, and pushes gradients.
 #include "engine/train/servers/worker.h"
 
 #include <algorithm>

@@ -16,8 +16,8 @@
 
 namespace trainctl {
 
-/// Why the job has no answer for each sample, but one per token or pixel, or several numbers of any shape; "" if it has
-/// one. `label`: shape of the label of a sample, `answer`: shape of the output of the answer layer for all samples.
+/// Returns why the job has no answer for each sample, but one per token or pixel, or several numbers of any shape; ""
+/// if it has one. `label`: shape of a sample's label, `answer`: shape of the answer layer's output for all samples.
 std::string no_single_answer(const JobSpec& spec, int64_t samples, const Shape& label, const Shape& answer);
 
 class Answers {

@@ -1,13 +1,23 @@
 // The work of a step audit around the steps of a rank, on a CPU or on a GPU.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "engine/train/trainer/step_audit.h"
 
 namespace trainctl {
+
+/// The two results of an audited step, for a report of their difference.
+struct AuditedResults {
+  AuditedValues first, replayed;
+};
 
 /// Called on the training thread.
 class AuditRecorder {
@@ -15,12 +25,12 @@ class AuditRecorder {
   explicit AuditRecorder(AuditOptions options) : options_(std::move(options)) {
     check(options_.every > 0, "audits have an interval");
   }
-  virtual ~AuditRecorder() = default;
+  virtual ~AuditRecorder() = default;  ///< a derived class calls join() in its own, because a replay uses its members
 
   /// The communicator that the rank must use.
   virtual Communicator& communicator() = 0;
   /// Once, with the executor that is audited and its options; it outlives all calls but the destructor.
-  virtual void attach(Executor&, const ExecutorOptions&) {}
+  virtual void attach(Executor& audited, const ExecutorOptions& options) = 0;
 
   bool is_due(const StepScalars& scalars) const { return (int64_t{scalars.step} + 1) % options_.every == 0; }
   /// Before each step. Throws AuditFailed if a replay has ended with other bits.
@@ -31,16 +41,44 @@ class AuditRecorder {
   virtual void end() = 0;
   virtual void step_finished(float /*loss*/) {}
   /// Waits for the replay. Throws as before_step.
-  virtual void finish() = 0;
+  void finish();
 
   virtual double overhead() const = 0;
   int64_t audited_steps() const { return audited_; }
   const AuditOptions& options() const { return options_; }
 
  protected:
+  using Replay = std::function<std::optional<AuditMismatch>()>;
+
+  /// Runs `replay` on a thread of its own. There is no other one.
+  void start_replay(Replay replay);
+  bool is_replaying() const { return thread_.joinable(); }  ///< or has ended, and finish() was not called
+  bool has_ended() const { return thread_.joinable() && has_ended_; }
+  void join();
+
+  /// Lets the replay of a step that was recorded run to its end.
+  virtual void release() {}
+  /// The replay has ended, with or without an error.
+  virtual void replay_ended() {}
+  /// After a mismatch.
+  virtual AuditedResults results() const = 0;
+
   AuditOptions options_;
   int64_t audited_ = 0;
+
+ private:
+  std::optional<AuditMismatch> mismatch_;
+  std::exception_ptr error_;
+  std::atomic<bool> has_ended_{false};
+  std::thread thread_;
 };
+
+/// Adds to `found` what a third run tells. `is_elsewhere`: it ran on another core or card than both others. If not, it
+/// ran where the step did, and can only show that the step's fault was transient.
+void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_elsewhere);
+
+/// Runs `work` on a new thread, and throws what it throws.
+void on_own_thread(const std::function<void()>& work);
 
 std::unique_ptr<AuditRecorder> make_core_audit(const Program& program, Communicator& comm, AuditOptions options);
 std::unique_ptr<AuditRecorder> make_card_audit(const Program& program, Communicator& comm, AuditOptions options);

@@ -1,11 +1,10 @@
-// The audit of a rank on a GPU: another GPU of the host replays the step while the rank continues. See step_audit.h.
+// The audit of a rank on a GPU: another GPU of the host replays the step. See step_audit.h.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <exception>
+#include <condition_variable>
+#include <mutex>
 #include <numeric>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -55,12 +54,63 @@ class AuditedTime {
   int64_t in_flight_ = 0, steps_ = 0;
 };
 
+/// The training thread and a replay meet here:
+///
+///   replay    load the state ─► loaded │           │ run the step ─► has_run │ compare
+///   training  steps …          wait ◄──┘ allow_run ─►          wait ◄────────┘ steps …
+class ReplayGate {
+ public:
+  void close() { set(Stage::loading); }
+  void loaded() { set(Stage::loaded); }
+  void has_run() { set(Stage::has_run); }
+  void allow_run() { set_may_run(true); }
+  void abandon() { set_may_run(false); }
+  bool is_decided() {
+    const std::lock_guard lock(mutex_);
+    return may_run_.has_value();
+  }
+
+  void wait_until_loaded() { wait(Stage::loaded); }
+  void wait_until_run() { wait(Stage::has_run); }
+  /// False: the replay must end here.
+  bool wait_for_run() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return may_run_.has_value(); });
+    return *may_run_;
+  }
+
+ private:
+  enum class Stage { loading, loaded, has_run };
+
+  void set(Stage stage) {
+    const std::lock_guard lock(mutex_);
+    if (stage == Stage::loading) may_run_.reset();
+    stage_ = stage;
+    changed_.notify_all();
+  }
+  void set_may_run(bool may_run) {
+    const std::lock_guard lock(mutex_);
+    if (!may_run_) may_run_ = may_run;
+    changed_.notify_all();
+  }
+  void wait(Stage stage) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, stage] { return stage_ >= stage; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Stage stage_ = Stage::has_run;
+  std::optional<bool> may_run_;
+};
+
 class CardAudit final : public AuditRecorder {
  public:
   CardAudit(const Program& program, Communicator& comm, AuditOptions options)
       : AuditRecorder(std::move(options)), program_(program), comm_(comm) {}
   ~CardAudit() override {
-    if (thread_.joinable()) thread_.join();
+    gate_.abandon();
+    join();
   }
 
   Communicator& communicator() override { return comm_; }
@@ -76,10 +126,11 @@ class CardAudit final : public AuditRecorder {
   }
 
   void before_step() override {
-    if (thread_.joinable() && is_done_) finish();
-    if (is_recording_ && step_.loss && executor_->is_recorded(false)) start_replay();
+    if (has_ended()) finish();
     time_.step_starts();
     ++started_;
+    if (is_recording_ && (has_peers() || has_loss()) && executor_->is_recorded(false)) load();
+    if (started_ == held_step_) hold();
   }
 
   void begin(const std::byte* inputs, const StepScalars& scalars) override {
@@ -89,6 +140,7 @@ class CardAudit final : public AuditRecorder {
     step_.inputs.assign(inputs, inputs + executor_->inputs().bytes);
     step_.loss.reset();
     recorded_ = started_;
+    held_step_ = has_peers() ? started_ + steps_until_hold() : -1;
     const auto start = AuditedTime::Clock::now();
     executor_->begin_record(replay_->tape());
     if (audited_ == 0) time_.leave_out(AuditedTime::Clock::now() - start);
@@ -103,38 +155,65 @@ class CardAudit final : public AuditRecorder {
   }
 
   void step_finished(float loss) override {
-    time_.step_finished(is_recording_ || thread_.joinable());
-    if (++finished_ == recorded_) step_.loss = loss;
-  }
-
-  void finish() override {
-    if (is_recording_) {
-      executor_->is_recorded(true);
-      start_replay();
-    }
-    if (!thread_.joinable()) return;
-    thread_.join();
-    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-    if (!mismatch_) return;
-    const AuditMismatch mismatch = *std::exchange(mismatch_, std::nullopt);
-    throw AuditFailed(
-        mismatch, options_.save ? options_.save(mismatch, replay_->first_values(), replay_->replayed_values()) : "");
+    time_.step_finished(is_recording_ || is_replaying());
+    if (++finished_ == recorded_) loss_ = loss;
   }
 
   double overhead() const override { return time_.overhead(); }
 
+ protected:
+  void release() override {
+    if (is_recording_) load();
+    if (is_replaying()) allow_run();
+  }
+  AuditedResults results() const override { return {replay_->first_values(), replay_->replayed_values()}; }
+
  private:
-  void start_replay() {
+  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. So all
+  /// ranks wait before the same step, and replay at the same time. Without peers the other card trains nothing.
+  bool has_peers() const { return comm_.num_ranks() > 1; }
+
+  /// In which the state before the recorded step reaches the other card.
+  int64_t steps_until_hold() const {
+    constexpr int64_t kMost = 16;
+    return std::clamp<int64_t>(options_.every / 4, 1, kMost);
+  }
+
+  void load() {
+    executor_->is_recorded(true);
     is_recording_ = false;
-    is_done_ = false;
-    thread_ = std::thread([this] {
-      try {
-        mismatch_ = replay_->replay(step_);
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-      is_done_ = true;
+    gate_.close();
+    start_replay([this] {
+      struct Opened {
+        ~Opened() { gate.has_run(); }
+        ReplayGate& gate;
+      } opened{gate_};  // also if the replay throws
+      replay_->load(step_);
+      gate_.loaded();
+      if (!gate_.wait_for_run()) return std::optional<AuditMismatch>();
+      replay_->run(step_);
+      gate_.has_run();
+      return replay_->compare(step_);
     });
+    if (!has_peers()) allow_run();
+  }
+
+  void hold() {
+    if (is_recording_) load();
+    if (!is_replaying()) return;
+    gate_.wait_until_loaded();
+    std::byte any{};
+    executor_->read(0, &any, 1);  // waits for all started steps
+    allow_run();
+    gate_.wait_until_run();
+  }
+
+  bool has_loss() const { return finished_ >= recorded_; }
+
+  void allow_run() {
+    if (gate_.is_decided()) return;  // the replay reads step_
+    if (has_loss()) step_.loss = loss_;
+    gate_.allow_run();
   }
 
   const Program& program_;
@@ -142,13 +221,12 @@ class CardAudit final : public AuditRecorder {
   Executor* executor_ = nullptr;
   std::optional<CardReplay> replay_;
   CardReplay::Step step_;
+  ReplayGate gate_;
   bool is_recording_ = false;
   int64_t started_ = 0, finished_ = 0;
-  int64_t recorded_ = -1;  ///< the recorded one of the started steps, from 1
-  std::optional<AuditMismatch> mismatch_;
-  std::exception_ptr error_;
-  std::atomic<bool> is_done_{true};
-  std::thread thread_;
+  int64_t recorded_ = -1;   ///< the recorded one of the started steps, from 1
+  int64_t held_step_ = -1;  ///< the one before which all ranks replay
+  float loss_ = 0;          ///< loss of the recorded step, once it is finished
   AuditedTime time_;
 };
 

@@ -5,12 +5,11 @@
 
 #include <bit>
 #include <cstring>
-#include <exception>
-#include <thread>
 #include <utility>
 
 #include "engine/graph/half.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/train/trainer/audit_recorder.h"
 
 namespace trainctl {
 namespace {
@@ -35,20 +34,6 @@ double value_at(DType type, const std::byte* bytes) {
   return value;
 }
 
-/// A card is current for a thread, so another one is prepared on a thread of its own.
-template <class Work>
-void on_own_thread(const Work& work) {
-  std::exception_ptr error;
-  std::thread([&] {
-    try {
-      work();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }).join();
-  if (error) std::rethrow_exception(error);
-}
-
 }  // namespace
 
 CardReplay::CardReplay(const Program& program, int rank, int ranks, std::vector<AuditCard> cards,
@@ -64,7 +49,11 @@ CardReplay::CardReplay(const Program& program, int rank, int ranks, std::vector<
 }
 
 CardReplay::~CardReplay() {
-  if (executor_) on_own_thread([this] { executor_.reset(); });
+  if (!executor_) return;
+  on_own_thread([this] {
+    inputs_.reset();
+    executor_.reset();
+  });
 }
 
 std::unique_ptr<Executor> CardReplay::executor_on(const AuditCard& card) {
@@ -78,11 +67,13 @@ std::unique_ptr<Executor> CardReplay::executor_on(const AuditCard& card) {
   }
 }
 
+/// A card is current for a thread, so another one is prepared on a thread of its own.
 void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inputs) {
   check(tape != nullptr, "a card records its steps");
   tape_ = std::move(tape);
   on_own_thread([&] {
     executor_ = executor_on(cards_[1]);
+    inputs_ = executor_->allocate_inputs(executor_->inputs().bytes);
     replayed_.state.resize(static_cast<size_t>(tape_->state_bytes));
     executor_->use_often(replayed_.state);
     const InputLayout& own = executor_->inputs();
@@ -95,20 +86,32 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   });
 }
 
-void CardReplay::run(Executor& executor, const Step& step, Result& result) const {
+void CardReplay::load(Executor& executor, const Step& step, std::byte* inputs) const {
   for (const StateCopy& copy : tape_->state) executor.write(copy.offset, tape_->before.get() + copy.to, copy.bytes);
   check(executor.inputs().bytes == static_cast<int64_t>(step.inputs.size()), "a replay has the inputs of the step");
-  const HostBlock inputs = executor.allocate_inputs(executor.inputs().bytes);
-  std::memcpy(inputs.get(), step.inputs.data(), step.inputs.size());
-  executor.start_step(inputs.get(), step.scalars);
-  result.loss = executor.finish_step();
+  std::memcpy(inputs, step.inputs.data(), step.inputs.size());
+}
+
+void CardReplay::read_state(Executor& executor, Result& result) const {
   result.state.resize(static_cast<size_t>(tape_->state_bytes));
   for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
-  result.given.clear();
+}
+
+/// All that the last replay gave.
+std::vector<std::byte> CardReplay::given_again() const {
+  std::vector<std::byte> all;
   for (const StepTape::Exchange& exchange : tape_->exchanges) {
     const std::byte* const given = tape_->exchanged.get() + exchange.given_again;
-    result.given.insert(result.given.end(), given, given + exchange.given_bytes);
+    all.insert(all.end(), given, given + exchange.given_bytes);
   }
+  return all;
+}
+
+void CardReplay::load(const Step& step) { load(*executor_, step, inputs_.get()); }
+
+void CardReplay::run(const Step& step) {
+  executor_->start_step(inputs_.get(), step.scalars);
+  replayed_.loss = executor_->finish_step();
 }
 
 /// The result of the rank's own card.
@@ -178,25 +181,31 @@ bool CardReplay::find_difference(const Step& step, const Result& replayed, Audit
 /// Without a third card, the rank's own card shows at least whether its fault was transient.
 void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
   const AuditCard& card = cards_.size() > 2 ? cards_[2] : cards_[0];
+  replayed_.given = given_again();  // the third run overwrites it
   Result third;
   try {
-    on_own_thread([&] { run(*executor_on(card), step, third); });
+    on_own_thread([&] {
+      const std::unique_ptr<Executor> executor = executor_on(card);
+      const HostBlock inputs = executor->allocate_inputs(executor->inputs().bytes);
+      load(*executor, step, inputs.get());
+      executor->start_step(inputs.get(), step.scalars);
+      third.loss = executor->finish_step();
+      read_state(*executor, third);
+    });
   } catch (const EnvError&) {
     return;  // it has no memory left
   }
+  third.given = given_again();
   found.third_core = card.gpu;
   const auto same = [&step](const Result& a, const Result& b) {
     return a.state == b.state && a.given == b.given &&
            (!step.loss || std::bit_cast<uint32_t>(a.loss) == std::bit_cast<uint32_t>(b.loss));
   };
-  if (same(third, replayed_))
-    found.first_is_wrong = true;
-  else if (cards_.size() > 2 && same(third, recorded(step)))
-    found.first_is_wrong = false;
+  decide(found, same(third, replayed_), same(third, recorded(step)), cards_.size() > 2);
 }
 
-std::optional<AuditMismatch> CardReplay::replay(const Step& step) {
-  run(*executor_, step, replayed_);
+std::optional<AuditMismatch> CardReplay::compare(const Step& step) {
+  read_state(*executor_, replayed_);
   AuditMismatch found;
   found.device = "GPU";
   found.step = step.step;

@@ -32,8 +32,14 @@ class CardReplay {
     StepScalars scalars;
     std::optional<float> loss;  ///< empty: not known, and not compared
   };
-  /// On a thread that uses no other card. Throws as an executor does.
-  std::optional<AuditMismatch> replay(const Step& step);
+  // The parts of a replay, in this order, on one thread that uses no other card. They throw as an executor does.
+
+  /// Copies the state before the step and its inputs to the second card.
+  void load(const Step& step);
+  /// Only the step: the second card computes nothing else.
+  void run(const Step& step);
+  /// Copies the result to the host.
+  std::optional<AuditMismatch> compare(const Step& step);
 
   /// After a mismatch.
   AuditedValues first_values() const;
@@ -42,11 +48,13 @@ class CardReplay {
  private:
   /// The result of one run: the state after it, all that it gave, and its loss.
   struct Result {
-    std::vector<std::byte> state, given;
+    std::vector<std::byte> state, given{};
     float loss = 0;
   };
   std::unique_ptr<Executor> executor_on(const AuditCard& card);
-  void run(Executor& executor, const Step& step, Result& result) const;
+  void load(Executor& executor, const Step& step, std::byte* inputs) const;
+  void read_state(Executor& executor, Result& result) const;
+  std::vector<std::byte> given_again() const;
   Result recorded(const Step& step) const;
   bool find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const;
   void describe_exchange(const Instruction& instruction, const std::byte* first, const std::byte* again,
@@ -60,6 +68,7 @@ class CardReplay {
   ReplayedExchange alone_;  ///< the communicator of executors that meet no other rank
   std::unique_ptr<StepTape> tape_;
   std::unique_ptr<Executor> executor_;
+  HostBlock inputs_;  ///< the inputs of executor_
   Result replayed_;
 };
 

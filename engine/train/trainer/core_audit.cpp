@@ -3,14 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <chrono>
 #include <ctime>
-#include <exception>
 #include <map>
+#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -57,19 +55,30 @@ void keep_values(const Program& program, Executor& executor, NamedValues& values
   for (const StoredRange& range : gradient_ranges(program)) add(range);
 }
 
-/// Moves the calling thread to a core other than those; returns the core that it is on afterwards.
-int move_to_another_core(const std::vector<int>& others) {
-  const long cores = sysconf(_SC_NPROCESSORS_CONF);
+bool contains(const std::vector<int>& cores, int core) {
+  return std::find(cores.begin(), cores.end(), core) != cores.end();
+}
+
+bool move_to(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+/// Moves the calling thread, and the threads that it starts later, to `count` cores other than those, or to as many as
+/// there are. Returns them; the core that it is on if there is none.
+std::vector<int> move_to_other_cores(const std::vector<int>& others, int count) {
+  const auto cores = static_cast<int>(std::min<long>(sysconf(_SC_NPROCESSORS_CONF), CPU_SETSIZE));
   const int start = others.empty() ? 0 : others.back() + 1;
-  for (long i = 0; i < cores; ++i) {
-    const auto core = static_cast<int>((start + i) % cores);
-    if (std::find(others.begin(), others.end(), core) != others.end()) continue;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    if (sched_setaffinity(0, sizeof set, &set) == 0) return core;
+  std::vector<int> found;
+  for (int i = 0; i < cores && static_cast<int>(found.size()) < count; ++i) {
+    const int core = (start + i) % cores;
+    if (!contains(others, core) && move_to({core})) found.push_back(core);
   }
-  return sched_getcpu();
+  if (found.empty()) return {sched_getcpu()};
+  move_to(found);
+  return found;
 }
 
 class CoreAudit final : public AuditRecorder {
@@ -82,16 +91,14 @@ class CoreAudit final : public AuditRecorder {
     options_.executor.on_communication = nullptr;
     options_.executor.on_prepared = nullptr;
   }
-  ~CoreAudit() override {
-    if (thread_.joinable()) thread_.join();
-  }
+  ~CoreAudit() override { join(); }
 
   Communicator& communicator() override { return comm_; }
   void attach(Executor& audited, const ExecutorOptions&) override { audited_executor_ = &audited; }
 
   void before_step() override {
     if (first_step_ < 0) first_step_ = now();
-    if (thread_.joinable() && is_done_) finish();
+    if (has_ended()) finish();
   }
 
   double overhead() const override {
@@ -121,31 +128,20 @@ class CoreAudit final : public AuditRecorder {
     keep_values(program_, executor, recording_.after);
     if (program_.loss_offset >= 0) executor.read(program_.loss_offset, &recording_.loss, sizeof recording_.loss);
     ++audited_;
-    is_done_ = false;
-    thread_ = std::thread([this] {
+    start_replay([this] {
       const double begin_replay = now();
-      try {
-        replay();
-      } catch (...) {
-        error_ = std::current_exception();
-      }
+      std::optional<AuditMismatch> found = replay();
       // The time of one thread is that on its core, without waits for a core that others use.
       replay_seconds_ =
           (has_one_thread() ? thread_seconds() : now() - begin_replay) - std::exchange(prepared_seconds_, 0);
-      is_done_ = true;
+      return found;
     });
     recorded_seconds_ += now() - begin;
   }
 
-  void finish() override {
-    if (!thread_.joinable()) return;
-    thread_.join();
-    replayed_seconds_ += std::exchange(replay_seconds_, 0);
-    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-    if (!mismatch_) return;
-    const AuditMismatch mismatch = *std::exchange(mismatch_, std::nullopt);
-    throw AuditFailed(mismatch, options_.save ? options_.save(mismatch, recording_.after, values_) : "");
-  }
+ protected:
+  void replay_ended() override { replayed_seconds_ += std::exchange(replay_seconds_, 0); }
+  AuditedResults results() const override { return {recording_.after, values_}; }
 
  private:
   static double now() {
@@ -158,8 +154,16 @@ class CoreAudit final : public AuditRecorder {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
 
-  /// The names and the values after the step, on the calling thread.
-  std::pair<NamedValues, float> run_again() {
+  /// The results of a step: the values after it, its loss, and the first call in which it gave other bits than
+  /// recorded.
+  struct Result {
+    NamedValues values;
+    float loss = 0;
+    std::string sent{};  ///< empty: it gave what was recorded
+  };
+
+  /// On the calling thread.
+  Result run_again() {
     if (!executor_) {
       const double begin = has_one_thread() ? thread_seconds() : now();
       executor_ = make_cpu_executor(program_, replayed_, options_.executor);
@@ -170,10 +174,9 @@ class CoreAudit final : public AuditRecorder {
     const HostBlock inputs = executor_->allocate_inputs(std::max<int64_t>(executor_->inputs().bytes, 1));
     std::copy(recording_.inputs.begin(), recording_.inputs.end(), inputs.get());
     executor_->start_step(inputs.get(), recording_.scalars);
-    const float loss = executor_->finish_step();
-    NamedValues values;
-    keep_values(program_, *executor_, values);
-    return {std::move(values), loss};
+    Result result{{}, executor_->finish_step(), replayed_.difference()};
+    keep_values(program_, *executor_, result.values);
+    return result;
   }
 
   static bool same(const NamedValues& a, const NamedValues& b, AuditMismatch* at) {
@@ -193,33 +196,42 @@ class CoreAudit final : public AuditRecorder {
     return true;
   }
 
-  void replay() {
+  static bool same_loss(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+  static bool same(const Result& a, const Result& b) {
+    return a.sent == b.sent && same_loss(a.loss, b.loss) && same(a.values, b.values, nullptr);
+  }
+  bool is_as_recorded(const Result& result) const {
+    return result.sent.empty() && same_loss(result.loss, recording_.loss) &&
+           same(recording_.after, result.values, nullptr);
+  }
+
+  /// Chooses as many cores as the rank has threads.
+  std::vector<int> move_away(const std::vector<int>& others) const {
+    return move_to_other_cores(others, std::max(options_.executor.threads, 1));
+  }
+
+  std::optional<AuditMismatch> replay() {
     AuditMismatch found;
     found.step = recording_.step;
     found.first_core = recording_.core;
-    found.replay_core = move_to_another_core({recording_.core});
-    auto [values, loss] = run_again();
-    bool is_same = same(recording_.after, values, &found);
-    if (const std::string sent = replayed_.difference(); !sent.empty()) {
-      if (is_same) found.tensor = sent;
-      is_same = false;
-    }
-    if (is_same && std::bit_cast<uint32_t>(loss) != std::bit_cast<uint32_t>(recording_.loss)) {
-      found.tensor = "loss";
-      is_same = false;
-    }
-    if (is_same) return;
-    found.third_core = move_to_another_core({recording_.core, found.replay_core});
-    // Without a third core the first one shows at least whether its fault was transient.
-    const bool has_third = found.third_core != recording_.core && found.third_core != found.replay_core;
-    if (!has_third) found.third_core = move_to_another_core({found.replay_core});
-    const NamedValues third = run_again().first;
-    if (same(third, values, nullptr))
-      found.first_is_wrong = true;
-    else if (has_third && same(third, recording_.after, nullptr))
-      found.first_is_wrong = false;
-    values_ = std::move(values);
-    mismatch_ = std::move(found);
+    std::vector<int> used = move_away({recording_.core});
+    found.replay_core = used.front();
+    Result result = run_again();
+    if (is_as_recorded(result)) return std::nullopt;
+    if (same(recording_.after, result.values, &found)) found.tensor = result.sent.empty() ? "loss" : result.sent;
+    Result third;
+    bool has_third = false;
+    on_own_thread([&] {  // threads that an executor starts stay where they are
+      std::vector<int> all = used;
+      all.push_back(recording_.core);
+      found.third_core = move_away(all).front();
+      has_third = !contains(all, found.third_core);
+      if (!has_third) found.third_core = move_away(used).front();
+      third = run_again();
+    });
+    decide(found, same(third, result), is_as_recorded(third), has_third);
+    values_ = std::move(result.values);
+    return found;
   }
 
   const Program& program_;
@@ -229,10 +241,6 @@ class CoreAudit final : public AuditRecorder {
   std::unique_ptr<Executor> executor_;
   Recording recording_;
   NamedValues values_;
-  std::optional<AuditMismatch> mismatch_;
-  std::exception_ptr error_;
-  std::atomic<bool> is_done_{true};
-  std::thread thread_;
   double first_step_ = -1;  ///< when the first step started
   double recorded_seconds_ = 0, replayed_seconds_ = 0;
   double prepared_seconds_ = 0;  ///< once, as at the start of a run

@@ -17,7 +17,7 @@ namespace trainctl {
 /// By layer: the state, which holds the sums of the last step.
 using LoadsOfLayers = std::map<std::string, std::vector<float>>;
 
-/// Whether the training of this job reports loads: it has experts, and all of its processes are ranks that train in
+/// True if the training of this job reports loads: it has experts, and all of its processes are ranks that train in
 /// step.
 bool reports_expert_loads(const PlannedJob& job);
 /// The elements of the loads that this rank would write to a checkpoint; the others are 0, so that the sum over all

@@ -13,7 +13,7 @@ namespace trainctl {
 /// loss and the metrics. Throws SpecError (--layer) if there is no such layer, or its rows are not those of the batch.
 void predict_layer(PlannedJob& job, const std::string& layer, bool has_loss = false);
 
-/// Whether predict_layer accepts the layer, and the ranks know which part of its output each of them has.
+/// Returns whether predict_layer accepts the layer, and the ranks know which part of its output each of them has.
 bool may_predict(const PlannedJob& job, const std::string& layer);
 
 /// The layer whose output the loss reads: the answer of the network. The job has a loss.

@@ -1,4 +1,4 @@
-// See the header.
+// Implements audits of steps: replays a recorded step on another core or card, and compares the bits.
 #include "engine/train/trainer/step_audit.h"
 
 #include <fmt/format.h>

@@ -343,7 +343,8 @@ void Trainer::start_step() {
 
 /// A validation starts only when all steps before it are reported, so the plateau is that of the step.
 double Trainer::rate_of(int64_t step) const {
-  return plateau_.scale * learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
+  return local_rate_of(job_.spec) * plateau_.scale *
+         learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
 }
 
 StepReport Trainer::report_of(int64_t step) const {
@@ -509,7 +510,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
   result.loading = trainer.loading();
-  result.waited_share = trainer.waited_share();
+  result.waits = trainer.waits();
   result.skipped = trainer.skipped();
   return result;
 }

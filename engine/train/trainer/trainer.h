@@ -75,8 +75,8 @@ struct TrainResult {
   bool stopped = false;   ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
-  LoadSetting loading;      ///< setting that dataset.autotune settled on
-  double waited_share = 0;  ///< Loader::waited_share
+  LoadSetting loading;  ///< setting that dataset.autotune settled on
+  LoadWaits waits;      ///< for data
   SkippedSamples skipped;
 };
 
@@ -101,12 +101,12 @@ class Trainer {
   /// or by may_start. Throws EnvError (CommError) if data or peers fail, LossNotFinite after a step with such a loss
   /// was reported, and StateNotFinite at the end; no step is in flight then.
   std::optional<StepReport> run_step();
-  /// Why train.stop_when has ended the run; empty: it has not.
+  /// Tells why train.stop_when has ended the run; empty: it has not.
   const std::string& stop_reason() const { return stop_reason_; }
   Executor& executor() { return *executor_; }
   /// The workers that read samples now, and the batches that they are ahead.
   LoadSetting loading() const { return loader_->setting(); }
-  double waited_share() const { return loader_->waited_share(); }
+  LoadWaits waits() const { return loader_->waits(); }
   SkippedSamples skipped() const { return loader_->skipped(); }
 
  private:
@@ -168,10 +168,10 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Executor> averages_;  ///< exchanges the weights with their average around a validation; null: none
   std::unique_ptr<Executor> synchronization_;  ///< updates the weights of all replicas; null: there is one replica
-  int64_t synchronized_;            ///< the last synchronization was before this step, or the run began there
+  int64_t synchronized_;                     ///< the last synchronization was before this step, or the run began there
   int64_t round_begin_ = 0, round_end_ = 0;  ///< parallel.local_steps: the current round of the replicas
-  HostBlock no_inputs_;             ///< inputs of averages_ and synchronization_
-  std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
+  HostBlock no_inputs_;                      ///< inputs of averages_ and synchronization_
+  std::unique_ptr<Loader> loader_;           ///< its blocks belong to the executor, and its thread ends first
 };
 
 /// Runs the steps of the job until its end, or until options.may_start refuses a step.

@@ -47,7 +47,7 @@ LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, do
   };
   const Sides coarse = sides_at(longest), middle = sides_at(longest / 2), fine = sides_at(longest / 4);
   const double rounding = kRoundingOfLoss * std::abs(loss) / (longest / 4);
-  // Where the loss is smooth, the error is a multiple of the squared length: a step of half the length has a quarter of
+  // If the loss is smooth, the error is a multiple of the squared length: a step of half the length has a quarter of
   // it.
   const bool is_smooth = std::abs((coarse.slope - middle.slope) - 4 * (middle.slope - fine.slope)) <
                          std::abs(coarse.slope - middle.slope) / 2 + 4 * rounding;

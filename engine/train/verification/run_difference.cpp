@@ -1,4 +1,4 @@
-// Where two runs diverge: the first step, layer and tensor, from the losses, fingerprints and printed tensors of both.
+// Finds where two runs diverge: first step, layer and tensor, from losses, fingerprints and printed tensors of both.
 #include "engine/train/verification/run_difference.h"
 
 #include <fmt/format.h>

@@ -32,7 +32,7 @@ class UpdateWitness {
   std::vector<TensorValues> weights_, gradients_;  ///< by step
 };
 
-/// Why the updates of this job are not recomputed; empty: they are.
+/// Tells why the updates of this job are not recomputed; empty: they are.
 std::string why_not_recomputed(const OptimizerSpec& optimizer);
 
 }  // namespace trainctl

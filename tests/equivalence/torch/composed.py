@@ -154,6 +154,16 @@ def layers():
     volume = {"layer.weight": random(11, 3, 6, 3, 2, scale=0.2), "layer.bias": random(12, 3, scale=0.1)}
     between("conv3d", (2, 4, 5, 3), [layer("conv3d", channels=3, kernel=[3, 3, 2], padding=[1, 1, 0], stride=[1, 2, 1])], 72,
             lambda w, x: f.conv3d(x, w["layer.weight"].reshape(3, 2, 3, 3, 2), w["layer.bias"], (1, 2, 1), (1, 1, 0)), {}, volume)
+    grouped = {"layer.weight": random(11, 4, 6, 3, 2, scale=0.2), "layer.bias": random(12, 4, scale=0.1)}
+    between("conv3d, groups and dilation", (4, 4, 5, 3), [layer("conv3d", channels=4, kernel=[3, 3, 2], padding=[1, 1, 0], dilation=[2, 1, 2], groups=2)], 40,
+            lambda w, x: f.conv3d(x, w["layer.weight"].reshape(4, 2, 3, 3, 2), w["layer.bias"], 1, (1, 1, 0), (2, 1, 2), 2), {"cut": cut(layer=[[2, 1, 1, 1, 1]])}, grouped)
+    transposed = {"layer.weight": random(11, 4, 3, 3, 2, scale=0.3), "layer.bias": random(12, 6, scale=0.1)}
+    between("conv_transpose2d, groups", (4, 3, 4), [layer("conv_transpose2d", channels=6, kernel=[3, 2], stride=2, padding=[1, 0], groups=2)], 240,
+            lambda w, x: f.conv_transpose2d(x, w["layer.weight"], w["layer.bias"], 2, (1, 0), groups=2), {"cut": cut(layer=[[1, 2, 1, 1], [2, 1, 1, 1]])}, transposed)
+    for fields, theirs, size in (({"size": [7, 9]}, {"size": (7, 9)}, 126), ({"scale": [0.7, 2]}, {"scale_factor": (0.7, 2.0)}, 72),
+                                 ({"size": [6, 3], "align_corners": True}, {"size": (6, 3), "align_corners": True}, 36)):
+        between(f"bicubic, {fields}", (2, 5, 6), [layer("interpolate", mode="bicubic", **fields)], size,
+                lambda w, x, theirs=theirs: f.interpolate(x, mode="bicubic", **theirs), {"cut": cut(layer=[[1, 1, 1, 2]])})
     two = [{"name": "second", "type": "dense", "units": 12, "inputs": "data"}, {"name": "other", "type": "reshape", "shape": [3, 4]}]
     for equation, shape, out in (("bij,bkj->bik", (2, 4), 6), ("bji,bkj->bik", (4, 2), 6), ("bij,bkj->bj", (2, 4), 4), ("bi,bkj->bkij", (5,), 60),
                                  ("bijk,bki->bj", (4, 2, 3), 2)):

@@ -31,7 +31,7 @@ TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 BATCH, SAMPLES, IN, HIDDEN, OUT = 16, 64, 8, 16, 4
 STEPS, LOCAL = 26, 4  # synchronizes after each fourth step and the last one, and more often before step 16
 # The default of parallel.outer, but for the bf16 in which differences are exchanged.
-DEFAULT = {"learning_rate": 0.9, "momentum": 0.5, "nesterov": True, "round_growth": 0.25, "precision": "fp32"}
+DEFAULT = {"learning_rate": 0.9, "momentum": 0.5, "nesterov": True, "round_growth": 0.25, "local_rate": 1, "precision": "fp32"}
 EVEN = {**DEFAULT, "round_growth": 0}
 torch.manual_seed(1)
 torch.set_num_threads(1)
@@ -75,7 +75,7 @@ def simulate(start, data, label, replicas, outer):
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in start.items()}
     outer_optimizer = torch.optim.SGD(parameters.values(), lr=outer["learning_rate"], momentum=outer["momentum"], nesterov=outer["nesterov"])
     inner = [{name: value.clone().requires_grad_() for name, value in start.items()} for _ in range(replicas)]
-    optimizers = [torch.optim.AdamW(weights.values(), lr=INNER["learning_rate"], betas=INNER["betas"], weight_decay=INNER["weight_decay"])
+    optimizers = [torch.optim.AdamW(weights.values(), lr=INNER["learning_rate"] * outer["local_rate"], betas=INNER["betas"], weight_decay=INNER["weight_decay"])
                   for weights in inner]
     losses, begin, end = [], 0, end_of_round(0, outer["round_growth"])
     for step in range(STEPS):
@@ -151,7 +151,7 @@ def newest(logs, run=1):
 
 def follows_pytorch(scene, replicas, plan, outer):
     ranks, parallel = PLANS[plan]
-    fields = {**parallel, "outer": {"precision": outer["precision"]} if outer == {**DEFAULT, "precision": "bf16"} else outer}
+    fields = {**parallel, "outer": {"precision": outer["precision"], "local_rate": 1} if outer == {**DEFAULT, "precision": "bf16"} else outer}
     path, logs = scene.job(ranks * replicas, {**fields, "replicas": replicas})
     scene.run(path)
     weights, losses = simulate(scene.start, scene.data, scene.label, replicas, outer)
@@ -203,7 +203,7 @@ def main():
             follows_pytorch(scene, 2, plan, DEFAULT)
         follows_pytorch(scene, 2, "one rank", {**DEFAULT, "precision": "bf16"})
         follows_pytorch(scene, 2, "one rank", {**EVEN, "learning_rate": 0.7, "momentum": 0.9})  # of the paper
-        follows_pytorch(scene, 4, "one rank", {**EVEN, "learning_rate": 0.4, "momentum": 0.5, "nesterov": False})
+        follows_pytorch(scene, 4, "one rank", {**EVEN, "learning_rate": 0.4, "momentum": 0.5, "nesterov": False, "local_rate": 2})
         for plan in ("data parallel", "sharded, level 3"):
             resumes_within_a_round(scene, plan)
         another_number_of_replicas(scene)

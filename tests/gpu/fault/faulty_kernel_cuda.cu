@@ -1,4 +1,4 @@
-// See faulty_kernel.h.
+// Launches a kernel that writes out of bounds.
 #include <cuda_runtime.h>
 
 #include "tests/gpu/fault/faulty_kernel.h"

@@ -1,5 +1,5 @@
-// That cuDNN has what the engine expects of it: the op cases only see the results, which the engine's own kernels give
-// too.
+// Tests that cuDNN computes the calls that the engine gives to it: the op cases only see the results, which the
+// engine's own kernels give too.
 #include <doctest/doctest.h>
 
 #include "engine/ops/cuda/cudnn_plans.h"
@@ -31,7 +31,7 @@ CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causa
   return attention;
 }
 
-/// Grouped queries, packed for each kv head: those of a sample take the place of samples.
+/// One sample with grouped queries, packed per kv head: each kv head is passed to cuDNN as a sample.
 CudnnAttention heads_as_samples(int64_t kv_heads, int64_t group, int64_t t, int64_t d, bool backward) {
   const int64_t of_head = (group + 2) * d, row = kv_heads * of_head;
   const CudnnTensor q{{kv_heads, group, t, d}, {of_head, d, row, 1}},
@@ -66,7 +66,7 @@ TEST_CASE("cuDNN's attention takes the kv heads of one sample, with their querie
   }
 }
 
-/// It has none of whole groups for some sizes (9.19: of 2048 rows).
+/// cuDNN has no deterministic gradient of whole groups for some sizes (version 9.19: 2048 rows).
 TEST_CASE("cuDNN has a deterministic gradient of one query head of each group, with its own gradients of the keys") {
   if (!cudnn_is_here()) return;
   for (const int64_t t : {64, 192, 704, 1000, 1024, 2048}) {

@@ -5,7 +5,7 @@
 
 namespace trainctl {
 
-/// Whether this machine has a GPU. If not, prints that to the test's output.
+/// Returns whether this machine has a GPU. If not, prints that to the test's output.
 bool gpu_is_here();
 
 /// Operands begin `misaligned_by` bytes past a 256-byte boundary, if that is whole elements: ranges of buckets may

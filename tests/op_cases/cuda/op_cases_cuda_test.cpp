@@ -1,4 +1,4 @@
-// Every row of the families' cases on a GPU, in f32 and bf16, and rows too large for finite differences.
+// Runs the cases of all ops on a GPU, in f32 and bf16, and cases that are too large for finite differences.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See the header.
+// Simulates a disk that fails or dies at a chosen call, and the states that a loss of power may leave.
 #include "tests/train/checkpoint/faulty_disk.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Where a run resumes, and which checkpoints it may resume from (engine/train/checkpoint/restore.h).
+// Tests where a run resumes, and which checkpoints it may resume from (engine/train/checkpoint/restore.h).
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"

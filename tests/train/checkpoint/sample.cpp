@@ -1,4 +1,4 @@
-// See the header.
+// Makes small checkpoints with known contents, cut into boxes at random.
 #include "tests/train/checkpoint/sample.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// When a save is due.
+// Tests when a save is due.
 #include "engine/train/checkpoint/save_policy.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Which samples of a real set the ranks of a run see, over epochs and resumes: each exactly once an epoch, in the order
+// Tests that the ranks of a run see each sample of a real set exactly once per epoch, over resumes too, in the order
 // of one rank that was never interrupted.
 #include <doctest/doctest.h>
 

@@ -78,10 +78,27 @@ TEST_CASE("adding samples moves no other sample to another part of a split") {
   // A split by name even keeps its parts if the new samples come first.
   const auto shifted = std::make_shared<Numbers>(12'445, -100);
   shifted->name = [](int64_t sample) {
-    return fmt::format("elsewhere/{}", sample < 100 ? 99'999 + sample : sample - 100);
+    return fmt::format("elsewhere/n/{}", sample < 100 ? 99'999 + sample : sample - 100);
   };
   for (const char* part : {"train", "validation"})
     CHECK(includes(values_of_part(shifted, part, true), values_of_part(before, part, true)));
+}
+
+TEST_CASE("a split by name treats files of one name in several folders as different files") {
+  // 30 photos per class, whose names are the numbers 0 to 29 in each: one hash per number would give 0 or 4 at a time.
+  std::map<size_t, int> sizes;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const auto set = std::make_shared<Numbers>(120);
+    set->name = [](int64_t sample) { return fmt::format("/data/photos/class {}/{}.jpg", sample / 30, sample % 30); };
+    const SplitOptions options{{{"train", 0.9}, {"validation", 0.1}}, "validation", seed, true, {"/data/photos"}};
+    ++sizes[static_cast<size_t>(open_split(set, options)->size()) % 4];
+    SplitOptions elsewhere = options;  // the folder itself may move
+    elsewhere.folders = {"/mnt/photos/"};
+    const auto moved = std::make_shared<Numbers>(120);
+    moved->name = [](int64_t sample) { return fmt::format("/mnt/photos/class {}/{}.jpg", sample / 30, sample % 30); };
+    CHECK(all_values<int64_t>(*open_split(moved, elsewhere), 0) == all_values<int64_t>(*open_split(set, options), 0));
+  }
+  CHECK(sizes.size() > 1);
 }
 
 TEST_CASE("a split of 10^10 samples opens at once and stores no list") {

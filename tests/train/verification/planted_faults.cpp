@@ -1,4 +1,4 @@
-// See the header.
+// Plants faults of the planner, the compiler, kernels and ranks into a verification that must find them.
 #include "tests/train/verification/planted_faults.h"
 
 #include <algorithm>

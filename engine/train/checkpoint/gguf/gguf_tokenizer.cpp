@@ -196,7 +196,7 @@ class TokenizerReader {
     add("ggml.add_eos_token", adds("eos_token", false));
   }
 
-  /// Whether a text gets this token at its begin or end.
+  /// Returns whether a text gets this token at its begin or end.
   bool adds(const char* token, bool is_first) const {
     const std::string field = std::string("add_") + token;
     if (settings_.contains(field) && settings_[field].is_boolean()) return settings_[field].get<bool>();

@@ -1,4 +1,4 @@
-// Which format, which region of the stored pixels, and the way from stored to upright.
+// Decodes an image: chooses the format and the region of the stored pixels, and turns them upright.
 #include "engine/train/data/image/decode.h"
 
 #include <fmt/format.h>

@@ -10,7 +10,7 @@
 
 namespace trainctl {
 
-/// How stored pixels become the upright image: with H rows stored, upright (y, x) is stored (y, x), or (x, y) if
+/// Tells how stored pixels become the upright image: with H rows stored, upright (y, x) is stored (y, x), or (x, y) if
 /// swapped, counted from the last row or column where those are reversed.
 struct Orientation {
   bool swaps = false, reverses_rows = false, reverses_columns = false;

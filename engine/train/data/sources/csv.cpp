@@ -193,7 +193,7 @@ class CsvSet : public Source {
                     names_.empty() ? fmt::format("the columns are 1 to {}", row_values_) : columns_hint(column));
   }
 
-  /// Why the header lacks a column: the file is not text, has another delimiter, or begins with its first sample.
+  /// Tells why the header lacks a column: the file is not text, has another delimiter, or begins with its first sample.
   std::string columns_hint(const std::string& column) const {
     const std::string& first = names_.front();
     if (printable(first) != first && first.find('\t') == std::string::npos)

@@ -19,7 +19,7 @@ std::string split_row(std::string& row, char delimiter, std::vector<std::string_
 /// Sorts words by their values if all of them are numbers; else leaves them.
 void sort_as_numbers(std::vector<std::string>& words);
 
-/// Whether the row has only blanks and a line end.
+/// Returns whether the row has only blanks and a line end.
 bool is_blank_row(std::string_view row);
 
 }  // namespace trainctl

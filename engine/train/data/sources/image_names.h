@@ -36,7 +36,7 @@ class ImageNames {
   std::vector<uint32_t> ends_;  ///< end of each name, from its run's names_at
 };
 
-/// Whether the name is that of an image: "photos/1.JPG", not photos/1.txt. Throws SpecError (dataset.path) for an image
+/// True if the name is that of an image: "photos/1.JPG", not photos/1.txt. Throws SpecError (dataset.path) for an image
 /// that trainctl does not decode.
 bool is_image_name(std::string_view name, std::string_view folder);
 

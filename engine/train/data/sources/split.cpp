@@ -105,16 +105,30 @@ class PartByNumber : public SplitPart {
   int64_t whole_ = 0;          ///< samples of this part in whole blocks
 };
 
+/// The path below one of the folders; of a file that is in none of them, its folder's name and its own.
+std::string_view name_below(std::string_view path, const std::vector<std::string>& folders) {
+  for (std::string_view folder : folders) {
+    while (folder.ends_with('/')) folder.remove_suffix(1);
+    if (!path.starts_with(folder) || !path.substr(folder.size()).starts_with('/')) continue;
+    path.remove_prefix(folder.size());
+    return path.substr(std::min(path.find_first_not_of('/'), path.size()));
+  }
+  const size_t name = path.rfind('/');
+  if (name == std::string_view::npos || name == 0) return path.substr(name + 1);
+  return path.substr(path.rfind('/', name - 1) + 1);
+}
+
 class PartByName : public SplitPart {
  public:
-  PartByName(std::shared_ptr<const Source> inner, Share share, uint64_t key) : SplitPart(std::move(inner)) {
+  PartByName(std::shared_ptr<const Source> inner, Share share, uint64_t key, const std::vector<std::string>& folders)
+      : SplitPart(std::move(inner)) {
     constexpr int64_t kMost = int64_t{1} << 32;
     if (inner_->size() > kMost)
       fail_in_split(fmt::format("{} samples are too many for a split by name", with_commas(inner_->size())),
                     "split by number instead");
     for (int64_t sample = 0; sample < inner_->size(); ++sample) {
       const std::string where = inner_->where(sample);
-      const uint64_t name = stable_hash(std::string_view(where).substr(where.rfind('/') + 1));
+      const uint64_t name = stable_hash(name_below(where, folders));
       const auto place = static_cast<int64_t>((uint64_t{philox(key, name, 0).v[0]} * kSplitBlock) >> 32);
       if (share.has(place)) samples_.push_back(static_cast<uint32_t>(sample));
     }
@@ -139,7 +153,7 @@ std::unique_ptr<Source> open_split(std::shared_ptr<const Source> set, const Spli
   const int64_t samples = set->size();
   std::unique_ptr<Source> part;
   if (options.by_name)
-    part = std::make_unique<PartByName>(std::move(set), share, key);
+    part = std::make_unique<PartByName>(std::move(set), share, key, options.folders);
   else
     part = std::make_unique<PartByNumber>(std::move(set), share, key);
   if (part->size() == 0)

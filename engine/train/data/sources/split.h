@@ -2,8 +2,8 @@
 //
 // By number: samples are taken in blocks of 10,000, whose samples a keyed permutation deals out. A block has exactly
 // its share for each part, no list is stored, and samples that are added at the end of a set leave the others in their
-// parts. By name: a hash of the file's name (what follows the last '/' of where()) decides, so files that are added
-// anywhere leave the others in their parts; 4 bytes per sample are stored.
+// parts. By name: a hash of the file's path below the set's folder decides, so files that are added anywhere
+// leave the others in their parts, and equal names in several folders are independent; 4 bytes per sample are stored.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@ struct SplitOptions {
   std::string part;                                   ///< the one to open
   uint64_t seed = 0;
   bool by_name = false;
+  std::vector<std::string> folders;  ///< by_name: what precedes a name in where()
 };
 
 /// Throws SpecError (dataset.split) if the shares are wrong, or the part has no sample.

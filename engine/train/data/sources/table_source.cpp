@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMostTableWords = 1 << 16;
 
-/// How the values of a field become its elements.
+/// Tells how the values of a field become its elements.
 enum class TableWay : uint8_t { elements, joined, words, image, npy, raw };
 
 struct TableColumns {

@@ -72,6 +72,16 @@ Shard open_shard(const OpenFiles& files, size_t f) {
   return {{}, std::move(built), of, 0, {}};
 }
 
+/// Requests the indices of all shards in a bucket, which are opened one after the other. A web server would have to be
+/// asked for each of them first.
+void expect_indices(const OpenFiles& files) {
+  for (size_t f = 0; f < files.size(); ++f) {
+    const std::string index = tar_index_path(files.address(f));
+    if (!is_url(index) || index.starts_with("http") || !object_store::object_exists(index)) continue;
+    if (const InputFile file(index); file.bytes() > 0) file.expect(0, file.bytes());
+  }
+}
+
 std::vector<TarField> default_fields(const std::vector<Shard>& shards, const std::string& where) {
   std::set<std::string> extensions;
   for (const Shard& shard : shards) extensions.insert(shard.index.extensions().begin(), shard.index.extensions().end());
@@ -91,6 +101,7 @@ std::vector<TarField> default_fields(const std::vector<Shard>& shards, const std
 class TarSet : public Source {
  public:
   explicit TarSet(const TarOptions& options) : files_(list_files(options.paths, "dataset.path")) {
+    expect_indices(files_);
     for (size_t f = 0; f < files_.size(); ++f) {
       shards_.push_back(open_shard(files_, f));
       shards_.back().first = size_;

@@ -1,4 +1,4 @@
-// Where the files of each sample are in a tar file.
+// Finds where the files of each sample are in a tar file.
 #include "engine/train/data/sources/tar_index.h"
 
 #include <fmt/format.h>

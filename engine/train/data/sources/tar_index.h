@@ -1,4 +1,4 @@
-// Where the files of each sample are in a tar file. Built from its headers, or stored next to it as NAME.tar.idx.
+// Finds the files of each sample in a tar file. The index is built from its headers, or stored as NAME.tar.idx.
 //
 //   index      := "tctl.tar" version tar_bytes tar_seconds samples columns text_bytes  extensions place* bytes*
 //                 8 characters, then numbers of 64 bits, little-endian; version is 1

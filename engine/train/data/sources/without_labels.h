@@ -33,7 +33,7 @@ class WithoutLabels final : public Source {
   std::vector<std::string> no_names_;
 };
 
-/// Whether the file begins like an IDX file, raw or .gz. False if it cannot be read.
+/// Returns whether the file begins like an IDX file, raw or .gz. False if it cannot be read.
 bool is_idx_file(const std::string& path);
 
 /// The images of one IDX file, u8 [h, w, 1], in the field `data`. Throws SpecError (dataset.path) for any other file.

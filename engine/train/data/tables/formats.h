@@ -1,4 +1,4 @@
-// The readers of tables that need no more than a path: the rows of the table in table_file.cpp.
+// The functions that open a table of each format, given only its path. table_file.cpp lists them by format.
 #pragma once
 
 #include <memory>

@@ -258,7 +258,7 @@ class Hdf5Table final : public TableFile {
     places_.push_back(std::move(place));
   }
 
-  /// Whether the first row is the content of a file.
+  /// Returns whether the first row is the content of a file.
   bool begins_with_file(const Hdf5Column& column) const {
     const Hdf5Set& set = *sets_[column.set];
     if (column.type.element != StoredElement::u8 || !column.problem.empty() || set.rows() == 0) return false;

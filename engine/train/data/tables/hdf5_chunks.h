@@ -35,7 +35,7 @@ Hdf5Chunks read_hdf5_chunks(const Hdf5Bytes& file, const Hdf5Dataset& set);
 /// The values of a chunk. Throws EnvError if it is damaged.
 std::vector<uint8_t> read_hdf5_chunk(const Hdf5Bytes& file, const Hdf5Dataset& set, const Hdf5Chunk& chunk);
 
-/// Why the filters of a dataset cannot be undone; empty: they can.
+/// Returns why the filters of a dataset cannot be undone; empty: they can.
 std::string hdf5_filter_problem(const Hdf5Dataset& set);
 
 }  // namespace trainctl

@@ -16,7 +16,7 @@
 namespace trainctl {
 
 enum class Hdf5Storage : uint8_t { none, compact, contiguous, chunked };
-/// How the chunks are found: all but btree are only in files of libver='latest'.
+/// Tells how the chunks are found: all but btree are only in files of libver='latest'.
 enum class Hdf5Index : uint8_t { btree, single, implicit, fixed_array };
 
 struct Hdf5Filter {

@@ -20,7 +20,7 @@ struct MdsColumn {
 /// Throws EnvError, without the place, for an encoding that is not of MDS.
 MdsColumn mds_column(const std::string& name, const std::string& encoding);
 
-/// Where the values of a sample are: a span per column. Throws EnvError, without the place, if they do not fill the
+/// Finds the values of a sample: a span per column. Throws EnvError, without the place, if they do not fill the
 /// sample.
 void split_mds_sample(std::span<const uint8_t> sample, const std::vector<MdsColumn>& columns,
                       std::vector<std::span<const uint8_t>>& values);

@@ -35,7 +35,7 @@ struct HttpResponse {
     const auto found = headers.find(name);
     return found == headers.end() ? "" : found->second;
   }
-  /// Whether the same request may succeed later: no connection, a server that is overloaded or restarts.
+  /// Returns whether the same request may succeed later: no connection, a server that is overloaded or restarts.
   bool may_succeed_later() const { return status == 0 || status == 408 || status == 429 || status >= 500; }
 };
 

@@ -49,7 +49,7 @@ class BucketRegions {
     const auto found = regions_.find(bucket);
     return found == regions_.end() ? otherwise : found->second;
   }
-  /// Whether it is new.
+  /// Returns whether it is new.
   bool set(const std::string& bucket, const std::string& region) {
     const std::lock_guard lock(mutex_);
     return regions_.insert_or_assign(bucket, region).second;

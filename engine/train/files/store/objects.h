@@ -33,7 +33,7 @@ bool object_exists(const std::string& url);
 /// Fills `to` with the bytes from `at` on. Throws EnvError, also if the object has a different version than `info`.
 void read_object(const std::string& url, const ObjectInfo& info, int64_t at, std::span<uint8_t> to);
 
-/// Whether a pattern's key matches: for tests.
+/// Returns whether a pattern's key matches: for tests.
 bool matches_key(const std::string& pattern, const std::string& key);
 
 }  // namespace trainctl::object_store

@@ -33,12 +33,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFetchThreads = 16;
-constexpr int64_t kReadAheadBlocks = 4;
+constexpr int64_t kReadAheadBlocks = 16, kLeastReadAhead = 4;  ///< the former where they fill little of the cache
 constexpr int64_t kDefaultLimit = int64_t{16} << 30;
 constexpr size_t kBlocksInMemory = 32;  ///< without a disk
 
 std::atomic<int64_t> wanted_limit = 0;
+std::atomic<bool> is_some_in_memory = false;  ///< blocks of an object are not kept on a disk
+thread_local int64_t requested_here = 0;
 
 fs::path objects_folder() {
   const fs::path root = cache_folder();
@@ -56,16 +57,16 @@ class DiskLimit {
     shrink();
   }
 
- private:
-  /// Other processes write too, so the total is counted again after this many bytes.
-  static constexpr int64_t kCountEvery = int64_t{256} << 20;
-
   static int64_t limit() {
     if (wanted_limit > 0) return wanted_limit;
     struct statvfs disk {};
     if (statvfs(objects_folder().c_str(), &disk) != 0) return kDefaultLimit;
     return std::min(kDefaultLimit, static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize) / 4);
   }
+
+ private:
+  /// Other processes write too, so the total is counted again after this many bytes.
+  static constexpr int64_t kCountEvery = int64_t{256} << 20;
 
   void shrink() {
     struct Block {
@@ -118,7 +119,7 @@ class FetchPool {
       queue_.push_front(std::move(work));
     else
       queue_.push_back(std::move(work));
-    if (idle_ == 0 && threads_ < kFetchThreads) {
+    if (static_cast<int>(queue_.size()) > idle_ && threads_ < kMostFetches) {  // idle ones may not have woken up yet
       ++threads_;
       std::thread([this] { run(); }).detach();
     }
@@ -188,10 +189,18 @@ void set_cache_limit(int64_t bytes) {
   if (bytes > 0) wanted_limit = bytes;
 }
 
+int64_t cache_bytes() {
+  const int64_t in_memory = static_cast<int64_t>(kBlocksInMemory) * kBlockBytes;
+  return is_some_in_memory ? std::min(in_memory, DiskLimit::limit()) : DiskLimit::limit();
+}
+
+int64_t requested_blocks() { return requested_here; }
+
 /// The blocks of one object. Fetches hold it while they run.
 struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
   using Bytes = std::shared_ptr<const std::vector<uint8_t>>;
   struct Fetch {
+    std::atomic<bool> has_begun = false;
     bool done = false;
     std::exception_ptr error;
     Bytes bytes;
@@ -241,7 +250,8 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
     futimens(fd, nullptr);
   }
 
-  void write_to_disk(int64_t block, std::span<const uint8_t> bytes) {
+  /// False: the folder cannot be written.
+  bool write_to_disk(int64_t block, std::span<const uint8_t> bytes) {
     std::error_code error;
     fs::create_directories(folder, error);
     static std::atomic<uint64_t> counter = 0;
@@ -251,49 +261,60 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
       const OpenDescriptor file(open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
       if (file.fd < 0 || !write_all(file.fd, bytes) || fdatasync(file.fd) != 0) {
         unlink(part.c_str());
-        return;
+        return false;
       }
     }
-    if (rename(part.c_str(), path.c_str()) != 0)
+    if (rename(part.c_str(), path.c_str()) != 0) {
       unlink(part.c_str());
-    else
-      disk_limit().added(static_cast<int64_t>(bytes.size()));
+      return false;
+    }
+    disk_limit().added(static_cast<int64_t>(bytes.size()));
+    return true;
   }
 
-  /// The fetch of a block, which is started unless it is under way.
+  /// The fetch of a block, which is started unless it is under way. One that waits in the queue moves to its front if
+  /// it has become urgent.
   std::shared_ptr<Fetch> start(int64_t block, bool urgent) {
     const std::lock_guard lock(mutex);
-    if (const auto known = fetches.find(block); known != fetches.end()) return known->second;
-    auto fetch = std::make_shared<Fetch>();
-    fetches.emplace(block, fetch);
-    fetch_pool().add([self = shared_from_this(), block, fetch] { self->run(block, *fetch); }, urgent);
+    const auto [known, added] = fetches.try_emplace(block);
+    if (added) known->second = std::make_shared<Fetch>();
+    const std::shared_ptr<Fetch> fetch = known->second;
+    if (added || (urgent && !fetch->has_begun))
+      fetch_pool().add([self = shared_from_this(), block, fetch] { self->run(block, *fetch); }, urgent);
+    if (added && !urgent) ++requested_here;
     return fetch;
   }
 
+  /// Readers get the bytes before they are on the disk, whose sync takes as long as some requests.
   void run(int64_t block, Fetch& fetch) {
+    if (fetch.has_begun.exchange(true)) return;  // it was in the queue twice
     auto bytes = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(size_of(block)));
     std::exception_ptr error;
+    bool is_on_disk = false;
     try {
-      bool is_there = read_from_disk(block, 0, *bytes);  // another process may have fetched it
-      if (!is_there) {
-        read_object(url, info, block * kBlockBytes, *bytes);
-        if (!folder.empty()) write_to_disk(block, *bytes);
-      }
+      is_on_disk = read_from_disk(block, 0, *bytes);  // another process may have fetched it
+      if (!is_on_disk) read_object(url, info, block * kBlockBytes, *bytes);
     } catch (...) {
       error = std::current_exception();
     }
-    const std::lock_guard lock(mutex);
-    fetch.done = true;
-    fetch.error = error;
-    if (!error) {
-      fetch.bytes = bytes;
-      if (folder.empty()) keep_in_memory(block, bytes);
+    {
+      const std::lock_guard lock(mutex);
+      fetch.done = true;
+      fetch.error = error;
+      if (!error) {
+        fetch.bytes = bytes;
+        if (folder.empty()) keep_in_memory(block, bytes);
+      }
+      fetched.notify_all();
     }
+    const bool is_lost = !error && !is_on_disk && !folder.empty() && !write_to_disk(block, *bytes);
+    const std::lock_guard lock(mutex);
+    if (is_lost) keep_in_memory(block, bytes);
     fetches.erase(block);
-    fetched.notify_all();
   }
 
   void keep_in_memory(int64_t block, Bytes bytes) {
+    is_some_in_memory = true;
     in_memory.emplace_front(block, std::move(bytes));
     if (in_memory.size() > kBlocksInMemory) in_memory.pop_back();
   }
@@ -337,6 +358,8 @@ RemoteFile::RemoteFile(std::string url) : url_(std::move(url)), blocks_(std::mak
   // Without a version nothing shows that an object has changed, so its blocks are not kept for other runs.
   if (const fs::path root = objects_folder(); !root.empty() && !info_.version.empty())
     blocks_->folder = root / digest_of(shown + "\n" + info_.version + "\n" + std::to_string(info_.bytes));
+  else
+    is_some_in_memory = true;
 }
 
 RemoteFile::~RemoteFile() = default;
@@ -349,8 +372,10 @@ void RemoteFile::read(int64_t at, std::span<uint8_t> to) const {
   for (int64_t block = first + 1; block <= last; ++block) blocks_->expect_block(block);
   const int64_t before = blocks_->last_block.exchange(last);
   const bool is_sequential = first == before + 1 || (first == before && last > before);
-  if (is_sequential)
-    for (int64_t i = 1; i <= kReadAheadBlocks; ++i) blocks_->expect_block(last + i);
+  if (is_sequential) {
+    const int64_t ahead = std::clamp(cache_bytes() / kBlockBytes / 16, kLeastReadAhead, kReadAheadBlocks);
+    for (int64_t i = 1; i <= ahead; ++i) blocks_->expect_block(last + i);
+  }
   for (int64_t block = first; block <= last; ++block) {
     const int64_t within = std::max<int64_t>(0, at - block * kBlockBytes);
     const int64_t count = std::min<int64_t>(blocks_->size_of(block) - within, static_cast<int64_t>(to.size()));

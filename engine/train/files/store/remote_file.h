@@ -4,8 +4,8 @@
 //
 // All processes of a host share the cache. A block appears with its whole content: it is written under another name,
 // synced and renamed. When the blocks exceed the limit, those that were used least recently are deleted; a reader whose
-// block has gone fetches it again. If the folder cannot be written, blocks are kept in memory. Several blocks are
-// fetched at once: those of one read, those that follow a sequential read, and those of expect().
+// block has gone fetches it again. If the folder cannot be written, blocks are kept in memory. Up to kMostFetches
+// blocks are fetched at once: those of one read, those that follow a sequential read, and those of expect().
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,15 @@ namespace trainctl::object_store {
 
 inline constexpr int64_t kBlockBytes = int64_t{2} << 20;
 
+/// At 200 ms per request, 64 of them fetch 640 MB/s.
+inline constexpr int kMostFetches = 64;
+
 /// The limit of the cache of this process's host, in bytes; 0: the default.
 void set_cache_limit(int64_t bytes);
+/// Bytes that the cache keeps of each object at least: that limit, or less if an object has no place on a disk.
+int64_t cache_bytes();
+/// The blocks that expect() has requested on this thread.
+int64_t requested_blocks();
 
 class RemoteFile {
  public:

@@ -1,0 +1,182 @@
+// The layers conv2d, conv1d (a convolution of images of height 1) and conv_transpose2d.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/ops/conv2d/conv_groups.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/reindex/pad_beyond.h"
+#include "engine/ops/window_layer.h"
+
+namespace trainctl {
+namespace {
+
+/// Field padding, where `same` keeps height and width. As in PyTorch, an odd padding has one more at the end.
+Ints conv_padding(const LayerContext& layer, const Window& window) {
+  if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
+    return padding_of(layer.attrs);
+  if (window.stride != std::array<int64_t, 2>{1, 1}) {
+    throw ShapeError(fmt::format("padding: same keeps the size of the images, which is not possible with a stride of "
+                                 "{}x{}",
+                                 window.stride[0], window.stride[1]),
+                     "padding");
+  }
+  Ints padding;
+  for (size_t d = 0; d < 2; ++d) {
+    const int64_t both = window.reach(d) - 1;
+    padding.insert(padding.end(), {both / 2, both - both / 2});
+  }
+  return padding;
+}
+
+TensorId emit_conv2d(LayerContext& layer) {
+  expect_images(layer);
+  const Attrs& fields = layer.attrs;
+  const Images x = Images::of(layer.shape(), false);
+  Window window{.kernel = per_side(fields, "kernel"),
+                .stride = per_side(fields, "stride"),
+                .dilation = per_side(fields, "dilation")};
+  Attrs attrs{{"stride", Ints(window.stride.begin(), window.stride.end())},
+              {"dilation", Ints(window.dilation.begin(), window.dilation.end())},
+              {"padding", conv_padding(layer, window)},
+              {"groups", fields.integer("groups")}};
+  const std::array<int64_t, 2> kernel = window.kernel;
+  window = Window::of(attrs);
+  window.kernel = kernel;
+  expect_window_fits(window, x);
+  const int64_t groups = fields.integer("groups"), channels = fields.integer("channels");
+  expect_groups(groups, x.c, channels);
+
+  LayerBuilder& b = layer.builder;
+  const Shape shape{channels, x.c / groups, kernel[0], kernel[1]};
+  const Init init = linear_init(num_elements(shape) / channels);
+  const bool bias = fields.flag("bias");
+  const TensorId w = layer.weight(shape, init);
+  const TensorId images = pad_images(b, layer.inputs[0], fields.text("padding_mode"), attrs);
+  if (groups > 1 && images != layer.inputs[0]) attrs.set("whole_channels", true);
+  const TensorId product = b.emit("conv2d", {images, w}, attrs, bias ? "conv2d" : "")[0];
+  if (!bias) return product;
+  return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
+}
+
+TensorId emit_conv_transpose2d(LayerContext& layer) {
+  expect_images(layer);
+  const Attrs& fields = layer.attrs;
+  const Images x = Images::of(layer.shape(), false);
+  const auto kernel = per_side(fields, "kernel"), stride = per_side(fields, "stride"),
+             dilation = per_side(fields, "dilation"), padding = per_side(fields, "padding"),
+             more = per_side(fields, "output_padding");
+  Ints size(2);
+  for (size_t d = 0; d < 2; ++d) {
+    if (more[d] >= std::max(stride[d], dilation[d]))
+      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride or the dilation", more[d]),
+                       "output_padding");
+    size[d] = (x.size[d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1;
+    if (size[d] < 1)
+      throw ShapeError(
+          fmt::format("a padding of {} leaves nothing of images of {}x{}", padding[d], x.size[0], x.size[1]),
+          "padding");
+  }
+  Attrs attrs{{"stride", Ints{stride[0], stride[1]}},
+              {"dilation", Ints{dilation[0], dilation[1]}},
+              {"padding", Ints{padding[0], padding[0], padding[1], padding[1]}},
+              {"size", size}};
+  LayerBuilder& b = layer.builder;
+  const int64_t channels = fields.integer("channels"), groups = fields.integer("groups");
+  expect_groups(groups, x.c, channels);
+  if (groups > 1) attrs.set("groups", groups);
+  const int64_t of_group = channels / groups;
+  const Init init = linear_init(of_group * kernel[0] * kernel[1]);
+  const bool bias = fields.flag("bias");
+  const TensorId w = layer.weight({x.c, of_group, kernel[0], kernel[1]}, init);
+  const TensorId product = b.emit("conv_transpose2d", {layer.inputs[0], w}, attrs, bias ? "conv_transpose2d" : "")[0];
+  if (!bias) return product;
+  return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
+}
+
+TensorId emit_conv1d(LayerContext& layer) {
+  const Shape in = layer.shape();
+  if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
+  const Attrs& fields = layer.attrs;
+  const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
+                channels = fields.integer("channels"), groups = fields.integer("groups");
+  expect_groups(groups, in[1], channels);
+  Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
+              {"dilation", Ints{1, fields.integer("dilation")}},
+              {"padding", Ints{0, 0, padding, padding}},
+              {"groups", groups}};
+  Window window = Window::of(attrs);
+  window.kernel = {1, kernel};
+  expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
+  LayerBuilder& b = layer.builder;
+  const Init init = linear_init(in[1] / groups * kernel);
+  const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
+  TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
+  images = pad_images(b, images, fields.text("padding_mode"), attrs);
+  if (groups > 1) attrs.set("whole_channels", true);
+  TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
+  if (fields.flag("bias"))
+    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
+  const Shape out = b.shape(y);
+  return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
+}
+
+}  // namespace
+
+extern const LayerDef conv2d_layer = {
+    .name = "conv2d",
+    .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               kernel_field(), stride_field("Distance between windows.").defaults(Ints{1}),
+               padding_field(
+                   "Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: as "
+                   "many as preserve the image size.",
+                   {"same"}),
+               padding_mode_field(),
+               per_dim("dilation", "Distance between the pixels of a window.")
+                   .defaults(Ints{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .emit = emit_conv2d,
+};
+
+/// A convolution of images of height 1.
+extern const LayerDef conv1d_layer = {
+    .name = "conv1d",
+    .doc = "Convolution along the last dim of [n, c, length], with a weight of [channels, c / groups, 1, kernel].",
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
+               integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
+               integer("padding", "Zeros at both ends.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
+               padding_mode_field(),
+               integer("dilation", "Distance between the elements of a window.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .emit = emit_conv1d,
+};
+
+extern const LayerDef conv_transpose2d_layer = {
+    .name = "conv_transpose2d",
+    .doc = "Transposed convolution of images [n, c, h, w], with a weight of [c, channels / groups, kernel, kernel].",
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               kernel_field(), stride_field("Distance between windows of the output.").defaults(Ints{1}),
+               per_dim("padding", "Pixels removed from each side of the output.")
+                   .defaults(Ints{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               per_dim("output_padding", "Pixels added to the output at the bottom and on the right.")
+                   .defaults(Ints{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               per_dim("dilation", "Distance between the pixels of a window.")
+                   .defaults(Ints{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .emit = emit_conv_transpose2d,
+};
+
+}  // namespace trainctl
