@@ -53,14 +53,14 @@ def main():
     options = parser.parse_args()
     os.nice(5)
     worst = -1
-    rate = f"parallel.outer.local_rate={options.rate_scale}"
+    of_replicas = f"parallel.outer.local_rate={options.rate_scale}"
     with tempfile.TemporaryDirectory() as folder:
         shared = validation_loss(options, folder, "launch.ranks=1")
         print(f"validation loss after {options.steps} steps: {shared:.4f} with shared steps", flush=True)
         for outer in options.outer:
             rate, _, momentum = outer.partition(":")
             more = [f"parallel.outer={{learning_rate: {rate}, momentum: {momentum}}}"] if outer else []
-            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *more, rate)
+            local = validation_loss(options, folder, f"parallel.local_steps={options.local}", "parallel.replicas=2", *more, of_replicas)
             worse = local / shared - 1
             worst = max(worst, worse)
             print(f"  {local:.4f} with {options.local} local steps, outer {outer or 'default'}: {100 * worse:+.2f} %", flush=True)

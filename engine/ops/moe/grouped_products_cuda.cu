@@ -79,8 +79,10 @@ bool applies(const ExpertsSize& n, const void* x) {
   allow(rows_kernel<false, false, Epilogue::weighted>);
   allow(rows_kernel<true, true, Epilogue::plain>);
   allow(rows_kernel<false, true, Epilogue::plain>);
-  allow(sums_kernel<false>);
-  allow(sums_kernel<true>);
+  allow(sums_kernel<false, false>);
+  allow(sums_kernel<false, true>);
+  allow(sums_kernel<true, false>);
+  allow(sums_kernel<true, true>);
   return true;
 }
 
@@ -124,7 +126,9 @@ void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, con
   described(describe(x.right, columns.data, false, {columns.width, rows.rows, 1}, {64, kTerms, 1}));
   described(describe(x.c, y, !y_is_bf16, {right.width, left.width, rows.experts},
                      {y_is_bf16 ? 64 : 32, !y_is_bf16 && transposed ? 32 : 64, 1}));
-  run(transposed ? sums_kernel<true> : sums_kernel<false>, x, rows.experts * x.line_pairs * x.column_tiles, stream);
+  const auto kernel = y_is_bf16 ? (transposed ? sums_kernel<true, true> : sums_kernel<false, true>)
+                                : (transposed ? sums_kernel<true, false> : sums_kernel<false, false>);
+  run(kernel, x, rows.experts * x.line_pairs * x.column_tiles, stream);
 }
 
 }  // namespace trainctl::grouped

@@ -39,6 +39,6 @@ void product(CudaStream stream, const Rows& rows, const Operand& x, const void* 
 void sum_over_rows(CudaStream stream, const Rows& rows, const Operand& left, const Operand& right, void* y,
                    bool y_is_bf16, bool adds);
 
-inline constexpr int64_t kRowsRead = 64;  ///< rows that sum_over_rows() reads behind the last one
+inline constexpr int64_t kRowsRead = 256;  ///< rows that sum_over_rows() reads behind the last one
 
 }  // namespace trainctl::grouped

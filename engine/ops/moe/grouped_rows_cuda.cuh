@@ -302,7 +302,7 @@ __device__ inline void write_activated(const RowsProduct& x, const RowsWriter& o
 template <bool ByToken, bool BByTerms, Epilogue E>
 __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
   const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms, apart = static_cast<int>(gridDim.x) / 2;
-  TermsReader<0, BByTerms, ByToken> reader{shared};
+  RowsReader<BByTerms, ByToken> reader{shared};
   const RowsWriter out(shared);
   RowsTile next;
   int next_pairs[2];

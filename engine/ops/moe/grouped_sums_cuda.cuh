@@ -3,7 +3,7 @@
 // token has the lines of a tile, so that it is the smaller one to gather; the result may be transposed.
 #pragma once
 
-#include "engine/ops/moe/grouped_tiles_cuda.cuh"
+#include "engine/ops/moe/grouped_halves_cuda.cuh"
 
 namespace trainctl::grouped {
 
@@ -17,6 +17,11 @@ struct SumOverRows {
   const uint4* tokens;  ///< [tokens, lines]
   bf16* to;             ///< the matrix of c, if it is bf16
   bool adds;
+
+  /// Steps of a tile whose expert has `rows` rows. Rows behind those are zeros.
+  __device__ int steps(int rows) const {
+    return rows == 0 && adds ? 0 : max(kHead + kTail, (rows + kTerms - 1) / kTerms);
+  }
 };
 
 /// A tile of one expert's result, next to the tile of the other block of the pair.
@@ -29,7 +34,7 @@ struct SumsTile {
     expert = unit / of_expert;
     const int group = unit % of_expert / of_group, at = unit % of_expert % of_group;
     const int beside = min(kPairsAtOnce, x.line_pairs - group * kPairsAtOnce);
-    line = (2 * (group * kPairsAtOnce + at % beside) + place) * kLines;
+    line = (kPair * (group * kPairsAtOnce + at % beside) + place) * kLines;
     column = at / beside * kColumns;
   }
   __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
@@ -45,19 +50,19 @@ struct SumsStep {
 /// tile ahead, because each takes as long as a step.
 struct SumsSteps {
   const SumOverRows& x;
-  int units, unit, row = 0, end = 0, next_row = 0, next_end = 0;
+  int units, unit, row = 0, steps = 0, end = 0, next_row = 0, next_end = 0;
   SumsTile tile, next;
 
   __device__ SumsSteps(const SumOverRows& of, int all)
-      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / 2), tile{}, next{} {
+      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / kPair), tile{}, next{} {
     look_ahead();
   }
   /// False after the last step.
   __device__ bool find(SumsStep& step) {
-    while (row >= end) {
+    while (steps == 0) {
       if (unit >= units) return false;
-      tile = next, row = next_row, end = next_end;
-      unit += static_cast<int>(gridDim.x) / 2;
+      tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
+      unit += static_cast<int>(gridDim.x) / kPair;
       look_ahead();
     }
     step.row = row, step.line = tile.line, step.column = tile.column;
@@ -66,7 +71,7 @@ struct SumsSteps {
       const int mine = row + static_cast<int>(threadIdx.x) / 8 + 16 * i;
       step.tokens[i] = mine < end ? x.token_of[mine] : -1;
     }
-    row += kTerms;
+    row += kTerms, --steps;
     return true;
   }
 
@@ -91,8 +96,7 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
     if (thread == 0) {
       announce_bytes(here, kBBytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int panel = 2 * place + half;
+      for (int panel = place; panel < kPanels; panel += kPair) {
         copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
                    true);
       }
@@ -114,18 +118,114 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
   }
 }
 
-/// Writes the sums of a group of warps, as they are or transposed.
-template <bool Transposed>
-struct SumsResults {
-  const SumOverRows& x;
-  const SumsTile& tile;
-  const ResultsWriter& out;
-  int line;  ///< line of the group's first sums
+/// Writes the results of a group of warps to memory through shared memory, panel by panel: 64 lines of 128 bytes each.
+struct ResultsWriter {
+  unsigned char (&slots)[kSlots][kSquareBytes];
+  int group, warp, lane;
+  bool first;  ///< the thread that asks the copy engine
 
-  __device__ void write_f32(const float (&d)[128]) const {
+  __device__ explicit ResultsWriter(Shared& shared)
+      : slots(shared.out[group_of_warp() - 1]),
+        group(group_of_warp() - 1),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        first(threadIdx.x % kGroupThreads == 0) {}
+  /// The first of this thread's two lines; the other is 8 lines below.
+  __device__ int line() const { return 16 * warp + lane / 4; }
+  /// This thread's first column among each eight.
+  __device__ int column() const { return 2 * (lane % 4); }
+
+  /// Fills the slot of a panel by put() and writes it by write(slot), for panels one after another.
+  template <class Put, class Write>
+  __device__ void panel(int number, const Put& put, const Write& write) const {
+    unsigned char* const slot = slots[number % kSlots];
+    if (first) boxes_read<kSlots - 1>();
+    sync_group<kGroupThreads>(1 + group);
+    put(slot);
+    publish_to_copies();
+    sync_group<kGroupThreads>(1 + group);
+    write(slot);
+    if (first) end_boxes();
+  }
+  /// Sums of 64 columns as bf16, times a weight of each line; `d`: the first of them.
+  __device__ void round(unsigned char* slot, const float* d, const float (&weights)[2]) const {
 #pragma unroll
-    for (int panel = 0; panel < kColumns / 32; ++panel) {
-      const int column = tile.column + 32 * panel;
+    for (int block = 0; block < 4; ++block) {
+      unsigned pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        pairs[i] = pair_of(weights[i % 2] * d[8 * block + 2 * i], weights[i % 2] * d[8 * block + 2 * i + 1]);
+      put_matrices(slot, block, pairs);
+    }
+  }
+  /// Sums of 64 columns as bf16, which become lines.
+  __device__ void round_transposed(unsigned char* slot, const float* d) const {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const int to_line = 16 * block + lane / 16 * 8 + lane % 8, pack = 2 * warp + lane / 8 % 2;
+      const float* const v = d + 8 * block;
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       shared_address(slot + pack_at(to_line, pack))),
+                   "r"(pair_of(v[0], v[1])), "r"(pair_of(v[2], v[3])), "r"(pair_of(v[4], v[5])),
+                   "r"(pair_of(v[6], v[7]))
+                   : "memory");
+    }
+#endif
+  }
+  /// Sums of 32 columns as f32, which become lines: two boxes of 32 lines by 32 columns.
+  __device__ void put_transposed(unsigned char* slot, const float* d) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int to_line = i / 4 * 8 + column() + i % 2, to_column = line() % 32 + i / 2 % 2 * 8;
+      *reinterpret_cast<float*>(slot + warp / 2 * kSquareBytes / 2 + pack_at(to_line, to_column / 4) +
+                                to_column % 4 * 4) = d[i];
+    }
+  }
+  /// Sums of 32 columns as f32.
+  __device__ void put(unsigned char* slot, const float* d) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        *reinterpret_cast<float2*>(slot + pack_at(line() + 8 * h, 2 * j + lane % 4 / 2) + lane % 2 * 8) =
+            make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+    }
+  }
+
+ private:
+  /// Four 8 x 8 matrices of columns 16 block .. 16 block + 15.
+  __device__ void put_matrices(unsigned char* slot, int block, const unsigned* pairs) const {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+    const unsigned address = shared_address(slot) + (pack_at(16 * warp + lane % 16, lane / 16) ^ (32 * block));
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(pairs[0]),
+                 "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                 : "memory");
+#endif
+  }
+};
+
+/// Sums of one half of the columns of a group of warps, on their way to memory, as they are or transposed.
+template <bool Transposed, bool AsBf16>
+struct HalfOfSums {
+  const SumOverRows& x;
+  const ResultsWriter& out;
+  int expert, line, column;  ///< those of the group's first sum
+  bool there;                ///< if not, nothing is written
+
+  /// Writes a part of the sums `d` of half `half`. All parts are written one after another.
+  __device__ void write(float (&d)[128], int half, int part, int of) const {
+    if constexpr (AsBf16)
+      write_bf16(d, half, {part, of, kPanels / 2});
+    else
+      write_f32(d, half, {part, of, kColumns / 64});
+  }
+
+ private:
+  __device__ void write_f32(const float (&d)[128], int half, PartOf panels) const {
+#pragma unroll
+    for (int i = panels.begin(); i < panels.end(); ++i) {
+      const int panel = kColumns / 64 * half + i, at = column + 32 * panel;
       const auto put = [&](unsigned char* slot) {
         if constexpr (Transposed)
           out.put_transposed(slot, d + 16 * panel);
@@ -133,22 +233,22 @@ struct SumsResults {
           out.put(slot, d + 16 * panel);
       };
       out.panel(panel, put, [&](const unsigned char* slot) {
-        if (!out.first || column >= x.columns) return;
+        if (!out.first || at >= x.columns || !there) return;
         if constexpr (Transposed) {
-          box(line, column, slot);
-          if (line + 32 < x.lines) box(line + 32, column, slot + kSquareBytes / 2);
+          box(line, at, slot);
+          if (line + 32 < x.lines) box(line + 32, at, slot + kSquareBytes / 2);
         } else {
-          box(column, line, slot);
+          box(at, line, slot);
         }
       });
     }
   }
-  __device__ void write_bf16(float (&d)[128]) const {
-    if (x.adds) add_memory(d);
+  __device__ void write_bf16(float (&d)[128], int half, PartOf panels) const {
     const float ones[2] = {1, 1};
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const int column = tile.column + 64 * panel;
+    for (int i = panels.begin(); i < panels.end(); ++i) {
+      const int panel = kPanels / 2 * half + i, at = column + 64 * panel;
+      if (x.adds) add_memory(d, panel);
       const auto put = [&](unsigned char* slot) {
         if constexpr (Transposed)
           out.round_transposed(slot, d + 32 * panel);
@@ -156,39 +256,37 @@ struct SumsResults {
           out.round(slot, d + 32 * panel, ones);
       };
       out.panel(panel, put, [&](const unsigned char* slot) {
-        if (!out.first || column >= x.columns) return;
-        box_to_memory<false>(x.c, Transposed ? line : column, Transposed ? column : line, tile.expert, slot);
+        if (!out.first || at >= x.columns || !there) return;
+        box_to_memory<false>(x.c, Transposed ? line : at, Transposed ? at : line, expert, slot);
       });
     }
   }
-
- private:
   __device__ void box(int to_column, int to_line, const unsigned char* slot) const {
     if (x.adds)
-      box_to_memory<true>(x.c, to_column, to_line, tile.expert, slot);
+      box_to_memory<true>(x.c, to_column, to_line, expert, slot);
     else
-      box_to_memory<false>(x.c, to_column, to_line, tile.expert, slot);
+      box_to_memory<false>(x.c, to_column, to_line, expert, slot);
   }
   /// Numbers of bf16 are added before they are rounded.
-  __device__ void add_memory(float (&d)[128]) const {
+  __device__ void add_memory(float (&d)[128], int panel) const {
+    if (!there) return;
 #pragma unroll
-    for (int i = 0; i < 128; ++i) {
-      const int its_line = line + out.line() + 8 * (i / 2 % 2),
-                column = tile.column + 8 * (i / 4) + out.column() + i % 2;
-      if (its_line >= x.lines || column >= x.columns) continue;
-      const int64_t in_expert = Transposed ? static_cast<int64_t>(column) * x.lines + its_line
-                                           : static_cast<int64_t>(its_line) * x.columns + column;
-      d[i] += __bfloat162float(x.to[static_cast<int64_t>(tile.expert) * x.lines * x.columns + in_expert]);
+    for (int i = 32 * panel; i < 32 * panel + 32; ++i) {
+      const int its_line = line + out.line() + 8 * (i / 2 % 2), at = column + 8 * (i / 4) + out.column() + i % 2;
+      if (its_line >= x.lines || at >= x.columns) continue;
+      const int64_t in_expert =
+          Transposed ? static_cast<int64_t>(at) * x.lines + its_line : static_cast<int64_t>(its_line) * x.columns + at;
+      d[i] += __bfloat162float(x.to[static_cast<int64_t>(expert) * x.lines * x.columns + in_expert]);
     }
   }
 };
 
 /// Computes all tiles of this block, as a group of warps. It looks up a tile while the tensor cores finish the one
-/// before.
-template <bool Transposed>
+/// before, and writes half of the sums while they compute the other half, or the next tile.
+template <bool Transposed, bool AsBf16>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / 2;
-  TermsReader<1, 1, true> reader{shared};
+  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / kPair;
+  SumsReader reader{shared};
   const ResultsWriter out(shared);
   SumsTile next;
   int next_rows = 0;
@@ -198,29 +296,27 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
     next_rows = x.starts[next.expert + 1] - x.starts[next.expert];
   };
   float d[128];
-  int unit = static_cast<int>(blockIdx.x) / 2;
+  HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
+  int unit = static_cast<int>(blockIdx.x) / kPair;
   look_up(unit);
   for (; unit < units; unit += apart) {
-    const SumsTile tile = next;
-    const int line = tile.line + 64 * out.group, steps = (next_rows + kTerms - 1) / kTerms;
-    if (line >= x.lines || (steps == 0 && x.adds)) {
-      reader.pass(steps);
+    const int steps = uniform(x.steps(next_rows));
+    if (steps == 0) {
       look_up(unit + apart);
       continue;
     }
-#pragma unroll
-    for (float& v : d) v = 0;
-    reader.multiply(d, steps, [&] { look_up(unit + apart); });
-    const SumsResults<Transposed> results{x, tile, out, line};
-    if (x.to == nullptr)
-      results.write_f32(d);
-    else
-      results.write_bf16(d);
+    const HalfOfSums<Transposed, AsBf16> sums{
+        x, out, uniform(next.expert), uniform(next.line) + 64 * out.group, uniform(next.column), true};
+    reader.multiply(
+        d, steps, [&](int part, int of) { former.write(d, 1, part, of); },
+        [&](int part, int of) { sums.write(d, 0, part, of); }, [&] { look_up(unit + apart); });
+    former.expert = sums.expert, former.line = sums.line, former.column = sums.column, former.there = true;
   }
+  former.write(d, 1, 0, 1);
   if (out.first) boxes_done();
 }
 
-template <bool Transposed>
+template <bool Transposed, bool AsBf16>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     sums_kernel(const __grid_constant__ SumOverRows x) {
   wait_for_kernel_before();
@@ -232,7 +328,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     load_sums(x, shared);
   } else {
     take_registers<224>();
-    compute_sums<Transposed>(x, shared);
+    compute_sums<Transposed, AsBf16>(x, shared);
   }
   sync_pair();
 }

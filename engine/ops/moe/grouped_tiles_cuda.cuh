@@ -184,70 +184,81 @@ __device__ inline void boxes_done() {
 #endif
 }
 
-/// d += a b for 64 lines, 256 columns and 16 terms, or d = a b if `adds` is 0. AByTerms, BByTerms: 1 if the operand is
-/// stored by terms.
-template <int AByTerms, int BByTerms>
-__device__ void add_terms(float (&d)[128], uint64_t a, uint64_t b, int adds) {
+/// A number that is the same for all threads of the warp. The compiler then knows that.
+__device__ inline int uniform(int number) { return __shfl_sync(~0u, number, 0); }
+/// The group of this warp, 0 for the loading one.
+__device__ inline int group_of_warp() { return uniform(static_cast<int>(threadIdx.x) / kGroupThreads); }
+
+/// The place that a group of computing warps reads next. Each warp leaves the places one after another.
+struct ReadPlace {
+  int stage = 0, parity = 0;
+
+  /// Waits for its terms. Gathered: A consists of packs, which the tensor cores do not see before a fence.
+  template <bool Gathered>
+  __device__ void wait(Shared& shared) const {
+    wait_for_bytes(shared.here[stage], parity);
+    if constexpr (Gathered) publish_to_copies();
+  }
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  /// The place `count` places back.
+  __device__ int back(int count) const { return (stage + kStages - count) % kStages; }
+  /// A warp no longer reads that place, which both blocks fill.
+  __device__ void leave(Shared& shared, int count) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < kPair) arrive_in_block(shared.left[back(count)], lane);
+  }
+};
+
+/// d += a b for 64 lines, 256 columns and 16 terms, or d = a b if `adds` is 0. BByTerms: 1 if B is stored by terms.
+template <int BByTerms>
+__device__ void add_all_columns(float (&d)[128], uint64_t a, uint64_t b, int adds) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("256", "%132", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, %130, %131")
+  asm volatile(TRAINCTL_PRODUCT("256", "%131", "{" TRAINCTL_PLACES_128 "}, %128, %129, adds, 1, 1, 0, %130")
                : TRAINCTL_SUMS_128(TRAINCTL_IS_CHANGED, d, 0)
-               : "l"(a), "l"(b), "n"(AByTerms), "n"(BByTerms), "r"(adds));
+               : "l"(a), "l"(b), "n"(BByTerms), "r"(adds));
 #endif
 }
 
-/// The group of this warp, 0 for the loading one. The compiler knows that it is the same for all threads of a warp.
-__device__ inline int group_of_warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
-
-/// Reads the places one after another, as a group of computing warps. AByTerms, BByTerms: as in add_terms();
-/// Gathered: A consists of packs, which the tensor cores do not see before a fence.
-template <int AByTerms, int BByTerms, bool Gathered>
-struct TermsReader {
+/// Products of tiles of rows, as a group of computing warps. BByTerms: as in add_all_columns(); Gathered: as in
+/// ReadPlace.
+template <int BByTerms, bool Gathered>
+struct RowsReader {
   Shared& shared;
-  int group = group_of_warp() - 1, stage = 0, parity = 0;
+  int group = group_of_warp() - 1;
+  ReadPlace at = {};
 
-  static constexpr bool kAdds = AByTerms == 1;
-
-  /// d = a b over the terms of at least one place, or if A is stored by terms d += a b over the terms of any number of
-  /// places. Calls meanwhile() while the tensor cores compute the last products.
+  /// d = a b over the terms of at least one place. Calls meanwhile() while the tensor cores compute the last products.
   template <class Meanwhile>
   __device__ void multiply(float (&d)[128], int steps, const Meanwhile& meanwhile) {
     for (int i = 0; i < steps; ++i) {
-      wait_for_bytes(shared.here[stage], parity);
-      if constexpr (Gathered) publish_to_copies();
-      const unsigned a = shared_address(shared.a[stage]) + static_cast<unsigned>(group) * kSquareBytes,
-                     b = shared_address(shared.b[stage]);
+      at.wait<Gathered>(shared);
+      const unsigned a = shared_address(shared.a[at.stage]) + static_cast<unsigned>(group) * kSquareBytes,
+                     b = shared_address(shared.b[at.stage]);
       const uint64_t of_a = square_at(a), of_b = BByTerms ? squares_at(b, kSquareBytes) : square_at(b);
       begin_products();
 #pragma unroll
       for (int k = 0; k < kTerms / 16; ++k)
-        add_terms<AByTerms, BByTerms>(d, of_a + k * (AByTerms ? kNextLines : kNextColumns),
-                                      of_b + k * (BByTerms ? kNextLines : kNextColumns), kAdds || k > 0 || i > 0);
+        add_all_columns<BByTerms>(d, of_a + k * kNextColumns, of_b + k * (BByTerms ? kNextLines : kNextColumns),
+                                  k > 0 || i > 0);
       end_products();
+      at.next();
       products_done<1>();
-      if (i > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
-      next();
+      if (i > 0) at.leave(shared, 2);
     }
     meanwhile();
     products_done<0>();
     settle(d);
-    if (!kAdds || steps > 0) leave(stage == 0 ? kStages - 1 : stage - 1);
+    at.leave(shared, 1);
   }
   /// Lets the terms of `steps` places pass.
   __device__ void pass(int steps) {
-    for (int i = 0; i < steps; ++i, next()) {
-      wait_for_bytes(shared.here[stage], parity);
-      leave(stage);
+    for (int i = 0; i < steps; ++i) {
+      wait_for_bytes(shared.here[at.stage], at.parity);
+      at.next();
+      at.leave(shared, 1);
     }
-  }
-
- private:
-  __device__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-  /// A warp no longer reads the place, which both blocks fill.
-  __device__ void leave(int place) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kPair) arrive_in_block(shared.left[place], lane);
   }
 };
 
@@ -264,93 +275,6 @@ struct TermsPlace {
 
 /// The address of pack `pack` of line `line` of a tile of lines of 128 bytes.
 __device__ inline int pack_at(int line, int pack) { return line * 128 + ((pack ^ line % 8) * 16); }
-
-/// Writes the results of a group of warps to memory through shared memory, panel by panel: 64 lines of 128 bytes each.
-struct ResultsWriter {
-  unsigned char (&slots)[kSlots][kSquareBytes];
-  int group, warp, lane;
-  bool first;  ///< the thread that asks the copy engine
-
-  __device__ explicit ResultsWriter(Shared& shared)
-      : slots(shared.out[group_of_warp() - 1]),
-        group(group_of_warp() - 1),
-        warp(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane(static_cast<int>(threadIdx.x) % 32),
-        first(threadIdx.x % kGroupThreads == 0) {}
-  /// The first of this thread's two lines; the other is 8 lines below.
-  __device__ int line() const { return 16 * warp + lane / 4; }
-  /// This thread's first column among each eight.
-  __device__ int column() const { return 2 * (lane % 4); }
-
-  /// Fills the slot of a panel by put() and writes it by write(slot), for panels one after another.
-  template <class Put, class Write>
-  __device__ void panel(int number, const Put& put, const Write& write) const {
-    unsigned char* const slot = slots[number % kSlots];
-    if (first) boxes_read<kSlots - 1>();
-    sync_group<kGroupThreads>(1 + group);
-    put(slot);
-    publish_to_copies();
-    sync_group<kGroupThreads>(1 + group);
-    write(slot);
-    if (first) end_boxes();
-  }
-  /// Sums of 64 columns as bf16, times a weight of each line; `d`: the first of them.
-  __device__ void round(unsigned char* slot, const float* d, const float (&weights)[2]) const {
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      unsigned pairs[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        pairs[i] = pair_of(weights[i % 2] * d[8 * block + 2 * i], weights[i % 2] * d[8 * block + 2 * i + 1]);
-      put_matrices(slot, block, pairs);
-    }
-  }
-  /// Sums of 64 columns as bf16, which become lines.
-  __device__ void round_transposed(unsigned char* slot, const float* d) const {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      const int to_line = 16 * block + lane / 16 * 8 + lane % 8, pack = 2 * warp + lane / 8 % 2;
-      const float* const v = d + 8 * block;
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       shared_address(slot + pack_at(to_line, pack))),
-                   "r"(pair_of(v[0], v[1])), "r"(pair_of(v[2], v[3])), "r"(pair_of(v[4], v[5])),
-                   "r"(pair_of(v[6], v[7]))
-                   : "memory");
-    }
-#endif
-  }
-  /// Sums of 32 columns as f32, which become lines: two boxes of 32 lines by 32 columns.
-  __device__ void put_transposed(unsigned char* slot, const float* d) const {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int to_line = i / 4 * 8 + column() + i % 2, to_column = line() % 32 + i / 2 % 2 * 8;
-      *reinterpret_cast<float*>(slot + warp / 2 * kSquareBytes / 2 + pack_at(to_line, to_column / 4) +
-                                to_column % 4 * 4) = d[i];
-    }
-  }
-  /// Sums of 32 columns as f32.
-  __device__ void put(unsigned char* slot, const float* d) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        *reinterpret_cast<float2*>(slot + pack_at(line() + 8 * h, 2 * j + lane % 4 / 2) + lane % 2 * 8) =
-            make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
-    }
-  }
-
- private:
-  /// Four 8 x 8 matrices of columns 16 block .. 16 block + 15.
-  __device__ void put_matrices(unsigned char* slot, int block, const unsigned* pairs) const {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-    const unsigned address = shared_address(slot) + (pack_at(16 * warp + lane % 16, lane / 16) ^ (32 * block));
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(pairs[0]),
-                 "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                 : "memory");
-#endif
-  }
-};
 
 /// Initializes the barriers of both blocks. `packs`: each loading thread arrives when it has copied its packs.
 __device__ inline void prepare_pair(Shared& shared, bool packs) {
