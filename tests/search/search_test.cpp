@@ -355,7 +355,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   CHECK(fault.find("the smallest plan needs") != std::string::npos);
 }
 
-TEST_CASE("search: activations are offloaded if a job does not fit otherwise, and only then") {
+TEST_CASE("search: activations are offloaded if a job does not fit otherwise, and not while memory suffices") {
   const std::string text = gpt(8, 256);
   std::vector<std::string> settings = {"parallel.mode=auto_parallel", "launch.machine=h100x8",
                                        "launch.device=cuda",          "parallel.recompute=[]",

@@ -210,7 +210,7 @@ template <bool Transposed, bool AsBf16>
 struct HalfOfSums {
   const SumOverRows& x;
   const ResultsWriter& out;
-  int expert, line, column;  ///< those of the group's first sum
+  int expert, line, column;  ///< the place of the first sum of the group
   bool there;                ///< if not, nothing is written
 
   /// Writes a part of the sums `d` of half `half`. All parts are written one after another.
