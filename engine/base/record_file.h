@@ -29,7 +29,7 @@ class RecordFile {
   /// Records that are kept, and records that were dropped because too many were kept.
   size_t kept() const { return kept_.size(); }
   int64_t lost() const { return lost_; }
-  /// Why the last record could not be written; "" if it was.
+  /// Returns why the last record could not be written; "" if it was.
   const std::string& problem() const { return problem_; }
 
   static constexpr size_t kMostKeptBytes = size_t{4} << 20;

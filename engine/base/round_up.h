@@ -1,5 +1,5 @@
+// Rounds a number up to a multiple of another one.
 #pragma once
-
 #include <cstdint>
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// Where the time until a run's first finished step goes: phases one after another, so that they add up. The launcher
+// Measures the time until a run's first finished step: phases one after another, so that they add up. The launcher
 // begins; each rank continues the clock that it inherits. Phases of other threads are kept separately:
 //   launcher   devices ─ plan ─╮
 //   rank                       ╰ launch ─ program ─ data ─ CUDA ─ kernels ─ NCCL ─ copy engines ─ weights ─ step

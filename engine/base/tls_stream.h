@@ -46,7 +46,7 @@ class TlsStream {
   bool try_handshake();                      ///< returns whether the handshake is done
   size_t try_read(std::span<char> bytes);    ///< returns the number read; 0: none have arrived yet
   size_t try_write(std::string_view bytes);  ///< returns the number written; 0: there is no room yet
-  /// Whether the last call that could not proceed waits until the socket is writable; else until it is readable.
+  /// True if the last call that could not proceed waits until the socket is writable; else until it is readable.
   bool waits_to_write() const { return waits_to_write_; }
   int socket() const { return socket_; }
 

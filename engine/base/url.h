@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// Whether a path is an address in a store rather than a file.
+/// Returns whether a path is an address in a store rather than a file.
 inline bool is_url(std::string_view path) {
   for (const std::string_view scheme : {"s3://", "gs://", "https://", "http://"})
     if (path.starts_with(scheme)) return true;

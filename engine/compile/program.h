@@ -42,7 +42,7 @@ enum class Opcode : uint8_t {
 };
 std::string_view to_string(Opcode opcode);
 
-/// Why bytes are moved; for plans, counts and messages.
+/// Tells why bytes are moved; for plans, counts and messages.
 enum class Purpose : uint8_t {
   none,
   redistribute,
@@ -149,7 +149,7 @@ struct Variable {
   /// weights at all.
   int64_t arena_offset = -1;
   /// Elements of this rank's part that checkpoints take from this rank, of all that hold the part (divide_storage).
-  /// Where the bucket is sharded, only what is in this rank's shards counts.
+  /// If the bucket is sharded, only elements in this rank's shards count.
   int64_t own_first = 0, own_elements = 0;
 };
 

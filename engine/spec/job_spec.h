@@ -28,8 +28,8 @@ enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
-/// How factors of 8 bits are scaled: per block of 128 numbers, or per tensor from its largest magnitude, that of the
-/// same step (tensor) or those of earlier steps (delayed).
+/// Tells how factors of 8 bits are scaled: per block of 128 numbers, or per tensor from its largest magnitude, that of
+/// the same step (tensor) or those of earlier steps (delayed).
 enum class Fp8Recipe : uint8_t { block, tensor, delayed };
 enum class AmaxAlgo : uint8_t { max, most_recent };
 /// Storage of the optimizer's states. int8: codes of blocks (engine/ops/pack_states).
@@ -385,9 +385,9 @@ struct TrainSpec {
 
   /// Returns what the run saves, also if the job does not say it.
   CheckpointSpec saving() const;
-  /// Whether the run saves anything.
+  /// Returns whether the run saves anything.
   bool saves() const { return saving().every != "none"; }
-  /// Whether the run saves its whole state, from which another one can resume.
+  /// Returns whether the run saves its whole state, from which another one can resume.
   bool saves_state() const { return saving().every == "auto"; }
 };
 

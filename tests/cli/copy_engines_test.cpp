@@ -1,4 +1,5 @@
-// Jobs with parameters and messages that are large enough for the copy engines, on two GPUs: their losses against one CPU rank's.
+// Jobs with parameters and messages that are large enough for the copy engines, on two GPUs: their losses against one
+// CPU rank's.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -50,7 +51,8 @@ TEST_CASE("gradients and weights that copy engines move follow one CPU rank at e
   }
 }
 
-TEST_CASE("messages between stages that copy engines move follow one CPU rank in every schedule, with the same bits twice") {
+TEST_CASE(
+    "messages between stages that copy engines move follow one CPU rank in every schedule, with the same bits twice") {
   if (!have_gpus(2)) return;
   const std::vector<std::string> larger = {"dataset.batch=32", "train.epochs=4", "parallel.micro_batches=2"};
   std::vector<std::string> plan = larger;

@@ -27,8 +27,8 @@ Job job(JobSpec spec);
 /// A job of tests/jobs with a batch of 48, which most rank counts up to 12 divide.
 Job job(const std::string& name, std::vector<std::string> overrides);
 
-/// A recv, the last kernel of the compute stream before it in the list, and the last one that ends before it starts; -1:
-/// none.
+/// A recv, the last kernel of the compute stream before it in the list, and the last one that ends before it starts;
+/// -1: none.
 struct RecvStart {
   int recv = -1, before = -1, awaited = -1;
 };

@@ -1,6 +1,6 @@
 // Large collectives and messages between the GPUs of a host by their copy engines: each rank pulls what it needs from
-// the others' arenas, over NVLink if there is one. Copies occupy no multiprocessor, so they do not slow down the products
-// that run meanwhile. One kernel sums what was pulled, in about the time that it takes to read it.
+// the others' arenas, over NVLink if there is one. Copies occupy no multiprocessor, so they do not slow down the
+// products that run meanwhile. One kernel sums what was pulled, in about the time that it takes to read it.
 //
 //   all_gather      ready | pull every other's block | done
 //   reduce_scatter  ready | pull every other's part of this rank's block | done | sum
@@ -8,13 +8,12 @@
 //   all_to_all      ready | pull every other's block for this rank | done
 //   broadcast       ready | pull the root's | done
 //
+// At `ready` and `done` the ranks of a group synchronize: the stream writes flags into the other ranks' memory and
+// waits for the flags in its own (stream memory operations). One rank sets a flag, and the rank that waits for it
+// clears it before it continues. A flag is therefore clear when it is set again, and a CUDA graph can be replayed.
 //
-// At `ready` and `done` the ranks of a group synchronize: the stream writes flags into the other ranks' memory and waits
-// for the flags in its own (stream memory operations). One rank sets a flag, and the rank that waits for it clears it
-// before it continues. A flag is therefore clear when it is set again, and a CUDA graph can be replayed.
-//
-// The ranks of a channel count its messages of a step in the flags `ready` and `done`. The stream writes them, without a
-// kernel, which would have to wait for a free multiprocessor. Kernels of one thread wait for them (message_flags.h):
+// The ranks of a channel count its messages of a step in the flags `ready` and `done`. The stream writes them, without
+// a kernel, which would have to wait for a free multiprocessor. Kernels of one thread wait for them (message_flags.h):
 //
 //   send number k      ready = k + 1 in the receiver's memory; the first one clears `done` before
 //   recv number k      wait until ready > k | pull | done = k + 1 in the sender's memory; the last one clears `ready`
@@ -42,9 +41,10 @@ namespace trainctl::cuda {
 
 class CopyEngines {
  public:
-  /// Collective over all ranks of the job. Takes those of the program's collectives, or, if there are messages, those of
-  /// its messages that may be copied, whose ranks are processes that reach each other's arenas and have memory left for
-  /// pulled data (copy_memory()). Takes none with NCCL_P2P_DISABLE=1. `arena` is an allocation of the current device, `device`.
+  /// Collective over all ranks of the job. Takes those of the program's collectives, or, if there are messages, those
+  /// of its messages that may be copied, whose ranks are processes that reach each other's arenas and have memory left
+  /// for pulled data (copy_memory()). Takes none with NCCL_P2P_DISABLE=1. `arena` is an allocation of the current
+  /// device, `device`.
   CopyEngines(const Program& program, Communicator& ranks, int device, std::byte* arena);
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;

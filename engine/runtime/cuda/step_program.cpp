@@ -260,8 +260,8 @@ void StepProgram::enqueue(int index, const Issue& how) {
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
 
-/// Copied sends are over when they are counted, so `stream` itself awaits their receipt; last, because the wait occupies
-/// the device.
+/// Copied sends are over when they are counted, so `stream` itself awaits their receipt; last, because the wait
+/// occupies the device.
 void StepProgram::enqueue_waits(const Bound& bound, cudaStream_t stream) {
   std::map<int, const Instruction*> copied;  // by peer: the last one
   for (int earlier : bound.events) {

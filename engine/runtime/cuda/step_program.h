@@ -58,7 +58,7 @@ class StepProgram {
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
-    int left_out = -1;  ///< an instruction that is not run
+    int left_out = -1;               ///< an instruction that is not run
     const StepTape* tape = nullptr;  ///< to record the exchanges of the step to, or to replay them from
   };
   void issue(const Issue& how);
