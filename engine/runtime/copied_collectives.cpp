@@ -3,6 +3,8 @@
 #include "engine/runtime/copied_collectives.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "engine/base/round_up.h"
 
@@ -51,7 +53,13 @@ bool has_messages(const Program& program) {
                      [](const Instruction& i) { return i.opcode == Opcode::send || i.opcode == Opcode::recv; });
 }
 
+bool copies_messages() {
+  const char* text = std::getenv("TRAINCTL_COPY_MESSAGES");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
 bool is_copied_message(const Instruction& instruction) {
+  if (!copies_messages()) return false;
   const bool is_message = instruction.opcode == Opcode::send || instruction.opcode == Opcode::recv;
   const bool is_of_workers = instruction.purpose == Purpose::pipeline || instruction.purpose == Purpose::redistribute;
   return is_message && is_of_workers && !instruction.idle && instruction.bytes() >= kLeastCopiedMessage;

@@ -23,6 +23,9 @@ bool has_messages(const Program& program);
 
 /// Smallest message that is copied: NCCL transfers smaller ones in one short kernel.
 inline constexpr int64_t kLeastCopiedMessage = int64_t{64} << 10;
+/// The environment's TRAINCTL_COPY_MESSAGES=1, which all ranks need. By default NCCL transfers all messages: copies
+/// have only run between two processes on one GPU so far.
+bool copies_messages();
 /// A send or recv that may be copied: between stages, or in a ring. Both ends of a message agree.
 bool is_copied_message(const Instruction& instruction);
 

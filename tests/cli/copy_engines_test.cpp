@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -53,6 +54,7 @@ TEST_CASE("gradients and weights that copy engines move follow one CPU rank at e
 
 TEST_CASE(
     "messages between stages that copy engines move follow one CPU rank in every schedule, with the same bits twice") {
+  setenv("TRAINCTL_COPY_MESSAGES", "1", 1);
   if (!have_gpus(2)) return;
   const std::vector<std::string> larger = {"dataset.batch=32", "train.epochs=4", "parallel.micro_batches=2"};
   std::vector<std::string> plan = larger;

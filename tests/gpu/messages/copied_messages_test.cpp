@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <vector>
 
@@ -144,6 +145,7 @@ int run_rank(const SharedMemory& memory, int rank) {
 }  // namespace
 
 TEST_CASE("messages between processes that copy engines move arrive whole and in order, in every replay of a step") {
+  setenv("TRAINCTL_COPY_MESSAGES", "1", 1);
   const auto memory = SharedMemory::create({4096, 4096});
   std::vector<pid_t> pids;
   for (int rank = 0; rank < 2; ++rank) {
