@@ -73,9 +73,9 @@ TEST_CASE("check refuses a job that needs more than its max_memory, as plan does
   const Scratch scratch;
   small_job(scratch.path());
   for (const char* command : {"check", "plan"}) {
-    const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml", "parallel.max_memory=100B"});
+    const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml", "parallel.max_memory=1KiB"});
     CHECK(result.exit_code == kExitEnv);
-    CHECK(contains(result.err, "parallel.max_memory is 100 B"));
+    CHECK(contains(result.err, "parallel.max_memory is 1.0 KiB"));
   }
 }
 
