@@ -8,8 +8,8 @@
 
 namespace trainctl {
 
-/// For the beginning of main. Unblocks all signals: a parent that waits for signals with sigwait or signalfd leaves them
-/// blocked. Resets SIGCHLD, without which no child can be waited for. Ignores SIGXFSZ, so that a file that reaches
+/// For the beginning of main. Unblocks all signals: a parent that waits for signals with sigwait or signalfd leaves
+/// them blocked. Resets SIGCHLD, without which no child can be waited for. Ignores SIGXFSZ, so that a file that reaches
 /// `ulimit -f` is a write error (EFBIG). As the first process of a container, which the kernel spares signals that have
 /// no handler, exits at SIGINT, SIGTERM and SIGHUP with 128 + signal, until a command handles them.
 void begin_signals();

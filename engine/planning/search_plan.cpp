@@ -1,5 +1,5 @@
-// Searches for the fastest plan of a job (parallel.mode: auto_parallel). find_plan searches with a given number of ranks
-// per sequence and given offloading; this file tries several of both.
+// Searches for the fastest plan of a job (parallel.mode: auto_parallel). find_plan searches with a given number of
+// ranks per sequence and given offloading; this file tries several of both.
 #include "engine/planning/search_plan.h"
 
 #include <fmt/format.h>

@@ -42,8 +42,8 @@ class ChatTemplate {
   nlohmann::ordered_json variables_;
 };
 
-/// The text of bos_token, eos_token, pad_token or unk_token in the tokenizer_config.json of a tokenizer's folder; empty if
-/// there is none.
+/// The text of bos_token, eos_token, pad_token or unk_token in the tokenizer_config.json of a tokenizer's folder; empty
+/// if there is none.
 std::string special_token_of(const std::string& tokenizer, const char* key);
 
 /// Tokens, and which of them the ranges cover, at least in part.

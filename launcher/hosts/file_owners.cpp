@@ -23,8 +23,9 @@ bool is_rank_folder(std::string_view name) {
 /// Returns whether the launcher keeps this file in a run's folder (run_directory.h), where no rank may replace it.
 bool is_of_launcher(std::string_view name) {
   static constexpr std::array<std::string_view, 11> kNames = {
-      "job.yaml",     "plan.json",    "machine.json", "outcome.json", "outcome.json.reserved", "error.json",
-      "cluster.json", "launcher.log", "trace.json",   "profile.json", "checkpoints"};
+      "job.yaml",   "plan.json",    "machine.json", "outcome.json", "outcome.json.reserved",
+      "error.json", "cluster.json", "launcher.log", "trace.json",   "profile.json",
+      "checkpoints"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 

@@ -77,8 +77,9 @@ TEST_CASE("traffic.json of a rank counts if it is whole, and is ignored otherwis
   CHECK(traffic->steps == 3);
   CHECK(traffic->within == 40);
   CHECK(traffic->between == 5);
-  for (const char* damaged : {"[3]", "{\"steps\": \"3\", \"within\": 40, \"between\": 5}", "{\"steps\": 3, \"within\": null}",
-                              "{\"steps\": 0, \"within\": 1, \"between\": 1}", "{\"steps\": 3, \"within\": 40, \"bet"}) {
+  for (const char* damaged :
+       {"[3]", "{\"steps\": \"3\", \"within\": 40, \"between\": 5}", "{\"steps\": 3, \"within\": null}",
+        "{\"steps\": 0, \"within\": 1, \"between\": 1}", "{\"steps\": 3, \"within\": 40, \"bet"}) {
     CAPTURE(damaged);
     s.write("rank.0/traffic.json", damaged);
     CHECK_FALSE(read_traffic(s.run, 0));

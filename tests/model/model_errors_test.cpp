@@ -64,7 +64,8 @@ const std::vector<Row>& rows() {
        {"3:5 layer b: batch_norm needs at least 2 values per feature in a micro-batch, but its input [1, 12] has 1, "
         "so its output would be constant; increase dataset.batch, or reduce parallel.micro_batches"}},
       {"network:\n  - {name: g, type: group_norm, groups: 12}\n",
-       {"3:5 layer g: group_norm needs at least 2 values per group, but its input [8, 12] has 1, so its output would be "
+       {"3:5 layer g: group_norm needs at least 2 values per group, but its input [8, 12] has 1, so its output would "
+        "be "
         "constant; use it before the layers that reduce images to one pixel, or remove it"}},
       {"network:\n  - {name: p, type: adaptive_avg_pool2d, size: 1}\n  - {name: i, type: instance_norm}\n",
        {"4:5 layer i: instance_norm needs at least 2 values per channel, but its input [8, 3, 1, 1] has 1, so its "

@@ -74,8 +74,7 @@ int64_t keep_metrics(const RunDirectory& directory, int64_t last_step) {
   for (const std::string& copy : copies_in(directory))
     for (MetricsLine& line : read_lines(copy, keys, true)) lines.push_back(std::move(line));
   const bool adds = lines.size() > own;
-  if (adds)
-    std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  if (adds) std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   std::error_code ignored;
   const auto is_kept = [&](const MetricsLine& line) { return line.step <= last_step; };
   const auto cut = std::find_if_not(lines.begin(), lines.end(), is_kept);

@@ -260,12 +260,11 @@ std::string NetworkReports::summary() {
                     format_bytes(tokens["bytes"].get<int64_t>()), format_bytes(tokens["expected_bytes"].get<int64_t>()),
                     format_bytes(tokens["most_bytes"].get<int64_t>()));
   if (const nlohmann::ordered_json audited = audits(); !audited.is_null())
-    text +=
-        (text.empty() ? "" : "\n") +
-        fmt::format("audits: {} of {} steps replayed on other {}, with the same bits; {:.2g} % of the run's time",
-                    audited["steps"].get<int64_t>(), with_commas(finished_steps() - checkpoints_.first_step()),
-                    job_.spec.launch.device == Device::cuda ? "GPUs" : "cores",
-                    100 * audited["overhead"].get<double>());
+    text += (text.empty() ? "" : "\n") +
+            fmt::format("audits: {} of {} steps replayed on other {}, with the same bits; {:.2g} % of the run's time",
+                        audited["steps"].get<int64_t>(), with_commas(finished_steps() - checkpoints_.first_step()),
+                        job_.spec.launch.device == Device::cuda ? "GPUs" : "cores",
+                        100 * audited["overhead"].get<double>());
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));

@@ -287,8 +287,8 @@ CudaKernel prepare_batch_norm_merge(const CudaKernelCall& call) {
   return [parts = call.in[0].shape[0], c = call.in[0].shape[2], in = ref<Mixed>(call.in[0]),
           mean = ref<Mixed>(call.out[0]), var = ref<Mixed>(call.out[1])](CudaStream stream) {
     if (c == 0) return;
-    launch(merge_kernel, static_cast<unsigned>(ceil_div(c, 128)), 128, 0, stream, "batch_norm_merge", parts, c, in, mean,
-           var);
+    launch(merge_kernel, static_cast<unsigned>(ceil_div(c, 128)), 128, 0, stream, "batch_norm_merge", parts, c, in,
+           mean, var);
   };
 }
 

@@ -15,8 +15,9 @@ struct TableRows {
   /// The row in this rank's part, or -1 if another rank has it.
   __device__ int local(int32_t id) const {
     if (id < 0 || id >= vocab)
-      data_is_wrong("embedding: the data contains an id that is not a row of the table; set vocab to a number "
-                    "greater than the largest id");
+      data_is_wrong(
+          "embedding: the data contains an id that is not a row of the table; set vocab to a number "
+          "greater than the largest id");
     const int64_t row = id - first;
     return row >= 0 && row < count ? static_cast<int>(row) : -1;
   }

@@ -14,8 +14,9 @@ namespace trainctl {
 namespace {
 
 constexpr double kNoWeight = std::numeric_limits<double>::infinity();
-/// Numbers of stages and micro-batches are left out if their kernels, evenly distributed, take kBoundDoubt times as long
-/// as the best plan, or in a large network with long kernels if kernels and starts take kStartsDoubt times as long.
+/// Numbers of stages and micro-batches are left out if their kernels, evenly distributed, take kBoundDoubt times as
+/// long as the best plan, or in a large network with long kernels if kernels and starts take kStartsDoubt times as
+/// long.
 constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 
 }  // namespace

@@ -6,9 +6,9 @@
 //               .attempts/1, 2, 3          attempts that have begun; each file names its run in one line
 //               .newest                    the last two names that were published, for mounts whose listings lag
 //
-// A directory belongs to one lineage: a run that began anew, and the runs that resumed from what it saved here. A run of
-// another lineage does not start (`occupant`). Each launcher locks the file of its attempt while it saves here, so this
-// also holds before the first checkpoint is published.
+// A directory belongs to one lineage: a run that began anew, and the runs that resumed from what it saved here. A run
+// of another lineage does not start (`occupant`). Each launcher locks the file of its attempt while it saves here, so
+// this also holds before the first checkpoint is published.
 //
 // An attempt is one start of a run's ranks. Its number is the file that it created in .attempts, so two launchers never
 // have the same. `claim_attempt` then deletes what older attempts left half-written, and only after that looks for the

@@ -343,8 +343,7 @@ void Trainer::start_step() {
 
 /// A validation starts only when all steps before it are reported, so the plateau is that of the step.
 double Trainer::rate_of(int64_t step) const {
-  return local_rate_of(job_.spec) * plateau_.scale *
-         learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
+  return local_rate_of(job_.spec) * plateau_.scale * learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
 }
 
 StepReport Trainer::report_of(int64_t step) const {

@@ -1,5 +1,4 @@
 // One part of a data set (dataset.split): splits samples by number or by the hash of a file name.
-#include "engine/train/data/sources/names_hint.h"
 #include "engine/train/data/sources/split.h"
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include "engine/base/text.h"
 #include "engine/ops/random.h"
 #include "engine/train/data/permutation.h"
+#include "engine/train/data/sources/names_hint.h"
 
 namespace trainctl {
 namespace {
@@ -47,8 +47,7 @@ Share share_of(const SplitOptions& options) {
                   "fractions must be positive "
                   "and add up to 1");
   if (std::find(names.begin(), names.end(), options.part) == names.end())
-    fail_in_split(fmt::format("there is no part '{}'", options.part),
-                  names_hint("parts", names, options.part));
+    fail_in_split(fmt::format("there is no part '{}'", options.part), names_hint("parts", names, options.part));
   if (found.size() == 0)
     fail_in_split(fmt::format("the fraction of '{}' is too small", options.part), "use at least 0.0001");
   return found;
