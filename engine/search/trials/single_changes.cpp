@@ -57,17 +57,26 @@ std::vector<CutAlternative> other_cuts_of(const PlanTrials& t, const Considered&
   return other_cuts(space, cuts.cuts);
 }
 
+bool may_change_cuts(const PlanTrials& t, const Considered& base) {
+  return base.cuts->mesh.size() > 1 && t.is_free_to_cut();
+}
+
+/// Returns whether the layers of a pattern take so much of the step that their cuts matter; true if that is not known.
+bool matters(const PlanTrials& t, const std::map<std::string_view, double>& shares, const CutAlternative& other) {
+  const auto share = shares.find(other.pattern);
+  return share == shares.end() || share->second >= t.doubts.least_share;
+}
+
 /// Tries other cuts of one layer, or of several identical layers, in the plan with the number `from`. With `always` it
 /// also tries cuts that are not expected to be fast; in a large network, where a trial takes long, only those that are
 /// expected to need less memory.
 void change_cuts(PlanTrials& t, size_t from, bool always) {
   const Considered base = t.sources[from];
-  if (base.cuts->mesh.size() == 1 || (!always && t.is_enough(0, t.limits.trials)) || !t.is_free_to_cut()) return;
+  if (!may_change_cuts(t, base) || (!always && t.is_enough(0, t.limits.trials))) return;
   const double own_memory = always && t.small.leaves_out_blocks() ? t.weighed.memory_of(base) : kNoTime;
   const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[from].trial);
   for (const CutAlternative& other : other_cuts_of(t, base)) {
-    const auto share = shares.find(other.pattern);
-    if (!always && share != shares.end() && share->second < t.doubts.least_share) continue;
+    if (!always && !matters(t, shares, other)) continue;
     const Considered one = with_cuts(base, other);
     if (!always && one.expected.seconds > base.expected.seconds * t.doubts.cuts) continue;
     if (always && t.weighed.memory_of(one) >= own_memory) continue;
@@ -119,8 +128,8 @@ void shrink(PlanTrials& t) {
 
 void try_smaller_cuts(PlanTrials& t, size_t from, size_t most) {
   const Considered base = t.sources[from];
-  if (base.cuts->mesh.size() == 1 || !t.is_free_to_cut()) return;
-  // Estimates of memory err alike.
+  if (!may_change_cuts(t, base)) return;
+  // The estimates of this plan and of its variants are assumed to be wrong by the same factor.
   const double fitting =
       t.weighed.memory_of(base) * static_cast<double>(t.memory) / static_cast<double>(t.tried[from].trial.memory);
   size_t tried = 0;
@@ -136,12 +145,11 @@ void polish(PlanTrials& t, size_t most) {
   const std::optional<size_t> from = t.tried.fastest();
   if (!from || !t.tried.is_short_of_memory()) return;
   const Considered base = t.sources[*from];
-  if (base.cuts->mesh.size() == 1 || !t.is_free_to_cut()) return;
+  if (!may_change_cuts(t, base)) return;
   const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[*from].trial);
   size_t tried = 0;
   for (const CutAlternative& other : other_cuts_of(t, base)) {
-    const auto share = shares.find(other.pattern);
-    if (share != shares.end() && share->second < t.doubts.least_share) continue;
+    if (!matters(t, shares, other)) continue;
     const Considered one = with_cuts(base, other);
     if (tried == most || one.expected.seconds > base.expected.seconds * t.doubts.cuts) return;
     if (t.try_all_blocks(one) != nullptr) ++tried;
