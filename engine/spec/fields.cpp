@@ -55,7 +55,7 @@ const void* default_object(const Section* section) {
   return nullptr;
 }
 
-/// The kinds whose values are described alike for every field.
+/// The kinds whose values have the same description for every field.
 std::string_view fixed_kind_name(FieldKind kind) {
   using enum FieldKind;
   static constexpr std::pair<FieldKind, std::string_view> kNames[] = {

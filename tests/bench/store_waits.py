@@ -5,7 +5,8 @@
     store_waits.py TRAINCTL --small             a small network on CPUs, and arrays in place of photographs
 
 Writes tar shards of the JPEG files in FOLDER (repeated) with an index, starts slow_store.py, and trains the same job from local files and from
-s3:// with an empty cache. Prints the time of the steps and the requests of each run. A run whose steps wait for at least 2 % of the time says so.
+s3:// with an empty cache. Needs only the standard library, for machines with a GPU; `formats.py --only store` uses moto, and
+requests that fail. Prints the time of the steps and the requests of each run. A run whose steps wait for at least 2 % of the time says so.
 """
 import argparse
 import io

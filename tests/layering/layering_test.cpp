@@ -338,7 +338,8 @@ TEST_CASE("the rule for comments finds each of its words at the beginning of a c
   CHECK(fragment_in_python("color = '#As'  # Often it is 0.") == "");
 }
 
-TEST_CASE("no comment begins with a fragment's Of, What, Those, As, Which, How, Where, When, Whether, Why or Who") {
+TEST_CASE(
+    "no comment is a fragment that begins with Of, What, Those, As, Which, How, Where, When, Whether, Why or Who") {
   const fs::path root = TRAINCTL_SOURCE_DIR;
   static const std::set<std::string> kSources = {".h", ".cpp", ".cu", ".cuh", ".py"};
   int fragments = 0;

@@ -8,7 +8,7 @@ namespace trainctl {
 
 extern const OpDef matmul_weight_grad_op;
 
-/// True if the operand has so many elements that reading it once less saves more than another launch takes.
+/// Returns whether the operand is so large that one read less saves more time than one launch more costs.
 bool is_large(const Operand& operand);
 
 /// True if it is that product of two operands, in full precision for its type and with nothing fused.

@@ -1,5 +1,5 @@
-// Finds units whose choices of axes depend on the same things. Each unit is described as a string of numbers, in which
-// other units are distances from it; units with equal strings are alike.
+// Finds units whose choices of axes depend on the same things. Each unit is described as a string of numbers that refer
+// to other units by their distance from it; units with equal strings are interchangeable.
 #include "engine/plan/axes/surroundings.h"
 
 #include <algorithm>

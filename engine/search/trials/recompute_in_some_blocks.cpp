@@ -61,7 +61,7 @@ void try_other_cuts_of(PlanTrials& t, const Considered base) {
     if (others[i].expected.seconds <= kOtherCutsDoubt * own) t.try_one(others[i], true);
 }
 
-/// The fastest plan that does not fit, but nearly does, and that recomputes alike in all blocks.
+/// Finds the fastest plan that is only slightly too large and recomputes the same layers in all blocks.
 std::optional<size_t> fastest_slightly_too_large(const PlanTrials& t) {
   const std::optional<size_t> best = t.tried.fastest();
   std::optional<size_t> fastest;

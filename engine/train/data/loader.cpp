@@ -146,7 +146,7 @@ void Loader::apply(LoadSetting setting) {
 bool Loader::start_worker() {
   const auto worker = static_cast<int>(threads_.size());
   try {
-    BatchLayout::Scratch scratch = layout_.make_scratch();  // here, because nobody would catch its error in the thread
+    BatchLayout::Scratch scratch = layout_.make_scratch();  // the thread could not report its error
     {
       const std::lock_guard lock(mutex_);
       readings_.push_back(std::make_unique<Reading>());

@@ -66,7 +66,7 @@ const char* foreign_format(std::span<const uint8_t> start) {
   return nullptr;
 }
 
-/// Returns whether the first tokens are smaller than 2^16, are of 32 bits, and are not all alike.
+/// Returns whether the first tokens are 32-bit numbers below 2^16 that are not all equal.
 bool looks_like_int32(std::span<const uint8_t> start) {
   constexpr size_t kLeast = 256;
   if (start.size() < kLeast) return false;

@@ -66,8 +66,8 @@ bool move_to(const std::vector<int>& cores) {
   return sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
-/// Moves the calling thread, and the threads that it starts later, to `count` cores other than those, or to as many as
-/// there are. Returns them; the core that it is on if there is none.
+/// Moves the calling thread, and the threads that it starts later, to `count` cores that are not in `others`, or to all
+/// such cores if there are fewer. Returns these cores; without any, the thread stays, and its core is returned.
 std::vector<int> move_to_other_cores(const std::vector<int>& others, int count) {
   const auto cores = static_cast<int>(std::min<long>(sysconf(_SC_NPROCESSORS_CONF), CPU_SETSIZE));
   const int start = others.empty() ? 0 : others.back() + 1;
