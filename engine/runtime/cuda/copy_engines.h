@@ -8,9 +8,9 @@
 //   all_to_all      ready | pull every other's block for this rank | done
 //   broadcast       ready | pull the root's | done
 //
-// At `ready` and `done` the ranks of a group synchronize: the stream writes flags into the other ranks' memory and waits
-// for the flags in its own (stream memory operations). One rank sets a flag, and the rank that waits for it clears it
-// before it continues. A flag is therefore clear when it is set again, and a CUDA graph can be replayed.
+// At `ready` and `done` the ranks of a group synchronize: the stream writes flags into the other ranks' memory and
+// waits for the flags in its own (stream memory operations). One rank sets a flag, and the rank that waits for it
+// clears it before it continues. A flag is therefore clear when it is set again, and a CUDA graph can be replayed.
 //
 // Sums run in group order in f32, so every rank has the same bits.
 #pragma once
