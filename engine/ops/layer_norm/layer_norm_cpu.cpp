@@ -24,24 +24,25 @@ NormRows norm_rows_of(const TensorArg& x) {
 
 CpuKernel prepare_layer_norm(const KernelCall& call) {
   const bool affine = call.in.size() > 1;
-  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
-          beta = affine ? call.in[2].as<float>() : nullptr, y0 = call.out[0].as<float>(),
-          means = call.out[1].as<float>(), rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
-    const auto n = static_cast<double>(rows.n);
-    for (int64_t r = 0; r < rows.count; ++r) {
-      const float* x = x0 + r * rows.n;
-      float* y = y0 + r * rows.n;
-      const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / n;
-      const double var = cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }) / n;
-      const auto m = means[r] = static_cast<float>(mean);
-      const auto rstd = rstds[r] = static_cast<float>(1.0 / std::sqrt(var + eps));
-      if (gamma != nullptr) {
-        for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd * gamma[i] + beta[i];
-      } else {
-        for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd;
-      }
-    }
-  };
+  return
+      [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+       beta = affine ? call.in[2].as<float>() : nullptr, y0 = call.out[0].as<float>(), means = call.out[1].as<float>(),
+       rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
+        const auto n = static_cast<double>(rows.n);
+        for (int64_t r = 0; r < rows.count; ++r) {
+          const float* x = x0 + r * rows.n;
+          float* y = y0 + r * rows.n;
+          const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / n;
+          const double var = cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }) / n;
+          const auto m = means[r] = static_cast<float>(mean);
+          const auto rstd = rstds[r] = static_cast<float>(1.0 / std::sqrt(var + eps));
+          if (gamma != nullptr) {
+            for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd * gamma[i] + beta[i];
+          } else {
+            for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd;
+          }
+        }
+      };
 }
 
 CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
@@ -68,7 +69,7 @@ CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
   };
 }
 
-// Kernels for a part of the rows' elements.
+// Kernels for ranks that each have a part of every row.
 
 CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
   return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
@@ -100,10 +101,10 @@ struct MeanAndVariance {
 
 CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
   const bool affine = call.in.size() > 2;
-  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
-          beta = affine ? call.in[2].as<float>() : nullptr, stats = call.in.back().as<float>(),
-          parts = call.in.back().shape[0], y0 = call.out[0].as<float>(), means = call.out[1].as<float>(),
-          rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
+  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(),
+          gamma = affine ? call.in[1].as<float>() : nullptr, beta = affine ? call.in[2].as<float>() : nullptr,
+          stats = call.in.back().as<float>(), parts = call.in.back().shape[0], y0 = call.out[0].as<float>(),
+          means = call.out[1].as<float>(), rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = x0 + r * rows.n;
       float* y = y0 + r * rows.n;
@@ -119,7 +120,7 @@ CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
   };
 }
 
-/// Calls f(g, x, row), g(i) the element i of dy * gamma in the row, for each row of (dy, x, mean, rstd(, gamma)).
+/// Calls f(g, x, row) for each row, where g(i) is element i of dy * gamma in the row.
 template <class F>
 void for_each_row(const NormRows& rows, const float* dy0, const float* x0, const float* gamma, F f) {
   for (int64_t r = 0; r < rows.count; ++r) {

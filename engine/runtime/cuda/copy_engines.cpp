@@ -1,5 +1,5 @@
-// Large collectives and messages between the GPUs of a host by their copy engines: each rank pulls what it needs from
-// the others' arenas, over NVLink if there is one. Which are taken comes first, then how they are enqueued.
+// Runs large collectives and messages between the GPUs of a host on their copy engines: each rank copies what it needs
+// from the others' arenas, over NVLink if there is one. Which are taken comes first, then how they are enqueued.
 #include "engine/runtime/cuda/copy_engines.h"
 
 #include <cuda.h>

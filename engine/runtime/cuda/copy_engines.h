@@ -1,5 +1,5 @@
-// Large collectives and messages between the GPUs of a host by their copy engines: each rank pulls what it needs from
-// the others' arenas, over NVLink if there is one. Copies occupy no multiprocessor, so they do not slow down the
+// Runs large collectives and messages between the GPUs of a host on their copy engines: each rank copies what it needs
+// from the others' arenas, over NVLink if there is one. Copies occupy no multiprocessor, so they do not slow down the
 // products that run meanwhile. One kernel sums what was pulled, in about the time that it takes to read it.
 //
 //   all_gather      ready | pull every other's block | done
