@@ -11,17 +11,18 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 1 << 15;  ///< elements of one sum: the same for any number of threads, and so are the bits
+constexpr int64_t kSquaresBlock =
+    1 << 15;  ///< elements of one sum: the same for any number of threads, and so are the bits
 
 CpuKernel prepare_sum_squares(const KernelCall& call) {
-  const int64_t n = call.in[0].size(), blocks = (n + kBlock - 1) / kBlock;
+  const int64_t n = call.in[0].size(), blocks = (n + kSquaresBlock - 1) / kSquaresBlock;
   return [n, blocks, sums = std::vector<double>(static_cast<size_t>(blocks)), x = call.in[0].as<float>(),
           out = call.out[0].as<float>(), add = call.out[0].accumulate, threads = call.threads]() mutable {
     cpu::over_range(threads, blocks, 1, [&, to = sums.data()](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        const float* const from = x + block * kBlock;
-        to[block] =
-            cpu::sum(std::min(kBlock, n - block * kBlock), [from](int64_t i) { return double{from[i]} * from[i]; });
+        const float* const from = x + block * kSquaresBlock;
+        to[block] = cpu::sum(std::min(kSquaresBlock, n - block * kSquaresBlock),
+                             [from](int64_t i) { return double{from[i]} * from[i]; });
       }
     });
     *out = static_cast<float>(std::accumulate(sums.begin(), sums.end(), add ? double{*out} : 0.0));
