@@ -166,6 +166,7 @@ FoundPlan search(PlanTrials& t) {
   }
   try_near_limit(t);
   try_some_blocks(t);
+  improve_further(t);
   polish(t);
   try_near_limit(t);
   try_some_blocks(t);

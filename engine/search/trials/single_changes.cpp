@@ -163,6 +163,23 @@ void improve(PlanTrials& t) {
   }
 }
 
+void improve_further(PlanTrials& t) {
+  const int64_t most = t.work_done + t.limits.most_work;
+  while (const std::optional<size_t> from = t.tried.fastest()) {
+    const Considered base = t.sources[*from];
+    const double scale = t.memory_scale() / kMemoryDoubt;
+    for (const Considered& one : t.weighed.all()) {
+      Considered alike = one;
+      alike.recompute = base.recompute;
+      alike.some = base.some;
+      if (differences(alike, base) > 1 || !t.weighed.fits(one, scale)) continue;
+      if (t.work_done > most) return;
+      if (!t.is_too_slow(one, 0, t.doubts.other)) t.try_one(one, true);
+    }
+    if (t.tried.fastest() == from) return;
+  }
+}
+
 void shrink(PlanTrials& t) {
   const size_t most = t.tried.size() + 2 * t.limits.trials;
   while (t.memory > 0 && !t.tried.fastest()) {
