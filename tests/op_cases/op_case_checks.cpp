@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <set>
+#include <thread>
 
 #include "tests/op_cases/op_cases.h"
 
@@ -78,7 +80,19 @@ std::vector<double> finite_differences(const CaseGraph& built, const Values& sta
     return sum;
   };
   std::vector<double> slopes(start[input].size());
-  for (size_t i = 0; i < slopes.size(); ++i) slopes[i] = (objective(i, kStep) - objective(i, -kStep)) / (2 * kStep);
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < slopes.size(); i = next++)
+      slopes[i] = (objective(i, kStep) - objective(i, -kStep)) / (2 * kStep);
+  };
+  if (slopes.size() < 64) {
+    work();
+    return slopes;
+  }
+  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  std::vector<std::jthread> threads(cores);
+  for (std::jthread& each : threads) each = std::jthread(work);
+  threads.clear();  // joins them
   return slopes;
 }
 
