@@ -238,7 +238,7 @@ TEST_CASE("a wrong bit in one tensor of a rank is named by its next audit, with 
   CHECK(found.mismatch->step == 8);
   CHECK(found.mismatch->tensor.starts_with("weight/"));
   CHECK(found.mismatch->first_is_wrong == true);
-  CHECK(found.mismatch->text().find("step 8 gave other bits on GPU 0 than its replay on GPU 1") == 0);
+  CHECK(found.mismatch->text().find("step 8 produced different bits on GPU 0 than its replay on GPU 1") == 0);
   CHECK(found.saved[0] == 0);
   CHECK(found.saved[1] > 0);
 }

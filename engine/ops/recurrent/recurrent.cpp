@@ -149,7 +149,8 @@ TensorId emit_recurrent(LayerContext& layer) {
 
 std::vector<Field> recurrent_fields() {
   return {units_field().required(), flag("bias", true, "Add a bias."),
-          flag("reverse", false, "From the last step to the first: a bidirectional layer is a concat of both."),
+          flag("reverse", false,
+               "Process the steps from last to first; a bidirectional layer is a concat of both directions."),
           init_field(), bias_init_field()};
 }
 

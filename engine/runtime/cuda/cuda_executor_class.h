@@ -27,7 +27,8 @@ namespace trainctl::cuda {
 
 class CudaExecutor final : public Executor {
  public:
-  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: of beside()'s arena.
+  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: the owner of the arena, for
+  /// beside().
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
                const CudaExecutor* owner = nullptr);

@@ -1,4 +1,5 @@
-// Accesses the arena of a GPU between steps: reads and writes, copies of the state for checkpoints, and tapes of steps.
+// Accesses the arena of a GPU between steps: reads, writes, copies of the state for checkpoints, and recordings of
+// steps.
 #include "engine/runtime/cuda/cuda_executor_class.h"
 
 namespace trainctl::cuda {
@@ -25,7 +26,7 @@ void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   synchronize();
 }
 
-/// Memory that cannot be pinned, because of a limit or since others have done it, is copied as it is.
+/// Memory that cannot be pinned, because of a limit or because it is pinned already, is copied without pinning.
 void CudaExecutor::use_often(std::span<std::byte> memory) {
   use_device();
   if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) == cudaSuccess) {
@@ -35,7 +36,7 @@ void CudaExecutor::use_often(std::span<std::byte> memory) {
   }
 }
 
-/// On the stream of the inputs, for which the step waits.
+/// Copies on the stream of the inputs, for which the step waits.
 void CudaExecutor::begin_write(int64_t offset, const void* from, int64_t bytes) {
   check(is_inside(offset, bytes), "writes must stay inside the arena");
   check(started_ == finished_, "a step must be finished before its outputs are written");

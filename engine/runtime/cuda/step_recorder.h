@@ -11,7 +11,7 @@
 
 namespace trainctl::cuda {
 
-/// In pinned memory.
+/// Returns a tape in pinned memory.
 std::unique_ptr<StepTape> new_tape(const Program& program);
 
 class StepRecorder {

@@ -79,10 +79,10 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
     const InputLayout& own = executor_->inputs();
     if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
         own.as_bytes != inputs.as_bytes)
-      throw EnvError(
-          fmt::format("train.audit_every: GPU {} has not the memory to keep the samples that GPU {} keeps; close other "
-                      "programs on it, or set audit_every: 0",
-                      cards_[1].gpu, cards_[0].gpu));
+      throw EnvError(fmt::format(
+          "train.audit_every: GPU {} does not have the memory to keep the samples that GPU {} keeps; close other "
+          "programs on it, or set audit_every: 0",
+          cards_[1].gpu, cards_[0].gpu));
   });
 }
 
@@ -150,7 +150,8 @@ void CardReplay::describe_exchange(const Instruction& instruction, const std::by
   std::string part;
   for (const StoredRange& range : gradient_ranges(program_))
     if (range.offset <= at && at < range.offset + range.bytes()) part = name_of(range) + "; ";
-  found.tensor = fmt::format("what it gives to {} ({}{} of {} elements)", instruction.name, part, different, elements);
+  found.tensor =
+      fmt::format("the data that it sends to {} ({}{} of {} elements)", instruction.name, part, different, elements);
 }
 
 bool CardReplay::find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const {

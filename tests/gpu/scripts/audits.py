@@ -62,7 +62,7 @@ def fault():
         if said is None:
             continue
         line = next((line.strip() for line in said.splitlines() if "audit: step" in line), "")
-        named = re.search(r"step 20 gave other bits on GPU \d+ .*: \w+/", line) and f"rank {rank}" in said
+        named = re.search(r"step 20 produced different bits on GPU \d+ .*: \w+/", line) and f"rank {rank}" in said
         saved = len(list((folder / "audits").iterdir())) if (folder / "audits").exists() else 0
         good += bool(named) and saved == 2 and "computed incorrectly" in line
         print(f"{name}: {'named' if named else 'NOT NAMED'}, {saved} results saved: {line}", flush=True)
