@@ -198,7 +198,7 @@ extern const OpDef conv2d_op = {
                    }},
 };
 
-/// (dy, weight) -> dx, of attr size [h, w]
+/// (dy, weight) -> dx with the size of attr size [h, w]
 extern const OpDef conv2d_input_grad_op = {
     .name = "conv2d_input_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {

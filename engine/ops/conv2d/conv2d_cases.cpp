@@ -13,7 +13,7 @@ Window window_of(const Attrs& attrs, const Shape& weight) {
   return window;
 }
 
-/// The pixel of x under pixel (r, s) of window (p, q), of channel c; 0 in the padding.
+/// The pixel of x in channel c under pixel (r, s) of window (p, q); 0 in the padding.
 double under_window(const Tensor64& x, bool last, const Window& w, int64_t n, int64_t c, std::array<int64_t, 2> at,
                     std::array<int64_t, 2> pixel) {
   std::array<int64_t, 2> place{};
