@@ -1,10 +1,8 @@
-// Determines which collectives and messages the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that
-// a rank needs for them.
+// Determines which collectives the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that a rank needs
+// for them.
 #include "engine/runtime/copied_collectives.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "engine/base/round_up.h"
 
@@ -53,28 +51,16 @@ bool has_messages(const Program& program) {
                      [](const Instruction& i) { return i.opcode == Opcode::send || i.opcode == Opcode::recv; });
 }
 
-bool copies_messages() {
-  const char* text = std::getenv("TRAINCTL_COPY_MESSAGES");
-  return text != nullptr && std::string_view(text) == "1";
-}
-
-bool is_copied_message(const Instruction& instruction) {
-  if (!copies_messages()) return false;
-  const bool is_message = instruction.opcode == Opcode::send || instruction.opcode == Opcode::recv;
-  const bool is_of_workers = instruction.purpose == Purpose::pipeline || instruction.purpose == Purpose::redistribute;
-  return is_message && is_of_workers && !instruction.idle && instruction.bytes() >= kLeastCopiedMessage;
-}
-
 CopyMemory copy_memory(const Program& program, int num_ranks) {
-  const bool messages = has_messages(program);
-  bool any = false;
-  int64_t pulled = messages ? kFlagStride : 0;
-  for (const Instruction& i : program.instructions) {
-    if (messages ? !is_copied_message(i) : !may_be_copied(program, i)) continue;
-    any = true;
-    if (!messages) pulled = std::max(pulled, pulled_bytes(program, i));
-  }
   CopyMemory memory;
+  if (has_messages(program)) return memory;
+  bool any = false;
+  int64_t pulled = 0;
+  for (const Instruction& i : program.instructions) {
+    if (!may_be_copied(program, i)) continue;
+    any = true;
+    pulled = std::max(pulled, pulled_bytes(program, i));
+  }
   if (!any) return memory;
   memory.flags = align_pulled(kSyncPoints * kFlagStride * num_ranks);
   memory.bytes = std::max(memory.flags + pulled, kLeastBytes);

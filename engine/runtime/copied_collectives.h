@@ -1,5 +1,5 @@
-// Determines which collectives and messages the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that
-// a rank needs for them. Both depend only on the program, so that a plan can show them.
+// Determines which collectives the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that a rank needs
+// for them. Both depend only on the program, so that a plan can show them.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,9 @@ inline constexpr int kMostCopyingRanks = 16;
 bool makes_sums(Collective kind);
 /// Returns whether the collective's size, type and group allow copying.
 bool may_be_copied(const Program& program, const Instruction& instruction);
-/// A program with messages copies no collectives: a stream that waits for a flag may block another stream, and then
+/// A program with messages uses no copy engines: a stream that waits for a flag may block another stream, and then
 /// ranks avoid a deadlock only if all of them run all collectives in the same order.
 bool has_messages(const Program& program);
-
-/// Smallest message that is copied: NCCL transfers smaller ones in one short kernel.
-inline constexpr int64_t kLeastCopiedMessage = int64_t{64} << 10;
-/// The environment's TRAINCTL_COPY_MESSAGES=1, which all ranks need. By default NCCL transfers all messages: copies
-/// have only run between two processes on one GPU so far.
-bool copies_messages();
-/// A send or recv that may be copied: between stages, or in a ring. Both ends of a message agree.
-bool is_copied_message(const Instruction& instruction);
 
 /// Rounds up to the alignment of pulled data.
 int64_t align_pulled(int64_t bytes);
@@ -45,7 +37,7 @@ struct CopyMemory {
 };
 CopyMemory copy_memory(const Program& program, int num_ranks);
 
-/// Bytes between flags; each synchronisation within a collective or message has one flag per rank.
+/// Bytes between flags; each synchronisation within a collective has one flag per rank.
 inline constexpr int64_t kFlagStride = 64;
 inline constexpr int kSyncPoints = 3;
 

@@ -24,9 +24,6 @@ constexpr double kKnownDoubt = 3;
 /// Number of well-known plans that save memory in the same way, at each level of optimizer_shard.
 constexpr size_t kKnownSavers = 2;
 
-/// Number of other cuts of the best plan that are tried in the end if memory is short.
-constexpr size_t kMostPolished = 6;
-
 /// Well-known plans of one stage: data parallel at each level of optimizer_shard, tensor parallel at the best level,
 /// and all ranks computing the same, which is the fastest where messages take longer than the work.
 void try_well_known(PlanTrials& t) {
@@ -169,7 +166,10 @@ FoundPlan search(PlanTrials& t) {
   }
   try_near_limit(t);
   try_some_blocks(t);
-  polish(t, kMostPolished);
+  improve_further(t);
+  polish(t);
+  try_near_limit(t);
+  try_some_blocks(t);
   try_bucket_sizes(t);
   return finish(t);
 }

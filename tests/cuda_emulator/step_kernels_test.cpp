@@ -13,7 +13,6 @@
 #include "engine/ops/random.h"
 #include "engine/runtime/byte_table.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
-#include "engine/runtime/cuda/message_flags.h"
 #include "engine/runtime/cuda/peer_sums.h"
 #include "engine/runtime/initial_weights.h"
 
@@ -253,18 +252,6 @@ TEST_CASE("cuda: sums of peers have the bits of sums in order, in f32 and bf16, 
         }
       }
     }
-  }
-}
-
-TEST_CASE("cuda: a count of messages is awaited, and cleared after the last one") {
-  const Bytes memory(sizeof(uint32_t));
-  auto* const count = reinterpret_cast<uint32_t*>(memory.at());
-  const uint32_t three = 3;
-  must(cudaMemcpy(count, &three, sizeof three, cudaMemcpyHostToDevice));
-  for (uint32_t value = 1; value <= 3; ++value) {
-    cuda::enqueue_await(count, value, value == 3, nullptr);
-    must(cudaDeviceSynchronize());
-    CHECK(memory.read<uint32_t>(0) == (value == 3 ? 0 : 3));
   }
 }
 

@@ -145,24 +145,24 @@ def main():
                  and ('#include "engine/ops/all_ops.def"' in f.read_text() or f.name == "families_test.cpp")]
         models = {path: path for path in again}
         models |= {path: re.sub(pathlib.Path(path).parent.name, MODEL, path) for path in new}
-        wanted = {target_of(w) for t in TARGETS[part] for w in build.link(t) if ".dir/" in w}
-        wanted |= {pathlib.Path(w).name[3:-2] for t in TARGETS[part] for w in build.link(t) if w.endswith(".a")}
+        wanted = {target_of(w) for t in targets for w in build.link(t) if ".dir/" in w}
+        wanted |= {pathlib.Path(w).name[3:-2] for t in targets for w in build.link(t) if w.endswith(".a")}
         for path, model in models.items():
             for obj, anew, command in build.commands(path, model):
                 if target_of(obj) in wanted and command not in jobs:  # a unity file may have several of them
                     jobs.append(command)
                     made.append((path, obj, anew, path == model))
-        missing = [path for path in new if path.endswith(".cu" if part == "cuda" else ".cpp") and path not in {each[0] for each in made}]
+        missing = [path for path in new if (path.endswith(".cpp") or path.endswith(".cu") and EMULATED in targets) and path not in {each[0] for each in made}]
         assert not missing, f"docs/ops.md: the build directory has no commands for {missing}"
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(subprocess.run, c, cwd=build_dir, check=True) for c in jobs]:
                 done.result()
         print(f"docs/ops.md: {len(found)} changes apply, {len(jobs)} files compile", flush=True)
 
-        for target in TARGETS[part]:
+        for target in targets:
             program, _ = relink(build, target, made)
             words = [program]
-            environment = dict(os.environ, OMP_NUM_THREADS="1")
+            environment = dict(os.environ, OMP_NUM_THREADS="1", TRAINCTL_EVERY_NTH="16" if target == EMULATED else "1")
             if target in ONLY:
                 words.append("--test-case=" + ",".join(ONLY[target]))
             if target in OF_FILES:

@@ -34,7 +34,7 @@ network: [{name: fc, type: dense, units: 16}, {name: out, type: dense, units: 1}
 loss: mse
 optimizer: {type: adam, learning_rate: 0.001}
 parallel: {mode: data_parallel}
-launch: {ranks: 2, device: cpu, hosts: [a, b], ssh: FOLDER/ssh, interface: lo, log_dir: FOLDER/own/logs, reconnect: 2s}
+launch: {ranks: 2, device: cpu, hosts: [a, b], ssh: FOLDER/ssh, interface: lo, log_dir: FOLDER/own/logs}
 """
 
 
@@ -122,7 +122,7 @@ def restarted(scene):
 def elastic(scene):
     """The loss of rank 0's host costs no line of metrics.jsonl; the rest resumes in a folder that other runs have used."""
     keep = f"checkpoint: {{every_steps: 50, dir: {scene.folder}/own/ck}}"
-    process = scene.start(f"train={{steps: 4000, epochs: 1000000, {keep}}}", "launch.elastic=1", "launch.ranks=2")
+    process = scene.start(f"train={{steps: 4000, epochs: 1000000, {keep}}}", "launch.elastic=1", "launch.ranks=2", "launch.reconnect=8s")
     eventually(lambda: "checkpoint of step" in scene.said(), process, scene, "it saves")
     (scene.folder / "a.is_lost").touch()
     for pid in scene.processes_of("a", "trainctl"):

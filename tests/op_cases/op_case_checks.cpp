@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <set>
+#include <thread>
 
 #include "engine/ops/random.h"
 #include "tests/op_cases/op_cases.h"
@@ -112,9 +114,20 @@ std::vector<double> finite_differences(const CaseGraph& built, const Values& sta
     for (size_t i = 0; i < values[out].size(); ++i) sum += values[out][i] * start[built.out_grad][i];
     return sum;
   };
-  std::vector<double> slopes;
-  for (const Direction& direction : directions)
-    slopes.push_back((objective(direction, kStep) - objective(direction, -kStep)) / (2 * kStep));
+  std::vector<double> slopes(directions.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < slopes.size(); i = next++)
+      slopes[i] = (objective(directions[i], kStep) - objective(directions[i], -kStep)) / (2 * kStep);
+  };
+  if (slopes.size() < 64) {
+    work();
+    return slopes;
+  }
+  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  std::vector<std::jthread> threads(cores);
+  for (std::jthread& each : threads) each = std::jthread(work);
+  threads.clear();  // joins them
   return slopes;
 }
 

@@ -34,8 +34,8 @@ bool has_backward(const OpCase& row);
 bool has_cuts(const OpCase& row);
 /// Backward, against finite differences of the loops in double.
 void check_backward(const OpCase& row, const CaseRun& run);
-/// Every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of cuts. With
-/// TRAINCTL_EVERY_NTH=n in the environment it tries every nth of them.
+/// Checks that every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of
+/// cuts. With TRAINCTL_EVERY_NTH=n in the environment it tries every nth of them.
 int check_cuts(const OpCase& row, const CaseRun& run);
 /// Returns whether any kernel of the row, forward or backward, can accumulate.
 bool has_accumulation(const OpCase& row);
@@ -47,7 +47,7 @@ bool has_in_place(const OpCase& row);
 void check_in_place(const OpCase& row, const CaseRun& run);
 /// Two threads give the same result as one.
 void check_threads(const OpCase& row, const CaseRun& run);
-/// Two runs give the same bits. With TRAINCTL_EVERY_NTH=n it checks every nth row.
+/// Checks that two runs give the same bits. With TRAINCTL_EVERY_NTH=n it checks every nth row.
 void check_same_bits_twice(const OpCase& row, const CaseRun& run);
 /// Forward and backward, against f32 on another device: for rows too large for finite differences.
 void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run);

@@ -138,16 +138,3 @@ TEST_CASE("copy engines take nothing for small collectives, sums of integers, la
   send.opcode = Opcode::send;
   CHECK(copy_memory(of_ranks(2, {workspace_collective(Collective::all_reduce, n, n), send}), 2).bytes == 0);
 }
-
-TEST_CASE("copied messages need flags, small messages and those of NCCL none") {
-  Instruction send;
-  send.opcode = Opcode::send;
-  send.purpose = Purpose::pipeline;
-  send.inputs.push_back(floats({kLeastCopiedMessage / 4}));
-  CHECK(copy_memory(of_ranks(2, {send}), 2).bytes == 0);
-  setenv("TRAINCTL_COPY_MESSAGES", "1", 1);
-  CHECK(copy_memory(of_ranks(2, {send}), 2).bytes == 2 * kMiB);
-  send.inputs[0] = floats({kLeastCopiedMessage / 4 - 1});
-  CHECK(copy_memory(of_ranks(2, {send}), 2).bytes == 0);
-  unsetenv("TRAINCTL_COPY_MESSAGES");
-}

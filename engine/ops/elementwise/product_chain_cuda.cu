@@ -1,23 +1,21 @@
 // Element-wise chains with products p q of few terms (an adapter's), in bf16. A warp computes 16 rows x 32 columns at a
 // time: the products by mma.sync m16n8k16, whose results stay in registers, and then the chain on them. The block keeps
-// p and the fragments of q in shared memory while it passes over up to 128 rows; a warp loads the large operands one
-// pass ahead.
+// p and the fragments of q in shared memory while it passes over up to 96 rows. In chains that kernels are compiled
+// for, each thread requests its own packs of the large operands one or two passes ahead, through a ring in shared
+// memory.
 //
 // The columns of the four 8-wide tiles of a product are interleaved, so that a thread has 8 adjacent columns of rows
 // lane / 4 and lane / 4 + 8, one pack of every large operand each:
 //
 //   column            0 1   2 3   4 5   6 7 | 8 9   ..       lane % 4 = column / 8
 //   tile: its column  0:0,1 1:0,1 2:0,1 3:0,1 | 0:2,3 ..
+#include <bit>
 #include <utility>
 
-#include "engine/ops/elementwise/chain_cuda.cuh"
+#include "engine/ops/elementwise/product_tiles_cuda.cuh"
 
 namespace trainctl::chains {
 namespace {
-
-constexpr int kWarps = 8, kColumns = 32, kRows = 16, kTermsOfStep = 16;
-constexpr int kValues = 16;  ///< values per thread: 8 columns of two rows
-constexpr int kMostSteps = 4, kMostPasses = 8;
 
 using Op = ElementwiseOp;
 constexpr Step kX0{Op::input, 0}, kX1{Op::input, 1}, kX3{Op::input, 3}, kX4{Op::input, 4}, kX6{Op::input, 6};
@@ -57,84 +55,24 @@ constexpr int kProducts = kKnown == Known::sum                                  
                           : kKnown == Known::gate || kKnown == Known::gate_grads ? 2
                                                                                  : Chain::kMostProducts;
 
-/// Bit k: input k is large.
+/// Bit k: input k is large, and requested ahead.
 template <Known kKnown>
-constexpr unsigned kLarge = kKnown == Known::gate_grads    ? 0b10011u
+constexpr unsigned kAhead = kKnown == Known::any           ? 0
+                            : kKnown == Known::gate_grads  ? 0b10011u
                             : kKnown == Known::gated_grads ? 0b1001001u
                                                            : 0b1001u;
 
-struct Place {
-  int64_t rows = 0, columns = 0;
-  int passes = 1;      ///< passes of 16 rows, per block
-  unsigned large = 0;  ///< bit k: input k is large
-};
-
 // Kernels
 
-__device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-/// Terms `term` and `term` + 1 of a column of q; zeros beyond the last.
-__device__ inline uint32_t two_of_column(const Factors& f, int64_t columns, int64_t column, int term) {
-  if (term >= f.terms) return 0;
-  const auto* const q = static_cast<const uint16_t*>(f.q.p);
-  if (f.nr) return *reinterpret_cast<const uint32_t*>(q + column * f.terms + term);
-  return q[term * columns + column] | static_cast<uint32_t>(q[(term + 1) * columns + column]) << 16;
-}
-
-/// The factors of all products in shared memory.
-template <int kStepsOfTerms, int kFactors>
-struct Memory {
-  static constexpr int kPitch = kStepsOfTerms * kTermsOfStep + 8;  ///< 8 rows are in different banks
-  uint2 q[kFactors][kWarps][4][kStepsOfTerms][32];                 ///< fragments, by lane
-  uint16_t p[kFactors][kMostPasses * kRows * kPitch];
-};
-
-/// Copies the block's rows of p; zeros beyond the last row and term.
-template <int kPitch>
-__device__ inline void copy_rows(const Factors& f, int64_t first, const Place& place, uint16_t* to) {
-  constexpr int kPacks = kPitch / 8 - 1;
-  const auto* const from = static_cast<const uint16_t*>(f.p.p);
-  for (int i = static_cast<int>(threadIdx.x); i < place.passes * kRows * kPacks; i += kWarps * 32) {
-    const int row = i / kPacks, term = i % kPacks * 8;
-    const bool there = first + row < place.rows && term < f.terms;
-    const uint4 pack = there ? load_16(from + (first + row) * f.terms + term) : make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(to + row * kPitch + term) = pack;
-  }
-}
-
-__device__ inline uint32_t two(const uint16_t* from) { return *reinterpret_cast<const uint32_t*>(from); }
-
-/// A thread's 16 elements of a product. `p`: the thread's first term of its first row.
-template <int kStepsOfTerms, int kPitch>
-__device__ inline void product(const uint2 (&q)[4][kStepsOfTerms][32], const uint16_t* p, float (&v)[kValues]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float sums[4][4] = {};
-#pragma unroll
-  for (int s = 0; s < kStepsOfTerms; ++s) {
-    const uint16_t* const at = p + s * kTermsOfStep;
-    const uint32_t rows[4] = {two(at), two(at + 8 * kPitch), two(at + 8), two(at + 8 * kPitch + 8)};
-#pragma unroll
-    for (int tile = 0; tile < 4; ++tile) {
-      const uint2 columns = q[tile][s][lane];
-      const uint32_t b[2] = {columns.x, columns.y};
-      multiply(sums[tile], rows, b);
-    }
-  }
-#pragma unroll
-  for (int tile = 0; tile < 4; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i / 2 * 8 + tile * 2 + i % 2] = sums[tile][i];
-  }
-}
+template <int kStepsOfTerms, Known kKnown>
+using MemoryOf = Memory<kStepsOfTerms, kProducts<kKnown>, std::popcount(kAhead<kKnown>)>;
 
 /// Results are rounded to bf16, so the approximations of the device are exact enough.
-__device__ inline float quick_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ inline float quick_sigmoid(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  return __fdividef(1.0f, 1.0f + power);
+}
 struct QuickSilu {
   __device__ float operator()(float x) const { return x * quick_sigmoid(x); }
 };
@@ -148,63 +86,88 @@ struct QuickSiluGrad {
 template <auto value>
 using Constant = std::integral_constant<decltype(value), value>;
 
+/// Blocks that share a multiprocessor.
 template <int kStepsOfTerms, Known kKnown>
-__global__ void __launch_bounds__(kWarps * 32, kStepsOfTerms > 2 || kKnown == Known::any ? 1 : 2)
+constexpr int kBlocks = kStepsOfTerms > 2 || kKnown == Known::any                               ? 1
+                        : kStepsOfTerms == 1 && (kKnown == Known::sum || kKnown == Known::gate) ? 3
+                                                                                                : 2;
+
+template <int kStepsOfTerms, Known kKnown>
+__global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
     product_chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<bf16> large,
                          const Place place) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  constexpr int kMost = kInputs<kKnown>, kFactors = kProducts<kKnown>;
-  using Shared = Memory<kStepsOfTerms, kFactors>;
+  constexpr int kMost = kInputs<kKnown>, kFactors = kProducts<kKnown>, kSlots = kRing<kStepsOfTerms>;
+  constexpr unsigned kRequested = kAhead<kKnown>;
+  using Shared = MemoryOf<kStepsOfTerms, kKnown>;
   extern __shared__ uint4 bytes[];
   auto& memory = *reinterpret_cast<Shared*>(bytes);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int group = lane / 4, term = lane % 4 * 2;
   const int64_t first_column = (int64_t{blockIdx.x} * kWarps + warp) * kColumns;
   const int64_t first_row = int64_t{blockIdx.y} * place.passes * kRows;
   const bool has_columns = first_column < place.columns;
+  const int rows = static_cast<int>(min(place.rows - first_row, int64_t{place.passes} * kRows));
+  const int64_t first = (first_row + group) * place.columns + first_column + lane % 4 * 8;
+  const int64_t eight_rows = 8 * place.columns;
+  const auto offset_of = [&](int pass, int half) { return first + (pass * 2 + half) * eight_rows; };
+  const auto has_row = [&](int pass, int half) { return group + pass * kRows + half * 8 < rows; };
   using Packs = Raw<bf16, 8>[kMost][2];
-  const auto offset_of = [&](int pass, int half) {
-    return (first_row + pass * kRows + group + half * 8) * place.columns + first_column + lane % 4 * 8;
-  };
-  const auto has_row = [&](int pass, int half) { return first_row + pass * kRows + group + half * 8 < place.rows; };
   const auto load_pass = [&](int pass, Packs& to) {
 #pragma unroll
     for (int k = 0; k < kMost; ++k) {
-      const unsigned which = kKnown == Known::any ? place.large : kLarge<kKnown>;
-      if ((which >> k & 1) == 0) continue;
+      if ((place.large >> k & 1) == 0) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         if (has_row(pass, half)) to[k][half] = fetch<8>(large.in[k], offset_of(pass, half));
     }
   };
-  Packs next;
-  if (has_columns && kKnown != Known::any) load_pass(0, next);
+  const auto for_requested = [&](auto&& function) {
 #pragma unroll
-  for (int k = 0; k < kFactors; ++k) {
-    if (k >= chain.num_products) continue;
-    copy_rows<Shared::kPitch>(chain.products[k], first_row, place, memory.p[k]);
-    if (!has_columns) continue;
+    for (int k = 0; k < kMost; ++k) {
+      if ((kRequested >> k & 1) == 0) continue;
 #pragma unroll
-    for (int tile = 0; tile < 4; ++tile) {
-      const int64_t column = first_column + group / 2 * 8 + tile * 2 + group % 2;
-#pragma unroll
-      for (int s = 0; s < kStepsOfTerms; ++s)
-        memory.q[k][warp][tile][s][lane] = {
-            two_of_column(chain.products[k], place.columns, column, s * kTermsOfStep + term),
-            two_of_column(chain.products[k], place.columns, column, s * kTermsOfStep + 8 + term)};
+      for (int half = 0; half < 2; ++half) function(k, std::popcount(kRequested & ((1u << k) - 1)), half);
     }
+  };
+  const auto request_pass = [&](int pass) {
+    if (has_columns && pass < place.passes)
+      for_requested([&](int k, int nth, int half) {
+        const bool there = has_row(pass, half);
+        request_16(&memory.ahead[pass % kSlots][nth][half][thread], large.in[k].p + (there ? offset_of(pass, half) : 0),
+                   there);
+      });
+    end_group_of_requests();
+  };
+  const auto is_used = [&](int k) { return kKnown != Known::any || k < chain.num_products; };
+#pragma unroll
+  for (int k = 0; k < kFactors; ++k)
+    if (is_used(k)) request_rows<Shared::kPitch>(chain.products[k], first_row, place, memory.p[k]);
+  end_group_of_requests();
+#pragma unroll
+  for (int pass = 0; pass < kSlots - 1; ++pass) request_pass(pass);
+  if (has_columns) {
+    const int64_t column = first_column + group / 2 * 8 + group % 2;
+    Columns<kStepsOfTerms> of_q[kFactors];
+#pragma unroll
+    for (int k = 0; k < kFactors; ++k)
+      if (is_used(k)) of_q[k].load(chain.products[k], place.columns, column, term);
+#pragma unroll
+    for (int k = 0; k < kFactors; ++k)
+      if (is_used(k)) of_q[k].store(chain.products[k], term, memory.q[k][warp]);
   }
+  wait_for_requests<kSlots - 1>();
   __syncthreads();
   if (!has_columns) return;
-  for (int pass = 0; pass < place.passes; ++pass) {
-    if (first_row + pass * kRows >= place.rows) return;
+  for (int pass = 0; pass * kRows < rows; ++pass) {
     Packs x;
-    if constexpr (kKnown == Known::any) {
+    if constexpr (kRequested == 0) {
       load_pass(pass, x);
     } else {
-      memcpy(x, next, sizeof x);
-      if (pass + 1 < place.passes) load_pass(pass + 1, next);
+      request_pass(pass + kSlots - 1);
+      wait_for_requests<kSlots - 1>();
+      for_requested([&](int k, int nth, int half) { x[k][half].q = memory.ahead[pass % kSlots][nth][half][thread]; });
     }
     Stack<kValues> stack;
     const auto run = [&](auto op_, auto index_, auto function, int t) {
@@ -291,7 +254,8 @@ CudaKernel launch_product_chain(const CudaKernelCall& call, const Chain& chain, 
   const dim3 grid(static_cast<unsigned>(ceil_div(place.columns, kWarps * kColumns)),
                   static_cast<unsigned>(ceil_div(place.rows, int64_t{kRows} * place.passes)));
   const auto kernel = product_chain_kernel<kStepsOfTerms, kKnown>;
-  constexpr int kBytes = sizeof(Memory<kStepsOfTerms, kProducts<kKnown>>);
+  constexpr int kBytes = sizeof(MemoryOf<kStepsOfTerms, kKnown>);
+  static_assert(kBlocks<kStepsOfTerms, kKnown> * (kBytes + 1024) <= 228 * 1024, "blocks share a multiprocessor");
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "cudaFuncSetAttribute");
   return
       [=](CudaStream stream) { launch(kernel, grid, kWarps * 32, kBytes, stream, "elementwise", chain, large, place); };
@@ -328,12 +292,16 @@ std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, cons
       std::any_of(std::begin(chain.accumulate), std::end(chain.accumulate), [](bool a) { return a; });
   if (!built_for_hopper() || accumulates || place.columns % kColumns != 0 || terms > kMostSteps * kTermsOfStep)
     return std::nullopt;
-  // Blocks pass over up to 128 rows, unless there would then be too few blocks.
+  // Blocks pass over all rows that they have room for, unless there would then be too few blocks.
   const int64_t blocks = ceil_div(place.columns, kWarps * kColumns) * ceil_div(place.rows, kRows);
-  place.passes = static_cast<int>(std::clamp<int64_t>(blocks / (int64_t{16} * multiprocessors()), 1, kMostPasses));
-  if (terms <= kTermsOfStep) return launch_product_chain<1>(call, chain, place);
-  if (terms <= 2 * kTermsOfStep) return launch_product_chain<2>(call, chain, place);
-  return launch_product_chain<kMostSteps>(call, chain, place);
+  const auto launch_with = [&]<int kStepsOfTerms>(std::integral_constant<int, kStepsOfTerms>) {
+    const int64_t passes = blocks / (int64_t{12} * multiprocessors());
+    place.passes = static_cast<int>(std::clamp<int64_t>(passes, 1, kMostPasses<kStepsOfTerms>));
+    return launch_product_chain<kStepsOfTerms>(call, chain, place);
+  };
+  if (terms <= kTermsOfStep) return launch_with(std::integral_constant<int, 1>{});
+  if (terms <= 2 * kTermsOfStep) return launch_with(std::integral_constant<int, 2>{});
+  return launch_with(std::integral_constant<int, kMostSteps>{});
 }
 
 }  // namespace trainctl::chains

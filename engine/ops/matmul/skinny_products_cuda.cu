@@ -6,6 +6,7 @@
 //   of weights   features x columns  += small^T large  in registers until the last row
 #include <algorithm>
 
+#include "engine/ops/cuda/async_copies_cuda.cuh"
 #include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/matmul/skinny_products.h"
@@ -38,25 +39,30 @@ struct Sizes {
 
 /// Features are those of all operands with few columns, one after another.
 struct Operands {
-  const bf16* large = nullptr;          ///< [rows, n]
-  const bf16* w[kMostSkinny] = {};      ///< each [n, r], or [r, n] with `by_feature`
-  const bf16* small[kMostSkinny] = {};  ///< each [rows, r]
-  float* of_rows = nullptr;             ///< partial sums, as in SkinnyParts
-  float* of_weights = nullptr;          ///< the same; with `by_feature` [row_parts, features, n]
+  static constexpr int kEights = kMostFeatures / 8;
+  const bf16* large = nullptr;      ///< [rows, n]
+  const bf16* w[kEights] = {};      ///< each [n, r], or [r, n] with `by_feature`, from its eight features on
+  const bf16* small[kEights] = {};  ///< each [rows, r], from its eight features on
+  float* of_rows = nullptr;         ///< partial sums, as in SkinnyParts
+  float* of_weights = nullptr;      ///< the same; with `by_feature` [row_parts, features, n]
   int64_t rows = 0, n = 0;
   int r = 0, features = 0;  ///< r is a multiple of 8
   bool by_feature = false;
   int64_t rows_of_part = 0;
-};
 
-__device__ inline void copy_16(bf16* to, const bf16* from, bool there) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-      "l"(from), "r"(there ? 16 : 0)
-      : "memory");
-#endif
-}
+  void set_w(size_t operand, const bf16* from) { set(w, operand, from, by_feature ? n : 1); }
+  void set_small(size_t operand, const bf16* from) { set(small, operand, from, 1); }
+
+ private:
+  /// Features beyond the last read those of the first operand; their results are not used.
+  void set(const bf16* (&to)[kEights], size_t operand, const bf16* from, int64_t step) const {
+    const int of_each = r / 8, first = static_cast<int>(operand) * of_each;
+    for (int i = 0; i < kEights; ++i) {
+      if (i >= first && i < first + of_each) to[i] = from + (i - first) * 8 * step;
+      if (operand == 0 && i >= features / 8) to[i] = from;
+    }
+  }
+};
 
 __device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -87,15 +93,13 @@ __device__ inline void copy_tile(const Operands& o, typename Sizes<kSixteens>::T
   for (int i = 0; i < kRows * kPacks / kThreads; ++i) {
     const int at = i * kThreads + static_cast<int>(threadIdx.x), r = at / kPacks, c = at % kPacks * 8;
     const bool there = row + r < o.rows && column + c < o.n;
-    copy_16(tile.large + r * S::kPitch + c, o.large + (there ? (row + r) * o.n + column + c : 0), there);
+    request_16(tile.large + r * S::kPitch + c, o.large + (there ? (row + r) * o.n + column + c : 0), there);
   }
   if constexpr (kWeights) {
     for (int at = static_cast<int>(threadIdx.x); at < kRows * kSmallPacks; at += kThreads) {
       const int r = at / kSmallPacks, c = at % kSmallPacks * 8;
       const bool there = row + r < o.rows && c < o.features;
-      const int which = there ? c / o.r : 0;
-      copy_16(tile.small + r * S::kSmallPitch + c, o.small[which] + (there ? (row + r) * o.r + c - which * o.r : 0),
-              there);
+      request_16(tile.small + r * S::kSmallPitch + c, o.small[c / 8] + (there ? (row + r) * o.r : 0), there);
     }
   }
 }
@@ -105,26 +109,37 @@ template <int kSixteens>
 struct Weights {
   uint32_t of[Sizes<kSixteens>::kTiles / 2][2 * kSixteens][2];
 
+  /// Loads all of them before it uses any: a block has no other work meanwhile.
   __device__ void load(const Operands& o, int64_t column, int group, int term) {
-#pragma unroll
-    for (int step = 0; step < Sizes<kSixteens>::kTiles / 2; ++step) {
-#pragma unroll
-      for (int f = 0; f < 2 * kSixteens; ++f) {
-        const int which = f * 8 < o.features ? f * 8 / o.r : 0, feature = f * 8 - which * o.r + group;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int64_t c = column + step * 16 + half * 8 + term;
-          of[step][f][half] = c < o.n && f * 8 < o.features ? two_terms(o, o.w[which], c, feature) : 0;
-        }
-      }
-    }
+    if (o.by_feature)
+      for_all([&](int eight, int at, uint32_t& to) {
+        to = two(o.w[eight] + group * o.n + existing(o, column + at + term));
+      });
+    else
+      for_all([&](int eight, int at, uint32_t& to) {
+        const auto* const from =
+            reinterpret_cast<const uint16_t*>(o.w[eight]) + existing(o, column + at + term) * o.r + group;
+        to = from[0] | static_cast<uint32_t>(from[o.r]) << 16;
+      });
+    for_all([&](int eight, int at, uint32_t& to) {
+      if (column + at + term >= o.n || eight * 8 >= o.features) to = 0;
+    });
   }
 
  private:
-  __device__ static uint32_t two_terms(const Operands& o, const bf16* w, int64_t c, int feature) {
-    if (o.by_feature) return two(w + feature * o.n + c);
-    const auto* const at = reinterpret_cast<const uint16_t*>(w) + c * o.r + feature;
-    return at[0] | static_cast<uint32_t>(at[o.r]) << 16;
+  /// The number of columns is a multiple of 8.
+  __device__ static int64_t existing(const Operands& o, int64_t column) { return column < o.n ? column : column % 8; }
+
+  template <class Function>
+  __device__ void for_all(Function function) {
+#pragma unroll
+    for (int step = 0; step < Sizes<kSixteens>::kTiles / 2; ++step) {
+#pragma unroll
+      for (int eight = 0; eight < 2 * kSixteens; ++eight) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) function(eight, step * 16 + half * 8, of[step][eight][half]);
+      }
+    }
   }
 };
 
@@ -219,17 +234,17 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_parts(__grid_constant__ co
   const int tiles = static_cast<int>((end - first + kRows - 1) / kRows);
   for (int t = 0; t < kRing - 1; ++t) {
     if (t < tiles) copy_tile<kSixteens, kOfWeights>(o, memory.ring[t], column, first + t * kRows);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_group_of_requests();
   }
   Weights<kSixteens> w;
   if constexpr (kOfRows) w.load(o, of_warp, lane / 4, lane % 4 * 2);
   WeightSums<kSixteens> of_weights;
   for (int t = 0; t < tiles; ++t) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kRing - 2) : "memory");
+    wait_for_requests<kRing - 2>();
     __syncthreads();
     const int ahead = t + kRing - 1;
     if (ahead < tiles) copy_tile<kSixteens, kOfWeights>(o, memory.ring[ahead % kRing], column, first + ahead * kRows);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_group_of_requests();
     const typename S::Tile& tile = memory.ring[t % kRing];
     const bf16* const large = tile.large + warp * S::kWarpColumns;
     if constexpr (kOfRows) {
@@ -263,6 +278,7 @@ struct Sum {
     const int feature = static_cast<int>(by_feature ? at / across : at % across);
     const int64_t from = by_feature ? feature * lines + line : line * all_features + feature;
     float sum = 0;
+#pragma unroll 8
     for (int part = 0; part < count; ++part) sum += parts[part * lines * all_features + from];
     const int which = feature / r, own = feature - which * r;
     const int64_t to_at = by_feature ? own * lines + line : line * r + own;
@@ -367,8 +383,8 @@ CudaKernel prepare_skinny_grads(const CudaKernelCall& call) {
   Operands o{.features = static_cast<int>(r)};
   if (!set_sizes(call, r, o)) return separate(call, {{matmul_op, 0, 1, 0, {}}, {matmul_weight_grad_op, 2, 0, 1, {}}});
   o.large = call.in[0].as<bf16>();
-  o.w[0] = call.in[1].as<bf16>();
-  o.small[0] = call.in[2].as<bf16>();
+  o.set_w(0, call.in[1].as<bf16>());
+  o.set_small(0, call.in[2].as<bf16>());
   const SkinnyParts parts(o.rows, o.n, o.features);
   o.rows_of_part = parts.rows_of_part;
   const Sum rows{.to = {ref<Mixed>(call.out[0])}, .factor = factor_of(call)};
@@ -391,7 +407,7 @@ CudaKernel prepare_skinny_products(const CudaKernelCall& call) {
   o.rows_of_part = parts.rows_of_part;
   Sum rows{.factor = factor_of(call)};
   for (size_t i = 0; i < count; ++i) {
-    o.w[i] = call.in[i + 1].as<bf16>();
+    o.set_w(i, call.in[i + 1].as<bf16>());
     rows.to[i] = ref<Mixed>(call.out[i]);
   }
   return launch_skinny<true, false>(call.scratch, o, parts, rows, {});
@@ -414,7 +430,7 @@ CudaKernel prepare_skinny_weight_grads(const CudaKernelCall& call) {
   o.rows_of_part = parts.rows_of_part;
   Sum weights{.accumulate = call.out[0].accumulate, .factor = 1};
   for (size_t i = 0; i < count; ++i) {
-    o.small[i] = call.in[i + 1].as<bf16>();
+    o.set_small(i, call.in[i + 1].as<bf16>());
     weights.to[i] = ref<Mixed>(call.out[i]);
   }
   return launch_skinny<false, true>(call.scratch, o, parts, {}, weights);

@@ -1,8 +1,10 @@
-// A thread rotates one pair of features of all heads of a row: its angle is computed once. Angles are exact to f32 for
-// any row, because they are reduced to half a turn in double.
+// Rotation by packs of features where they are aligned: a block computes the angles of a few rows once, in shared
+// memory, and its threads request several packs before they use any. Otherwise a thread rotates one pair of features of
+// all heads of a row. Angles are exact to f32 for any row, because they are reduced to half a turn in double.
 #include <array>
 
 #include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/strided_cuda.cuh"
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/rotary/rotary_shape.h"
 
@@ -10,6 +12,8 @@ namespace trainctl {
 namespace {
 
 constexpr int kRotaryThreads = 256;
+constexpr int kPackRows = 4;    ///< rows per block of the kernel for packs
+constexpr int kPacksAhead = 5;  ///< tasks per thread that are in flight at once
 constexpr double kTurn = 6.283185307179586;
 
 struct Turning {
@@ -37,7 +41,19 @@ struct Turning {
     return i + rotated * rotary_dim;
   }
 
+  __device__ float2 cosine_and_sine(int64_t row, int64_t pair) const {
+    const double turns = static_cast<double>(position(row)) * rates[pair];
+    const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
+    return {magnitude * cospif(half_turns), magnitude * direction * sinpif(half_turns)};
+  }
+
   std::array<double, kMostRotaryPairs> rates;  ///< turns a row, of each pair
+};
+
+/// The packs of a row: those of rotated heads (the first half of each head, unless interleaved), then those copied.
+struct PackTasks {
+  uint32_t rotated = 0, all = 0;
+  Divisor of_row, of_head, rotated_heads, copied_of_unit;
 };
 
 /// Threads of a row: one for each pair, then one for each feature that is copied.
@@ -57,9 +73,7 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
     }
     return;
   }
-  const double turns = static_cast<double>(r.position(row)) * r.rates[of_row];
-  const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
-  const float cosine = r.magnitude * cospif(half_turns), sine = r.magnitude * r.direction * sinpif(half_turns);
+  const auto [cosine, sine] = r.cosine_and_sine(row, of_row);
   const int64_t apart = r.interleaved ? 1 : pairs;
   const int64_t feature = r.rotary_offset + (r.interleaved ? 2 * of_row : of_row);
   for (int64_t unit = 0; unit < r.units; ++unit) {
@@ -70,6 +84,119 @@ __global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const
       y[at + apart] = from_f32<T>(b * cosine + a * sine);
     }
   }
+}
+
+/// A pack that a thread rotates or copies.
+template <class T>
+struct PackTask {
+  Raw<T, kPack<T>> a, b;  ///< b: the other half of the head
+  int64_t at = 0;
+  int row = 0, pair = -1;  ///< row of the block; pair: the first, or -1 to copy
+
+  template <bool kInterleaved>
+  __device__ void begin(const Turning& r, const PackTasks& tasks, int64_t first_row, uint32_t task, Ref<T> x) {
+    constexpr int V = kPack<T>;
+    row = static_cast<int>(tasks.of_row.quotient(task));
+    const uint32_t of_row = task - static_cast<uint32_t>(row) * tasks.all;
+    at = (first_row + row) * r.units * r.features;
+    if (of_row < tasks.rotated) {
+      const uint32_t head = tasks.of_head.quotient(of_row), pack = of_row - head * tasks.of_head.by;
+      const uint32_t unit = tasks.rotated_heads.quotient(head), of_unit = head - unit * tasks.rotated_heads.by;
+      at += unit * r.features + of_unit * r.head_dim + r.rotary_offset + pack * V;
+      pair = static_cast<int>(pack) * (kInterleaved ? V / 2 : V);
+      if constexpr (!kInterleaved) b = fetch<V>(x, at + r.rotary_dim / 2);
+    } else {
+      const uint32_t i = of_row - tasks.rotated, unit = tasks.copied_of_unit.quotient(i);
+      at += unit * r.features + r.copied(int64_t{i - unit * tasks.copied_of_unit.by} * V);
+      pair = -1;
+    }
+    a = fetch<V>(x, at);
+  }
+
+  template <bool kInterleaved>
+  __device__ void end(const Turning& r, const float* cosines, const float* sines, Ref<T> y) const {
+    constexpr int V = kPack<T>;
+    float of_a[V], of_b[V] = {};
+    unpack(a, of_a);
+    if (pair < 0) return store(y, at, of_a);
+    if constexpr (kInterleaved) {
+      float turned[V];
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const float sine = j % 2 == 0 ? -sines[pair + j / 2] : sines[pair + j / 2];
+        turned[j] = of_a[j] * cosines[pair + j / 2] + of_a[j ^ 1] * sine;
+      }
+      store(y, at, turned);
+    } else {
+      unpack(b, of_b);
+      float first[V], second[V];
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const float cosine = cosines[pair + j], sine = sines[pair + j];
+        first[j] = of_a[j] * cosine - of_b[j] * sine;
+        second[j] = of_b[j] * cosine + of_a[j] * sine;
+      }
+      store(y, at, first);
+      store(y, at + r.rotary_dim / 2, second);
+    }
+  }
+};
+
+template <class T, bool kInterleaved>
+__global__ void __launch_bounds__(kRotaryThreads)
+    rotary_packs_kernel(__grid_constant__ const Turning r, __grid_constant__ const PackTasks tasks, Ref<T> x,
+                        Ref<T> y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  __shared__ __align__(16) float cosines[kPackRows][kMostRotaryPairs], sines[kPackRows][kMostRotaryPairs];
+  const int64_t first_row = int64_t{blockIdx.x} * kPackRows;
+  const int rows = static_cast<int>(min(r.rows - first_row, int64_t{kPackRows}));
+  const int pairs = static_cast<int>(r.rotary_dim / 2);
+  for (int i = static_cast<int>(threadIdx.x); i < rows * pairs; i += kRotaryThreads) {
+    const int row = i / pairs, pair = i - row * pairs;
+    const auto [cosine, sine] = r.cosine_and_sine(first_row + row, pair);
+    cosines[row][pair] = cosine;
+    sines[row][pair] = sine;
+  }
+  __syncthreads();
+  const uint32_t all = static_cast<uint32_t>(rows) * tasks.all;
+  for (uint32_t first = threadIdx.x; first < all; first += kPacksAhead * kRotaryThreads) {
+    PackTask<T> packs[kPacksAhead];
+#pragma unroll
+    for (int j = 0; j < kPacksAhead; ++j) {
+      if (first + j * kRotaryThreads < all)
+        packs[j].template begin<kInterleaved>(r, tasks, first_row, first + j * kRotaryThreads, x);
+    }
+#pragma unroll
+    for (int j = 0; j < kPacksAhead; ++j) {
+      if (first + j * kRotaryThreads < all)
+        packs[j].template end<kInterleaved>(r, cosines[packs[j].row], sines[packs[j].row], y);
+    }
+  }
+}
+
+// Launchers
+
+/// Empty if packs are not aligned. `copied`: features per unit.
+template <class T, bool kInterleaved>
+CudaKernel launch_rotary_packs(const CudaKernelCall& call, const Turning& turning, int64_t copied) {
+  constexpr int64_t V = kPack<T>;
+  const int64_t of_head = turning.rotary_dim / (kInterleaved ? V : 2 * V);
+  const int64_t rotated = turning.units * turning.rotated * of_head, all = rotated + turning.units * (copied / V);
+  const bool fits = turning.head_dim % V == 0 && turning.rotary_dim % (kInterleaved ? V : 2 * V) == 0 &&
+                    turning.rotary_offset % V == 0 && rotated > 0 && all < (int64_t{1} << 28) &&
+                    packs_are_aligned({&call.in[0], &call.out[0]});
+  if (!fits) return {};
+  const PackTasks tasks{.rotated = static_cast<uint32_t>(rotated),
+                        .all = static_cast<uint32_t>(all),
+                        .of_row = Divisor(all),
+                        .of_head = Divisor(of_head),
+                        .rotated_heads = Divisor(turning.rotated),
+                        .copied_of_unit = Divisor(std::max<int64_t>(copied / V, 1))};
+  const auto blocks = static_cast<unsigned>(ceil_div(turning.rows, int64_t{kPackRows}));
+  return [=, x = ref<T>(call.in[0]), y = ref<T>(call.out[0])](CudaStream stream) {
+    launch(rotary_packs_kernel<T, kInterleaved>, blocks, kRotaryThreads, 0, stream, "rotary", turning, tasks, x, y);
+  };
 }
 
 CudaKernel prepare_rotary(const CudaKernelCall& call) {
@@ -98,6 +225,11 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
   const int64_t threads = turning.rows * row_threads;
   return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
+    if (threads > 0) {
+      const CudaKernel packs = r.interleaved ? launch_rotary_packs<T, true>(call, turning, copied)
+                                             : launch_rotary_packs<T, false>(call, turning, copied);
+      if (packs) return packs;
+    }
     return [=, x = call.in[0].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
       if (threads == 0) return;
       launch(rotary_kernel<T>, static_cast<unsigned>(ceil_div(threads, kRotaryThreads)), kRotaryThreads, 0, stream,

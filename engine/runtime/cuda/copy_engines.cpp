@@ -1,5 +1,5 @@
-// Large collectives and messages between the GPUs of a host by their copy engines: each rank pulls what it needs from
-// the others' arenas, over NVLink if there is one. Which are taken comes first, then how they are enqueued.
+// Large collectives between the GPUs of a host by their copy engines: each rank pulls what it needs from the others'
+// arenas, over NVLink if there is one. Which collectives are taken comes first, then how they are enqueued.
 #include "engine/runtime/cuda/copy_engines.h"
 
 #include <cuda.h>
@@ -12,7 +12,6 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/cuda/driver_function_cuda.h"
-#include "engine/runtime/cuda/message_flags.h"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
@@ -93,8 +92,8 @@ CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device
       device_(device),
       arena_(arena),
       memory_(copy_memory(program, ranks.num_ranks())) {
-  has_messages(program) ? take_messages() : take_calls();
-  if (calls_.empty() && messages_.empty()) {
+  take_calls();
+  if (calls_.empty()) {
     peers_.clear();
     own_ = {};
     return;
@@ -113,14 +112,6 @@ bool CopyEngines::allocate_own() {
   return cudaDeviceSynchronize() == cudaSuccess;
 }
 
-/// True if all members of a group pass true.
-bool CopyEngines::all_say(int group, size_t members, bool mine) const {
-  const int32_t word = mine ? 1 : 0;
-  std::vector<int32_t> words(members);
-  ranks_.all_gather(group, &word, words.data(), 1, DType::i32);
-  return std::find(words.begin(), words.end(), 0) == words.end();
-}
-
 /// All ranks of a group visit its collectives in the same order, and all ranks visit their groups in the same order, so
 /// ranks that wait for one another here never deadlock.
 void CopyEngines::take_calls() {
@@ -133,8 +124,14 @@ void CopyEngines::take_calls() {
 
 void CopyEngines::take_group(const std::vector<int>& group, const std::vector<const Instruction*>& instructions) {
   const int id = ranks_.open_group(group);
-  if (!all_say(id, group.size(), !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
-  if (!all_say(id, group.size(), open_peers(id, group))) return;
+  const auto all_say = [&](bool mine) {
+    const int32_t word = mine ? 1 : 0;
+    std::vector<int32_t> words(group.size());
+    ranks_.all_gather(id, &word, words.data(), 1, DType::i32);
+    return std::find(words.begin(), words.end(), 0) == words.end();
+  };
+  if (!all_say(!has_messages(program_) && !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
+  if (!all_say(open_peers(id, group))) return;
 
   std::vector<int64_t> offsets;
   for (const Instruction* i : instructions) {
@@ -158,41 +155,6 @@ void CopyEngines::take_group(const std::vector<int>& group, const std::vector<co
   }
 }
 
-/// Every rank visits its peers in the order of (lower, higher rank), so ranks that wait for one another here never
-/// deadlock.
-void CopyEngines::take_messages() {
-  std::map<std::pair<int, int>, std::vector<const Instruction*>> by_pair;
-  for (const Instruction& i : program_.instructions)
-    if (is_copied_message(i)) by_pair[std::minmax(program_.rank, i.peer)].push_back(&i);
-  for (const auto& [pair, instructions] : by_pair)
-    take_messages(pair.first == program_.rank ? pair.second : pair.first, instructions);
-}
-
-/// Each rank passes the offsets of what it sends; the k-th recv takes the k-th send.
-void CopyEngines::take_messages(int peer, const std::vector<const Instruction*>& instructions) {
-  const std::vector<int> pair = {std::min(program_.rank, peer), std::max(program_.rank, peer)};
-  const int id = ranks_.open_group(pair);
-  if (!all_say(id, pair.size(), !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
-  if (!all_say(id, pair.size(), open_peers(id, pair))) return;
-
-  std::vector<const Instruction*> sends, recvs;
-  std::vector<int64_t> offsets;
-  for (const Instruction* i : instructions) {
-    (i->opcode == Opcode::send ? sends : recvs).push_back(i);
-    if (i->opcode == Opcode::send) offsets.push_back(i->inputs.at(0).offset);
-  }
-  offsets.resize(std::max(sends.size(), recvs.size()));
-  std::vector<int64_t> of_both(2 * offsets.size());
-  ranks_.all_gather(id, offsets.data(), of_both.data(), static_cast<int64_t>(2 * offsets.size()), DType::i32);
-  const int64_t* theirs = of_both.data() + (peer < program_.rank ? 0 : offsets.size());
-  const auto add = [&](const std::vector<const Instruction*>& channel, const std::byte* arena, const int64_t* at) {
-    for (size_t k = 0; k < channel.size(); ++k)
-      messages_[channel[k]] = {arena + at[k], static_cast<uint32_t>(k), k + 1 == channel.size()};
-  };
-  add(sends, arena_, offsets.data());
-  add(recvs, peers_.at(peer).arena->base(), theirs);
-}
-
 bool CopyEngines::open_peers(int id, const std::vector<int>& group) {
   struct Offer {
     SharedAllocation arena, own;
@@ -212,10 +174,6 @@ bool CopyEngines::open_peers(int id, const std::vector<int>& group) {
 
 /// A kernel is loaded at its first launch, which may wait for the device: never while another rank waits for it.
 void CopyEngines::load_kernels() const {
-  if (!messages_.empty()) {
-    auto* const count = reinterpret_cast<uint32_t*>(scratch());  // not one that other ranks may be setting already
-    enqueue_await(count, 0, true, nullptr);
-  }
   for (const auto& [instruction, call] : calls_) {
     if (!makes_sums(instruction->collective)) continue;
     PeerSum sum;
@@ -297,37 +255,6 @@ void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaSt
   enqueue_sum(sum, stream);
 }
 
-void CopyEngines::send(const Instruction& send, CudaStream stream) const {
-  const Message& message = messages_.at(&send);
-  MemoryOperations operations;
-  if (message.number == 0) operations.write(own_count(kDone, send.peer), 0);
-  operations.write(count_at(send.peer, kReady), message.number + 1);
-  operations.enqueue(stream);
-}
-
-void CopyEngines::recv(const Instruction& recv, const BoundMove& move, CudaStream stream) const {
-  const Message& message = messages_.at(&recv);
-  enqueue_await(own_count(kReady, recv.peer), message.number + 1, message.is_last, stream);
-  pull(move.out, message.data, move.count, stream);
-  MemoryOperations operations;
-  operations.write(count_at(recv.peer, kDone), message.number + 1);
-  operations.enqueue(stream);
-}
-
-void CopyEngines::await_received(const Instruction& send, CudaStream stream) const {
-  enqueue_await(own_count(kDone, send.peer), messages_.at(&send).number + 1, false, stream);
-}
-
-/// The count that this rank waits for.
-uint32_t* CopyEngines::own_count(SyncPoint point, int peer) const {
-  return reinterpret_cast<uint32_t*>(flag_of(static_cast<std::byte*>(own_.get()), point, peer));
-}
-
-/// The count that the peer waits for.
-uint32_t* CopyEngines::count_at(int peer, SyncPoint point) const {
-  return reinterpret_cast<uint32_t*>(flag_of(peers_.at(peer).own->base(), point, program_.rank));
-}
-
 std::byte* CopyEngines::scratch() const { return static_cast<std::byte*>(own_.get()) + memory_.flags; }
 
 std::byte* CopyEngines::flag_of(std::byte* own, SyncPoint point, int rank) const {
@@ -347,7 +274,7 @@ void CopyEngines::synchronize(const Call& call, SyncPoint point, CudaStream stre
 
 /// Sets the flags repeatedly: work that is still running may reach further waits.
 void CopyEngines::abort() {
-  if (!own_ || aborted_.exchange(true)) return;
+  if (calls_.empty() || aborted_.exchange(true)) return;
   std::thread([device = device_, flags = own_.get(), bytes = static_cast<size_t>(memory_.flags),
                stream = rescue_.get()] {
     constexpr std::chrono::seconds kLong{10};

@@ -36,20 +36,11 @@ class CudaCommunicator {
   bool copies(const Instruction& instruction, const BoundMove& move) const {
     return copies_ && copies_->takes(instruction, move);
   }
-  /// Completes when the peer has received it, or at once if copy engines run it. `move` as for collective().
-  void send(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
-    if (copies_message(instruction)) return copies_->send(instruction, stream);
-    nccl_.send(instruction.peer, move.in, move.count, stream);
+  /// Completes when the peer has received it.
+  void send(int peer, const void* data, int64_t bytes, CudaStream stream) const {
+    nccl_.send(peer, data, bytes, stream);
   }
-  void recv(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
-    if (copies_message(instruction)) return copies_->recv(instruction, move, stream);
-    nccl_.recv(instruction.peer, move.out, move.count, stream);
-  }
-
-  /// Returns whether copy engines run a send or recv.
-  bool copies_message(const Instruction& instruction) const { return copies_ && copies_->takes_message(instruction); }
-  /// For a send that copy engines run: waits until the peer has received it and all earlier ones.
-  void await_received(const Instruction& send, CudaStream stream) const { copies_->await_received(send, stream); }
+  void recv(int peer, void* data, int64_t bytes, CudaStream stream) const { nccl_.recv(peer, data, bytes, stream); }
 
   /// The first asynchronous error, if any. Any thread.
   std::optional<std::string> async_error() const { return nccl_.async_error(); }

@@ -243,7 +243,9 @@ void StepProgram::enqueue(int index, const Issue& how) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   // A send starts once the earlier sends have started and everything that they waited for is done.
   cudaStream_t waiting = instruction.opcode == Opcode::send ? streams_.at(kSend).get() : stream;
-  enqueue_waits(bound, waiting);
+  for (int earlier : bound.events) {
+    cuda_check(cudaStreamWaitEvent(waiting, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
+  }
   if (communicates(instruction.opcode)) {
     report_position(index, bound, waiting);
     if (waiting != stream) cuda_check(cudaStreamWaitEvent(stream, bound.reached.get()), "cudaStreamWaitEvent");
@@ -252,28 +254,12 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (how.tape != nullptr && communicates(instruction.opcode))
+  if (how.exchanges != nullptr && communicates(instruction.opcode))
     enqueue_exchange(index, bound, how);
   else if (index != how.left_out)
     enqueue_work(instruction, bound, staging_of(how));
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
-}
-
-/// Copied sends are over when they are counted, so `stream` itself awaits their receipt; last, because the wait
-/// occupies the device.
-void StepProgram::enqueue_waits(const Bound& bound, cudaStream_t stream) {
-  std::map<int, const Instruction*> copied;  // by peer: the last one
-  for (int earlier : bound.events) {
-    const Instruction& awaited = program_.instructions[static_cast<size_t>(earlier)];
-    if (awaited.opcode == Opcode::send && peers_ != nullptr && peers_->copies_message(awaited)) {
-      const Instruction*& last = copied[awaited.peer];
-      if (last == nullptr || last < &awaited) last = &awaited;
-      continue;
-    }
-    cuda_check(cudaStreamWaitEvent(stream, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
-  }
-  for (const auto& [peer, send] : copied) peers_->await_received(*send, stream);
 }
 
 /// Runs during the communication, not before it, so it adds no time to the step.
@@ -294,14 +280,15 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
       cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
                  "cudaMemcpyAsync of an exchange");
   };
-  const auto exchange = std::lower_bound(how.tape->exchanges.begin(), how.tape->exchanges.end(), index,
+  const std::vector<StepTape::Exchange>& all = how.exchanges->tape().exchanges;
+  const auto exchange = std::lower_bound(all.begin(), all.end(), index,
                                          [](const StepTape::Exchange& e, int i) { return e.instruction < i; });
-  check(exchange != how.tape->exchanges.end() && exchange->instruction == index, "a tape has all exchanges of a step");
-  std::byte* const memory = how.tape->exchanged.get();
-  copy(memory + (peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
-  if (peers_ == nullptr) return copy(bound.out, memory + exchange->received, exchange->received_bytes);
+  check(exchange != all.end() && exchange->instruction == index, "a tape has all exchanges of a step");
+  const ExchangeMemory& memory = *how.exchanges;
+  copy(memory.at(peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
+  if (peers_ == nullptr) return copy(bound.out, memory.at(exchange->received), exchange->received_bytes);
   enqueue_work(instruction, bound, staging_of(how));
-  copy(memory + exchange->received, bound.out, exchange->received_bytes);
+  copy(memory.at(exchange->received), bound.out, exchange->received_bytes);
 }
 
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
@@ -319,9 +306,9 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
     case Opcode::collective:
       return peers_->collective(instruction, bound, stream);
     case Opcode::send:
-      return peers_->send(instruction, bound, stream);
+      return peers_->send(instruction.peer, bound.in, bound.count, stream);
     case Opcode::recv:
-      return peers_->recv(instruction, bound, stream);
+      return peers_->recv(instruction.peer, bound.out, bound.count, stream);
     case Opcode::print:
       return enqueue_print(staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride, bound.count,
                            stream);

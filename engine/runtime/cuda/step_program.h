@@ -4,7 +4,7 @@
 //   comm             ├─ collectives ──────────────────────┤
 //   recv             ├─ recvs ────────────────────────────┤
 //   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
-//   one a peer       │                 └───┴─ sends ──────┤            peers take them, or at once if copied
+//   one a peer       │                 └───┴─ sends ──────┤            peers take them
 //   to, from host    ├─ copies of activations ────────────┤            by copy engines
 //   watch            └─ where the others are ─────────────┘            for the watchdog
 //
@@ -19,6 +19,7 @@
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cuda/byte_tables.h"
 #include "engine/runtime/cuda/cuda_communicator.h"
+#include "engine/runtime/cuda/exchange_memory.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/sample_tables.h"
 #include "engine/runtime/cuda/step_kernels.h"
@@ -58,8 +59,8 @@ class StepProgram {
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
-    int left_out = -1;               ///< an instruction that is not run
-    const StepTape* tape = nullptr;  ///< to record the exchanges of the step to, or to replay them from
+    int left_out = -1;  ///< an instruction that is not run
+    const ExchangeMemory* exchanges = nullptr;  ///< of a step that is recorded or replayed
   };
   void issue(const Issue& how);
   /// Runs everything but communication, one instruction after another.
@@ -103,7 +104,6 @@ class StepProgram {
   void begin(const Staging& staging);
   void end(const Issue& how);
   void enqueue(int index, const Issue& how);
-  void enqueue_waits(const Bound& bound, cudaStream_t stream);
   void enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging);
   void enqueue_exchange(int index, const Bound& bound, const Issue& how);
   void report_position(int index, Bound& bound, cudaStream_t stream);

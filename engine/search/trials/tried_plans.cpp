@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -147,7 +148,8 @@ void TriedPlans::throw_none_fits() const {
                         fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
                                       : "none of the plans tried is legal: " + fault,
                         "fix fewer fields of parallel"}});
-  throw NoPlanFits(job_, memory_, least->trial.memory, least->name);
+  throw NoPlanFits(job_, memory_, least->trial.memory, least->name,
+                   std::make_shared<const std::vector<TriedPlan>>(plans_));
 }
 
 }  // namespace trainctl
