@@ -4,12 +4,15 @@ PyTorch defines them. It shares no code with the engine; from dump_job it takes 
 import functools
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 SKIPPED = 77
+# Each job is compiled for a hundred small steps, which takes longer than they do.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 try:
     import jax
