@@ -72,7 +72,7 @@ std::string best_of(const std::vector<CheckpointEntry>& entries, const std::stri
   return found->path;
 }
 
-/// A run writes its folder where it is started, which is mostly beside its job file.
+/// A run writes its folder to the current folder, which is usually that of its job file.
 std::string hint_for_missing_runs(const JobSpec& spec) {
   const std::filesystem::path folder = std::filesystem::path(spec.file).parent_path();
   if (const std::string beside = (folder / spec.launch.log_dir).string();

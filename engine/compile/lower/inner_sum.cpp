@@ -82,7 +82,7 @@ class InnerSumLowering {
   Axes axes_;
 };
 
-/// In the same layouts.
+/// Returns whether both nodes read their inputs in the same layouts.
 bool read_alike(const Lowering& l, NodeId a, NodeId b) {
   const std::vector<LayoutId>&of_a = l.node_inputs[a], &of_b = l.node_inputs[b];
   const size_t reads = get_op(l.c.graph.nodes[a].op).inner_sum->reads;

@@ -102,7 +102,7 @@ TensorId emit_interpolate(LayerContext& layer) {
 std::vector<FieldFault> interpolate_faults(const Attrs& attrs) {
   if (attrs.has("size") == attrs.has("scale"))
     return {{attrs.has("size") ? "scale" : "size",
-             attrs.has("size") ? "size and scale exclude each other" : "it is missing",
+             attrs.has("size") ? "size and scale cannot be combined" : "it is missing",
              "give size, e.g. [64, 64], or scale, e.g. 2"}};
   if (attrs.flag("align_corners") && attrs.text("mode") == "nearest")
     return {{"align_corners", "mode nearest has no align_corners", "set mode: bilinear, or remove align_corners"}};
@@ -159,19 +159,21 @@ extern const OpDef interpolate_grad_op = {
 
 extern const LayerDef interpolate_layer = {
     .name = "interpolate",
-    .doc = "Resizes all dims after the channels of [n, c, ..], as torch.nn.functional.interpolate.",
-    .fields = {per_dim("size", "Size of the output's dims after the channels: one number, or one for each.")
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               numbers("scale", "In place of size: factor of the dims, one number or one for each.").above(0),
-               text("mode",
-                    "nearest: the nearest element; linear, bilinear and trilinear: a mix of its neighbours, of inputs "
-                    "with one, two and three dims after the channels; bicubic: of four neighbours in each of two dims.")
-                   .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
-                   .defaults(std::string("nearest")),
-               flag("align_corners", false,
-                    "The first and last elements of a dim keep their values. false: elements are areas that fill the "
-                    "dim.")},
+    .doc = "Resizes all dims after the channels of [n, c, ..], like torch.nn.functional.interpolate.",
+    .fields =
+        {per_dim("size", "Size of the output's dims after the channels: one number, or one for each.")
+             .at_least(1)
+             .at_most(kMaxSize),
+         numbers("scale", "Instead of size: the factor by which the dims grow, one number or one for each.").above(0),
+         text(
+             "mode",
+             "nearest: the nearest element; linear, bilinear and trilinear: a mix of neighbouring elements, for inputs "
+             "with one, two and three dims after the channels; bicubic: a mix of four neighbours in each of two dims.")
+             .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
+             .defaults(std::string("nearest")),
+         flag("align_corners", false,
+              "The first and last elements of a dim keep their values. false: elements are areas that fill the "
+              "dim.")},
     .faults = interpolate_faults,
     .emit = emit_interpolate,
 };

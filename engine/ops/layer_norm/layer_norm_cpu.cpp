@@ -78,7 +78,7 @@ CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
   };
 }
 
-// Kernels for a part of the rows' elements.
+// Kernels for ranks that each have a part of every row.
 
 CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
   return [rows = norm_rows_of(call), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
@@ -129,7 +129,7 @@ CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
   };
 }
 
-/// Calls f(g, x, row), g(i) the element i of dy * gamma in the row, for each row of (dy, x, mean, rstd(, gamma)).
+/// Calls f(g, x, row) for each row, where g(i) is element i of dy * gamma in the row.
 template <class F>
 void for_each_row(const NormRows& rows, const float* dy0, const float* x0, const float* gamma, F f) {
   rows.each([&](int64_t r) {
