@@ -70,7 +70,7 @@ class LogitRows {
   int64_t count = 0, classes = 0;
 
  private:
-  static constexpr int64_t kRows = 16;  ///< of a block
+  static constexpr int64_t kRows = 16;  ///< rows per block
   int threads_ = 1;
   std::vector<double> sums_;
 };
