@@ -108,7 +108,7 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   }
   if (cause.kind == Cause::Kind::silent) {
     if (cause.complaining_rank < 0 && !report.frozen) {
-      said = "it hangs or needs more time; if it needs more time, increase launch.timeout";
+      said = "it hangs or needs more time; in the latter case increase launch.timeout";
     }
     return name + silence(report);
   }

@@ -37,7 +37,7 @@ class LogPipe {
   /// processes that the rank started, which may still hold the pipe and write to it.
   void finish();
 
-  /// The last bytes, up to 16 KiB; whole lines unless they are too long. Without the last newline.
+  /// The last bytes, up to 16 KiB; whole lines unless they are too long, without the last newline.
   std::string tail(int lines) const;
 
  private:

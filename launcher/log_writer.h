@@ -49,7 +49,7 @@ class LogWriter {
   int64_t size_ = 0;                               ///< bytes in the file
   int64_t times_size_ = 0;                         ///< bytes of whole records
   std::string pending_times_;                      ///< not yet written
-  bool file_mid_line_ = false, mid_line_ = false;  ///< whether the last byte of the file, of the rank, is not a newline
+  bool file_mid_line_ = false, mid_line_ = false;  ///< whether the rank's last byte in the file is not a newline
   int error_ = 0;
   bool gap_ = false;                                 ///< bytes were lost since the last write
   int64_t lost_bytes_ = 0, unnoted_lost_bytes_ = 0;  ///< unnoted: not yet in the times

@@ -51,7 +51,7 @@ std::optional<Request> parse_request(std::string_view body);
 std::optional<Reply> parse_reply(std::string_view body);
 uint32_t parse_size(std::span<const char, 4> bytes);
 
-/// From the kernel's generator. Throws EnvError.
+/// Takes the bytes from the kernel's generator. Throws EnvError.
 Nonce random_nonce();
 /// 64 hexadecimal digits.
 std::string random_token();

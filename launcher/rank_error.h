@@ -1,4 +1,4 @@
-// error.json: what a rank writes to its log directory when it fails. The launcher reads it to tell causes from
+// error.json: what a rank writes to its log directory when it fails. The launcher reads it to distinguish causes from
 // consequences.
 //
 //   {"kind": "comm", "what": "rank 1 has not arrived …", "instruction": "all_reduce grad.h.3.fc",

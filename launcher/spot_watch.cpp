@@ -1,4 +1,4 @@
-// Asks the metadata service of a cloud every few seconds whether this host will be taken away (launch.spot_notices).
+// Polls the metadata service of a cloud for notices that this host will be reclaimed (launch.spot_notices).
 // Requests are HTTP/1.0, so that a response ends with its connection.
 #include "launcher/spot_watch.h"
 

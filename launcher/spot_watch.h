@@ -1,4 +1,4 @@
-// Asks the metadata service of a cloud every few seconds whether this host will be taken away (launch.spot_notices).
+// Polls the metadata service of a cloud for notices that this host will be reclaimed (launch.spot_notices).
 //
 //   aws    PUT /latest/api/token, then GET /latest/meta-data/spot/instance-action: 404, or {"action", "time"} (IMDSv2)
 //   gcp    GET /computeMetadata/v1/instance/preempted: FALSE or TRUE

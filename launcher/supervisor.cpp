@@ -143,7 +143,7 @@ class Supervisor {
     if (supervision_.interrupt_signal() != 0) return;
     spot_notice_ = announced;
     supervision_.interrupted(SIGTERM, now());
-    notice(std::string(to_string(launch_.spot.notices)) + " will take this host away (" + announced + ")" +
+    notice(std::string(to_string(launch_.spot.notices)) + " will reclaim this host (" + announced + ")" +
            first_answer());
   }
 

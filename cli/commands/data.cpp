@@ -128,7 +128,8 @@ int print_info(const DataArguments& options) {
 }
 
 void add_tokens_command(CLI::App& data, const std::shared_ptr<DataArguments>& options, Action& chosen) {
-  auto* tokens = data.add_subcommand("tokens", "Write texts as tokens of a tokenizer, or their bytes as tokens");
+  auto* tokens =
+      data.add_subcommand("tokens", "Write texts as token files, with a tokenizer or with one token per byte");
   tokens->add_option("FILE", options->files, "Input files, in order; - is stdin")->required();
   tokens->add_option("-o,--output", options->output, "File to write")->required();
   tokens->add_option("--tokenizer", options->tokenize.tokenizer,
@@ -139,7 +140,8 @@ void add_tokens_command(CLI::App& data, const std::shared_ptr<DataArguments>& op
       ->capture_default_str();
   tokens->add_flag("--lines", options->tokenize.documents.lines, "Each line of other files is a document");
   tokens->add_option("--end-token", options->tokenize.end_token, "Token after each document, such as <|endoftext|>");
-  tokens->add_flag("--no-special", options->no_special, "Leave out the tokens that the tokenizer puts around a text");
+  tokens->add_flag("--no-special", options->no_special,
+                   "Omit the special tokens that the tokenizer adds around a text");
   tokens->add_option("--threads", options->tokenize.threads, "Threads; 0: one per core")->check(CLI::Range(0, 1024));
   tokens->add_option("--format", options->format, "llm.c | raw")
       ->check(CLI::IsMember({"llm.c", "raw"}))
@@ -160,7 +162,7 @@ Examples:
 
 void add_info_command(CLI::App& data, const std::shared_ptr<DataArguments>& options, Action& chosen) {
   auto* info =
-      data.add_subcommand("info", "Describe token files and tables: type and count of tokens; rows and columns");
+      data.add_subcommand("info", "Describe token files (type and number of tokens) and tables (rows and columns)");
   info->add_option("FILE", options->files, "Token files, tables, and folders of tables")->required();
   info->add_option("--token-dtype", options->dtype, "uint16 | int32")
       ->check(CLI::IsMember({"uint16", "int32"}))
@@ -177,7 +179,7 @@ Examples:
 
 void add_data_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DataArguments>();
-  auto* data = app.add_subcommand("data", "Check, draw and convert samples, and make token files");
+  auto* data = app.add_subcommand("data", "Check, draw and convert samples, and create token files");
   data->require_subcommand(1);
   data->footer(R"(Examples:
   trainctl data check photos

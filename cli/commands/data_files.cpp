@@ -1,5 +1,4 @@
-// Files of tables as arguments of `trainctl data`: info, check, show and convert. Also implements `trainctl data
-// convert`.
+// Implements `trainctl data convert`, and reads tables that are arguments of `trainctl data` info, check and show.
 #include "cli/commands/data_files.h"
 
 #include <fmt/format.h>
@@ -152,7 +151,8 @@ void add_data_convert_command(CLI::App& data, Action& chosen) {
       "Reads *.jsonl, *.parquet, *.arrow, *.feather, *.tfrecord, *.mdb, *.h5, *.csv, *.tsv, *.tar, *.npz, *.npy,\n"
       "*.safetensors, *.idx, and folders of MDS, LMDB, Hugging Face data sets or images. Writes\n" +
       fit_lines(table_writer_formats(), 110) +
-      "npz takes numbers of one shape per column, bin and idx the tokens of one column. FOLDER/index.json is written "
+      "npz files need numbers of one shape per column; bin and idx files need one column of tokens. FOLDER/index.json "
+      "is written "
       "as\n"
       "MDS, FOLDER/data.mdb as LMDB, and FOLDER/state.json as a data set of Hugging Face. Files are written "
       "atomically.\n\n"

@@ -141,22 +141,22 @@ int generate(GenerateArguments options) {
 }
 
 void add_sampling_options(CLI::App& command, GenerateArguments& options) {
-  command.add_option("--max-tokens", options.max_tokens, "Most tokens that are generated for a prompt")
+  command.add_option("--max-tokens", options.max_tokens, "Maximum number of tokens to generate per prompt")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
   command.add_option("--temperature", options.temperature, "0: always the most probable token; higher: more random")
       ->check(CLI::Range(0.0, 1e6));
-  command.add_option("--top-k", options.top_k, "Choose among the K most probable tokens; 0: among all")
+  command.add_option("--top-k", options.top_k, "Sample from the K most probable tokens; 0: from all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
-  command.add_option("--top-p", options.top_p, "Choose among the most probable tokens whose probabilities add up to P")
+  command.add_option("--top-p", options.top_p, "Sample from the most probable tokens whose probabilities add up to P")
       ->check(CLI::Range(0.0, 1.0));
   command
-      .add_option("--repetition-penalty", options.repetition_penalty, "Above 1: makes tokens of the text less probable")
+      .add_option("--repetition-penalty", options.repetition_penalty,
+                  "Above 1: makes tokens that are already in the text less probable")
       ->check(CLI::Range(1e-6, 1e6));
   command.add_option("--seed", options.seed, "The same seed gives the same texts, under any plan")
       ->capture_default_str();
-  command
-      .add_option("--stop", options.prompts.stops, "Text that ends the answer, and is not part of it; may be repeated")
+  command.add_option("--stop", options.prompts.stops, "Text that ends the answer and is not printed; may be repeated")
       ->allow_extra_args(false);
 }
 
@@ -169,13 +169,13 @@ void add_generate_command(CLI::App& app, Action& chosen) {
   command->add_option("PROMPT", options->words, "Prompts, and field=value to override fields of the job file");
   add_checkpoint_option(*command, options->checkpoint);
   command->add_option("--prompts", options->prompts.file,
-                      "File with a prompt per line, or *.jsonl with the field prompt or messages; - is stdin");
-  command->add_flag("--chat", options->prompts.chat, "Prompts are messages of a user, in the model's chat template");
-  command->add_option("--system", options->prompts.system, "With --chat: the system's message");
+                      "File with one prompt per line, or *.jsonl with the field prompt or messages; - is stdin");
+  command->add_flag("--chat", options->prompts.chat, "Treat prompts as user messages, in the model's chat template");
+  command->add_option("--system", options->prompts.system, "With --chat: the system message");
   command->add_option("--tokenizer", options->tokenizer,
                       "A model's folder, tokenizer.json or a SentencePiece model; default: that of the job");
   add_sampling_options(*command, *options);
-  command->add_flag("--json", options->json, "Print a line of JSON for each prompt");
+  command->add_flag("--json", options->json, "Print one line of JSON per prompt");
   command->footer(
       R"(One prompt: its text is printed as it is generated. Several: each prompt and its text, dataset.batch texts at a time.
 

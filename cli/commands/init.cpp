@@ -36,8 +36,8 @@ std::string_view find_template(const std::string& name) {
   }
   if (std::filesystem::exists(name))
     throw SpecError({}, "init", "'" + name + "' is data, not a template",
-                    "for a folder with a folder of images per class, a table or a text: trainctl init --data " + name +
-                        " -o job.yaml; to fine-tune a model on it add --from MODEL and --finetune text or chat");
+                    "for a folder with one folder of images per class, a table or a text: trainctl init --data " +
+                        name + " -o job.yaml; to fine-tune a model on it add --from MODEL and --finetune text or chat");
   const std::string near = did_you_mean(name, template_names());
   throw SpecError({}, "init", "unknown template '" + name + "'",
                   near + (near.empty() ? "" : " ") + "available templates: " + join(template_names()));
@@ -158,31 +158,33 @@ void add_init_command(CLI::App& app, Action& chosen) {
   auto* name =
       command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
   command
-      ->add_option(
-          "--from", options->from,
-          "Model folder in the format of Hugging Face (config.json, model.safetensors): write a job for this model")
+      ->add_option("--from", options->from,
+                   "Model folder in Hugging Face format (config.json, model.safetensors): write a job for this model")
       ->excludes(name);
   auto* task =
       command
-          ->add_option("--finetune", options->task,
-                       "With --from: the job trains on --data: chat (conversations), text, dpo (preferences) or "
-                       "classifier")
+          ->add_option(
+              "--finetune", options->task,
+              "With --from: what to train on --data: chat (conversations), text, dpo (preferences) or classifier")
           ->check(CLI::IsMember(finetune_tasks()));
-  auto* data = command->add_option("--data", options->data,
-                                   "A folder with a folder of images per class, a table (*.csv, *.parquet, *.jsonl, "
-                                   "…) or a text (*.txt): a job that learns them; or the data of --finetune: JSON "
-                                   "lines, or such a folder");
+  auto* data =
+      command->add_option("--data", options->data,
+                          "Training data: a folder with one folder of images per class, a table (*.csv, *.parquet, "
+                          "*.jsonl, …) or a text (*.txt); with --finetune, JSON Lines or such a folder");
   task->needs(data);
-  command->add_option("--validation", options->validation, "Data like --data for a validation after each epoch")
+  command
+      ->add_option("--validation", options->validation,
+                   "Validation data in the same form as --data, evaluated after each epoch")
       ->needs(data);
   command
-      ->add_option("--target", options->target,
-                   "With a table: the column that the job predicts; default: one called label, target or class, "
-                   "otherwise the last one")
+      ->add_option(
+          "--target", options->target,
+          "With a table: the column to predict; default: the one named label, target or class, otherwise the last one")
       ->needs(data);
   command
-      ->add_option("--target-type", options->target_type,
-                   "Whether the target is a class or a number; default: words and few small integers are classes")
+      ->add_option(
+          "--target-type", options->target_type,
+          "Whether the target is a class or a number; default: words and small sets of small integers are classes")
       ->check(CLI::IsMember({"class", "number"}))
       ->needs(data);
   command->add_option("-o,--output", options->file, "File to write; default: stdout");

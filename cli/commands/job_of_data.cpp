@@ -46,11 +46,12 @@ std::string name_of_data(const std::string& folder) {
 /// The template image_folder for --data, a folder with a folder of images per class, or with train and val of these.
 std::string job_of_images(UserData options) {
   if (!std::filesystem::is_directory(options.path))
-    throw SpecError({}, "init",
-                    "--data " + options.path + " is not a folder with a folder of images per class, a table or a text",
-                    "tables are *.csv, *.tsv, *.jsonl, *.parquet, *.arrow and the like, texts *.txt and *.md; for "
-                    "conversations add --from MODEL and --finetune chat; docs/data.md shows jobs of tar shards and "
-                    "arrays");
+    throw SpecError(
+        {}, "init",
+        "--data " + options.path + " is not a folder with one folder of images per class, a table or a text",
+        "tables are *.csv, *.tsv, *.jsonl, *.parquet, *.arrow and the like, texts *.txt and *.md; for "
+        "conversations add --from MODEL and --finetune chat; docs/data.md shows jobs of tar shards and "
+        "arrays");
   const std::string name = name_of_data(options.path);
   const std::string train = part_of(options.path, {"train", "training"});
   const std::string held_out = part_of(options.path, {"val", "validation", "valid", "test"});

@@ -31,7 +31,7 @@ void require_there(const std::string& path) {
   for (const auto& entry : fs::directory_iterator(folder, error)) names.push_back(entry.path().filename().string());
   const std::string near = did_you_mean(fs::path(path).filename().string(), names);
   throw SpecError({}, "FILE", "there is no file '" + path + "' in " + fs::current_path(error).string(),
-                  near.empty() ? "paths of the command line start at the current folder" : near);
+                  near.empty() ? "paths on the command line are relative to the current folder" : near);
 }
 
 /// The size of the images of a set whose files all have the same.
@@ -67,8 +67,8 @@ bool needs_training_set(const DatasetSpec& set) {
 void require_sample_files(const JobSpec& spec) {
   if (spec.dataset.is_mix())
     throw SpecError(spec.position("dataset.type"), "dataset.type",
-                    "the job has a mixture, and the files do not show to which of its sources they belong",
-                    "give a job whose dataset is one source");
+                    "the job has a mixture, and the files do not show which of its sources they belong to",
+                    "use a job with a single source");
   const DatasetSpec& set = spec.dataset;
   if (set.has_source() || set.type == "mnist" || set.has_class_texts()) return;
   const bool has_text = set.has_tokens() || set.type == "preference";

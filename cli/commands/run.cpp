@@ -124,7 +124,7 @@ void resume_earlier(const Task& task, ResumeOptions& resume) {
   const int run = earlier_run(task.by, task.spec.launch.log_dir);
   if (run > 0) resume.from = task.spec.launch.log_dir + "/" + std::to_string(run);
   if (!is_counted && run == 0) return;
-  std::cout << (is_pod       ? "this job had an earlier pod 0"
+  std::cout << (is_pod       ? "an earlier pod 0 has already run this job"
                 : is_counted ? "start " + std::to_string(task.by.restarts + 1) + " of Slurm job " + task.by.job
                              : task.by.name + " job " + task.by.job + " has run before")
             << (run > 0 ? ": resuming from run " + std::to_string(run)

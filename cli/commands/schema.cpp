@@ -15,7 +15,7 @@ namespace trainctl {
 void add_schema_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("schema", "Print the JSON Schema of a job file");
   auto plugins = std::make_shared<std::vector<std::string>>();
-  command->add_option("--plugin", *plugins, "Adds the layer types of this shared library; may be repeated")
+  command->add_option("--plugin", *plugins, "Add the layer types of this shared library; may be repeated")
       ->type_name("FILE");
   command->footer(R"(Editors use the schema to complete and check job files as you type.
 

@@ -155,12 +155,12 @@ int find_learning_rate(SweepArguments options) {
   TrialFields fields = options.fields;
   for (const std::string& word : fields)
     if (parse_swept_field(word).values.size() != 1)
-      throw SpecError({}, word, "the range test of the learning rate varies nothing else",
+      throw SpecError({}, word, "a learning-rate range test cannot vary other fields",
                       "give the field one value, or remove --lr-range");
   const LrRange range = parse_lr_range(options.lr_range, options.lr_steps);
   for (const std::string& field : lr_range_fields(range)) fields.push_back(field);
   const JobSpec spec = check_trials(options, {fields});
-  if (!spec.loss) throw SpecError(spec.position("loss"), "loss", "the job has no loss to draw", "add loss: ...");
+  if (!spec.loss) throw SpecError(spec.position("loss"), "loss", "the job has no loss to plot", "add loss: ...");
   options.fields = fields;
   if (options.folder.empty()) options.folder = "sweep_output/" + spec.name + ".lr_range";
   const Sweep sweep = sweep_of(options, {fields}, spec);
@@ -300,7 +300,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->option_text("N");
   command
       ->add_option("--lr-range", options->lr_range,
-                   "Find a learning rate: one short run whose rate grows from LOW to HIGH, with a drawing of the loss")
+                   "Find a learning rate: one short run whose rate grows from LOW to HIGH, with a plot of the loss")
       ->option_text("LOW..HIGH");
   command->add_option("--lr-steps", options->lr_steps, "Steps of --lr-range")
       ->check(CLI::Range(int64_t{10}, int64_t{100'000}))

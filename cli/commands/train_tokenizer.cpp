@@ -86,10 +86,11 @@ void add_train_tokenizer_command(CLI::App& data, Action& chosen) {
   command->add_option("--type", options->type, "bpe: byte-level BPE")
       ->check(CLI::IsMember({"bpe"}))
       ->capture_default_str();
-  command->add_option("--vocab", options->vocabulary, "Tokens, including special ones and the 256 bytes")
+  command
+      ->add_option("--vocab", options->vocabulary, "Size of the vocabulary, including special tokens and the 256 bytes")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->required();
-  command->add_option("--pattern", options->pattern, "How text is cut into words: gpt2 | llama3 | qwen2")
+  command->add_option("--pattern", options->pattern, "How text is split into words: gpt2 | llama3 | qwen2")
       ->check(CLI::IsMember({"gpt2", "llama3", "qwen2"}))
       ->capture_default_str();
   command->add_option("--special", options->special, "Special tokens, the first of which ends a text")
@@ -97,7 +98,7 @@ void add_train_tokenizer_command(CLI::App& data, Action& chosen) {
   command->add_option("--field", options->documents.field, "Field of each line of *.jsonl and *.jsonl.gz")
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "Folder to write")->required();
-  command->add_flag("--force", options->force, "Replace a tokenizer that is there");
+  command->add_flag("--force", options->force, "Replace an existing tokenizer");
   command->footer(
       R"(The folder gets tokenizer.json and tokenizer_config.json, which `data tokens` and the Hugging Face libraries read.
 

@@ -136,7 +136,7 @@ int translate(const TranslateArguments& options) {
 
 void add_translate_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<TranslateArguments>();
-  auto* command = app.add_subcommand("translate", "Show how names of other tools are written in a job file");
+  auto* command = app.add_subcommand("translate", "Show the job-file names for names from other tools");
   command->add_option(
       "name", options->words,
       "Names (lr, batch_size, nn.Linear, cross_entropy), or configurations of other tools in JSON or YAML; "

@@ -25,7 +25,7 @@ struct CollectiveResult {
   int ranks = 1;
   int64_t bytes = 0;
   std::string made_by;   ///< see CollectiveTimer
-  Spread seconds;        ///< per call, of the slowest rank
+  Spread seconds;        ///< per call, on the slowest rank
   int64_t wrong = 0;     ///< wrong elements, over all ranks
   double copy_rate = 0;  ///< the limit in bytes per second, see CollectiveTimer
 

@@ -154,7 +154,8 @@ void add_outputs(OpRequest& request) {
     if (example.expect != nullptr) example.expect(request.inputs);
     request.outputs = example.outputs != nullptr ? example.outputs(request.inputs, request.attrs, request.type.dtype)
                                                  : get_op(request.name()).infer(request.inputs, request.attrs);
-    kernel_cost(*request.kernel, request.inputs, request.outputs, request.attrs);  // checks what it needs of the shapes
+    kernel_cost(*request.kernel, request.inputs, request.outputs,
+                request.attrs);  // checks the shapes as far as it needs them
     if (example.below != nullptr) request.below = example.below(request.inputs, request.attrs);
   } catch (const ShapeError& error) {
     throw SpecError({}, "--shape", error.what(), rule);

@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// One number of a trial while it ran, of the metric that ranks the trials.
+/// One value of the metric that ranks the trials, reported by a running trial.
 struct StepValue {
   int64_t run_step = 0;
   double value = 0;  ///< may be NaN or infinite
@@ -26,7 +26,7 @@ class TrialValues {
  public:
   /// Adds the lines that were written since the last call.
   void read(const Sweep& sweep, size_t trial, const std::string& by);
-  /// In the order of their steps. A step that a resumed run repeated counts once.
+  /// The values in the order of their steps. A step that a resumed run repeated counts once.
   const std::vector<StepValue>& list() const { return list_; }
 
  private:

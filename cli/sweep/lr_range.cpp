@@ -101,7 +101,7 @@ LrCurve read_lr_curve(const std::string& metrics_file) {
 }
 
 std::string lr_curve_text(const LrCurve& curve, size_t width) {
-  if (curve.points.size() < 2) return "the loss is not finite at the first rates: start the range lower\n";
+  if (curve.points.size() < 2) return "the loss is not finite at the first rates: start the range at a lower rate\n";
   double least = INFINITY, most = -INFINITY;
   for (const LrPoint& point : curve.points) {
     least = std::min(least, point.smooth);
@@ -118,7 +118,7 @@ std::string lr_curve_text(const LrCurve& curve, size_t width) {
     const double height = most > least ? (point.smooth - least) / (most - least) : 0;
     rows[kRows - 1 - static_cast<size_t>(std::lround(height * (kRows - 1)))][column_of(point.rate)] = '*';
   }
-  std::string text = "smooth loss over the learning rate\n";
+  std::string text = "smoothed loss by learning rate\n";
   for (size_t row = 0; row < kRows; ++row) {
     const bool is_labeled = row == 0 || row + 1 == kRows;
     text += fmt::format("{:>{}} |{}", is_labeled ? format_loss(row == 0 ? most : least) : "", label, rows[row]);
@@ -140,7 +140,7 @@ std::string lr_curve_text(const LrCurve& curve, size_t width) {
   if (curve.at_lowest)
     text += fmt::format("it is lowest at {:.2g}{}\n", *curve.at_lowest, curve.diverges ? ", and rises after it" : "");
   if (!curve.steepest) text += "it does not fall within this range\n";
-  if (!curve.diverges) text += "it does not rise at the end: the range could go higher\n";
+  if (!curve.diverges) text += "it does not rise at the end: the range could end at a higher rate\n";
   return text;
 }
 

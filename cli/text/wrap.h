@@ -9,7 +9,7 @@
 namespace trainctl {
 
 /// Splits text without escape sequences into lines of at most `width` columns, between words where possible, else after
-/// punctuation. At least one line.
+/// punctuation. Returns at least one line.
 std::vector<std::string> wrap(std::string_view text, size_t width);
 
 /// Wraps each line that is wider than `width`; the lines that continue it are indented two columns more. 0: unlimited.

@@ -26,7 +26,7 @@ struct RunUsage {
   std::vector<RankUsage> ranks;
 };
 
-/// At most `height` lines of at most `width` columns; 0: unlimited. Runs share the lines for ranks.
+/// Returns at most `height` lines of at most `width` columns; 0: unlimited. Runs share the lines for ranks.
 std::string top_text(const HostUsage& host, const std::vector<RunUsage>& runs, size_t width, size_t height);
 
 }  // namespace trainctl

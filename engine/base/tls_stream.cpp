@@ -162,7 +162,7 @@ size_t TlsStream::try_write(std::string_view bytes) {
 /// Waits until the last operation can continue. Throws EnvError at the deadline.
 void TlsStream::wait(Deadline deadline) {
   pollfd ready{socket_, static_cast<short>(waits_to_write_ ? POLLOUT : POLLIN), 0};
-  // The deadline is of the whole message: a side that sends a byte now and then gets no more time by it.
+  // The deadline applies to the whole message: a peer does not gain time by sending a byte now and then.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) == 0) throw EnvError("the peer did not respond in time");
 }

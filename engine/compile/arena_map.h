@@ -1,4 +1,4 @@
-// A value for each byte of the arena, stored as ranges of bytes with the same value and history.
+// Maps each byte of the arena to a value. Stored as ranges of bytes whose values have changed together.
 #pragma once
 
 #include <cstdint>

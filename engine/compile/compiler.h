@@ -165,7 +165,7 @@ struct Compiler {
   Operand operand(TensorId tensor, const Layout& layout, Format format = Format::declared) const;
   /// Index into program.variables; -1: not on this stage.
   int variable_index(TensorId tensor) const { return variables[static_cast<size_t>(tensor)]; }
-  /// Marks `part` as this rank's own part, starting at element `first`, of a range of `whole` elements.
+  /// Marks `part` as this rank's part of a range of `whole` elements, starting at element `first`.
   static View own_part(View part, OwnPart kind, int64_t whole, int64_t first);
   /// `elements` of a flat range, starting at `first_element` of the buffer.
   View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype = DType::f32) const;

@@ -24,7 +24,7 @@ std::optional<Axes> axes_of(const Mesh& mesh, const std::vector<int>& ranks) {
 
 std::optional<GroupKind> of_mesh(const Mesh& mesh, const std::vector<int>& ranks) {
   GroupKind group;
-  std::vector<int> first;  // ranks in stage, of the first stage
+  std::vector<int> first;  // ranks in the first stage
   for (size_t i = 0; i < ranks.size();) {
     if (ranks[i] < 0) return std::nullopt;
     const int stage = ranks[i] / mesh.size();

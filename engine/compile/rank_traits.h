@@ -32,7 +32,7 @@ struct CountedPart {
 class MeshIndices {
  public:
   explicit MeshIndices(const Mesh& mesh) : mesh_(mesh) {}
-  /// By rank in stage.
+  /// The result has one entry per rank in the stage.
   const std::vector<int>& of(const Axes& axes);
 
  private:

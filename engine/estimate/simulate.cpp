@@ -68,7 +68,7 @@ struct Place {
 /// The error of the predicted time of an instruction.
 struct Uncertainty {
   double error = 0;  ///< relative
-  std::string key;   ///< equal keys err alike
+  std::string key;   ///< equal keys have equal errors
 };
 
 /// Relative error where there are no samples: a kernel or a call is that far from the rates of its machine.
@@ -415,7 +415,7 @@ class Simulator {
   const Machine& machine_;
   const StepCost in_step_;
   std::vector<Lane> lanes_;
-  // By class and instruction.
+  // The next members are indexed by class and instruction.
   std::vector<std::vector<SimulatedSpan>> spans_;
   std::vector<std::vector<char>> ended_;
   std::vector<std::vector<At>> causes_;
@@ -424,7 +424,7 @@ class Simulator {
   std::vector<std::vector<GroupSpread>> spreads_;                                  ///< by class and group
   std::map<std::tuple<size_t, int, PeerPlace>, GroupSpread> spreads_of_messages_;  ///< by class, and peer of its first
   std::vector<Channel> channels_;
-  // By class and group.
+  // The next members are indexed by class and group.
   std::map<std::pair<size_t, int>, std::set<size_t>> group_classes_;
   std::map<std::pair<size_t, int>, std::vector<Event>> arrivals_;
   Event end_;  // the last of the step so far

@@ -92,7 +92,7 @@ KernelModel model_of(const Fields& kernels, const char* key) {
       read.sizes.push_back(size.get<double>());
     }
     if (read.sizes.size() != samples.front().sizes.size())
-      throw EnvError(sample.where() + ".sizes: expected as many as in the first sample");
+      throw EnvError(sample.where() + ".sizes: expected as many numbers as in the first sample");
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
     if (item.contains("attrs")) read.attrs = sample.text("attrs");

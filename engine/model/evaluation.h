@@ -14,8 +14,8 @@
 
 namespace trainctl {
 
-/// The label of a row that is not there, of a loss whose labels are classes and has no ignore_index. Of other losses it
-/// is nan.
+/// The label of padding rows for a loss whose labels are classes and that has no ignore_index. Of other losses it is
+/// nan.
 inline constexpr int64_t kNoLabel = std::numeric_limits<int32_t>::min();
 
 /// The loss and the metrics. The graph must have a loss. `printed`: also an activation, which is printed

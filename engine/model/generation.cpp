@@ -163,8 +163,8 @@ std::string tokens_input(const JobSpec& spec) {
       if (outputs.contains(input) || input == "documents" || input == tokens) continue;
       if (!tokens.empty() || input == "label")
         throw SpecError(spec.position(layer.path), layer.path,
-                        "text generation supports networks that read tokens alone, but this layer also reads '" +
-                            input + "'" + (tokens.empty() ? "" : ", beside '" + tokens + "'"));
+                        "text generation supports networks that read only tokens, but this layer also reads '" + input +
+                            "'" + (tokens.empty() ? "" : ", beside '" + tokens + "'"));
       tokens = input;
     }
     for (std::string& name : layer.output_names()) outputs.insert(std::move(name));

@@ -112,7 +112,7 @@ std::vector<TensorId> add_fields(const LossContext& c, const LossDef& type) {
       shape_error(fmt::format("{} needs {} of {}, but the data set has {}", type.name, wanted.name,
                               wanted.is_integer ? "integers" : "floats", field->is_integer ? "integers" : "floats"));
     if (c.graph.find_tensor(wanted.name))
-      shape_error(fmt::format("a layer reads {}, which is for the loss alone", wanted.name));
+      shape_error(fmt::format("a layer reads {}, which only the loss may read", wanted.name));
     Shape shape = field->shape;
     shape.insert(shape.begin(), c.batch);
     inputs.push_back(add_input(c, wanted.name, std::move(shape), wanted.is_integer));
@@ -146,7 +146,7 @@ TensorId weighted_targets(LayerBuilder& builder, const std::vector<TensorId>& in
   if (soft) shape_error("class_weights needs class labels, but the data set has class probabilities");
   if (attrs.has("ignore_index"))
     shape_error(
-        "class_weights and ignore_index exclude each other: give the class that is to be ignored a weight of 0");
+        "class_weights and ignore_index cannot be combined: give the class that is to be ignored a weight of 0");
   Attrs of_targets;
   for (const char* name : {"class_weights", "label_smoothing"}) {
     if (const Value* value = attrs.find(name)) of_targets.set(name, *value);
@@ -294,8 +294,8 @@ class SharedRows {
       if (std::find(rows.begin(), rows.end(), static_cast<int>(f)) != rows.end()) continue;
       layer.factors[f].cuttable = false;
       layer.factors[f].why_not =
-          "a loss with auxiliary losses, or one with metrics of a prediction that it does not read itself, is cut by "
-          "rows of the batch alone";
+          "a loss with auxiliary losses, or one with metrics of a prediction that it does not read itself, can be cut "
+          "only by rows of the batch";
     }
   }
 
@@ -353,8 +353,8 @@ TensorId build_loss(LossContext c, const std::vector<LossOutputs>& losses) {
   rows.begin(main->prediction, main->label);
   const TensorId loss = emit_loss(c, builder, *main, "");
   if (!auxiliary.empty() || (has_metrics && main->is_composed())) rows.finish(c.graph.layers.back());
-  // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
-  // prediction is of the sample of its label.
+  // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if row i of the
+  // prediction and label i belong to the same sample.
   const auto is_by_row = [&](const OpenLoss& one) {
     const BatchRows& batch = c.graph.tensors[one.prediction].batch;
     return one.type.label_use != LabelUse::none && batch.dim == 0 && batch.outer == 1;

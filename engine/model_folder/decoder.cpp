@@ -199,7 +199,7 @@ Lines block_of(const Decoder& d, bool has_experts) {
   return lines;
 }
 
-/// If all blocks are alike, one is repeated; otherwise each is listed with its differences.
+/// If all blocks are equal, one is repeated; otherwise each is listed with its differences.
 void add_blocks(const Decoder& d, Lines& network) {
   if (d.experts.dense_blocks > 0) {
     for (int64_t i = 0; i < d.layers; ++i)

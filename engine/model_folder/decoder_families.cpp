@@ -18,7 +18,7 @@ Decoder llama(const ModelConfig& config) {
   return d;
 }
 
-/// The window of all layers with use_sliding_window, of those from max_window_layers on.
+/// With use_sliding_window, the layers from max_window_layers on have a window.
 void read_qwen_windows(const ModelConfig& config, Decoder& d) {
   const bool used = config.flag("use_sliding_window", false);
   const int64_t first = config.integer("max_window_layers", 0);
@@ -73,7 +73,7 @@ namespace {
 
 /// The fields of a router that all of these families share.
 void read_experts(const ModelConfig& config, Decoder& d) {
-  if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "experts are supported with silu");
+  if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "experts are supported only with silu");
   for (const char* count : {"num_experts", "n_routed_experts", "num_local_experts"})
     if (config.has(count)) d.experts.count = config.integer(count);
   if (d.experts.count < 1) config.refuse("num_experts", "expected the number of experts");
@@ -203,7 +203,7 @@ void read_quantization(const ModelConfig& config) {
   const ModelConfig::Json* const quantization = config.find("quantization_config");
   if (quantization == nullptr) return;
   if (!quantization->is_object() || quantization->value("quant_method", "") != "mxfp4")
-    config.refuse("quantization_config", "of quantized weights, those with quant_method: mxfp4 are supported");
+    config.refuse("quantization_config", "the only supported quantized weights are those with quant_method: mxfp4");
 }
 
 }  // namespace

@@ -14,8 +14,12 @@ std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, siz
 /// "ab,ab->ab" for any number of inputs.
 RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
 
-/// KernelDef::channels_last of a kernel that treats all elements alike: of images of equal or broadcastable shapes.
+/// KernelDef::channels_last of a kernel that treats all elements in the same way, for images of equal or broadcastable
+/// shapes.
 std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs);
+
+/// The same of a kernel that works along attr dim.
+std::optional<ChannelsLast> images_along_dim(Infos inputs, const Attrs& attrs);
 
 /// Every operand passes through memory once; `flops_per_element` counts for each element of the first output.
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element);
@@ -39,8 +43,8 @@ Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
 /// One output of the inputs' broadcast shape. All are f32, or all bf16.
 std::vector<TensorInfo> infer_broadcast(std::string_view op, Infos inputs, size_t num_inputs);
-/// For a broadcasting op: the gradient of input i is op(inputs), of the output's shape, summed over the dims over which
-/// the input is repeated.
+/// For a broadcasting op: the gradient of input i is op(inputs), which has the output's shape, summed over the dims
+/// over which the input is repeated.
 void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {});
 
 }  // namespace trainctl

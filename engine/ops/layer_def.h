@@ -73,7 +73,7 @@ struct LayerContext {
   /// The field `bias_init` overrides `otherwise`.
   TensorId bias(const Shape& shape, Init otherwise);
 
-  /// With the field affine: the inputs, then a weight and, if it shifts, a bias, of this shape. They are 1 - the field
+  /// With the field affine: the inputs, then a weight of this shape and, if it shifts, a bias. They are 1 - the field
   /// `offset` and 0, unless the fields `init` and `bias_init` say otherwise.
   std::vector<TensorId> with_affine(std::vector<TensorId> inputs, const Shape& features, bool shifts = true);
 

@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// The op reads (prediction, label) and computes [1]: a sum over the rows, of whole numbers. What is reported is that
+/// The op reads (prediction, label) and computes [1], a sum of whole numbers over the rows. What is reported is that
 /// sum over the global batch, divided by its rows. So it is the same number under every plan: f32 adds whole numbers
 /// below 2^24 exactly.
 struct MetricDef {

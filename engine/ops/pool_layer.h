@@ -12,7 +12,7 @@ std::vector<Field> pool_fields(std::vector<Field> own = {});
 Attrs pool_attrs(const LayerContext& layer);
 
 std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& attrs);
-/// dx, of x's shape; dy must have a pixel for each window.
+/// dx has x's shape; dy must have a pixel for each window.
 std::vector<TensorInfo> infer_pool_grad(std::string_view op, const TensorInfo& dy, const TensorInfo& x,
                                         const Attrs& attrs);
 RuleText pool_rule(Infos in, const Attrs& attrs);

@@ -23,7 +23,7 @@ extern const KernelDef count_not_finite_kernel;
 extern const KernelDef unpack_states_kernel, pack_states_kernel;
 /// out: squared norm, the last norms. attrs limit, least, mean; see limit_norm/limit_norm.cpp.
 extern const KernelDef limit_norm_kernel;
-/// out: gradients; clips that of each parameter by its own norm, in place. in: weights, which only tell the shard.
+/// out: gradients; clips that of each parameter by its own norm, in place. in: weights, which only define the shard.
 /// attrs norm, parameters (OptimizerDef::needs_whole_parameters).
 extern const KernelDef clip_parameters_kernel;
 /// out += rate (in - out), with the StepScalars' average_rate.

@@ -22,7 +22,8 @@ inline std::vector<WholeParameter> whole_parameters(const Ints& list) {
   return parameters;
 }
 
-/// Returns the parameters in the shard that the call updates. An operand that is a shard of a range on all ranks tells which it is.
+/// Returns the parameters in the shard that the call updates. An operand that is a shard of a range on all ranks
+/// identifies the shard.
 inline std::vector<WholeParameter> whole_parameters(const KernelCall& call) {
   const std::vector<Ints> shards = call.attrs.int_lists("parameters");
   size_t shard = 0;

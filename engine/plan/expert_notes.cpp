@@ -21,6 +21,16 @@ ExpertShare share_of(const Graph& graph, const Plan& plan, LayerId layer, int fa
   return {all / plan.mesh.ways(axes), all};
 }
 
+/// Numbers that a rank keeps for one token and one of its experts: at least capacity times the mean.
+int64_t numbers_kept(const Graph& graph, const Node& node) {
+  const Shape& kept = graph.tensors[static_cast<size_t>(node.outputs[1])].shape;
+  return kept[kept.size() - 2] * kept.back();
+}
+int64_t numbers_of_row(const Graph& graph, const Node& node) {
+  const Shape& up = graph.tensors[static_cast<size_t>(node.inputs[3])].shape;
+  return up[1] * up[2];
+}
+
 /// "8 of 64 experts per rank; of a micro-batch they receive 512 (token, expert) rows if loads are equal, …"
 std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& cost, LayerId layer, int factor) {
   const Layer& of_layer = graph.layers[static_cast<size_t>(layer)];
@@ -35,18 +45,18 @@ std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& c
   const Axes exchange = token_exchange_axes(graph, plan, node);
   const int64_t ranks = plan.mesh.ways(exchange);  // of 1 / ranks of the tokens the rank has the pairs
   pairs *= ranks;
+  const int64_t experts_per_token = graph.tensors[static_cast<size_t>(node.inputs[2])].shape.back();
   const int64_t mean = pairs * per_rank / experts;
-  const auto most = static_cast<int64_t>(static_cast<double>(mean) * call.capacity);
+  const int64_t most = pairs / experts_per_token * per_rank * numbers_kept(graph, node) / numbers_of_row(graph, node);
   const std::string bytes_of_row = fmt::format("each with {} bytes that are kept", with_commas(call.bytes_of_row));
   std::string text = fmt::format(
       "{} of {} experts per rank; of each micro-batch they receive {} rows of tokens if all loads are "
       "equal, and at most {}, {}",
       per_rank, experts, with_commas(mean), with_commas(std::min(pairs, most)), bytes_of_row);
   if (exchange.empty()) return text;
-  const Tensor &ids = graph.tensors[static_cast<size_t>(node.inputs[2])],
-               &x = graph.tensors[static_cast<size_t>(node.inputs[0])];
-  const TokenBlocks blocks = token_blocks({.tokens = pairs / ranks / ids.shape.back(),
-                                           .top_k = ids.shape.back(),
+  const Tensor& x = graph.tensors[static_cast<size_t>(node.inputs[0])];
+  const TokenBlocks blocks = token_blocks({.tokens = pairs / ranks / experts_per_token,
+                                           .top_k = experts_per_token,
                                            .ranks = ranks,
                                            .capacity = call.capacity,
                                            .counted = counts_tokens(cost.machine())});

@@ -1,4 +1,4 @@
-// Statistics of each rank's own rows (engine/graph/per_rank.h).
+// The sharding of statistics that each rank computes over its own rows (engine/graph/per_rank.h).
 #pragma once
 
 #include "engine/graph/per_rank.h"
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// The number of shards that the values of a feature are cut into, of a node with the attr kPerRank.
+/// Returns the number of shards into which the plan divides the values of a feature. `node` has the attr kPerRank.
 int64_t shards_of_statistics(const Graph& graph, const Plan& plan, const Node& node);
 
 }  // namespace trainctl

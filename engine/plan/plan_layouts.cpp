@@ -1,4 +1,4 @@
-// From a plan's axes per factor to the layout of every operand of a node.
+// Converts a plan's axes per factor to the layout of every operand of a node.
 #include <algorithm>
 #include <numeric>
 

@@ -13,7 +13,8 @@ std::vector<Program> compile_all(const PlannedJob& job);
 RankClasses compile_classes(const PlannedJob& job);
 /// The same, not verified.
 RankClasses compile_unverified(const PlannedJob& job);
-/// One rank of each stage, for comparisons of plans (engine/compile/one_per_stage.h). Not verified.
+/// Compiles one rank of each stage, for comparisons of plans (engine/compile/one_per_stage.h). The result is not
+/// verified.
 RankClasses compile_one_per_stage(const PlannedJob& job);
 /// The most memory that one of the programs needs.
 int64_t most_memory(const RankClasses& classes);

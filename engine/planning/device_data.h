@@ -15,7 +15,7 @@ namespace trainctl {
 /// batch: a sixteenth of the host's memory, at least 256 MiB. Each rank keeps the samples that it has read.
 int64_t most_cached_bytes();
 
-/// The tensors that the program loads, of `samples` samples, as a device could keep them; without SampleTable::read.
+/// The tensors that the program loads, with `samples` samples, as a device could keep them; without SampleTable::read.
 std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
 
 /// Returns whether a device should keep these tables: at most what a host keeps, so that start-up stays short.

@@ -147,10 +147,10 @@ std::vector<double> stage_speeds(const JobSpec& spec) {
     if (std::abs(speed - of_stages.back()) <= kSame) continue;
     throw SpecError(
         spec.position("launch.machine"), "launch.machine",
-        fmt::format("ranks {} and {} share stage {} evenly, but one has {:.2g} times the speed of the other, which "
-                    "would wait for it",
-                    rank - rank % of_stage, rank, rank / of_stage,
-                    std::max(speed, of_stages.back()) / std::min(speed, of_stages.back())),
+        fmt::format(
+            "ranks {} and {} share stage {} evenly, but one is {:.2g} times as fast as the other and would wait for it",
+            rank - rank % of_stage, rank, rank / of_stage,
+            std::max(speed, of_stages.back()) / std::min(speed, of_stages.back())),
         "use parallel: {mode: data_parallel}, where a faster rank runs more micro-batches, or parallel.stages so that "
         "each stage has machines of one speed");
   }

@@ -223,7 +223,7 @@ class MemoryAdvice {
       more_ranks_ = Fitting{"launch.ranks: " + std::to_string(2 * spec.launch.ranks), *variant};
   }
 
-  /// A difference that predictions cannot tell.
+  /// A difference below the accuracy of predictions.
   static constexpr double kSameTime = 1e-3;
 
   const PlannedJob& job_;

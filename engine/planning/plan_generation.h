@@ -8,8 +8,9 @@
 
 namespace trainctl {
 
-/// The result has PlannedJob::generation; its graph is that of one token, and its plan is that of both graphs. `size`:
-/// rows are rounded up until ranks can divide them. SpecErrors have positions.
+/// Returns a job with PlannedJob::generation. PlannedJob::graph computes one token of each text; the plan covers it and
+/// the graph that reads prompts. The number of rows in `size` is rounded up to one that the ranks can divide.
+/// SpecErrors have positions.
 PlannedJob plan_generation(JobSpec spec, GenerationSize size, std::shared_ptr<const Machine> machine);
 
 Program compile_prefill(const PlannedJob& job, int rank);

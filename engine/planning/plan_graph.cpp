@@ -45,7 +45,7 @@ void require_whole_parameters(const PlannedJob& job) {
     throw SpecError(job.spec.position(field), field,
                     (clips ? "clip_parameter_norm" : spec.type) + " needs whole parameters, but the plan cuts " +
                         job.graph.tensors[static_cast<size_t>(update.parameter)].name,
-                    "cut the batch alone (parallel.mode: data_parallel), or choose adamw");
+                    "cut only the batch (parallel.mode: data_parallel), or choose adamw");
   }
 }
 

@@ -1,4 +1,4 @@
-// From a job to a planned job. Reads no data: the caller has read the headers of the data sets and the machine.
+// Plans a job. Reads no data: the caller has read the headers of the data sets and the machine.
 #pragma once
 
 #include <memory>

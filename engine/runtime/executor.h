@@ -51,8 +51,8 @@ struct ExecutorOptions {
   std::optional<LeftOut> left_out;  ///< for tests
   Timeline* timeline = nullptr;  ///< decides once per step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
-  /// A GPU replays recorded steps: its program meets no other rank, and its exchanges take what was recorded. Must
-  /// outlive the executor.
+  /// For a GPU that replays recorded steps: the program communicates with no other rank, and its exchanges return
+  /// recorded data. Must outlive the executor.
   StepTape* replays = nullptr;
 };
 
@@ -63,7 +63,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Layout of the input blocks of steps, including the tensors whose samples this device keeps.
+  /// Returns the layout of the input blocks of steps, including the tensors whose samples this device keeps.
   virtual const InputLayout& inputs() const = 0;
   /// Starts one step; it may run only when later ones are started, or when it is finished. `inputs` is a block with the
   /// layout inputs(); it must not change until the step is finished. Allocates nothing. At most max_in_flight() steps
@@ -89,8 +89,8 @@ class Executor {
 
   // Data that host and device exchange in every step, without waiting for each copy. No step is unfinished meanwhile.
 
-  /// begin_write and begin_read will use this memory, which a device reaches faster if it knows that. It must outlive
-  /// the executor.
+  /// Announces that begin_write and begin_read will use this memory, which makes copies faster. It must outlive the
+  /// executor.
   virtual void use_often(std::span<std::byte>) {}
   /// Same as write, for the step that is started next; `from` must not change until that is finished.
   virtual void begin_write(int64_t offset, const void* from, int64_t bytes) { write(offset, from, bytes); }
@@ -99,7 +99,7 @@ class Executor {
   /// Waits for the oldest read that has not been waited for.
   virtual void wait_read() {}
 
-  /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.
+  /// Defines what begin_copy copies and where to; called once, before it. The memory at `to` must outlive the executor.
   virtual void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) = 0;
   /// Copies those ranges as they are after all started steps, while later steps run. The copy before it must be
   /// complete. Throws the same errors as start_step.
@@ -111,11 +111,11 @@ class Executor {
 
   /// Memory for one step, made once. Null: this device records no steps.
   virtual std::unique_ptr<StepTape> make_tape() { return nullptr; }
-  /// The step that is started next is recorded. The tape of an earlier step must be complete.
+  /// Records the step that is started next. The tape of an earlier step must be complete.
   virtual void begin_record(StepTape&) {}
   /// Also records the state after all started steps.
   virtual void end_record() {}
-  /// Returns whether the tape is complete; with `wait` once it is. Throws as start_step.
+  /// Returns whether the tape is complete; with `wait` once it is. Throws the same errors as start_step.
   virtual bool is_recorded(bool) { return true; }
 };
 

@@ -26,7 +26,7 @@ struct StoredRange {
   DType dtype = DType::f32;
   /// A bf16 copy that kernels read while some rank has the f32 weights: never stored, rounded from those.
   bool is_copy = false;
-  /// Between two steps, this rank has the newest values, regardless of which rank stores them.
+  /// Between two steps, this rank has the newest values, whichever rank stores them.
   bool is_fresh = false;
   /// parallel.local_steps: the replica whose value this is; 0: the first, or all have the same.
   int replica = 0;

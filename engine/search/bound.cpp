@@ -1,5 +1,5 @@
 // Computes a lower bound for the time of a step. It does not count work that a pass of the compiler may leave out:
-// element-wise chains, biases and losses are fused with the kernels beside them.
+// element-wise chains, biases and losses are fused with adjacent kernels.
 #include "engine/search/bound.h"
 
 #include <algorithm>

@@ -87,7 +87,7 @@ class SteppedCosts {
     add_from(0);
   }
 
-  /// By value of the variable.
+  /// The current sums, one per value of the variable.
   const std::vector<double>& now() const { return sums_.back(); }
 
   void step() {

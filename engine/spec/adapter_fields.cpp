@@ -16,10 +16,10 @@ const Section& lora_section() {
           list_field<&L::layers>("layers", FieldKind::metric_names, "The dense layers, by name or glob.").required(),
           field<&L::rank>("rank", "Rows of A and columns of B.").at_least(1).at_most(kMaxSize),
           field<&L::alpha>("alpha", "Scale of the adapters.").above(0),
-          field<&L::dropout>("dropout", "Probability with which an element of an adapter's input is zero.")
+          field<&L::dropout>("dropout", "Probability that an element of an adapter's input is set to 0.")
               .at_least(0)
               .below(1),
-          field<&L::rank_stabilized>("rank_stabilized", "Multiply by alpha / sqrt(rank) instead (rsLoRA)."),
+          field<&L::rank_stabilized>("rank_stabilized", "Scale by alpha / sqrt(rank) instead (rsLoRA)."),
           field<&L::dora>(
               "dora",
               "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
@@ -43,15 +43,14 @@ const Section& adapters_section() {
       return spec ? &*spec : nullptr;
     };
     using A = AdaptersSpec;
-    return Section{
-        "adapters",
-        "Small trained layers added to frozen ones.",
-        {lora,
-         list_field<&A::names>("names", FieldKind::metric_names,
-                               "Several adapters on one base: each sample uses one of them. Needs `field`."),
-         field<&A::field>("field",
-                          "The sample field with the number of its adapter in `names`, from 0. With chat and "
-                          "text a field of the documents with the number or the name.")}};
+    return Section{"adapters",
+                   "Small trained layers added to frozen ones.",
+                   {lora,
+                    list_field<&A::names>("names", FieldKind::metric_names,
+                                          "Several adapters on one base: each sample uses one of them. Needs `field`."),
+                    field<&A::field>("field",
+                                     "The sample field with the index of the sample's adapter in `names`, from 0. With "
+                                     "chat and text, a field of the documents with the index or the name.")}};
   }();
   return section;
 }

@@ -87,30 +87,29 @@ const Section& dataset_section() {
               .for_type({"csv"}),
           field<&D::length>("length",
                             "Tokens per sample; the label of each token is the next token. preference: of both "
-                            "answers together, each with its prompt. audio_folder: values of sound per sample; longer "
-                            "clips are truncated, and zeros follow shorter ones.")
+                            "answers together, each with its prompt. audio_folder: audio values per sample; longer "
+                            "clips are truncated, and shorter ones are padded with zeros.")
               .for_type({"tokens", "text", "chat", "preference", "audio_folder"})
               .at_least(1)
               .at_most(kMaxSize)
               .required(),
-          field<&D::audio>("audio",
-                           "samples: the values of the sound. mel: the logarithm of the power in bands of "
-                           "frequencies, [frames, mel_bins].")
+          field<&D::audio>(
+              "audio", "samples: the waveform. mel: the logarithm of the power in frequency bands, [frames, mel_bins].")
               .one_of({"samples", "mel"})
               .for_type({"audio_folder"}),
-          field<&D::sample_rate>("sample_rate", "Values of sound per second; files with another rate are errors.")
+          field<&D::sample_rate>("sample_rate", "Audio values per second; a file with a different rate is an error.")
               .for_type({"audio_folder"})
               .at_least(1)
               .at_most(1'000'000),
-          field<&D::mel_bins>("mel_bins", "For audio: mel, the number of bands.")
+          field<&D::mel_bins>("mel_bins", "For audio: mel, the number of frequency bands.")
               .for_type({"audio_folder"})
               .at_least(1)
               .at_most(1024),
-          field<&D::window>("window", "For audio: mel, values of sound per frame.")
+          field<&D::window>("window", "For audio: mel, audio values per frame.")
               .for_type({"audio_folder"})
               .at_least(2)
               .at_most(65'536),
-          field<&D::hop>("hop", "For audio: mel, values of sound from one frame to the next.")
+          field<&D::hop>("hop", "For audio: mel, audio values between the starts of consecutive frames.")
               .for_type({"audio_folder"})
               .at_least(1)
               .at_most(kMaxSize),
@@ -170,12 +169,12 @@ const Section& dataset_section() {
                                 "before rows with long ones.")
               .one_of({"none", "length"})
               .for_type({"text", "chat"}),
-          field<&D::curriculum_epochs>("curriculum_epochs", "Passes over the set that a curriculum orders.")
+          field<&D::curriculum_epochs>("curriculum_epochs", "Number of passes over the set that the curriculum orders.")
               .at_least(1)
               .for_type({"text", "chat"}),
-          field<&D::curriculum_noise>("curriculum_noise",
-                                      "How far a row moves at random from its place by length, as a fraction of the "
-                                      "set.")
+          field<&D::curriculum_noise>(
+              "curriculum_noise",
+              "How far a row may move at random from its position by length, as a fraction of the set.")
               .at_least(0)
               .at_most(1)
               .for_type({"text", "chat"}),
@@ -195,7 +194,7 @@ const Section& dataset_section() {
                      "omitted, shares are the sizes of the sources.")
               .for_type({"mix"}),
           field<&D::mix_by>("mix_by",
-                            "The unit of the shares. tokens: a source with shorter documents gives more samples.")
+                            "The unit of the shares. tokens: a source with shorter documents contributes more samples.")
               .one_of({"samples", "tokens"})
               .for_type({"mix"}),
           field<&D::temperature>("temperature",
@@ -277,7 +276,7 @@ const Section& dataset_section() {
           field<&D::label_value>("label_value", "Value of every element of the labels.").for_type({"constant"}),
           field<&D::noise_steps>(
               "noise_steps",
-              "For diffusion models: steps of the noise. A step t is drawn for each sample and "
+              "For diffusion models: number of noise steps. A step t is drawn for each sample and "
               "pass, the first field becomes sqrt(a) x + sqrt(1 - a) e with a that falls with t, "
               "the label is the noise e, and the fields `timestep` and `class` have t and the former "
               "label. 0: no noise.")

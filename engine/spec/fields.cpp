@@ -140,7 +140,7 @@ std::string kind_text(const Field& field) {
   std::string text = kind_name(field);
   if (field.length) text += " (" + std::to_string(field.length) + ")";
   if (finite(field.min)) text += (field.min_open ? ", above " : ", at least ") + limit_text(field.min);
-  // The limit of a C++ int is of no use to a reader.
+  // The limit of a C++ int would not help a reader.
   if (finite(field.max) && field.max < 2147483647.0)
     text += (field.max_open ? ", below " : ", at most ") + limit_text(field.max);
   return text;

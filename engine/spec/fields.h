@@ -22,7 +22,7 @@ inline constexpr int64_t kMaxBatchElements = int64_t{1} << 58;
 /// Largest height and width of an image after {resize: …}.
 inline constexpr double kMaxImageSide = 65'536;
 
-/// Steps of a run: they are counted in 32 bits.
+/// Largest number of steps of a run: they are counted in 32 bits.
 inline constexpr double kMaxSteps = 4'294'967'295;
 
 /// Metrics are read with the loss of each step.
@@ -38,7 +38,7 @@ inline constexpr int kMostAsyncWorkers = 256;
 inline constexpr int kMostDataWorkers = 1'024;
 inline constexpr int kMostPrefetch = 1'024;
 
-/// A rank's program holds the work of each micro-batch.
+/// Largest number of micro-batches: a rank's program contains the work of each of them.
 inline constexpr int kMaxMicroBatches = 16'384;
 inline constexpr int kMaxHeadPieces = 1024;
 
@@ -61,7 +61,7 @@ struct FieldAt {
 /// The fields of all sections with this name: "ranks", or "launch.ranks" itself.
 std::vector<FieldAt> fields_called(std::string_view name);
 
-/// `if`, of layers and of uses of modules.
+/// The field `if` of layers and of uses of modules.
 const Field& condition_field();
 /// Keys that every layer may have (type, name, inputs, ...), and those of `{module: …}` entries.
 const std::vector<Field>& common_layer_fields();
@@ -75,7 +75,7 @@ const std::vector<EntryType>& transform_types();
 /// is required. Else null.
 const Field* bare_value_field(const EntryType& type);
 
-/// One number of parallel.strategies: ways in which a dim is cut.
+/// One number of parallel.strategies: the number of shards of a dim.
 Field cuts_field();
 
 /// The value of a section's field, `object` being the section's struct: the value that was set, or the default if

@@ -76,7 +76,7 @@ std::span<const ForeignName> foreign_types() {
        "dataset: {type: mix, sources: {web: {type: text, path: web.txt, length: 256}}, mix: {web: 1}}"},
       {dataset, "imagenet", "image_folder", "dataset: {type: image_folder, path: imagenet/train}"},
       {dataset, "json jsonl", "table", "dataset: {type: table, path: rows.jsonl, fields: {data: [a, b], label: c}}",
-       "type text reads texts of JSON Lines"},
+       "type text reads texts from JSON Lines"},
       {dataset,
        "tabular dataframe parquet arrow feather hdf5 h5 tfrecord lmdb mds mosaic streaming hf huggingface datasets",
        "table", "dataset: {type: table, path: 'data/*.parquet', fields: {data: [a, b], label: c}}"},

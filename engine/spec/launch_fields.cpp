@@ -15,8 +15,8 @@ const Section& elastic_section() {
           field<&ElasticSpec::min_ranks>("min_ranks", "The run ends if fewer ranks remain.").at_least(1),
           field<&ElasticSpec::straggler>(
               "straggler",
-              "A host whose ranks persistently take this many times as long for their work as those of the fastest "
-              "host gets less of it, or is left out if the run is faster without it; default: 1.5; 0: never.")
+              "A host whose ranks persistently need this many times as long for their work as those of the fastest "
+              "host gets less work, or is left out if the run is faster without it; default: 1.5; 0: never.")
               .at_least(0),
       }};
   return section;
@@ -99,10 +99,10 @@ const Section& launch_section() {
           subsection<&L::slurm>("slurm", slurm_section(), "Slurm options of the batch script. See slurm.md."),
           subsection<&L::pbs>("pbs", pbs_section(), "PBS options of the batch script. See queues.md."),
           subsection<&L::lsf>("lsf", lsf_section(), "LSF options of the batch script. See queues.md."),
-          field<&L::spot_notices>(
-              "spot_notices",
-              "The cloud whose metadata service the launcher asks every few seconds whether this host will be taken "
-              "away. Then the job ends after a step, saves if it has train.checkpoint, and exits with 75.")
+          field<&L::spot_notices>("spot_notices",
+                                  "The cloud whose metadata service the launcher polls every few seconds for a notice "
+                                  "that this host will be reclaimed. After a notice the job finishes its step, saves a "
+                                  "checkpoint if train.checkpoint is set, and exits with code 75.")
               .of(JobKind::network),
           field<&L::spot_address>("spot_address",
                                   "Address of the metadata service, HOST:PORT; 169.254.169.254:80 if omitted.")

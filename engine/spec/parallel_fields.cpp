@@ -106,7 +106,7 @@ const Section& parallel_section() {
   using P = ParallelSpec;
   static const Section section{
       "parallel",
-      "How the network runs on several ranks. None of these fields but local_steps changes the results.",
+      "How the network runs on several ranks. None of these fields except local_steps changes the results.",
       {
           field<&P::mode>("mode", "How the plan is determined: see the modes below."),
           field<&P::stages>("stages", "Number of pipeline stages; must divide launch.ranks.")
@@ -120,14 +120,14 @@ const Section& parallel_section() {
               "The stage of each layer, by name or glob; balanced automatically if omitted. With chunks, the virtual "
               "stage: 0 to stages * chunks - 1."),
           unless_zero<&P::data>("data",
-                                "Data parallelism: ranks of a stage that share the batch; default: those that tensor "
-                                "and context leave.")
+                                "Data parallelism: number of ranks of a stage that share the batch; default: the ranks "
+                                "of the stage divided by tensor and context.")
               .at_least(1)
               .at_most(kMaxRanks),
-          field<&P::tensor>("tensor", "Tensor parallelism: ranks that share the heads and hidden features.")
+          field<&P::tensor>("tensor", "Tensor parallelism: number of ranks that share the heads and hidden features.")
               .at_least(1)
               .at_most(kMaxRanks),
-          field<&P::context>("context", "Context parallelism: ranks that share the rows of each sequence.")
+          field<&P::context>("context", "Context parallelism: number of ranks that share the rows of each sequence.")
               .at_least(1)
               .at_most(kMaxRanks),
           field<&P::context_method>(

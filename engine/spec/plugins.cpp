@@ -34,8 +34,7 @@ void load(YamlNode& node, const JobText& from, const std::string& path, Problems
     file.digest = load_plugin(file.path, file.digest);
     node.text = to_string(file);
   } catch (const PluginError& error) {
-    problems.add(node.pos, path, error.what(),
-                 error.hint.empty() ? "relative paths start at the folder of the job file" : error.hint);
+    problems.add(node.pos, path, error.what(), error.hint.empty() ? "paths are relative to the job file" : error.hint);
   }
 }
 

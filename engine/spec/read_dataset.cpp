@@ -76,7 +76,7 @@ void read_paths(const YamlNode& node, const std::string& path, std::vector<std::
     const std::string where = is_list ? at_index(path, i) : path;
     if (item.is_scalar() && (item.text.starts_with("~") || item.text.starts_with("$")))
       problems.add(item.pos, where,
-                   item.text.substr(0, item.text.find('/')) + " is of the shell, and is not replaced here",
+                   item.text.substr(0, item.text.find('/')) + " is shell syntax, which is not expanded here",
                    "write the whole path, such as /home/me/data, or one that is relative to the job file");
     else if (std::optional<Value> value = read_value(item, one, where, problems))
       to.push_back(std::get<std::string>(*value));

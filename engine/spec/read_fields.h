@@ -23,7 +23,7 @@ Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const s
 
 /// False, with a problem, unless `node` is a mapping of not too many entries. `example`: a hint, "e.g. {a: 1}".
 bool demand_map(const YamlNode& node, const std::string& path, const std::string& example, Problems& problems);
-/// False, with a problem, if there are too many rules, each of which is compared with every layer.
+/// Returns false and reports a problem if there are too many rules: each of them is compared with every layer.
 bool demand_few(const SourcePos& pos, const std::string& path, size_t rules, Problems& problems);
 
 }  // namespace trainctl

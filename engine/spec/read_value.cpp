@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Digits with a sign at most: an integer, of any size.
+/// An integer of any size: digits with an optional sign.
 bool is_integer_text(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;

@@ -12,7 +12,7 @@ int num_replicas(const JobSpec& spec);
 JobSpec spec_of_replica(const JobSpec& spec);
 
 /// The step after which replicas that synchronized after `step` steps synchronize next: a multiple of local_steps, or
-/// before the next one while rounds grow (outer.round_growth). With local_steps.
+/// before the next one while rounds grow (outer.round_growth). Only for jobs with local_steps.
 int64_t end_of_round(const ParallelSpec& parallel, int64_t step);
 
 /// Synchronizations of a run of that many steps.

@@ -76,7 +76,7 @@ Json text_schema() {
   return schema;
 }
 
-/// Same as in read_texts: one text stands for a list of one.
+/// A single text stands for a list with one entry, as in read_texts.
 Json texts_schema() {
   const Json text = {{"type", {"string", "number", "boolean"}}, {"minLength", 1}};
   return {{"anyOf", {text, list_of(text)}}};
@@ -119,7 +119,7 @@ Json module_schema() {
   return {{"anyOf", {layer_list(), mapping}}};
 }
 
-/// Items of a list, each of which may be an expression.
+/// Items of a list; each may be an expression.
 Json numbers_list(Json item, int length = 0) { return list_of(or_expression(std::move(item)), length); }
 
 std::vector<std::string> with_synonyms(const Field& field) {

@@ -17,8 +17,8 @@ const Section& weights_section() {
       "Weights that a new run starts from. `run --resume` and `--resume-from` prefer their checkpoint. See weights.md.",
       {
           field<&W::from>("from",
-                          "A model folder in the format of Hugging Face, a safetensors file, or an index of several; "
-                          "relative to the job file. Each rank reads only its part.")
+                          "A model folder in Hugging Face format, a safetensors file, or an index of several; relative "
+                          "to the job file. Each rank reads only its part.")
               .required(),
           field<&W::map>("map",
                          "Name map of the tensors: auto (chosen by model_type in the config.json next to the weights), "

@@ -77,10 +77,10 @@ const std::vector<Field>& schedule_fields() {
                       "steps; exponential: multiplied by gamma over decay_steps steps, continuously; multi_step: "
                       "multiplied by gamma at each milestone; cosine_restarts: cosine that starts again after each "
                       "period; inverse_sqrt: falls with the square root of the step; wsd: base, then a decay to "
-                      "min over the last decay_steps steps; one_cycle: up to base and down again, as "
-                      "OneCycleLR in PyTorch; piecewise: linear between given rates; plateau: multiplied by "
-                      "factor when validations stop improving, as ReduceLROnPlateau in PyTorch; segments: several "
-                      "schedules one after the other, as SequentialLR in PyTorch.")
+                      "min over the last decay_steps steps; one_cycle: up to base and down again, like OneCycleLR in "
+                      "PyTorch; piecewise: linear between given rates; plateau: multiplied by factor when validations "
+                      "stop improving, like ReduceLROnPlateau in PyTorch; segments: several schedules one after the "
+                      "other, like SequentialLR in PyTorch.")
           .one_of({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step", "cosine_restarts",
                    "inverse_sqrt", "wsd", "one_cycle", "piecewise", "plateau", "segments"}),
       field<&S::base>("base",

@@ -10,7 +10,7 @@ const Section& loss_section();
 const Section& auxiliary_loss_section();
 /// One of optimizer.learning_rate.segments.
 const Section& segment_section();
-/// With its learning rate and parameter groups.
+/// The section `optimizer`, with its learning rate and parameter groups.
 const Section& optimizer_section();
 
 }  // namespace trainctl

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// In file order; each with a position.
+/// Returns the warnings in file order; each has a position.
 std::vector<Diagnostic> warnings(const JobSpec& job);
 
 }  // namespace trainctl

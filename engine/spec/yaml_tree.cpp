@@ -353,11 +353,11 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
     }
   if (has(e.msg, "illegal block entry"))
     not_yaml(pos, "an item of a list ('- ') cannot begin here",
-             "a list begins in a line of its own, below its key: 'network:', then '  - {type: relu}'");
+             "a list begins on its own line, below its key: 'network:', then '  - {type: relu}'");
   if (has(e.msg, "illegal map value"))
     not_yaml(pos, "a ':' that separates a key from its value cannot be here",
-             "check the indentation and the line before (a key is 'key: value', with a space); a text that "
-             "holds ': ' needs quotes");
+             "check the indentation and the line before (a key is 'key: value', with a space); text that contains ': ' "
+             "needs quotes");
   if (has(e.msg, "end of map not found") || has(e.msg, "end of sequence not found"))
     not_yaml(pos, "this line neither continues the list or mapping above nor ends it",
              "check the indentation; items of one list or mapping begin in the same column");

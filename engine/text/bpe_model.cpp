@@ -199,7 +199,7 @@ class Bpe final : public TokenModel {
     const std::string text = merge.text();
     const size_t blank = text.find(' ');
     if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos)
-      merge.fail("expected two tokens and a blank between them");
+      merge.fail("expected two tokens separated by a blank");
     return {text.substr(0, blank), text.substr(blank + 1)};
   }
 

@@ -95,7 +95,7 @@ size_t gpt2_end(const Scanner& text, size_t at) {
   return white_space(text, at);
 }
 
-/// The pattern of Llama 3 with `digits` numbers at most, of Qwen2 with one.
+/// The pattern of Llama 3, which groups up to `digits` digits; Qwen2's is the same with one digit.
 size_t llama3_end(const Scanner& text, size_t at, size_t digits) {
   if (text.byte(at) == '\'')
     if (const size_t end = contraction(text, at, true); end > at) return end;

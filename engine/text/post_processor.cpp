@@ -16,7 +16,7 @@ TokensAround read_template(const JsonPart& part) {
   bool has_text = false;
   for (const JsonPart& element : part.at("single").elements()) {
     if (element.has("Sequence")) {
-      if (has_text) element.fail("a template that has the text twice is not supported");
+      if (has_text) element.fail("a template that contains the text twice is not supported");
       has_text = true;
       continue;
     }

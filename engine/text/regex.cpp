@@ -1,6 +1,6 @@
 // Regular expressions of tokenizer.json, written for Oniguruma, run by PCRE2 on UTF-8. Oniguruma and PCRE2 differ in
-// two ways that patterns of tokenizers meet: U+180E is white space only for PCRE2, and a{1,3}+ is possessive only for
-// PCRE2, whereas Oniguruma repeats it.
+// two ways that matter for patterns of tokenizers: U+180E is white space only for PCRE2, and a{1,3}+ is possessive only
+// for PCRE2, whereas Oniguruma repeats it.
 #include "engine/text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

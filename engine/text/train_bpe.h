@@ -1,5 +1,5 @@
-// Training of byte-level BPE (Sennrich et al. 2016) as the package tokenizers does it: the most frequent pair merges,
-// of equally frequent ones the one with the smaller tokens.
+// Training of byte-level BPE (Sennrich et al. 2016) as the package tokenizers does it: the most frequent pair is
+// merged; among equally frequent pairs, the one with the smaller tokens.
 #pragma once
 
 #include <cstdint>

@@ -139,7 +139,7 @@ StartedBy started_by(const Environment& environment) {
   } else if (variables.has("OMPI_COMM_WORLD_RANK")) {
     by = by_open_mpi(variables);
   } else if (variables.has("PMI_RANK") && variables.has("PMI_FD") && variables.has("MPI_LOCALRANKID")) {
-    // Slurm's --mpi=pmi2 has a PMI_FD too, of another protocol, and no number within the host.
+    // Slurm's --mpi=pmi2 also sets PMI_FD, but with another protocol and without a number within the host.
     by = by_hydra(variables);
   } else if (!variables.text({"SLURM_JOB_ID", "SLURM_JOBID"}).empty() &&
              !variables.text({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}).empty()) {

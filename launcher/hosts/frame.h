@@ -85,7 +85,7 @@ struct Alive {
 };
 using Frame = std::variant<Join, Welcome, Numbered, Alive>;
 
-/// With its size in front.
+/// The result begins with its size.
 std::string encode(const Frame& frame);
 /// A frame without its size; nullopt if it does not follow the grammar.
 std::optional<Frame> parse_frame(std::string_view body);

@@ -16,7 +16,8 @@ class Session {
   /// Queues a message, which is kept until the other side has confirmed it.
   void send(Message message);
   /// Called for a new connection, on which the other side reports that it has everything up to `received`: the rest is
-  /// sent again. Returns false if it claims messages that were never sent, or lacks what it has confirmed.
+  /// sent again. Returns false if the peer claims messages that were never sent, or lacks messages that it has
+  /// confirmed.
   bool joined(uint64_t received);
   /// Called when the connection is lost: nothing is written until joined().
   void lost();

@@ -1,7 +1,8 @@
-// Speed of each grouped product of a mixture of experts (grouped_products_cuda.h) on a Hopper GPU, in bf16 with swiglu
-// and random routes. Prints one line per product: its name, the type of its results, milliseconds and TFLOP/s.
+// Speed of each grouped product of a mixture of experts (grouped_products_cuda.h) on a Hopper GPU, in bf16 with swiglu.
+// Routes are random, or as equal as possible. Prints one line per product: its name, the type of its results,
+// milliseconds and TFLOP/s.
 //
-//   bench_cuda_experts TOKENSxTOPxEXPERTSxFEATURESxHIDDEN …
+//   bench_cuda_experts TOKENSxTOPxEXPERTSxFEATURESxHIDDEN[:balanced] …
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -43,9 +44,9 @@ const int* to_device(const std::vector<int>& values, std::unique_ptr<DeviceMemor
 }
 
 /// Each token's pairs with different experts, ordered by expert.
-class RandomRoutes {
+class Routes {
  public:
-  explicit RandomRoutes(const ExpertsSize& n) {
+  Routes(const ExpertsSize& n, bool balanced) {
     std::mt19937 random(5);
     std::vector<std::vector<int>> pairs(static_cast<size_t>(n.experts));
     std::vector<int> ids(static_cast<size_t>(n.experts));
@@ -53,7 +54,8 @@ class RandomRoutes {
     for (int64_t pair = 0; pair < n.rows; ++pair) {
       const auto slot = static_cast<size_t>(pair % n.top_k);
       std::swap(ids[slot], ids[slot + random() % (ids.size() - slot)]);
-      pairs[static_cast<size_t>(ids[slot])].push_back(static_cast<int>(pair));
+      const auto expert = balanced ? static_cast<size_t>(pair % n.experts) : static_cast<size_t>(ids[slot]);
+      pairs[expert].push_back(static_cast<int>(pair));
     }
     std::vector<int> starts = {0}, token_of, pair_of;
     for (const std::vector<int>& of_expert : pairs) {
@@ -75,9 +77,9 @@ class RandomRoutes {
   grouped::Rows rows_;
 };
 
-void measure(const ExpertsSize& n) {
+void measure(const ExpertsSize& n, bool balanced) {
   constexpr auto bf16 = DType::bf16, f32 = DType::f32;
-  const RandomRoutes routes(n);
+  const Routes routes(n, balanced);
   const grouped::Rows& rows = routes.rows();
   const int64_t behind = n.rows + grouped::kRowsRead;
   const Numbers x(n.tokens * n.features, bf16), dy(n.tokens * n.features, bf16), weights(n.rows, f32),
@@ -113,21 +115,24 @@ void measure(const ExpertsSize& n) {
 
 int run(int words, char** word) {
   if (words < 2) {
-    std::fprintf(stderr, "bench_cuda_experts TOKENSxTOPxEXPERTSxFEATURESxHIDDEN …\n");
+    std::fprintf(stderr, "bench_cuda_experts TOKENSxTOPxEXPERTSxFEATURESxHIDDEN[:balanced] …\n");
     return 2;
   }
   for (int i = 1; i < words; ++i) {
     long long tokens = 0, top = 0, experts = 0, features = 0, hidden = 0;
-    if (std::sscanf(word[i], "%lldx%lldx%lldx%lldx%lld", &tokens, &top, &experts, &features, &hidden) != 5 ||
-        tokens < 1 || top < 1 || top > experts || features < 8 || hidden < 8) {
-      std::fprintf(stderr, "%s: expected TOKENSxTOPxEXPERTSxFEATURESxHIDDEN, with TOP at most EXPERTS\n", word[i]);
+    int end = 0;
+    const int found =
+        std::sscanf(word[i], "%lldx%lldx%lldx%lldx%lld%n", &tokens, &top, &experts, &features, &hidden, &end);
+    const bool balanced = found == 5 && std::strcmp(word[i] + end, ":balanced") == 0;
+    if (found != 5 || (word[i][end] != 0 && !balanced) || tokens < 1 || top < 1 || top > experts || features < 8 || hidden < 8) {
+      std::fprintf(stderr, "%s: expected TOKENSxTOPxEXPERTSxFEATURESxHIDDEN[:balanced], with TOP at most EXPERTS\n", word[i]);
       return 2;
     }
     std::printf("%s\n", word[i]);
     ExpertsSize n;
     n.tokens = tokens, n.features = features, n.top_k = top, n.experts = experts, n.parts = kParts, n.hidden = hidden;
     n.rows = tokens * top;
-    measure(n);
+    measure(n, balanced);
   }
   return 0;
 }

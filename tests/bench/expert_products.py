@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""expert_products.py TRAINCTL [TOKENSxTOPxEXPERTSxFEATURESxHIDDEN …]: the kernels of a mixture of experts, forward and gradient, beside PyTorch.
+"""expert_products.py TRAINCTL [TOKENSxTOPxEXPERTSxFEATURESxHIDDEN[:balanced] …]: the kernels of a mixture of experts, forward and gradient, beside PyTorch.
 
 In bf16 on a GPU, with swiglu and gradients of weights in f32. trainctl's kernels sort and gather random routes, apply the activation and the weights
 and sum the rows. The peers: dense products alone with as many rows (cuBLAS), those with a compiled swiglu and its slope, and grouped_mm alone with equal
 groups, whose gradients of weights are bf16. Ratio: the peer's time over trainctl's.
 
-If bench_cuda_experts is beside trainctl, each grouped product alone is compared with the dense product of its size too."""
+If bench_cuda_experts is beside trainctl, each grouped product alone is compared with the dense product of its size, and with torch.bmm of as many
+equal experts, too: both sides as a graph of four calls, 21 times one after another. These products take random routes, or with :balanced equal ones.
+With --each only they are measured."""
 
 import argparse
 import json
@@ -18,7 +20,7 @@ import torch
 from attention import median_ms
 from torch.nn import functional as F
 
-SIZES = ["8192x8x64x2048x768", "8192x8x128x2048x768"]
+SIZES = ["8192x8x64x2048x768", "8192x8x64x2048x768:balanced", "8192x8x128x2048x768"]
 TINY = ["64x2x4x64x32"]
 
 
@@ -77,24 +79,50 @@ def products(a, rows, experts, features, hidden):
     }
 
 
+def graph_ms(call, copies=4, samples=21):
+    """Milliseconds per call of the calls that a graph contains, measured like bench_cuda_experts."""
+    call()
+    torch.cuda.synchronize()
+    graph, times = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for _ in range(copies):
+            call()
+    graph.replay()
+    for _ in range(samples):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / copies)
+    return sorted(times)[samples // 2]
+
+
 def each_product(a, size):
-    """Prints each grouped product of bench_cuda_experts beside the dense product (cuBLAS) of its size."""
+    """Prints each grouped product of bench_cuda_experts beside the dense product (cuBLAS) of its size, and beside torch.bmm."""
     program = pathlib.Path(a.trainctl).with_name("bench_cuda_experts")
     if a.device != "cuda" or not program.exists():
         return
-    tokens, top, _, features, hidden = map(int, size.split("x"))
+    tokens, top, experts, features, hidden = map(int, size.split(":")[0].split("x"))
     rows, kind = tokens * top, dict(device=a.device, dtype=torch.bfloat16)
+    each, mm = rows // experts, wide(a.device)
     x, u, act = (torch.randn(rows, n, **kind) for n in (features, 2 * hidden, hidden))
-    up, down, mm = torch.randn(2 * hidden, features, **kind), torch.randn(features, hidden, **kind), wide(a.device)
+    ups, downs = (torch.randn(experts, m, k, **kind) / math.sqrt(k) for m, k in ((2 * hidden, features), (features, hidden)))
+    up, down = ups[0], downs[0]
+    xs, us, acts = (v[:each * experts].view(experts, each, -1) for v in (x, u, act))
+    bmm = lambda a, b: torch.bmm(a, b, out_dtype=torch.float32)
     dense = [lambda: x @ up.T, lambda: act @ down.T, lambda: x @ down, lambda: u @ up, lambda: mm(u.T, x), lambda: mm(x.T, act), lambda: u.T @ x, lambda: x.T @ act]
+    batched = [lambda: xs @ ups.mT, lambda: acts @ downs.mT, lambda: xs @ downs, lambda: us @ ups, lambda: bmm(us.mT, xs), lambda: bmm(xs.mT, acts),
+               lambda: us.mT @ xs, lambda: xs.mT @ acts]
     lines = subprocess.run([program, size], check=True, capture_output=True, text=True).stdout.splitlines()[1:]
-    total, total_dense = 0.0, 0.0
-    for i, (line, call) in enumerate(zip(lines, dense, strict=True)):
-        ms, peer = float(re.search(r"([0-9.]+) ms", line)[1]), median_ms(call, a.device, 12)
-        print(f"{size} {line}; dense {peer:.3f} ms, {peer / ms:.2f}x", flush=True)
+    total = [0.0, 0.0, 0.0]
+    for i, (line, *calls) in enumerate(zip(lines, dense, batched, strict=True)):
+        ms = float(re.search(r"([0-9.]+) ms", line)[1])
+        peers = [graph_ms(call) for call in calls]
+        print(f"{size} {line}; dense {peers[0]:.3f} ms, {peers[0] / ms:.2f}x; batched {peers[1]:.3f} ms, {peers[1] / ms:.2f}x", flush=True)
         if i < 6:  # gradients of weights in f32
-            total, total_dense = total + ms, total_dense + peer
-    print(f"{size} the first six {total:.3f} ms; dense {total_dense:.3f} ms, {total_dense / total:.2f}x", flush=True)
+            total = [before + new for before, new in zip(total, (ms, *peers))]
+    print(f"{size} the first six {total[0]:.3f} ms; dense {total[1]:.3f} ms, {total[1] / total[0]:.2f}x; batched {total[2]:.3f} ms, {total[2] / total[0]:.2f}x", flush=True)
 
 
 def main():
@@ -102,8 +130,12 @@ def main():
     parser.add_argument("trainctl")
     parser.add_argument("sizes", nargs="*")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--each", action="store_true", help="only each grouped product alone")
     a = parser.parse_args()
     for size in a.sizes or (SIZES if a.device == "cuda" else TINY):
+        if a.each or ":" in size:
+            each_product(a, size)
+            continue
         tokens, top, experts, features, hidden = map(int, size.split("x"))
         rows = tokens * top
         flops = 2 * rows * 3 * hidden * features

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Injects faults into runs of trainctl at random moments and checks how they end.
 
-  python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --injuries 200
+  python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --faults 200
   python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --device cuda --ranks 2,4 --timeout 4 --grace 1 --slack 15
 
-After each injury the run must end with the right exit code and the right first cause, and leave no process,
-no listening socket, no shared memory and no memory of a GPU. Prints one row per injury; exits with 1 if one went wrong.
+After each fault the run must end with the right exit code and the right first cause, and leave no process,
+no listening socket, no shared memory and no memory of a GPU. Prints one row per fault; exits with 1 if one went wrong.
 On a quiet machine, --slack also judges the seconds until the end: those of launch.grace or launch.timeout, and the slack.
-The same seed gives the same injuries (but not the same moments: these depend on the host).
+The same seed gives the same faults (but not the same moments: these depend on the host).
 """
 
 import argparse
@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-import injuries
+import faults
 from scene import Scene
 
 ROW = "{:>4}  {:<28} {:<8} {:>5}  {:<8} {:>9} {:>5}  {:<22} {:<18} {:>7}  {}"
@@ -26,9 +26,9 @@ ROW = "{:>4}  {:<28} {:<8} {:>5}  {:<8} {:>9} {:>5}  {:<22} {:<18} {:>7}  {}"
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainctl", required=True)
-    parser.add_argument("--injuries", type=int, default=len(injuries.KINDS))
+    parser.add_argument("--faults", type=int, default=len(faults.KINDS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="only this injury")
+    parser.add_argument("--only", type=int, help="only this fault")
     parser.add_argument("--kind", help="kinds whose name contains this")
     parser.add_argument("--ranks", default="4,8,16")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the ranks of networks; --ranks: no more than GPUs")
@@ -67,10 +67,10 @@ def short(cause):
     return f"{cause['rank']} {cause.get('kind', '?')}" if cause else "-"
 
 
-def injure(index, options):
+def inject(index, options):
     """Prints a row; returns whether the outcome was as expected."""
     rng = random.Random(f"{options.seed}/{index}")
-    kind, job, when, ranks = injuries.plan(index, rng, [int(count) for count in options.ranks.split(",")])
+    kind, job, when, ranks = faults.plan(index, rng, [int(count) for count in options.ranks.split(",")])
     scene = Scene(options, kind, job, ranks, rng)
     found = ["interrupted"]
     try:
@@ -82,11 +82,11 @@ def injure(index, options):
 
 
 def watch(scene, kind, when, options):
-    """Injures the run and watches its end. Returns what was expected, the seconds until the end, and the deviations."""
-    expected, seconds = injuries.Expected(set()), 0.0
+    """Injects a fault into the run and watches its end. Returns what was expected, the seconds until the end, and the deviations."""
+    expected, seconds = faults.Expected(set()), 0.0
     try:
         start = time.monotonic()
-        expected = kind.injure(scene, when)
+        expected = kind.inject(scene, when)
         start = max(start, time.monotonic()) if scene.launcher.poll() is None else start
         scene.wait_for_end()
         seconds = time.monotonic() - start
@@ -112,12 +112,12 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the run under way is cleaned up
     options = parse_arguments()
-    print(ROW.format("#", "injury", "job", "ranks", "when", "code", "got", "cause", "got", "s", "").rstrip())
-    numbers = [options.only] if options.only is not None else range(options.injuries)
+    print(ROW.format("#", "fault", "job", "ranks", "when", "code", "got", "cause", "got", "s", "").rstrip())
+    numbers = [options.only] if options.only is not None else range(options.faults)
     if options.kind:
-        numbers = [n for n in numbers if options.kind in injuries.KINDS[n % len(injuries.KINDS)].name]
-    bad = sum(not injure(index, options) for index in numbers)
-    print(f"{len(numbers)} injuries, {bad} went wrong")
+        numbers = [n for n in numbers if options.kind in faults.KINDS[n % len(faults.KINDS)].name]
+    bad = sum(not inject(index, options) for index in numbers)
+    print(f"{len(numbers)} faults, {bad} went wrong")
     return 1 if bad else 0
 
 

@@ -1,12 +1,12 @@
-// Preloaded into runs by resumes.py: counts the calls by which checkpoints reach the disk, logs them, and injures the run
-// at one of them.
+// Preloaded into runs by resumes.py: counts the calls by which checkpoints reach the disk, logs them, and injects a
+// fault into the run at one of them.
 //
 //   FAULT_FOLDER  calls on paths that contain this count
-//   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes are
-//   FAULT_AT      number of the call, from 1; 0: none
-//   FAULT         of that call alone: kill (this process) | parent (its parent) | group (and its parent) | short (half of a
-//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer |
-//                 slow (50 ms per call) | hang, full (ENOSPC) and fails:errno, all three until there is FAULT_LOG.go
+//   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes
+//   are FAULT_AT      number of the call, from 1; 0: none FAULT         of that call alone: kill (this process) |
+//   parent (its parent) | group (and its parent) | short (half of a
+//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer
+//                 | slow (50 ms per call) | hang, full (ENOSPC) and fails:errno, all three until there is FAULT_LOG.go
 //   FAULT_CALL    fails:errno only at these calls: create | write | fsync | mkdir | rename | unlink | rmdir
 //   FAULT_LAG     seconds for which listings lack new names
 #define _GNU_SOURCE
@@ -110,15 +110,17 @@ static int strike(const char* call) {
   return strcmp(what, "short") == 0 ? -1 : atoi(what);
 }
 
-#define REAL(type, name, ...) static type (*real)(__VA_ARGS__); if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+#define REAL(type, name, ...)       \
+  static type (*real)(__VA_ARGS__); \
+  if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
-#define STRIKE(call, path, more)                        \
-  const int error = strike(call);                       \
-  if (error > 0) {                                      \
-    errno = error;                                      \
-    return -1;                                          \
-  }                                                     \
-  if (error == -2) kill_all();                          \
+#define STRIKE(call, path, more)  \
+  const int error = strike(call); \
+  if (error > 0) {                \
+    errno = error;                \
+    return -1;                    \
+  }                               \
+  if (error == -2) kill_all();    \
   log_call(call, path, more)
 
 int open(const char* path, int flags, ...) {

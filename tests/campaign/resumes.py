@@ -3,13 +3,13 @@
 
   python3 tests/campaign/resumes.py --trainctl build/release/bin/trainctl --shim libdisk_faults.so --kills 200
 
-A run is injured at a call that its checkpoints make (disk_faults.c), or one of its processes is killed at a random moment.
-Then a checkpoint that was announced must be there, and `--resume` must end with the losses of a run that nothing injured.
-After a run that was not injured, folders as a loss of power may leave them are built from the log of its calls: names and
+A fault is injected at a call that its checkpoints make (disk_faults.c), or one of its processes is killed at a random moment.
+Then a checkpoint that was announced must be there, and `--resume` must end with the losses of a run without faults.
+After a run without faults, folders as a loss of power may leave them are built from the log of its calls: names and
 bytes that were not synced are lost at random.
 
 The ledger: each sample of the data set names itself, and each run prints what its first layer was given. Over the steps
-that count, of the injured run and of those that continued, under whatever plans, each epoch has each sample once.
+that count, of the run with the fault and of those that continued, under whatever plans, each epoch has each sample once.
 """
 
 import argparse
@@ -134,16 +134,16 @@ class Campaign:
             print("".join(f"    | {line}\n" for line in text.splitlines()[-14:]), flush=True)
 
     def hurt_problems(self, folder, process, text, reference):
-        """The problems of a run that was injured: it must end, and if it ends well, have the losses of one that was not injured."""
+        """The problems of a run with a fault: it must end, and if it ends with code 0, have the losses of one without faults."""
         if text.endswith("DID NOT END"):
-            return ["the injured run did not end"]
+            return ["the run with the fault did not end"]
         if process.returncode == 0 and self.losses(folder, 1) != reference:
-            return ["the injured run continued with other losses"]
+            return ["the run with the fault continued with other losses"]
         return []
 
     def resume(self, folder, announced, reference, source=None, plan=None):
         """The problems of a resumed run: an older checkpoint than was announced, other losses, samples that are missing.
-        `source`: the folder of the run that was injured."""
+        `source`: the folder of the run with the fault."""
         process, text = self.run(folder, "--resume", plan=plan or PLAN)
         step = re.search(r"resuming after step (\d+)", text)
         if process.returncode != 0 or not step:
@@ -157,7 +157,7 @@ class Campaign:
             return problems + ledger([(source or folder, 1, 1, STEPS)]), text
         found, wanted = self.losses(folder, runs[-1]), {n: reference[n] for n in range(step + 1, STEPS + 1)}
         if plan is None and found != wanted:
-            problems.append("different losses than the run that nothing injured")
+            problems.append("different losses than the run without faults")
         if plan is not None and not are_close(found, wanted):
             problems.append("under another plan, different losses than within rounding")
         return problems + ledger([(source or folder, 1, 1, step), (folder, runs[-1], step + 1, STEPS)]), text
@@ -263,11 +263,11 @@ def main():
     campaign.run(whole, saved=False)
     seconds = time.monotonic() - start
     reference = campaign.losses(whole, 1)
-    uninjured = campaign.folder("uninjured")
-    process, text = campaign.run(uninjured, faults={})
-    calls = len(open(uninjured + "/calls").readlines())
-    problems = [] if process.returncode == 0 and campaign.losses(uninjured, 1) == reference else ["failed"]
-    campaign.check("uninjured", f"{calls} calls, none injured", problems or ledger([(uninjured, 1, 1, STEPS)]), text)
+    undisturbed = campaign.folder("undisturbed")
+    process, text = campaign.run(undisturbed, faults={})
+    calls = len(open(undisturbed + "/calls").readlines())
+    problems = [] if process.returncode == 0 and campaign.losses(undisturbed, 1) == reference else ["failed"]
+    campaign.check("undisturbed", f"{calls} calls, no fault", problems or ledger([(undisturbed, 1, 1, STEPS)]), text)
 
     for index in range(options.kills):
         kind = (FAULTS + MOMENTS)[index % len(FAULTS + MOMENTS)]
@@ -291,8 +291,8 @@ def main():
         folder = campaign.folder(f"power.{index}")
         at = campaign.rng.randint(1, calls)
         share = [0.0, 1.0, 0.5, 0.9, 0.1][index % 5]
-        replay(uninjured + "/calls", folder, at, lambda: campaign.rng.random() < share)
-        problems, text = campaign.resume(folder, announced_by(uninjured + "/calls", at), reference, source=uninjured)
+        replay(undisturbed + "/calls", folder, at, lambda: campaign.rng.random() < share)
+        problems, text = campaign.resume(folder, announced_by(undisturbed + "/calls", at), reference, source=undisturbed)
         campaign.check("power", f"power lost after call {at}, {share:.0%} kept", problems, text)
         shutil.rmtree(folder, ignore_errors=True)
     for kind, count in campaign.counts.items():

@@ -74,9 +74,9 @@ class Scene:
                                           stderr=subprocess.DEVNULL).returncode == 0
         elif self.kind.full_disk:
             limit = self.limit_files
-        if self.kind.fault and self.network:
+        if self.kind.order and self.network:
             step = 0 if self.kind.name == "never starts" else self.rng.randint(1, 40)
-            environment["TRAINCTL_TEST_FAULT"] = f"{self.ordered_rank}:{step}:{self.kind.fault}"
+            environment["TRAINCTL_TEST_FAULT"] = f"{self.ordered_rank}:{step}:{self.kind.order}"
         with open(self.folder + "/job.yaml", "w") as file:
             file.write(self.job_text())
         with open(self.folder + "/out", "w") as out, open(self.folder + "/err", "w") as err:
@@ -96,8 +96,8 @@ class Scene:
             comm = self.job if self.options.device == "cpu" else "auto"  # GPUs have one communicator
             return job_file("small").read_text() + NETWORK_RUN.format(device=self.options.device, comm=comm, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
         script = CHATTER if self.kind.full_disk else SCRIPTS[self.job]
-        if self.kind.fault:
-            code = self.kind.fault.removeprefix("exit")
+        if self.kind.order:
+            code = self.kind.order.removeprefix("exit")
             script = f"[ $RANK = {self.ordered_rank} ] && {{ sleep 0.{self.rng.randint(0, 20):02}; echo ready; exit {code}; }}; " + script
         return COMMAND.format(script=script, **values)
 
@@ -134,7 +134,7 @@ class Scene:
         return b"step: " in text if self.network else b"ready" in text
 
     def victim(self, when):
-        """A rank to injure: a random one of those that exist; at start, at most 50 ms after it was started."""
+        """A rank for a fault: a random one of those that exist; at start, at most 50 ms after it was started."""
         rank = self.rng.randrange(self.ranks)
         if when == "start":
             self.wait_for(f"rank {rank}", lambda: rank in host.ranks(self.launcher.pid))

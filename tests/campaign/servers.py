@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Injures runs with asynchronous parameter servers at random moments, and checks how they end.
+"""Injects faults into runs with asynchronous parameter servers at random moments, and checks how they end.
 
-  python3 tests/campaign/servers.py --trainctl build/release/bin/trainctl --injuries 100
+  python3 tests/campaign/servers.py --trainctl build/release/bin/trainctl --faults 100
 
 Workers that are killed, stopped or restarted must not end the run: it makes all of its steps. A server that is killed
 ends it, with its name as the first cause, and with checkpoints --resume continues. Nothing may be left behind. Prints a row
-per injury; exits with 1 if one went wrong. The same seed gives the same injuries."""
+per fault; exits with 1 if one went wrong. The same seed gives the same faults."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ import tempfile
 import time
 
 JOB = """
-name: injured
+name: faults
 seed: 3
 {network}
 loss: softmax_cross_entropy
@@ -93,7 +93,7 @@ def alive(pid):
 
 
 class Over(Exception):
-    """The run was over, or nearly, before it was injured: this test was delayed. It then injures a longer run."""
+    """The run was over, or nearly, before the fault: this test was delayed. It then repeats the fault with a longer run."""
 
 
 class Run:
@@ -125,7 +125,7 @@ class Run:
         if len(self.pids) < self.workers + self.servers:
             raise Over
 
-    def injure(self, victim, number):
+    def inject(self, victim, number):
         try:
             os.kill(self.pids[victim], number)
         except ProcessLookupError:
@@ -147,7 +147,7 @@ class Run:
         return [pid for pid in self.pids.values() if alive(pid)]
 
 
-def injure(run, rng):
+def inject(run, rng):
     """Returns what is wrong."""
     kind, wrong = run.kind, []
     run.start()
@@ -161,7 +161,7 @@ def injure(run, rng):
     if kind == "interrupted":
         run.launcher.send_signal(signal.SIGINT)
     for victim in victims if kind != "interrupted" else []:
-        run.injure(victim, signal.SIGSTOP if kind == "worker stopped" else signal.SIGKILL)
+        run.inject(victim, signal.SIGSTOP if kind == "worker stopped" else signal.SIGKILL)
     if steps_of(run.log, run.workers) > 0.9 * run.steps:
         raise Over
     code = run.finish()
@@ -201,18 +201,18 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainctl", required=True)
-    parser.add_argument("--injuries", type=int, default=len(KINDS))
+    parser.add_argument("--faults", type=int, default=len(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     options.trainctl = os.path.abspath(options.trainctl)
     bad = 0
-    for index in range(options.injuries):
+    for index in range(options.faults):
         steps, start, code = STEPS, time.monotonic(), None
         while True:
             rng = random.Random(f"{options.seed}/{index}")
             run = Run(options, rng, KINDS[index % len(KINDS)], steps)
             try:
-                wrong, code = injure(run, rng)
+                wrong, code = inject(run, rng)
             except AssertionError as error:
                 wrong = [str(error)]
                 run.launcher.kill()
@@ -229,7 +229,7 @@ def main():
             print("      " + run.folder + "\n" + "".join(f"      | {line}\n" for line in getattr(run, "out", "").splitlines()[-12:]))
         else:
             shutil.rmtree(run.folder, ignore_errors=True)
-    print(f"{options.injuries} injuries, {bad} went wrong")
+    print(f"{options.faults} faults, {bad} went wrong")
     sys.exit(bad > 0)
 
 

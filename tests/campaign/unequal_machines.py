@@ -1,6 +1,6 @@
 """A rank at a part of the speed costs at most its share plus 10 %, if it runs as many micro-batches as suit it.
 
-    python3 tests/campaign/unequal_machines.py --trainctl TRAINCTL [--slower 2] [--steps 40] [--times] [--quota]
+    python3 tests/campaign/unequal_machines.py --trainctl TRAINCTL [--slower 2] [--steps 40] [--times] [--quota [--share 0.3]]
 
 Two data-parallel ranks, the second one `--slower` times as slow. Compares three runs:
 
@@ -9,8 +9,9 @@ Two data-parallel ranks, the second one `--slower` times as slow. Compares three
     the second rank slow, micro-batches by speed       T * 2 / (1 + 1 / slower) at best
 
 Each rank sleeps 2 ms per sample, the slow one longer (TRAINCTL_TEST_SPEED), so other programs on the machine change little. With --quota the
-ranks compute instead, in control groups with CPU quotas: 30 % of a core, and 30 % / slower for the slow one. Where the test cannot create such
-groups, or the kernel does not enforce them, it stops the slow rank for its share of each 5 ms instead (SIGSTOP), and the other rank runs freely.
+ranks compute instead, with one thread each, in control groups with CPU quotas: `--share` of a core, and share / slower for the slow one; with
+`--share 1` the fast rank has no quota. A step is long compared with the 10 ms of a quota's period: a rank that waits loses what is left of its
+quota, and two ranks whose periods begin at different times wait for each other up to a period per step. Where the test cannot create such groups, or the kernel does not enforce them, it stops the slow rank for its share of each 5 ms instead (SIGSTOP), and the other rank runs freely.
 
 The losses of the last two runs must agree. --times also fails if the third run takes more than 1.1 times as long as that; with --quota this
 needs a machine with two idle cores, and the test exits with 77 if it is too busy for quotas to matter.
@@ -29,10 +30,9 @@ import threading
 import time
 
 SKIPPED = 77
-SHARE = 0.3  # of a core, for a rank at full speed
-PERIOD_US = 20000
+PERIOD_US = 10000
 JOB = """
-dataset: {type: random, shape: [WIDTH], label_dtype: f32, samples: 960, batch: 96}
+dataset: {type: random, shape: [WIDTH], label_dtype: f32, samples: SAMPLES, batch: BATCH}
 network:
   - {name: fc1, type: dense, units: WIDTH}
   - {name: act1, type: tanh}
@@ -152,12 +152,13 @@ def place(logs, quotas, done):
 class Runs:
     def __init__(self, options, folder):
         self.options, self.folder = options, pathlib.Path(folder)
-        (self.folder / "job.yaml").write_text(JOB.replace("WIDTH", "1024" if options.quota else "16"))
+        width, batch = (1024, 480) if options.quota else (16, 96)
+        (self.folder / "job.yaml").write_text(JOB.replace("WIDTH", str(width)).replace("SAMPLES", str(10 * batch)).replace("BATCH", str(batch)))
         self.quotas = {}
         self.has_quotas = options.quota
         if options.quota:
             try:
-                self.quota(SHARE)
+                self.quota(min(options.share, 0.5))
             except NoQuotas as reason:
                 print(f"{reason}; the slow rank is stopped for its share of the time instead", flush=True)
                 self.has_quotas = False
@@ -173,8 +174,11 @@ class Runs:
         """One per rank."""
         if not self.has_quotas:
             return [Pauses(1), Pauses(1 / slower)]
+        share = self.options.share
+        if share >= 1:
+            return [Pauses(1), self.quota(1 / slower) if slower > 1 else Pauses(1)]
         # Two groups of the same share, or groups of different shares.
-        return [self.quota(SHARE), self.quota(SHARE / slower if slower > 1 else SHARE + 0.001)]
+        return [self.quota(share), self.quota(share / slower if slower > 1 else share + 0.001)]
 
     def remove_quotas(self):
         for quota in self.quotas.values():
@@ -185,7 +189,7 @@ class Runs:
         """(seconds per step, losses)"""
         logs = tempfile.mkdtemp(dir=self.folder)
         words = [self.options.trainctl, "run", f"{self.folder}/job.yaml", f"train.steps={self.options.steps}", f"launch.log_dir={logs}", *fields]
-        environment, done = dict(os.environ), threading.Event()
+        environment, done = dict(os.environ, OMP_NUM_THREADS="1"), threading.Event()
         if self.options.quota:
             placing = threading.Thread(target=place, args=(logs, self.limits(slower), done))
             placing.start()
@@ -210,6 +214,7 @@ def shares(slower):
 
 def compare(runs, options):
     full, _ = runs.run(1, "parallel.micro_batches=6")
+    print(f"both at full speed: {1e3 * full:.0f} ms per step", flush=True)
     even, expected = runs.run(options.slower, "parallel.micro_batches=6")
     uneven, losses = runs.run(options.slower, shares(options.slower))
     best = full * 2 / (1 + 1 / options.slower)
@@ -229,6 +234,7 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--quota", action="store_true")
+    parser.add_argument("--share", type=float, default=0.3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = None

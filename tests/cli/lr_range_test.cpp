@@ -43,16 +43,17 @@ TEST_CASE("the steepest rate is where the loss falls fastest, and the curve ends
 
 TEST_CASE("a loss that never falls has no steepest rate, and one that is nan at once has no curve") {
   CHECK_FALSE(lr_curve(std::vector<double>(20, 0.1), std::vector<double>(20, 1.0)).steepest.has_value());
-  CHECK(contains(lr_curve_text(lr_curve({1, 2}, {NAN, NAN}), 80), "start the range lower"));
+  CHECK(contains(lr_curve_text(lr_curve({1, 2}, {NAN, NAN}), 80), "start the range at a lower rate"));
 }
 
 TEST_CASE("sweep --lr-range runs once and draws its curve") {
   const Scratch scratch;
   small_job(scratch.path());
-  const CommandResult found = trainctl_command(scratch.path(), {"sweep", "job.yaml", "--lr-range", "1e-5..10", "--lr-steps", "40"});
+  const CommandResult found =
+      trainctl_command(scratch.path(), {"sweep", "job.yaml", "--lr-range", "1e-5..10", "--lr-steps", "40"});
   INFO(found.out << found.err);
   REQUIRE(found.exit_code == kExitDone);
   CHECK(contains(found.out, "40 steps with learning rates from 1e-05 to 10"));
-  CHECK(contains(found.out, "smooth loss over the learning rate"));
+  CHECK(contains(found.out, "smoothed loss by learning rate"));
   CHECK(trainctl_command(scratch.path(), {"sweep", "job.yaml"}).exit_code == kExitSpec);
 }

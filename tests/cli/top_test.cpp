@@ -1,4 +1,4 @@
-// trainctl top: what processes take, and how it is shown.
+// trainctl top: the resources that processes use, and how they are shown.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ TEST_CASE("the load of a GPU is shown with its rank") {
   CHECK(contains(text, "  5   87%    40.0 GiB  312 W"));
 }
 
-TEST_CASE("no line is wider than the terminal, and no more of them than it has") {
+TEST_CASE("no line is wider than the terminal, and there are no more lines than it has") {
   const std::vector<RunUsage> runs = {a_run(64), a_run(3)};
   for (const size_t width : {20, 40, 80, 200}) {
     for (const size_t height : {6, 24, 50}) {

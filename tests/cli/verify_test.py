@@ -127,7 +127,7 @@ def audits(folder):
     failed = folder.run("run", "job.yaml", "train.epochs=3", "train.audit_every=4", "train.fingerprints=0", code=5,
                         TRAINCTL_TEST_FAULT="1:6:flip")
     said = failed.stdout + failed.stderr
-    assert "audit: step 8 gave other bits on core" in said and "weight/" in said and "rank 1" in said, said
+    assert "audit: step 8 produced different bits on core" in said and "weight/" in said and "rank 1" in said, said
     run = re.findall(r"log_output/(\d+)", said)[-1]
     saved = sorted(os.listdir(folder.file("log_output", run, "audits")))
     assert saved == ["step_8.rank_1.first.safetensors", "step_8.rank_1.replay.safetensors"], saved

@@ -167,7 +167,7 @@ def lost_first(scene):
     again = lambda: judge.losses(scene.logs / "2")
     scene.until(lambda: max(again(), default=0) > last)
     first, said = min(again()), (scene.folder / f"pod.{scene.number}.0").read_text()
-    require("this job had an earlier pod 0: resuming from run 1" in said, scene.said())
+    require("an earlier pod 0 has already run this job: resuming from run 1" in said, scene.said())
     require(first % 25 == 1 and 1 < first <= last + 1, f"lost after step {last}, on with step {first}")
     require(scene.processes[1].poll() is None, "pod 1 was never started again: " + scene.said())
     both = set(again()) & set(scene.losses())

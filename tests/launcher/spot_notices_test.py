@@ -69,7 +69,7 @@ def notice(cloud, announced):
         server.shutdown()
         said = ended.stdout + ended.stderr
         require(ended.returncode == REQUEUE, f"exit {ended.returncode}: {said[-2000:]}")
-        require(f"{cloud} will take this host away ({announced})" in said, said[-2000:])
+        require(f"{cloud} will reclaim this host ({announced})" in said, said[-2000:])
         stopped = steps(1)
         resumed = subprocess.run([*words, "--resume", f"train.steps={stopped + 3}", "train.epochs=1000000"], capture_output=True, text=True, timeout=600,
                                  check=False)

@@ -1,6 +1,8 @@
-// The memory of a rank that holds only some experts of a mixture is bounded.
+// Properties of the kernels of a mixture of experts that a comparison within a tolerance does not show: the bound of a
+// rank's memory, and gradients that are exactly 0.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,22 @@ TEST_CASE("a rank whose experts receive more rows than it has memory for ends wi
         "moe: the router sends 9 rows to experts 2 to 2, but this rank has memory for 8\n  increase the layer's "
         "capacity, "
         "or cut the experts over fewer ranks");
+}
+
+TEST_CASE("the gradient of a router is exactly 0 if each token has one expert, whose weight is normalized") {
+  CapacityOperand dweights({3, 1}), logits({3, 5}), dlogits({3, 5});
+  dweights.values = {0.37f, -1.3f, 7.1f};
+  logits.values = {0.1f, 1.7f, -0.3f, 0.2f, 0.9f, 2.3f, 0.7f, -1.1f, 0.4f, 0.6f, -0.2f, 0.3f, 1.9f, 0.8f, 1.2f};
+  std::vector<int32_t> ids = {1, 0, 2};
+  const TensorArg chosen{
+      .data = ids.data(), .dtype = DType::i32, .shape = {3, 1}, .global_shape = {3, 1}, .offset = {0, 0}};
+  for (const char* const score : {"softmax", "sigmoid"}) {
+    KernelCall call{.in = {dweights.arg, logits.arg, chosen},
+                    .out = {dlogits.arg},
+                    .attrs = {{"top_k", int64_t{1}}, {"score", std::string(score)}, {"normalize", true}}};
+    find_cpu_kernel("route_grad")->prepare(call)();
+    CHECK(std::ranges::all_of(dlogits.values, [](float v) { return v == 0; }));
+  }
 }
 
 }  // namespace trainctl

@@ -22,6 +22,10 @@ struct CaseRun {
   }
 };
 
+/// TRAINCTL_EVERY_NTH=n in the environment, else 1: an interpreter of kernels is slow, so it tries every nth cut, in
+/// f32 or in bf16, and repeats every nth row. The CPU tries all of them.
+size_t every_nth();
+
 /// Forward, against the naive loop in double.
 void check_forward(const OpCase& row, const CaseRun& run);
 /// Returns whether check_backward checks anything: some input has a gradient, and the row is not fused.
@@ -30,8 +34,8 @@ bool has_backward(const OpCase& row);
 bool has_cuts(const OpCase& row);
 /// Backward, against finite differences of the loops in double.
 void check_backward(const OpCase& row, const CaseRun& run);
-/// Every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of cuts. With
-/// TRAINCTL_EVERY_NTH=n in the environment it tries every nth of them.
+/// Checks that every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of
+/// cuts. With TRAINCTL_EVERY_NTH=n in the environment it tries every nth of them.
 int check_cuts(const OpCase& row, const CaseRun& run);
 /// Returns whether any kernel of the row, forward or backward, can accumulate.
 bool has_accumulation(const OpCase& row);
@@ -43,7 +47,7 @@ bool has_in_place(const OpCase& row);
 void check_in_place(const OpCase& row, const CaseRun& run);
 /// Two threads give the same result as one.
 void check_threads(const OpCase& row, const CaseRun& run);
-/// Two runs give the same bits. With TRAINCTL_EVERY_NTH=n it checks every nth row.
+/// Checks that two runs give the same bits. With TRAINCTL_EVERY_NTH=n it checks every nth row.
 void check_same_bits_twice(const OpCase& row, const CaseRun& run);
 /// Forward and backward, against f32 on another device: for rows too large for finite differences.
 void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run);

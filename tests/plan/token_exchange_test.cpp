@@ -1,4 +1,4 @@
-// Experts whose ranks share the tokens too, and exchange them.
+// Plans of experts whose ranks also divide the tokens, and exchange them.
 #include "engine/plan/token_exchange.h"
 
 #include <doctest/doctest.h>

@@ -91,7 +91,7 @@ TEST_CASE("hosts: every collective over any group of any hosts gives what one ho
   }
 }
 
-TEST_CASE("hosts: what a call moves within and between hosts is what the plan says of it") {
+TEST_CASE("hosts: a call moves as many bytes within and between hosts as the plan states") {
   const std::vector<std::vector<int>> groups = {{3}, {5, 1}, {2, 0, 7}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
   const std::vector<std::pair<Op, Collective>> kinds = {{Op::all_reduce, Collective::all_reduce},
                                                         {Op::all_gather, Collective::all_gather},
@@ -174,7 +174,7 @@ TEST_CASE("hosts: a rank that has failed on another host is named by those that 
     comm.barrier(group);
     if (rank == 3) {
       for (const auto& memory : transport.memories)
-        memory->status(3).state = RankState::failed;  // as agents tell each other
+        memory->status(3).state = RankState::failed;  // agents send each other such changes
       throw CommError("the end of rank 3");
     }
     try {
@@ -190,7 +190,7 @@ TEST_CASE("hosts: a rank that has failed on another host is named by those that 
   CHECK(errors[1].find("rank 3 has failed") != std::string::npos);
 }
 
-TEST_CASE("hosts: changes of a board arrive on another, and only those of the ranks that a host speaks for") {
+TEST_CASE("hosts: changes of a board arrive on another, but only those of the ranks of the sending host") {
   const auto here = SharedMemory::create({64, 64, 0}), there = SharedMemory::create({0, 0, 64});
   BoardChanges changes(*here, {0, 1});
   CHECK(apply_changes(changes.take(), {0, 1}, *there));
@@ -210,11 +210,11 @@ TEST_CASE("hosts: changes of a board arrive on another, and only those of the ra
   there->status(1).state = RankState::failed;
   here->status(1).step = 18;
   CHECK(apply_changes(changes.take(), {0, 1}, *there));
-  CHECK(there->status(1).state == RankState::failed);  // the launcher knew better
+  CHECK(there->status(1).state == RankState::failed);  // the launcher's state has priority
   CHECK(there->status(1).step == 18);
 }
 
-TEST_CASE("hosts: gates that are held and then closed let every rank of every host end after the same step") {
+TEST_CASE("hosts: step gates that are held and then stopped let every rank of every host end after the same step") {
   StepGate a, b;
   for (uint64_t step = 1; step <= 5; ++step) REQUIRE(a.start(step));
   for (uint64_t step = 1; step <= 3; ++step) REQUIRE(b.start(step));

@@ -25,7 +25,7 @@ class Transport {
   virtual int num_ranks() const = 0;
 };
 
-/// From each rank to each other one.
+/// Routes from each rank to each other rank.
 inline std::vector<Route> all_routes(int num_ranks) {
   std::vector<Route> routes;
   for (int from = 0; from < num_ranks; ++from) {

@@ -228,7 +228,7 @@ void require_adapter(const CheckpointExportArguments& options, const JobSpec& jo
 void require_format(const CheckpointExportArguments& options) {
   const bool is_file = is_gguf(options);
   if (is_file && options.adapters)
-    throw SpecError({}, "--format", "gguf files have whole models, not adapters alone",
+    throw SpecError({}, "--format", "a gguf file contains a whole model, not only adapters",
                     "without --adapters they are merged into the weights");
   if (is_file && is_folder(options))
     throw SpecError({}, "--output", "gguf is one file, not a folder", "e.g. -o model.gguf");
@@ -277,11 +277,14 @@ int write_export(const CheckpointExportArguments& options) {
 void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointExportArguments>();
   auto* command = checkpoint.add_subcommand("export", "Write the weights with the names of another tool");
-  command->add_option("CHECKPOINT", options->what, "Folder of a checkpoint, a run, or a folder of checkpoints")
+  command
+      ->add_option(
+          "CHECKPOINT", options->what,
+          "Folder of a checkpoint, a run, a folder of checkpoints, or best: of the newest run with checkpoints")
       ->required();
   command
       ->add_option("-o,--output", options->output,
-                   "safetensors or GGUF file to write, or, with a / at its end, the model folder")
+                   "safetensors or GGUF file to write, or a model folder if the name ends with /")
       ->required();
   add_map(*command, options->map);
   command
@@ -291,10 +294,11 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   command->add_option("--dtype", options->dtype, "f32 | bf16, default f32; for gguf f32 | f16 | q8_0, default f16")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
   command->add_option("--tokenizer", options->tokenizer,
-                      "For gguf: folder with tokenizer.json; default: that of the weights or of the data");
+                      "For gguf: folder with tokenizer.json; default: the folder of the weights or of the data set");
   command
-      ->add_option("--shard-size", options->shard_mb,
-                   "For a model folder: most MB (10^6 bytes) per file; more become several files with an index")
+      ->add_option(
+          "--shard-size", options->shard_mb,
+          "For a model folder: maximum MB (10^6 bytes) per file; a larger model becomes several files with an index")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   command->add_flag("--partial", options->partial, "Omit tensors that the map does not name");
@@ -313,7 +317,7 @@ docs/weights.md describes maps.
 
 Examples:
   trainctl checkpoint export 3 -o model.safetensors                      names as in the job
-  trainctl checkpoint export 3 --map auto -o tuned/                      a folder that transformers opens
+  trainctl checkpoint export best --map auto -o tuned/                   a folder that transformers opens
   trainctl checkpoint export 3 --adapters -o adapter/                     a folder that PEFT opens
   trainctl checkpoint export 3 --map auto --adapter law -o law/           with one of several adapters merged
   trainctl checkpoint export 3 --dtype q8_0 -o model.gguf                a file for llama.cpp

@@ -60,7 +60,7 @@ void require_program(const JobSpec& spec) {
                     "name the program alone, such as [python3, train.py], and set launch.ranks");
   if (!fs::is_directory(spec.working_dir, error))
     throw SpecError(spec.position("working_dir"), "working_dir", "the folder " + spec.working_dir + " does not exist",
-                    "relative paths start at the folder of the job file");
+                    "paths are relative to the job file");
   const std::string& program = spec.command.front();
   if (is_there(program, spec)) return require_script(spec);
   const bool has_path = program.find('/') != std::string::npos;
@@ -71,7 +71,7 @@ void require_program(const JobSpec& spec) {
   if (has_path)
     throw SpecError(spec.position("command[0]"), "command[0]",
                     "the program " + path.lexically_normal().string() + " does not exist",
-                    "relative paths start at working_dir, which is " + spec.working_dir);
+                    "paths are relative to working_dir, which is " + spec.working_dir);
   const bool beside = fs::exists(path, error);
   throw SpecError(spec.position("command[0]"), "command[0]", "the program '" + program + "' is not in PATH",
                   beside ? "write ./" + program + " to start the one in working_dir"

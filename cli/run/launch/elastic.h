@@ -45,8 +45,8 @@ class Elastic {
   /// Notes the hosts that were lost among those of `cluster`; if the link between two hosts is broken, one of them.
   /// Returns the reason; empty: no host was lost.
   std::string note_lost(const Cluster& cluster, const std::vector<RankReport>& reports);
-  /// Notes how long the ranks of `cluster` take for their work in a step (WorkloadReports::uneven_work), of which each
-  /// has as many micro-batches as `of_ranks`, or equally many if that is empty. Returns true if another division of the
+  /// Notes how long the ranks of `cluster` take for their work in a step (WorkloadReports::uneven_work). `of_ranks` has
+  /// the number of micro-batches of each rank; empty: all have equally many. Returns true if another division of the
   /// work, or the run without the slow host, would be clearly faster: then the ranks should be stopped, and
   /// take_straggler() says why.
   bool note_work(const Cluster& cluster, const Ints& of_ranks, const std::vector<double>& work);
@@ -106,7 +106,7 @@ class Elastic {
   const std::shared_ptr<const hosts::Transport> transport_;
   std::vector<HostRanks> hosts_;
   std::map<std::string, Lost> lost_;
-  std::map<std::string, double> speeds_;  ///< measured, of one rank by host; empty: they seem equal
+  std::map<std::string, double> speeds_;  ///< measured for one rank of each host; empty: they seem equal
   std::string straggler_;                 ///< why the ranks are stopped
   int divisions_ = 0;                     ///< how often the work was divided anew
   std::map<std::string, int> losses_;     ///< how often each was lost

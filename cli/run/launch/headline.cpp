@@ -29,7 +29,7 @@ Json memory_json(const RankClasses& classes, const Machine& machine, bool on_gpu
   return memory;
 }
 
-/// The part of the ranks' time in which they compute nothing, of ranks that the estimate simulated.
+/// The fraction of the time in which the ranks that the estimate simulated compute nothing.
 double idle_share(const Json& report) {
   const Json& estimate = report["estimate"];
   const double step = estimate["seconds"];

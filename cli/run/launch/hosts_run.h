@@ -30,7 +30,7 @@ class HostsRun : public Run {
   hosts::HostsOptions options();
 
   const std::shared_ptr<const hosts::Transport> transport_;
-  std::optional<std::vector<hosts::Copy>> copies_;  ///< launch.copy, of launch.hosts
+  std::optional<std::vector<hosts::Copy>> copies_;  ///< launch.copy, for launch.hosts
   hosts::AgentRanks* ranks_ = nullptr;
 };
 

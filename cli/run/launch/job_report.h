@@ -16,7 +16,7 @@ struct JobEstimate {
   std::optional<RankClasses> single_worker;
   Simulation step;
 
-  /// The programs that were simulated, of a job with these programs.
+  /// The programs of the job that were simulated.
   const RankClasses& simulated(const RankClasses& classes) const { return single_worker ? *single_worker : classes; }
 };
 

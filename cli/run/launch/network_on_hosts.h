@@ -80,7 +80,7 @@ class NetworkOnHosts : public hosts::LauncherShare, public hosts::LauncherSaves 
   std::optional<RunDirectory> directory_;
   std::shared_ptr<SharedMemory> board_;
   HostMemory memory_;
-  std::vector<BoardChanges> changes_;    ///< for each host, of the ranks of other hosts
+  std::vector<BoardChanges> changes_;    ///< for each host: the ranks of other hosts
   std::optional<GatheredSaves> saves_;   ///< unset: the job saves nothing
   std::optional<RescuedState> rescued_;  ///< set with launch.elastic
 };

@@ -116,7 +116,7 @@ void require_script(const JobSpec& spec) {
   if (!fs::exists(path, error)) {
     const std::string near = did_you_mean(path.filename().string(), scripts_in(path.parent_path(), path.extension()));
     throw SpecError(spec.position(field), field, "the script " + path.string() + " does not exist",
-                    near.empty() ? "relative paths start at working_dir, which is " + spec.working_dir : near);
+                    near.empty() ? "paths are relative to working_dir, which is " + spec.working_dir : near);
   }
   if (access(path.c_str(), R_OK) != 0)
     throw SpecError(spec.position(field), field, path.string() + " cannot be read", "check its permissions");

@@ -40,7 +40,7 @@ void require_possible_on_hosts(const JobSpec& spec, const WorkloadOptions& optio
     std::error_code error;
     if (!std::filesystem::exists(spec.launch.copy[i], error))
       throw SpecError(spec.position("launch.copy[" + std::to_string(i) + "]"), "launch.copy",
-                      spec.launch.copy[i] + " does not exist", "relative paths start at the folder of the job file");
+                      spec.launch.copy[i] + " does not exist", "paths are relative to the job file");
   }
 }
 

@@ -44,8 +44,8 @@ class RescuedState {
   // Once it is complete.
   int64_t step() const { return step_; }
   const SaveBoard::Position& position() const { return position_; }
-  /// By rank, of `num_ranks`: the image of its pieces; empty: nothing is taken from it. Throws EnvError if the received
-  /// data is not a valid image.
+  /// For each of the `num_ranks` ranks, the image of its pieces; empty: nothing is taken from it. Throws EnvError if
+  /// the received data is not a valid image.
   std::vector<std::vector<std::byte>> images(int num_ranks) const;
 
  private:

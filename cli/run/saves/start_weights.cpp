@@ -30,11 +30,11 @@ void require_path(const JobSpec& spec, const std::string& field, const std::stri
   const bool is_repository = !std::filesystem::exists(folder, error) &&
                              folder.parent_path() == std::filesystem::absolute(spec.file, error).parent_path();
   const std::string repository = (folder.filename() / std::filesystem::path(path).filename()).string();
-  throw SpecError(spec.position(field), field, path + " does not exist",
-                  "relative paths start at the folder of the job file" +
-                      (is_repository ? "; a model of Hugging Face is downloaded first: hf download " + repository +
-                                           " --local-dir " + repository
-                                     : std::string()));
+  throw SpecError(
+      spec.position(field), field, path + " does not exist",
+      "paths are relative to the job file" + (is_repository ? "; download a Hugging Face model first: hf download " +
+                                                                  repository + " --local-dir " + repository
+                                                            : std::string()));
 }
 
 /// The adapters of adapters.lora.from; empty if the job starts from none.

@@ -8,7 +8,8 @@
 
 namespace trainctl {
 
-/// Placeholders in a rank's command that it fills in: descriptors, and the folder of the checkpoint to resume from.
+/// Placeholders in a rank's command, which HostShare replaces: descriptors, and the folder of the checkpoint to resume
+/// from.
 inline constexpr const char* kMemoryPlaceholder = "{memory}";
 inline constexpr const char* kImagePlaceholder = "{image}";
 inline constexpr const char* kSnapshotPlaceholder = "{snapshot_fd}";

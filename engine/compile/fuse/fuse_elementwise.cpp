@@ -283,7 +283,7 @@ class Chain {
     made.text.append(value.token).append(std::to_string(k)).append(" ");
   }
 
-  /// The index, from `first` on, of an input that is this operand; the number of inputs if there is none.
+  /// The index of the first input from `first` on that is this operand; the number of inputs if there is none.
   size_t find_input(size_t instruction, size_t i, const Expression& made, size_t first) const {
     const VirtualInstruction& v = c_.code[instruction];
     for (size_t k = first; k < made.inputs.size(); ++k) {

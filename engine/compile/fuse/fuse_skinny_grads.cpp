@@ -23,7 +23,7 @@ bool is_skinny_input_grad(const VirtualInstruction& v) {
          is_large(v.code.inputs[0]);
 }
 
-/// dw = dy^T x, of the same layer and task.
+/// dw = dy^T x of the same layer and task.
 bool is_weight_grad_of(const VirtualInstruction& v, const VirtualInstruction& dx) {
   if (!is_plain_product(v, matmul_weight_grad_op.kernel) || v.code.attrs.flag("kn") || v.code.attrs.has("first_row") ||
       v.inputs[1] != dx.inputs[0])

@@ -161,7 +161,7 @@ class Pieces {
  public:
   Pieces(Compiler& c, const Head& head, int64_t count) : c_(c), head_(head), count_(count) {}
 
-  /// In place of the members.
+  /// Replaces the members.
   void write() {
     const auto first = c_.code.begin() + static_cast<std::ptrdiff_t>(head_.members[0]);
     const auto end = first + static_cast<std::ptrdiff_t>(head_.members.size());

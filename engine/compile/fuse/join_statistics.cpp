@@ -37,7 +37,7 @@ class JoinStatistics {
   }
 
  private:
-  /// The first instruction after `from`, of its micro-batch, that touches the buffer.
+  /// The first instruction of the same micro-batch after `from` that accesses the buffer.
   std::optional<size_t> next_use(size_t from, BufferId buffer) const {
     for (size_t i = from + 1; i < c_.code.size(); ++i) {
       if (c_.code[i].code.micro_batch != c_.code[from].code.micro_batch) return std::nullopt;

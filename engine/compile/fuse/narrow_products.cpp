@@ -1,17 +1,18 @@
-// Products that lower_node marks with the attr fp8 take factors of 8 bits (ops/quantise/quantised.h):
+// Converts the products that lower_node marks with the attr fp8 to 8-bit operands (ops/quantise/quantised.h):
 //
 //   before   y = matmul x w      ..   dx = matmul dy w    dw = matmul_weight_grad x dy
 //   after    X = quantise x           D = quantise dy     dw = matmul_fp8 D.columns X.columns
 //            W = quantise w      ..   dx = matmul_fp8 D.rows W.columns
 //            y = matmul_fp8 X.rows W.rows
 //
-// A value is rounded once, right before the first product that reads it, into the forms that all its readers need: that
-// of its rows, of its columns, or both. So a weight is rounded once per step, and of x only the 8 bits are kept for the
-// backward pass. A value ends where its bytes are written again.
+// A value is rounded once, right before the first product that reads it, with one scale per row, per column, or both,
+// as its readers need. So a weight is rounded once per step, and only the 8-bit copy of x is kept for the backward
+// pass. A value ends where its bytes are overwritten.
 //
-// A product stays in bf16 if this rank's parts of its factors have sizes that are not multiples of 16.
+// A product stays in bf16 if the sizes of this rank's parts of its operands are not multiples of 16.
 //
-// With the recipes tensor and delayed a value has one scale, the same on all ranks (ops/quantise/tensor_scale.h):
+// With the recipes tensor and delayed, a value has one scale, which is the same on all ranks
+// (ops/quantise/tensor_scale.h):
 //
 //   tensor    m = amax x; all_gather m over the ranks of the stage, if they have parts of x; X = quantise x, m
 //   delayed   amax x -> state; X = quantise x, state      at the end of the step: all_gather, update_fp8_scale
@@ -102,7 +103,7 @@ class Narrowing {
     return num_elements(o.shape) > 0 && row_length(o) % kUnit == 0 && rows(o) % kUnit == 0;
   }
 
-  /// The live value that a product reads, marked as needed in the factor's form.
+  /// Returns the live value that a product reads, and marks the form of the factor as needed.
   size_t value_of(size_t product, const Fp8Factor& factor) {
     const BufferId buffer = c_.code[product].inputs[factor.input];
     const Operand& operand = c_.code[product].code.inputs[factor.input];
@@ -151,7 +152,7 @@ class Narrowing {
   // ---- one scale for a tensor
 
   bool has_one_scale() const { return c_.plan.numerics.fp8->recipe != Fp8Recipe::block; }
-  /// Its gradients are E5M2.
+  /// Gradients with one scale per tensor are E5M2.
   bool is_e5m2(const Value& value) const { return has_one_scale() && is_gradient(value); }
 
   View number(BufferId buffer, int64_t at, std::string name, int64_t count = 1) const {
@@ -185,7 +186,7 @@ class Narrowing {
     return ranks;
   }
 
-  /// The numbers of all ranks of the stage, or only this one's.
+  /// Returns the numbers of all ranks of the stage; if there is one rank, its own.
   View gathered(const View& own, const Instruction& like) {
     const std::vector<int> ranks = ranks_of_stage();
     if (ranks.size() == 1) return own;
@@ -220,7 +221,7 @@ class Narrowing {
     return value.operand.shape == value.operand.global_shape ? amax : gathered(amax, like);
   }
 
-  /// At the end of the step.
+  /// Emits the update of a scale at the end of the step.
   void update_scale(TensorId tensor, const View& state) {
     const Fp8Spec& fp8 = *c_.plan.numerics.fp8;
     Instruction i;
@@ -235,7 +236,7 @@ class Narrowing {
     c_.emit(std::move(i), inputs, {});
   }
 
-  /// Emits its rounding, as a part of the task of its first reader.
+  /// Emits the rounding of a value as a part of the task of its first reader.
   void quantise(Value& value, const Instruction& reader) {
     static constexpr const char* kWords[kForms] = {".rows", ".columns"};
     static constexpr const char* kScales[kForms] = {".rows.scales", ".columns.scales"};

@@ -61,7 +61,7 @@ struct BucketPlan {
   std::vector<int> shard_ranks(const Mesh& mesh, int stage, int rank_in_stage) const;
   int num_shards(const Mesh& mesh) const;
   int shard_index(const Mesh& mesh, int stage, int rank_in_stage) const;
-  /// Axes along which ranks hold the same shard of what they have summed.
+  /// Axes along which ranks have the same shard of the sums.
   Axes across_axes() const { return without(sum_axes, shard_axes); }
   /// Global ranks that sum their gradients with this one, including itself.
   std::vector<int> reduce_ranks(const Mesh& mesh, int rank_in_stage) const;

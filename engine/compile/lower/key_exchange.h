@@ -78,7 +78,7 @@ class KeyExchange {
     return l_.id(whole);
   }
 
-  /// All rows by position, of rows in the order of ranks; with `to_order` the other way.
+  /// Reorders all rows from the order of ranks to the order of positions; with `to_order` the other way.
   View reordered(const View& view, bool to_order = false) {
     if (!is_ordered()) return view;
     View result = scratch_like(view);

@@ -228,7 +228,7 @@ class KeyRing : public KeyExchange {
     l_.emit_kernel(node_.name + name + ".merge", attention_merge_kernel, {}, {sum[0], sum[1], part[0], part[1]}, sum);
   }
 
-  /// The same as block_grads, of a block of another rank.
+  /// The same as block_grads, for a block of another rank.
   void balanced_grads(const Queries& all, const KeyBlock& block, int64_t step, const std::vector<View>& whole_mask,
                       const std::vector<View>& dqs, const KeyBlock& grads) {
     const int64_t of = block_of(step);

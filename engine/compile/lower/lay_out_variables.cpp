@@ -108,7 +108,7 @@ bool gradients_share_memory(const Compiler& c, const BucketPlan& plan) {
   return plan.level >= 2 || plan.padding().empty();
 }
 
-/// Notes a state for checkpoints that all ranks of `stages` have, of which the first one writes it.
+/// Records a state for checkpoints that all ranks of `stages` have; the first of these ranks writes it.
 void note_whole_state(Compiler& c, const std::vector<int>& stages, const std::string& parameter,
                       const std::string& slot, const Shape& shape, BufferId buffer, int64_t at) {
   OtherState state{slot, {}};

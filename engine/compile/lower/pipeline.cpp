@@ -99,7 +99,7 @@ Inbox inbox_of(const Plan& plan, const std::vector<Transfer>& transfers, bool tr
 
 /// `back`: what the receiver of `inbox` sends to its sender. A task has received all that is for it when it ends.
 void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& inbox) {
-  std::map<std::tuple<TaskKind, int, int>, size_t> before;  // by the sender's task: what it has received before
+  std::map<std::tuple<TaskKind, int, int>, size_t> before;  // by the sender's task: the messages received before it
   size_t received = 0;
   for (const Task& task : stage_tasks(plan.pipeline(trains), inbox.from_stage)) {
     before[{task.kind, task.micro_batch, task.chunk}] = received;
@@ -128,7 +128,7 @@ std::vector<int> receipts(const Plan& plan, const Pipeline& pipeline, const Task
   return received;
 }
 
-/// `inbox` is that of stage `to`, of what `from` sends.
+/// `inbox`: what stage `to` receives from stage `from`.
 ReceiverProgress receiver_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int from, int to,
                              const Inbox& inbox) {
   ReceiverProgress receiver{to, {}};

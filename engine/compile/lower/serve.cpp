@@ -6,7 +6,7 @@
 // A worker pulls a layer's weights right before their first use, and pushes a layer's gradients once its last
 // contribution is in, under the rest of the backward pass. A server adds the workers' gradients in the order of their
 // ranks, so the sum has the same bits in every run and for any number of servers. Without clip_norm it updates a bucket
-// at once.
+// immediately.
 //
 // A server's messages are the counterparts of those of worker 0, whose program determines their order.
 //

@@ -20,10 +20,10 @@ class StorageDivision {
 
  private:
   enum class Way : uint8_t {
-    shared,   ///< all holders write an equal part of what they hold
+    shared,   ///< all ranks that have the range write an equal part of it
     sharded,  ///< the first of the ranks with the same shard writes it
-    served,   ///< each server writes what it holds
-    base      ///< nobody writes it: it is in the files of `weights`
+    served,   ///< each server writes the ranges that it stores
+    base      ///< no rank writes it: it is in the files of `weights`
   };
   /// Ranks that hold the same, in a range that they share or in their shards.
   struct Holders {

@@ -66,7 +66,7 @@ class OuterPiece {
     return l_.c.flat(buffer, piece_.kept_first, piece_.own_elements, name + piece_.name, type);
   }
   View read() const { return part(buffers_.read(), bucket_.level <= 2, "weights.", buffers_.read_type()); }
-  /// In f32.
+  /// The result is in f32.
   View weights() const {
     return has_copy() ? part(buffers_.weights, !buffers_.weights_are_cut(), "master.", DType::f32) : read();
   }
@@ -89,7 +89,7 @@ class OuterPiece {
     l_.c.emit(std::move(i), std::move(in), {out});
   }
 
-  /// In f32.
+  /// The result is in f32.
   View sum_differences() {
     const std::string name = "difference." + piece_.name;
     const DType type = exchanged_type();

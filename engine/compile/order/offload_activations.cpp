@@ -39,7 +39,8 @@ struct Waiting {
   int64_t bytes() const { return whole.operand.bytes(); }
 };
 
-/// By instruction: the sum of the times of the kernels before it. The last entry is that of all kernels.
+/// Returns for each instruction the sum of the times of the kernels before it. The last entry is the sum of all
+/// kernels.
 std::vector<double> start_times(const Compiler& c) {
   std::vector<double> starts = {0};
   for (const VirtualInstruction& v : c.code)

@@ -1,4 +1,4 @@
-// hybrid_parallel: the report of which ranks hold which part of which tensor.
+// hybrid_parallel: reports which ranks have which part of each tensor.
 #include "engine/compile/report/local_shards_report.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// hybrid_parallel: the report of which ranks hold which part of which tensor.
+// hybrid_parallel: reports which ranks have which part of each tensor.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// In the order of the layers: what each reads that no layer makes (data, parameters), then what it makes. Blocks are
-/// counted in row-major order over `cuts`, then over `terms`; docs/planning.md lists the fields.
+/// In the order of the layers: the tensors that each reads and no layer produces (data, parameters), then its outputs.
+/// Blocks are counted in row-major order over `cuts`, then over `terms`; docs/planning.md lists the fields.
 nlohmann::ordered_json local_shards_report(const Graph& graph, const Plan& plan, bool full_batch);
 
 }  // namespace trainctl

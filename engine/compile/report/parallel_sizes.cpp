@@ -13,7 +13,7 @@ namespace {
 
 enum class Role : uint8_t { none, batch, weights, other };
 
-/// By layer: true if it multiplies by a weight.
+/// Returns for each layer whether it multiplies by a weight.
 std::vector<bool> layers_with_products(const Graph& graph) {
   std::vector<bool> result(graph.layers.size());
   for (const Node& node : graph.nodes) {
@@ -38,7 +38,7 @@ std::vector<bool> factors_of_weights(const Graph& graph, const Layer& layer) {
   return result;
 }
 
-/// By axis: its role in the layer.
+/// Returns the role of each axis in the layer.
 std::vector<Role> roles_in(const Graph& graph, const Plan& plan, size_t layer, const LayerFacts& facts) {
   std::vector<Role> roles(static_cast<size_t>(plan.mesh.num_axes()), Role::none);
   const std::vector<bool> of_weights = factors_of_weights(graph, graph.layers[layer]);
@@ -101,7 +101,8 @@ std::optional<ParallelSizes> parallel_sizes(const Graph& graph, const Plan& plan
   const std::vector<bool> has_product = layers_with_products(graph);
   std::vector<Votes> strong(static_cast<size_t>(plan.mesh.num_axes())), weak = strong;
   for (size_t l = 0; l < graph.layers.size(); ++l) {
-    if (expert_factor(graph, static_cast<LayerId>(l)) >= 0) continue;  // the size of `expert` is reported beside these
+    if (expert_factor(graph, static_cast<LayerId>(l)) >= 0)
+      continue;  // the size of `expert` is reported in addition to these
     const std::vector<Role> roles = roles_in(graph, plan, l, facts[l]);
     for (size_t axis = 0; axis < roles.size(); ++axis) (has_product[l] ? strong : weak)[axis].add(roles[axis]);
   }

@@ -1,4 +1,4 @@
-// parameter_server in the report of `trainctl plan`: which server holds which range of which parameter, and what each
+// parameter_server in the report of `trainctl plan`: which server owns which range of each parameter, and what each
 // rank pushes and pulls.
 #pragma once
 

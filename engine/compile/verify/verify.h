@@ -40,7 +40,7 @@ void verify_messages(const RankClasses& classes, Faults& faults);
 void verify_collectives(const RankClasses& classes, Faults& faults);
 /// Pulls and pushes (point 7).
 void verify_served(const RankClasses& classes, Faults& faults);
-/// No deadlock (point 5).
+/// Checks that there is no deadlock (point 5).
 void verify_progress(const RankClasses& classes, Faults& faults);
 
 /// A group of matched collectives; one represents all groups whose members have the same classes in the same order.

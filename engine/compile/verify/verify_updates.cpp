@@ -46,7 +46,7 @@ class BucketUpdates {
 
   int bucket() const { return bucket_; }
   /// Ranges by which, besides its name, an operand is recognized as part of this piece. Where gradients share memory,
-  /// their names alone tell.
+  /// only their names distinguish them.
   std::vector<UpdatedRange> ranges() const {
     if (b_.gradients_share_memory) return {weights_, read_};
     return {gradients_, contributions_, weights_, read_};

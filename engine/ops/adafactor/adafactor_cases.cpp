@@ -72,7 +72,7 @@ bool is_skipped(const NaiveCall& call, size_t at = 1) {
   return call.attrs.flag("skip_not_finite") && !std::isfinite(call.in[at].values[0]);
 }
 
-/// By parameter: the first of its elements in a list with `of(parameter)` for each.
+/// Returns the first element of each parameter in a list that has `of(parameter)` elements for each.
 std::vector<size_t> starts(const std::vector<Parameter>& all, const std::function<size_t(const Parameter&)>& of) {
   std::vector<size_t> at(1);
   for (const Parameter& p : all) at.push_back(at.back() + of(p));

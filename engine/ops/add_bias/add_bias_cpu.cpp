@@ -11,11 +11,14 @@ CpuKernel prepare_add_bias(const KernelCall& call) {
     return cpu::broadcast_map(with_broadcast_bias(call), [](float x, float b) { return x + b; });
   const int64_t n = call.in[1].size();
   const int64_t rows = n == 0 ? 0 : call.out[0].size() / n;
-  return [=, x = call.in[0].as<float>(), b = call.in[1].as<float>(), y = call.out[0].as<float>()] {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < n; ++i) y[r * n + i] = x[r * n + i] + b[i];
-    }
-  };
+  return
+      [=, x = call.in[0].as<float>(), b = call.in[1].as<float>(), y = call.out[0].as<float>(), threads = call.threads] {
+        cpu::over_rows(threads, rows, n, [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            for (int64_t i = 0; i < n; ++i) y[r * n + i] = x[r * n + i] + b[i];
+          }
+        });
+      };
 }
 
 CpuKernel prepare_bias_grad(const KernelCall& call) {
@@ -23,9 +26,8 @@ CpuKernel prepare_bias_grad(const KernelCall& call) {
   const TensorArg& db = call.out[0];
   return [sum = cpu::SumOverDims(dy.shape, cpu::broadcast_strides(bias_shape(dy.shape, call.attrs), dy.shape)),
           from = dy.as<float>(), to = db.as<float>(), add = db.accumulate,
-          rate = epilogue_of(call.attrs).descend ? &call.scalars->learning_rate : nullptr] {
-    sum.run(from, to, rate == nullptr ? 1.0 : -double{*rate}, add);
-  };
+          rate = epilogue_of(call.attrs).descend ? &call.scalars->learning_rate : nullptr,
+          threads = call.threads] { sum.run(from, to, rate == nullptr ? 1.0 : -double{*rate}, add, threads); };
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ OpCase with_documents(OpCase row) {
   return row;
 }
 
-/// Windows shorter than a tile of keys and longer, of one key, with cut rows; softcaps that scores reach; documents.
+/// Windows that are shorter and longer than a tile of keys, or one key, with cut rows; softcaps that scores reach;
+/// documents.
 void add_windows(std::vector<OpCase>& rows) {
   rows.push_back(windowed(packed(1, 17, 2, 4, 1, true), 1));
   rows.push_back(windowed(packed(2, 33, 1, 3, 2, true), 5));

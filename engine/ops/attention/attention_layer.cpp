@@ -144,7 +144,7 @@ std::vector<TensorId> with_extras(LayerContext& layer, std::vector<TensorId> inp
 extern const LayerDef attention_layer = {
     .name = "attention",
     .doc =
-        "Softmax attention of q, k and v, packed in one input or given as three; an additional input is a mask. Of "
+        "Softmax attention of q, k and v, packed in one input or given as three; an additional input is a mask. With "
         "three inputs, keys and values may have a different number of rows than queries (cross-attention), and the "
         "heads "
         "of "
@@ -166,8 +166,9 @@ extern const LayerDef attention_layer = {
              .defaults(0.0)
              .at_least(0),
          flag("alibi", false,
-              "Adds -slope * |i - j| to the score of row i and key j, with the slopes of ALiBi: of n heads, n a power "
-              "of two, head h from 1 has 2^(-8h/n); other numbers of heads as in the paper, BLOOM and MPT."),
+              "Adds -slope * |i - j| to the score of row i and key j, with the slopes of ALiBi: if the number of heads "
+              "n is a power of two, head h, counted from 1, has the slope 2^(-8h/n); for other numbers of heads, the "
+              "slopes are those of the paper, BLOOM and MPT."),
          text("score_bias",
               "A tensor that is added to the scores, after the softcap: an additive mask or a bias. input: the last "
               "input, [rows, keys], [heads, rows, keys], [batch, rows, keys] or [batch, heads, rows, keys]; a dim of "

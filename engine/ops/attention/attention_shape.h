@@ -29,7 +29,7 @@ constexpr int64_t offset_of(const Heads& x, int64_t b, int64_t g, int64_t r, int
   return x.first + b * x.batch + g * x.group + r * x.head + row * x.row;
 }
 
-/// One call, of this rank's part.
+/// One call on this rank's part.
 struct AttentionCall {
   AttentionSize size;
   bool packed = false;

@@ -198,7 +198,7 @@ struct OnePassMemory {
   int64_t rows_bytes() const { return round(heads * tiles * kOnePassRows * 2 * 4); }
   int64_t counters() const { return launches() + heads * tiles; }
   int64_t counters_bytes() const { return round(counters() * 4); }
-  /// Pairs of a tile and a block of keys, in order, of 8 bytes each: whole packs.
+  /// Pairs of a tile and a block of keys in order, 8 bytes each: whole packs.
   int64_t steps() const { return round(columns * ((blocks + columns - 1) / columns) * (group / parts) * tiles); }
   int64_t sums_bytes() const { return groups * tile_sums(); }
   int64_t bytes() const {

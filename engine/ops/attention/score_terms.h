@@ -78,7 +78,7 @@ struct ScoreDropout {
   TRAINCTL_HOST_DEVICE float factor(uint32_t word) const { return word >= threshold ? scale : 0.0f; }
 };
 
-/// The terms of one call, of this rank's part.
+/// The terms of one call on this rank's part.
 struct ScoreTerms {
   bool any = false;
   bool alibi = false, has_bias = false;

@@ -30,7 +30,7 @@ extern const OpDef avg_pool2d_op = {
     .kernel = pool_kernel<1>("avg_pool2d", [] { return example_of("y = the mean of each window", kPoolInput); }),
 };
 
-/// dy -> dx, of attr size [h, w]
+/// dy -> dx with the size of attr size [h, w]
 extern const OpDef avg_pool2d_grad_op = {
     .name = "avg_pool2d_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {

@@ -151,7 +151,7 @@ extern const OpDef batch_norm_var_op = {
                    }},
 };
 
-/// x -> mean, var, of a whole batch
+/// x -> mean, var of a whole batch
 extern const KernelDef batch_norm_mean_var_kernel = {
     .name = "batch_norm_mean_var",
     .channels_last = channels_last<1, 0>,

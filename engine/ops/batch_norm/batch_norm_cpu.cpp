@@ -221,8 +221,8 @@ float sampled_mean(const Dims& d, const float* x, int64_t c) {
   return samples == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(samples));
 }
 
-/// In one pass: the sums of x - p and of (x - p)^2 for a p near the mean. Where p is d standard deviations from it,
-/// rounding (x - p)^2 costs up to d^2 units in the last place of the variance.
+/// Computes the sums of x - p and of (x - p)^2 in one pass, for a p near the mean. Where p is d standard deviations
+/// from it, rounding (x - p)^2 costs up to d^2 units in the last place of the variance.
 CpuKernel prepare_batch_norm_mean_var(const KernelCall& call) {
   const Dims d(call);
   return [d, sums = FeatureSums<2>(d), near = std::vector<float>(static_cast<size_t>(d.c)), x = call.in[0].as<float>(),

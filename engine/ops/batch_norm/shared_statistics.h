@@ -5,7 +5,7 @@
 
 namespace trainctl {
 
-/// x -> mean and variance, of a whole batch or of one rank's rows.
+/// x -> mean and variance of a whole batch or of one rank's rows.
 extern const KernelDef batch_norm_mean_var_kernel;
 /// [parts, 2, features]: means and variances of equal parts of a batch -> those of the whole.
 extern const KernelDef batch_norm_merge_kernel;

@@ -16,7 +16,7 @@ struct NewRows {
   const Inputs& in;
   int64_t t, s;  ///< new rows, positions of the caches
   int64_t g, r;  ///< kv heads, query heads per kv head
-  int64_t d, e;  ///< features of a head of queries and keys, of a head of values
+  int64_t d, e;  ///< features per head of queries and keys, and per head of values
   bool packed, side_by_side;
 
   NewRows(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {

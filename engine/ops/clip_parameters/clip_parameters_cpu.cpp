@@ -1,5 +1,5 @@
-// Clips each parameter's gradient by its own norm, on CPUs. The inputs are the weights, of which only the sharding is
-// used; the outputs are the gradients, which are scaled in place.
+// Clips each parameter's gradient by its own norm, on CPUs. The inputs are the weights, whose sharding alone is used;
+// the outputs are the gradients, which are scaled in place.
 #include <algorithm>
 #include <cmath>
 

@@ -5,7 +5,7 @@
 //                     the query of a key. A plan that cuts the rows gathers the others' keys.
 // The last two have no label: mean_value (pair_loss) sums their rows.
 //
-// row_index: y[i] = i, i32 [n], of an input [n]: the class of row i, the number of its key.
+// row_index: y[i] = i, i32 [n], for an input [n]: the class of row i is the number of its key.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -28,7 +28,7 @@ TensorId loss_node(LayerBuilder& b, const char* op, std::vector<TensorId> inputs
   return b.emit(op, std::move(inputs), std::move(attrs), name)[0];
 }
 
-/// Over the last dim.
+/// Sums over the last dim.
 TensorId row_sum(LayerBuilder& b, TensorId x, bool keep_dims, const std::string& name) {
   const auto last = static_cast<int64_t>(b.shape(x).size()) - 1;
   return loss_node(b, "reduce_sum", {x}, {{"dims", Ints{last}}, {"keep_dims", keep_dims}, {"scale", 1.0}}, name);
@@ -148,7 +148,8 @@ extern const OpDef row_index_op = {
 
 extern const LossDef cosine_embedding_loss = {
     .name = "cosine_embedding",
-    .doc = "of the cosine c of two outputs: mean of 1 - c where the label is 1, of max(0, c - margin) where it is -1",
+    .doc =
+        "mean of 1 - c where the label is 1, and of max(0, c - margin) where it is -1; c is the cosine of two outputs",
     .fields = {number("margin", "Cosine below which different embeddings have no loss.")
                    .defaults(0.0)
                    .at_least(-1)
@@ -172,10 +173,11 @@ extern const LossDef triplet_loss = {
 extern const LossDef info_nce_loss = {
     .name = "info_nce",
     .doc =
-        "of two outputs [n, d], queries and keys: mean cross-entropy of the cosines / temperature of a query and all "
-        "keys of the micro-batch, over all ranks, with the key of the same row as its class; it has no label",
+        "mean cross-entropy of cosines / temperature for two outputs [n, d], queries and keys: each query is compared "
+        "with all keys of the micro-batch, over all ranks, and the key of its own row is its class; it has no label",
     .fields = {number("temperature", "Divides the cosines.").defaults(0.07).above(0),
-               flag("symmetric", true, "The mean of that and the same with queries and keys exchanged (CLIP).")},
+               flag("symmetric", true,
+                    "Also compute the loss with queries and keys exchanged, and take the mean of both (CLIP).")},
     .op = &mean_value_op,
     .num_outputs = 2,
     .label_use = LabelUse::none,

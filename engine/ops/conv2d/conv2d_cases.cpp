@@ -13,7 +13,7 @@ Window window_of(const Attrs& attrs, const Shape& weight) {
   return window;
 }
 
-/// The pixel of x under pixel (r, s) of window (p, q), of channel c; 0 in the padding.
+/// The pixel of x in channel c under pixel (r, s) of window (p, q); 0 in the padding.
 double under_window(const Tensor64& x, bool last, const Window& w, int64_t n, int64_t c, std::array<int64_t, 2> at,
                     std::array<int64_t, 2> pixel) {
   std::array<int64_t, 2> place{};
@@ -255,7 +255,9 @@ extern const OpCases conv2d_cases = {
                    {"conv_transpose2d", kOneDnnAllocates},
                    {"conv2d_weight_grad", kOneDnnAllocates}},
     .layers =
-        {{"conv1d", ", channels: 5, kernel: 3", {8, 5, 2}, false, {3, 4}},
+        {{"conv1d", ", channels: 4, kernel: 4, padding: same", {8, 4, 4}, false, {6, 4}},
+         {"conv1d", ", channels: 4, kernel: 3, padding: [2, 0]", {8, 4, 4}, false, {6, 4}},
+         {"conv1d", ", channels: 5, kernel: 3", {8, 5, 2}, false, {3, 4}},
          {"conv1d",
           ", channels: 6, kernel: 2, stride: 2, padding: 1, dilation: 2, bias: false",
           {8, 6, 2},
@@ -273,6 +275,12 @@ extern const OpCases conv2d_cases = {
           false,
           {3, 4, 3}},
          {"conv_transpose2d", ", channels: 6, kernel: 2, stride: 2, groups: 3", {8, 6, 8, 6}, false, {3, 4, 3}},
+         {"conv_transpose1d",
+          ", channels: 4, kernel: 3, stride: 2, padding: 1, output_padding: 1, groups: 2",
+          {8, 4, 8},
+          false,
+          {6, 4}},
+         {"conv_transpose1d", ", channels: 3, kernel: 2, dilation: 3, groups: 3", {8, 3, 7}, false, {3, 4}},
          {"conv2d",
           ", channels: 6, kernel: 3, padding: 1, padding_mode: replicate, groups: 3",
           {8, 6, 4, 3},

@@ -14,7 +14,7 @@ inline constexpr int64_t kTileColumns = 128, kTileDepth = 32;
 /// Blocks per multiprocessor.
 inline constexpr int64_t kTileBlocks = 2;
 
-/// The result is [outputs, window pixels x channels], of each group.
+/// The result of each group is [outputs, window pixels x channels].
 struct ConvTiles {
   int64_t x_channels = 0, y_channels = 0;  ///< channels of the images as read: more than they have if padded
   bool x_copied = false, y_copied = false;

@@ -16,24 +16,29 @@ CpuKernel broadcast_map(const KernelCall& call, F f) {
   for (size_t d = 0; d < shape.size(); ++d) loops.add(shape[d], {of_a[d], of_b[d], of_out[d]});
   std::array<int64_t, 3> step{};
   const int64_t n = loops.take_inner(step);
-  return [=, a = call.in[0].as<float>(), b = call.in[1].as<float>(), out = call.out[0].as<float>()] {
-    loops.run([&](const std::array<int64_t, 3>& at) {
-      const float* x = a + at[0];
-      const float* y = b + at[1];
-      float* to = out + at[2];
-      if (step[0] == 1 && step[1] == 1) {
-        for (int64_t i = 0; i < n; ++i) to[i] = f(x[i], y[i]);
-      } else if (step[0] == 1) {
-        const float same = *y;
-        for (int64_t i = 0; i < n; ++i) to[i] = f(x[i], same);
-      } else if (step[1] == 1) {
-        const float same = *x;
-        for (int64_t i = 0; i < n; ++i) to[i] = f(same, y[i]);
-      } else {
-        const float same = f(*x, *y);
-        for (int64_t i = 0; i < n; ++i) to[i] = same;
-      }
-    });
+  const auto row = [step, f](const float* x, const float* y, float* to, int64_t count) {
+    if (step[0] == 1 && step[1] == 1) {
+      for (int64_t i = 0; i < count; ++i) to[i] = f(x[i], y[i]);
+    } else if (step[0] == 1) {
+      const float same = *y;
+      for (int64_t i = 0; i < count; ++i) to[i] = f(x[i], same);
+    } else if (step[1] == 1) {
+      const float same = *x;
+      for (int64_t i = 0; i < count; ++i) to[i] = f(same, y[i]);
+    } else {
+      std::fill_n(to, count, f(*x, *y));
+    }
+  };
+  return [=, a = call.in[0].as<float>(), b = call.in[1].as<float>(), out = call.out[0].as<float>(),
+          threads = call.threads] {
+    if (loops.ndim == 0) {
+      over_elements(threads, n, [&](int64_t begin, int64_t end) {
+        row(a + begin * step[0], b + begin * step[1], out + begin, end - begin);
+      });
+      return;
+    }
+    over_outermost(threads, loops, n,
+                   [&](const std::array<int64_t, 3>& at) { row(a + at[0], b + at[1], out + at[2], n); });
   };
 }
 

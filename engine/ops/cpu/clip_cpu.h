@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/ops/loss_scale.h"
@@ -14,7 +15,7 @@ struct Clip {
   float norm = 0;                       ///< the largest global norm; 0: no clipping by norm
   float value = 0;                      ///< the largest absolute value of an element; 0: no clipping by value
   bool skips_not_finite = false;        ///< a step whose gradients are not all finite changes nothing
-  const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
+  const float* squared_norm = nullptr;  ///< [1], over all gradients of the job
   GradientScale gradients = {};
 
   /// The factor of every gradient in this step.
@@ -22,13 +23,17 @@ struct Clip {
     const float inverse = gradients.inverse();
     return norm > 0 ? inverse * std::min(1.0f, norm / (std::sqrt(*squared_norm) * inverse + 1e-6f)) : inverse;
   }
-  /// A gradient clipped by value, before its factor; keeps NaN.
-  float bounded(float g) const {
-    if (value <= 0) return g;
-    const float most = gradients.scaled(value);
-    const float above = g < -most ? -most : g;
-    return above > most ? most : above;
-  }
+  /// Clips gradients by value, before their factor; keeps NaN.
+  struct Bound {
+    float most;
+    float operator()(float g) const {
+      const float above = g < -most ? -most : g;
+      return above > most ? most : above;
+    }
+  };
+  /// The bound of this step, which loops over elements take once.
+  Bound bound() const { return {value > 0 ? gradients.scaled(value) : std::numeric_limits<float>::infinity()}; }
+  float bounded(float g) const { return bound()(g); }
   /// True if this step changes neither weights nor states.
   bool skips() const { return skips_not_finite && !std::isfinite(*squared_norm); }
 };

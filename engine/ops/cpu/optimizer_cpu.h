@@ -8,6 +8,7 @@
 #include "engine/ops/cpu/clip_cpu.h"
 #include "engine/ops/cpu/half_copy_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 
 namespace trainctl::cpu {
 
@@ -20,19 +21,23 @@ CpuKernel prepare_optimizer(const KernelCall& call, Rule rule) {
   check(call.out.size() > S, "an optimizer's states are outputs after the weight");
   std::array<float*, S> states;
   for (size_t k = 0; k < S; ++k) states[k] = call.out[k + 1].as<float>();
-  return with_half_copy(call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(), n = call.out[0].size(),
-                               clip = clip_of(call), rate = LearningRate(call), scalars = call.scalars] {
-    if (clip.skips()) return;
-    StepScalars now = *scalars;
-    now.learning_rate = rate.now();
-    const auto step = rule.at(now, clip.scale());
-    for (int64_t i = 0; i < n; ++i) {
-      std::array<float, S> of;
-      for (size_t k = 0; k < S; ++k) of[k] = states[k][i];
-      step.update(clip.bounded(g[i]), w[i], of);
-      for (size_t k = 0; k < S; ++k) states[k][i] = of[k];
-    }
-  });
+  return with_half_copy(
+      call, [=, g = call.in[0].as<const float>(), w = call.out[0].as<float>(), n = call.out[0].size(),
+             clip = clip_of(call), rate = LearningRate(call), scalars = call.scalars, threads = call.threads] {
+        if (clip.skips()) return;
+        StepScalars now = *scalars;
+        now.learning_rate = rate.now();
+        const auto step = rule.at(now, clip.scale());
+        over_elements(threads, n, [=, bounded = clip.bound()](int64_t begin, int64_t end) {
+#pragma GCC ivdep
+          for (int64_t i = begin; i < end; ++i) {
+            std::array<float, S> of;
+            for (size_t k = 0; k < S; ++k) of[k] = states[k][i];
+            step.update(bounded(g[i]), w[i], of);
+            for (size_t k = 0; k < S; ++k) states[k][i] = of[k];
+          }
+        });
+      });
 }
 
 }  // namespace trainctl::cpu

@@ -34,17 +34,17 @@ class SumOverDims {
     reduced_ = reduced;
   }
 
-  void run(const float* in, float* out, double scale, bool accumulate) const {
+  void run(const float* in, float* out, double scale, bool accumulate, int threads) const {
     if (row_ > 0) {
-      sum_rows(in, out, scale, accumulate);
+      sum_rows(in, out, scale, accumulate, threads);
     } else {
-      sum_columns(in, out, scale, accumulate);
+      sum_columns(in, out, scale, accumulate, threads);
     }
   }
 
  private:
-  void sum_rows(const float* in, float* out, double scale, bool accumulate) const {
-    kept_.run([&](const std::array<int64_t, 2>& at) {
+  void sum_rows(const float* in, float* out, double scale, bool accumulate, int threads) const {
+    over_outermost(threads, kept_, row_ * terms(), [&](const std::array<int64_t, 2>& at) {
       double total = 0;
       reduced_.run([&](const std::array<int64_t, 1>& from) {
         const float* row = in + at[0] + from[0];
@@ -55,22 +55,41 @@ class SumOverDims {
     });
   }
 
-  void sum_columns(const float* in, float* out, double scale, bool accumulate) const {
-    constexpr int64_t kTile = 256;
-    kept_.run([&](const std::array<int64_t, 2>& at) {
-      for (int64_t first = 0; first < columns_; first += kTile) {
-        const int64_t count = std::min(kTile, columns_ - first);
-        double total[kTile] = {};
-        reduced_.run([&](const std::array<int64_t, 1>& from) {
-          const float* row = in + at[0] + from[0] + first;
-          for (int64_t i = 0; i < count; ++i) total[i] += row[i];
-        });
-        float* to = out + at[1] + first;
-        for (int64_t i = 0; i < count; ++i) {
-          to[i] = static_cast<float>((accumulate ? to[i] : 0.0) + scale * total[i]);
-        }
-      }
+  void sum_columns(const float* in, float* out, double scale, bool accumulate, int threads) const {
+    if (kept_.ndim > 0) {
+      over_outermost(threads, kept_, columns_ * terms(), [&](const std::array<int64_t, 2>& at) {
+        sum_columns(in + at[0], out + at[1], columns_, scale, accumulate);
+      });
+      return;
+    }
+    constexpr int64_t kLine = 16;
+    over_rows(threads, (columns_ + kLine - 1) / kLine, kLine * terms(), [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * kLine;
+      sum_columns(in + first, out + first, std::min(columns_, end * kLine) - first, scale, accumulate);
     });
+  }
+
+  void sum_columns(const float* in, float* out, int64_t columns, double scale, bool accumulate) const {
+    constexpr int64_t kTile = 256;
+    for (int64_t first = 0; first < columns; first += kTile) {
+      const int64_t count = std::min(kTile, columns - first);
+      double total[kTile] = {};
+      reduced_.run([&](const std::array<int64_t, 1>& from) {
+        const float* row = in + from[0] + first;
+        for (int64_t i = 0; i < count; ++i) total[i] += row[i];
+      });
+      float* to = out + first;
+      for (int64_t i = 0; i < count; ++i) {
+        to[i] = static_cast<float>((accumulate ? to[i] : 0.0) + scale * total[i]);
+      }
+    }
+  }
+
+  /// Runs of the loops over summed dims.
+  int64_t terms() const {
+    int64_t count = 1;
+    for (int d = 0; d < reduced_.ndim; ++d) count *= reduced_.size[d];
+    return count;
   }
 
   Loops<2> kept_;

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/shape.h"
+#include "engine/ops/cpu/threads_cpu.h"
 
 namespace trainctl::cpu {
 
@@ -68,6 +69,23 @@ struct Loops {
     }
   }
 };
+
+/// Calls f(offset of each operand) as loops.run(f) does, with the outermost loop split over threads; `elements`: of one
+/// call of f. Iterations of the outermost loop must write to different memory.
+template <int N, class F>
+void over_outermost(int threads, const Loops<N>& loops, int64_t elements, const F& f) {
+  if (threads <= 1 || loops.ndim == 0) return loops.run(f);
+  for (int d = 1; d < loops.ndim; ++d) elements *= loops.size[d];
+  over_rows(threads, loops.size[0], elements, [&](int64_t begin, int64_t end) {
+    if (begin == end) return;
+    Loops<N> part = loops;
+    part.size[0] = end - begin;
+    part.run([&](std::array<int64_t, N> at) {
+      for (int k = 0; k < N; ++k) at[k] += begin * loops.stride[0][k];
+      f(at);
+    });
+  });
+}
 
 /// Strides of a contiguous tensor, in elements.
 inline Shape strides_of(const Shape& shape) {

@@ -1,12 +1,35 @@
 // Workers that sleep between kernels: each run increments `round_`, and the last worker to finish wakes the caller.
+// Both sides look for a change a short time before they sleep, because waking a thread takes as long as a small kernel.
 #include "engine/ops/cpu/threads_cpu.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 namespace trainctl::cpu {
 namespace {
+
+constexpr auto kLooksFor = std::chrono::microseconds(20);
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/// Returns when `value` is no longer `old`.
+template <class T>
+void wait_for_change(const std::atomic<T>& value, T old) {
+  constexpr int kLooksPerClock = 64;
+  for (const auto end = std::chrono::steady_clock::now() + kLooksFor; std::chrono::steady_clock::now() < end;) {
+    for (int i = 0; i < kLooksPerClock; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      pause();
+    }
+  }
+  value.wait(old);
+}
 
 class Workers {
  public:
@@ -33,13 +56,13 @@ class Workers {
     ++round_;
     round_.notify_all();
     body(context, 0);
-    for (int left = pending_.load(); left != 0; left = pending_.load()) pending_.wait(left);
+    for (int left = pending_.load(); left != 0; left = pending_.load()) wait_for_change(pending_, left);
   }
 
  private:
   void work(int part, uint32_t seen) {
     for (;;) {
-      round_.wait(seen);
+      wait_for_change(round_, seen);
       seen = round_.load();
       if (stop_) return;
       if (part < parts_) body_(context_, part);

@@ -27,4 +27,21 @@ void over_range(int threads, int64_t n, int64_t least, const F& body) {
   run_parts(parts, [&](int part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
+/// Elements of an element-wise kernel that are worth waking a thread for.
+inline constexpr int64_t kElementsPerThread = 1 << 14;
+
+/// over_range for the elements of an element-wise kernel: ranges begin at multiples of a cache line.
+template <class F>
+void over_elements(int threads, int64_t n, const F& body) {
+  constexpr int64_t kLine = 16;
+  over_range(threads, (n + kLine - 1) / kLine, kElementsPerThread / kLine,
+             [&](int64_t begin, int64_t end) { body(begin * kLine, std::min(n, end * kLine)); });
+}
+
+/// over_range for `rows` rows of n elements each.
+template <class F>
+void over_rows(int threads, int64_t rows, int64_t n, const F& body) {
+  over_range(threads, rows, kElementsPerThread / std::max<int64_t>(1, n), body);
+}
+
 }  // namespace trainctl::cpu

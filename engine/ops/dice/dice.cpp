@@ -79,7 +79,7 @@ TensorId dice_terms(LossLayers& layers, const LossInputs& inputs, const Attrs& a
   if (!background) {
     const Shape& shape = b.shape(loss);
     if (shape[1] < 2)
-      throw ShapeError("background: false leaves no class of a prediction with one class", "background");
+      throw ShapeError("background: false leaves no class, because the prediction has only one", "background");
     loss = dice_node(b, "slice", {loss}, {{"begin", Ints{0, 1}}, {"size", Ints{shape[0], shape[1] - 1}}}, "");
   }
   b.finish({loss});
@@ -134,12 +134,12 @@ extern const LossDef dice_loss = {
         "soft Dice loss of a prediction [n, .., classes], logits, and labels that are classes or shares of classes: "
         "mean "
         "over rows and classes of 1 - (2 sum p g + smooth) / (sum p + sum g + smooth), with sums over the dims between",
-    .fields = {number("smooth", "Added to both sums.").defaults(1.0).above(0),
+    .fields = {number("smooth", "Constant added to the numerator and the denominator.").defaults(1.0).above(0),
                text("activation", "Function that turns the prediction into probabilities; none: it consists of them.")
                    .one_of({"softmax", "sigmoid", "none"})
                    .defaults(std::string("softmax")),
-               flag("background", true, "false: the class 0 does not count."),
-               flag("squared", false, "Sums of squares in the denominator.")},
+               flag("background", true, "false: class 0 is ignored."),
+               flag("squared", false, "Use sums of squares in the denominator.")},
     .op = &mean_value_op,
     .labels_are_classes = true,
     .label_use = LabelUse::composed,

@@ -1,6 +1,7 @@
 // y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the step and the element's index in the whole
 // batch's tensor, so every layout, micro-batch and recompute draws the same mask. Backward: the same on dy.
 #include "engine/ops/cpu/strided_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/random.h"
@@ -81,7 +82,10 @@ namespace {
 CpuKernel prepare_dropout(const KernelCall& call) {
   return [drop = cpu::Dropout(call, call.out[0], call.attrs.number("p"), call.attrs.integer("key"),
                               BatchPlace::of(call.attrs)),
-          x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] { drop.run(0, x, y, n); };
+          x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size(), threads = call.threads] {
+    cpu::over_elements(threads, n,
+                       [&](int64_t begin, int64_t end) { drop.run(begin, x + begin, y + begin, end - begin); });
+  };
 }
 
 }  // namespace

@@ -233,9 +233,8 @@ TensorId emit_einsum(LayerContext& layer) {
 extern const LayerDef einsum_layer = {
     .name = "einsum",
     .doc =
-        "Einstein summation of its inputs, as torch.einsum, computed as matrix products. Letters stand for dims, that "
-        "of "
-        "the batch included.",
+        "Einstein summation of its inputs, like torch.einsum, computed as matrix products. Letters stand for dims, "
+        "including the batch dim.",
     .fields = {text("equation", "Letters of each input, and of the result: 'bij,bjk->bik'.").required()},
     .max_inputs = 8,
     .faults = einsum_faults,

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/elementwise/expression.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/kernel.h"
@@ -82,7 +83,8 @@ void run_function(const ElementwiseToken& token, const float* const* in, float* 
 
 class Evaluator {
  public:
-  explicit Evaluator(const KernelCall& call) : tokens_(parse_expression(call.attrs.text("expression"))) {
+  explicit Evaluator(const KernelCall& call)
+      : tokens_(parse_expression(call.attrs.text("expression"))), threads_(call.threads) {
     for (const TensorArg& in : call.in) inputs_.push_back({in.as<float>(), in.size()});
     for (const TensorArg& out : call.out) outputs_.push_back({out.as<float>(), out.accumulate});
     elements_ = call.out[0].size();
@@ -94,8 +96,13 @@ class Evaluator {
     }
   }
 
-  void run() {
-    for (int64_t first = 0; first < elements_; first += kBlock) run_block(first, std::min(kBlock, elements_ - first));
+  void run() const {
+    const int64_t blocks = (elements_ + kBlock - 1) / kBlock;
+    cpu::over_range(threads_, blocks, cpu::kElementsPerThread / kBlock, [this](int64_t begin, int64_t end) {
+      Values values;
+      for (int64_t first = begin * kBlock; first < std::min(end * kBlock, elements_); first += kBlock)
+        run_block(first, std::min(kBlock, elements_ - first), values);
+    });
   }
 
  private:
@@ -109,14 +116,20 @@ class Evaluator {
   };
   using Block = std::array<float, kBlock>;
 
+  /// The memory of one thread.
+  struct Values {
+    std::array<Block, kMostElementwiseDepth> blocks;
+    std::array<Block, kMostElementwiseNames> names;
+  };
+
   /// The stack holds pointers to values: into an input, or to the block of that depth.
-  void run_block(int64_t first, int64_t n) {
+  void run_block(int64_t first, int64_t n, Values& values) const {
     const float* stack[kMostElementwiseDepth];
     int depth = 0;
     size_t drop = 0;
     for (const ElementwiseToken& token : tokens_) {
       const int operands = operands_of(token.op), place = depth - operands;
-      float* here = blocks_[static_cast<size_t>(std::min(place, kMostElementwiseDepth - 1))].data();
+      float* here = values.blocks[static_cast<size_t>(std::min(place, kMostElementwiseDepth - 1))].data();
       if (token.op == ElementwiseOp::dropout) {
         drops_[drop++].run(first, stack[place], here, n);
         stack[place] = here;
@@ -132,9 +145,9 @@ class Evaluator {
         product(token, first, n, here);
         stack[depth++] = here;
       } else if (token.op == ElementwiseOp::name) {
-        std::copy_n(stack[depth - 1], n, names_[static_cast<size_t>(token.index)].data());
+        std::copy_n(stack[depth - 1], n, values.names[static_cast<size_t>(token.index)].data());
       } else if (token.op == ElementwiseOp::named) {
-        stack[depth++] = names_[static_cast<size_t>(token.index)].data();
+        stack[depth++] = values.names[static_cast<size_t>(token.index)].data();
       } else {
         write(outputs_[static_cast<size_t>(token.index)], first, stack[--depth], n);
       }
@@ -187,8 +200,7 @@ class Evaluator {
   std::vector<Output> outputs_;
   std::vector<cpu::Dropout> drops_;
   int64_t elements_ = 0, columns_ = 1;
-  std::array<Block, kMostElementwiseDepth> blocks_;
-  std::array<Block, kMostElementwiseNames> names_;
+  int threads_ = 1;
 };
 
 CpuKernel prepare_elementwise(const KernelCall& call) {

@@ -295,7 +295,7 @@ std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, cons
   // Blocks pass over all rows that they have room for, unless there would then be too few blocks.
   const int64_t blocks = ceil_div(place.columns, kWarps * kColumns) * ceil_div(place.rows, kRows);
   const auto launch_with = [&]<int kStepsOfTerms>(std::integral_constant<int, kStepsOfTerms>) {
-    const int64_t passes = blocks / (int64_t{16} * multiprocessors());
+    const int64_t passes = blocks / (int64_t{12} * multiprocessors());
     place.passes = static_cast<int>(std::clamp<int64_t>(passes, 1, kMostPasses<kStepsOfTerms>));
     return launch_product_chain<kStepsOfTerms>(call, chain, place);
   };

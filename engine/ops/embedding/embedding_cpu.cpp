@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -14,11 +15,13 @@ namespace {
 struct Rows {
   int64_t first, count, vocab;
 
-  int64_t local(int32_t id) const {
+  void check_id(int32_t id) const {
     if (id < 0 || id >= vocab) {
       throw EnvError("embedding: the data contains id " + std::to_string(id) + ", but the table has rows 0 to " +
                      std::to_string(vocab - 1) + "\n  set vocab to a number greater than the largest id");
     }
+  }
+  int64_t local(int32_t id) const {
     const int64_t row = id - first;
     return row >= 0 && row < count ? row : -1;
   }
@@ -29,15 +32,18 @@ Rows rows_of(const TensorArg& table) { return {table.offset[0], table.shape[0], 
 CpuKernel prepare_embedding(const KernelCall& call) {
   const TensorArg& table = call.in[1];
   return [rows = rows_of(table), d = table.shape[1], n = call.in[0].size(), ids = call.in[0].as<int32_t>(),
-          from = table.as<float>(), y = call.out[0].as<float>()] {
-    for (int64_t t = 0; t < n; ++t) {
-      const int64_t row = rows.local(ids[t]);
-      if (row < 0) {
-        std::fill_n(y + t * d, d, 0.0f);
-      } else {
-        std::memcpy(y + t * d, from + row * d, static_cast<size_t>(d) * sizeof(float));
+          from = table.as<float>(), y = call.out[0].as<float>(), threads = call.threads] {
+    for (int64_t t = 0; t < n; ++t) rows.check_id(ids[t]);
+    cpu::over_rows(threads, n, d, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t row = rows.local(ids[t]);
+        if (row < 0) {
+          std::fill_n(y + t * d, d, 0.0f);
+        } else {
+          std::memcpy(y + t * d, from + row * d, static_cast<size_t>(d) * sizeof(float));
+        }
       }
-    }
+    });
   };
 }
 
@@ -45,6 +51,7 @@ CpuKernel prepare_embedding_grad(const KernelCall& call) {
   const TensorArg& table = call.out[0];
   return [rows = rows_of(table), d = table.shape[1], n = call.in[1].size(), dy = call.in[0].as<float>(),
           ids = call.in[1].as<int32_t>(), to = table.as<float>(), add = table.accumulate] {
+    for (int64_t t = 0; t < n; ++t) rows.check_id(ids[t]);
     if (!add) std::fill_n(to, rows.count * d, 0.0f);
     for (int64_t t = 0; t < n; ++t) {
       const int64_t row = rows.local(ids[t]);

@@ -138,7 +138,7 @@ extern const OpDef scatter_add_op = {
 extern const LayerDef gather_layer = {
     .name = "gather",
     .doc =
-        "Selects elements of x along a dim by an index, as torch.gather. Inputs: x and an index i32, which has the "
+        "Selects elements of x along a dim by an index, like torch.gather. Inputs: x and an index i32, which has the "
         "dims "
         "of x with any size in that dim; without the dims after it, it selects whole rows.",
     .fields = {integer("dim", "The dim of x, other than the batch dim; -1 is the last.").required()},
@@ -153,7 +153,8 @@ extern const LayerDef gather_layer = {
 extern const LayerDef scatter_add_layer = {
     .name = "scatter_add",
     .doc =
-        "Sums elements of x by an index along a dim, as torch.scatter_add into zeros. Inputs: x and an index i32 with "
+        "Sums elements of x by an index along a dim, like torch.scatter_add into zeros. Inputs: x and an index i32 "
+        "with "
         "the dims of x; without the dims after `dim`, it sums whole rows.",
     .fields = {integer("dim", "The dim of x, other than the batch dim; -1 is the last.").required(),
                integer("size", "Size of that dim in the output: indices are 0 to size - 1.")

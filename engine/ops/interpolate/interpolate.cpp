@@ -29,15 +29,6 @@ std::vector<TensorInfo> infer_interpolate(std::string_view op, Infos in, const A
   return {out};
 }
 
-/// Images keep their dim under the other order, [n, h, w, c].
-std::optional<ChannelsLast> interpolated_images(Infos in, const Attrs& attrs) {
-  static constexpr int64_t kPlaces[] = {0, 3, 1, 2};
-  if (in[0].shape.size() != 4) return {};
-  ChannelsLast form{attrs, 1, 1};
-  form.attrs.set("dim", kPlaces[attrs.integer("dim")]);
-  return form;
-}
-
 Attrs interpolate_example() {
   return {{"dim", int64_t{1}}, {"ratio", 0.5}, {"linear", true}, {"align_corners", false}, {"to", 2 * example::kCols}};
 }
@@ -111,7 +102,7 @@ TensorId emit_interpolate(LayerContext& layer) {
 std::vector<FieldFault> interpolate_faults(const Attrs& attrs) {
   if (attrs.has("size") == attrs.has("scale"))
     return {{attrs.has("size") ? "scale" : "size",
-             attrs.has("size") ? "size and scale exclude each other" : "it is missing",
+             attrs.has("size") ? "size and scale cannot be combined" : "it is missing",
              "give size, e.g. [64, 64], or scale, e.g. 2"}};
   if (attrs.flag("align_corners") && attrs.text("mode") == "nearest")
     return {{"align_corners", "mode nearest has no align_corners", "set mode: bilinear, or remove align_corners"}};
@@ -136,7 +127,7 @@ extern const OpDef interpolate_op = {
           g.set_in_grad(0, "interpolate_grad", {g.out_grad()}, attrs);
         },
     .kernel = {.name = "interpolate",
-               .channels_last = interpolated_images,
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<3>,
                .example =
                    [] {
@@ -152,7 +143,7 @@ extern const OpDef interpolate_grad_op = {
     .name = "interpolate_grad",
     .infer = [](Infos in, const Attrs& attrs) { return infer_interpolate("interpolate_grad", in, attrs, "size"); },
     .kernel = {.name = "interpolate_grad",
-               .channels_last = interpolated_images,
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<3>,
                .example =
                    [] {
@@ -168,19 +159,21 @@ extern const OpDef interpolate_grad_op = {
 
 extern const LayerDef interpolate_layer = {
     .name = "interpolate",
-    .doc = "Resizes all dims after the channels of [n, c, ..], as torch.nn.functional.interpolate.",
-    .fields = {per_dim("size", "Size of the output's dims after the channels: one number, or one for each.")
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               numbers("scale", "In place of size: factor of the dims, one number or one for each.").above(0),
-               text("mode",
-                    "nearest: the nearest element; linear, bilinear and trilinear: a mix of its neighbours, of inputs "
-                    "with one, two and three dims after the channels; bicubic: of four neighbours in each of two dims.")
-                   .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
-                   .defaults(std::string("nearest")),
-               flag("align_corners", false,
-                    "The first and last elements of a dim keep their values. false: elements are areas that fill the "
-                    "dim.")},
+    .doc = "Resizes all dims after the channels of [n, c, ..], like torch.nn.functional.interpolate.",
+    .fields =
+        {per_dim("size", "Size of the output's dims after the channels: one number, or one for each.")
+             .at_least(1)
+             .at_most(kMaxSize),
+         numbers("scale", "Instead of size: the factor by which the dims grow, one number or one for each.").above(0),
+         text(
+             "mode",
+             "nearest: the nearest element; linear, bilinear and trilinear: a mix of neighbouring elements, for inputs "
+             "with one, two and three dims after the channels; bicubic: a mix of four neighbours in each of two dims.")
+             .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
+             .defaults(std::string("nearest")),
+         flag("align_corners", false,
+              "The first and last elements of a dim keep their values. false: elements are areas that fill the "
+              "dim.")},
     .faults = interpolate_faults,
     .emit = emit_interpolate,
 };

@@ -49,7 +49,7 @@ struct InterpolateMap {
     return sum;
   }
 
-  /// A range of elements of y, outside of which element i of x has the weight 0; `m`: elements of y.
+  /// A range of elements of y; for all others, the weight of element i of x is 0. `m`: number of elements of y.
   struct Targets {
     int64_t begin, end;
   };

@@ -158,7 +158,7 @@ void layer_norm_add_gradients(std::vector<KernelCase>& calls) {
   }
 }
 
-/// Parts of rows of odd sizes, of one element, and long ones, with gamma and beta and without; two and three parts.
+/// Two and three parts per row: odd sizes, single elements and long ones, with and without gamma and beta.
 std::vector<KernelCase> layer_norm_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;

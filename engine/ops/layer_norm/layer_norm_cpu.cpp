@@ -5,6 +5,7 @@
 
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/cpu/norm_grad_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -15,20 +16,29 @@ namespace {
 
 struct NormRows {
   int64_t count, n;
+  int threads;
+
+  template <class F>
+  void each(const F& f) const {
+    cpu::over_rows(threads, count, n, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) f(r);
+    });
+  }
 };
 
-NormRows norm_rows_of(const TensorArg& x) {
+NormRows norm_rows_of(const KernelCall& call) {
+  const TensorArg& x = call.in[0];
   const int64_t n = x.shape.back();
-  return {n == 0 ? 0 : x.size() / n, n};
+  return {n == 0 ? 0 : x.size() / n, n, call.threads};
 }
 
 CpuKernel prepare_layer_norm(const KernelCall& call) {
   const bool affine = call.in.size() > 1;
-  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+  return [rows = norm_rows_of(call), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
           beta = affine ? call.in[2].as<float>() : nullptr, y0 = call.out[0].as<float>(),
           means = call.out[1].as<float>(), rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
     const auto n = static_cast<double>(rows.n);
-    for (int64_t r = 0; r < rows.count; ++r) {
+    rows.each([&](int64_t r) {
       const float* x = x0 + r * rows.n;
       float* y = y0 + r * rows.n;
       const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / n;
@@ -40,15 +50,15 @@ CpuKernel prepare_layer_norm(const KernelCall& call) {
       } else {
         for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd;
       }
-    }
+    });
   };
 }
 
 CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
-  return [rows = norm_rows_of(call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, dx0 = call.out[0].as<float>()] {
-    for (int64_t r = 0; r < rows.count; ++r) {
+    rows.each([&](int64_t r) {
       const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
       float* dx = dx0 + r * rows.n;
       const float mean = means[r], rstd = rstds[r];
@@ -64,20 +74,20 @@ CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
       } else {
         normalise([=](int64_t i) { return dy[i]; });
       }
-    }
+    });
   };
 }
 
-// Kernels for a part of the rows' elements.
+// Kernels for ranks that each have a part of every row.
 
 CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
-  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
-    for (int64_t r = 0; r < rows.count; ++r) {
+  return [rows = norm_rows_of(call), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
+    rows.each([&](int64_t r) {
       const float* x = x0 + r * rows.n;
       const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(rows.n);
       stats[2 * r] = static_cast<float>(mean);
       stats[2 * r + 1] = static_cast<float>(cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }));
-    }
+    });
   };
 }
 
@@ -100,11 +110,11 @@ struct MeanAndVariance {
 
 CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
   const bool affine = call.in.size() > 2;
-  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+  return [rows = norm_rows_of(call), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
           beta = affine ? call.in[2].as<float>() : nullptr, stats = call.in.back().as<float>(),
           parts = call.in.back().shape[0], y0 = call.out[0].as<float>(), means = call.out[1].as<float>(),
           rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
-    for (int64_t r = 0; r < rows.count; ++r) {
+    rows.each([&](int64_t r) {
       const float* x = x0 + r * rows.n;
       float* y = y0 + r * rows.n;
       const auto all = MeanAndVariance::of(stats, parts, rows.count, rows.n, r);
@@ -115,25 +125,25 @@ CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
       } else {
         for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd;
       }
-    }
+    });
   };
 }
 
-/// Calls f(g, x, row), g(i) the element i of dy * gamma in the row, for each row of (dy, x, mean, rstd(, gamma)).
+/// Calls f(g, x, row) for each row, where g(i) is element i of dy * gamma in the row.
 template <class F>
 void for_each_row(const NormRows& rows, const float* dy0, const float* x0, const float* gamma, F f) {
-  for (int64_t r = 0; r < rows.count; ++r) {
+  rows.each([&](int64_t r) {
     const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
     if (gamma != nullptr) {
       f([=](int64_t i) { return dy[i] * gamma[i]; }, x, r);
     } else {
       f([=](int64_t i) { return dy[i]; }, x, r);
     }
-  }
+  });
 }
 
 CpuKernel prepare_layer_norm_grad_stats(const KernelCall& call) {
-  return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, stats = call.out[0].as<float>()] {
     for_each_row(rows, dy, x0, gamma, [&](auto g, const float* x, int64_t r) {
@@ -146,7 +156,7 @@ CpuKernel prepare_layer_norm_grad_stats(const KernelCall& call) {
 }
 
 CpuKernel prepare_layer_norm_grad_apply(const KernelCall& call) {
-  return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 5 ? call.in[4].as<float>() : nullptr, stats = call.in.back().as<float>(),
           parts = call.in.back().shape[0], dx0 = call.out[0].as<float>()] {
@@ -166,28 +176,32 @@ CpuKernel prepare_layer_norm_grad_apply(const KernelCall& call) {
 }
 
 CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
-  return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),
           dbeta = call.out[1].as<float>(), add_gamma = call.out[0].accumulate, add_beta = call.out[1].accumulate] {
-    constexpr int64_t kTileElements = 256;
-    for (int64_t first = 0; first < rows.n; first += kTileElements) {
-      const int64_t count = std::min(kTileElements, rows.n - first);
-      double gamma[kTileElements] = {}, beta[kTileElements] = {};
-      for (int64_t r = 0; r < rows.count; ++r) {
-        const float* g = dy + r * rows.n + first;
-        const float* from = x + r * rows.n + first;
-        const float mean = means[r], rstd = rstds[r];
+    constexpr int64_t kTileElements = 32;
+    const int64_t tiles = (rows.n + kTileElements - 1) / kTileElements;
+    cpu::over_rows(rows.threads, tiles, kTileElements * rows.count, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * kTileElements; first < std::min(rows.n, end * kTileElements);
+           first += kTileElements) {
+        const int64_t count = std::min(kTileElements, rows.n - first);
+        double gamma[kTileElements] = {}, beta[kTileElements] = {};
+        for (int64_t r = 0; r < rows.count; ++r) {
+          const float* g = dy + r * rows.n + first;
+          const float* from = x + r * rows.n + first;
+          const float mean = means[r], rstd = rstds[r];
+          for (int64_t i = 0; i < count; ++i) {
+            gamma[i] += g[i] * ((from[i] - mean) * rstd);
+            beta[i] += g[i];
+          }
+        }
         for (int64_t i = 0; i < count; ++i) {
-          gamma[i] += g[i] * ((from[i] - mean) * rstd);
-          beta[i] += g[i];
+          float &to_gamma = dgamma[first + i], &to_beta = dbeta[first + i];
+          to_gamma = static_cast<float>((add_gamma ? to_gamma : 0.0) + gamma[i]);
+          to_beta = static_cast<float>((add_beta ? to_beta : 0.0) + beta[i]);
         }
       }
-      for (int64_t i = 0; i < count; ++i) {
-        float &to_gamma = dgamma[first + i], &to_beta = dbeta[first + i];
-        to_gamma = static_cast<float>((add_gamma ? to_gamma : 0.0) + gamma[i]);
-        to_beta = static_cast<float>((add_beta ? to_beta : 0.0) + beta[i]);
-      }
-    }
+    });
   };
 }
 

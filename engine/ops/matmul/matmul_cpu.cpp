@@ -7,6 +7,7 @@
 #include "engine/graph/e4m3.h"
 #include "engine/graph/e5m2.h"
 #include "engine/ops/cpu/kernels_in_order_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
 #include "engine/ops/matmul/product_shape.h"
@@ -27,7 +28,10 @@ CpuKernel prepare_matmul(const KernelCall& call) {
   p.c = before.as<float>();
   std::vector<CpuKernel> kernels;
   if (epilogue.residual) {
-    kernels.push_back([from = call.in.back().as<float>(), to = p.c, n = c.size()] { std::copy_n(from, n, to); });
+    kernels.push_back([from = call.in.back().as<float>(), to = p.c, n = c.size(), threads = call.threads] {
+      cpu::over_elements(threads, n,
+                         [=](int64_t begin, int64_t end) { std::copy(from + begin, from + end, to + begin); });
+    });
     p.accumulate = true;
   }
   kernels.push_back(cpu::prepare_product(p));

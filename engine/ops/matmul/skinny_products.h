@@ -39,7 +39,7 @@ struct SkinnyParts {
     rows_of_part = (tiles + most - 1) / most * kRows;
     row_parts = (rows + rows_of_part - 1) / rows_of_part;
   }
-  /// Floats of partial sums: of rows [column_parts, rows, features], of weights [row_parts, n, features].
+  /// Number of floats in the partial sums: [column_parts, rows, features] of rows, [row_parts, n, features] of weights.
   int64_t dx_floats(int64_t rows) const { return column_parts * rows * features; }
   int64_t dw_floats(int64_t n) const { return row_parts * n * features; }
 };

@@ -6,8 +6,8 @@
 //
 //   A B      outer, on unpacked memory; a panel of B is packed first if many rows use it
 //   A^T B    the same: A is read down its columns
-//   A B^T    few rows or columns: dot. Else (B A^T)^T by outer: A is packed transposed, and B, the weights
-//            of a layer, is read once and never copied
+//   A B^T    few rows or columns: dot. Many rows: B, the weights of a layer, is packed transposed, a panel at a time.
+//            Else (B A^T)^T by outer: A is packed transposed, and B is read once and never copied
 //   A^T B^T  A B^T after A is packed transposed
 #pragma once
 
@@ -27,6 +27,7 @@ typedef float Quad __attribute__((vector_size(16)));
 constexpr int64_t kBlockRows = 280;     ///< most rows of A at a time
 constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the L2 cache
 constexpr int64_t kLongestSum = 1024;
+constexpr int64_t kDeepBlock = 256;   ///< terms of k per block; C stays in the L2 cache, and A is read down its columns
 constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the L2 cache together with the rest
 constexpr int64_t kDotLimit = 12;     ///< most rows or columns for which A B^T uses dots
 
@@ -152,27 +153,34 @@ inline void store_partial(const Vec (&tile)[R][V], float* c, int64_t c_row, cons
   }
 }
 
+/// The first R floats at p; 0 in the other lanes.
+template <int R>
+inline Vec load_first(const float* p) {
+  Vec v{};
+  __builtin_memcpy(&v, p, R * sizeof(float));
+  return v;
+}
+
 /// Stores column j of the tile to row j of C.
 template <int R, int V>
 inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
-  float bias[R] = {};
-  if (finish.bias != nullptr) {
-    for (int r = 0; r < R; ++r) bias[r] = finish.bias[r];
-  }
-  for (int64_t first = 0; first < columns; first += kLanes) {
+  static_assert(R <= kLanes);
+  const Vec bias = finish.bias != nullptr ? load_first<R>(finish.bias) : Vec{};
+  const Vec low = Vec{} - (finish.relu ? 0.0f : __builtin_inff());
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
+    if (v * kLanes >= columns) return;
     Vec block[kLanes] = {};
-    const int v = static_cast<int>(first / kLanes);
 #pragma GCC unroll 16
-    for (int r = 0; r < R && r < kLanes; ++r) block[r] = tile[r][v];
+    for (int r = 0; r < R; ++r) block[r] = tile[r][v];
     transpose(block);
-    for (int64_t j = 0; j < smaller(kLanes, columns - first); ++j) {
-      float* to = c + (first + j) * c_row;
-      const float* sum = reinterpret_cast<const float*>(&block[j]);
-      for (int r = 0; r < R; ++r) {
-        float value = sum[r] + bias[r];
-        if (finish.add) value = finish.scale * value + to[r];
-        to[r] = finish.relu && value < 0.0f ? 0.0f : value;
-      }
+    const int64_t rows = smaller(kLanes, columns - v * kLanes);
+    for (int64_t j = 0; j < rows; ++j) {
+      float* to = c + (v * kLanes + j) * c_row;
+      Vec sum = block[j] + bias;
+      if (finish.add) sum = finish.scale * sum + load_first<R>(to);
+      sum = sum < low ? low : sum;
+      __builtin_memcpy(to, &sum, R * sizeof(float));
     }
   }
 }
@@ -279,20 +287,36 @@ void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
   }
 }
 
-/// C = A B for B contiguous along its columns. `panel`: scratch for a panel of B, k x 2 vectors, and then for A, k x 1
-/// vector a strip.
-void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row,
-                   const Finish& finish, float* panel) {
-  const int64_t blocks = (m + kRows - 1) / kRows;
-  const int64_t widest = (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
-  const bool scattered = k >= 64 && (a.col >= 256 || a.row % 1024 == 0);  // A maps to few cache sets
-  float* const packed = panel + k * 2 * kLanes;
-  if (scattered) {
-    int64_t block = 0;
-    for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-      pack_lanes({a.at(i, 0), a.row, a.col}, rows, k, packed + block++ * kLanes * k, kLanes);
+/// Packs rows [0, m) of A in strips of lanes: strip s of `rows` rows is [k][lanes] at s * kLanes * k. A that is stored
+/// by columns is read in runs of k, so that all strips read the lines of a run while they are in the L1 cache.
+void pack_strips(View a, int64_t m, int64_t k, float* to) {
+  constexpr int64_t kRun = 32;
+  const int64_t run = a.row == 1 ? kRun : k;
+  for (int64_t i = 0; i < k; i += run) {
+    float* strip = to + i * kLanes;
+    for_each_part(m, kRows, [&](int64_t first, int64_t rows) {
+      pack_lanes({a.at(first, i), a.row, a.col}, rows, smaller(run, k - i), strip, kLanes);
+      strip += kLanes * k;
     });
   }
+}
+
+/// to[k, 0 .. width) = columns [0, columns) of B [k, n], padded with zeros.
+void pack_columns(View b, int64_t k, int64_t columns, int64_t width, float* to) {
+  if (b.col == 1) return pack_panel(b.p, b.row, k, columns, width, to);
+  for (int64_t j = 0; j < width; j += kLanes)
+    pack_lanes({b.at(0, j), b.col, b.row}, smaller(kLanes, columns - j), k, to + j, width);
+}
+
+/// C = A B. `panel`: scratch for a panel of B, k x 2 vectors, and then for A, k x 1 vector per strip. B that is stored
+/// by columns is packed, which takes as long as a few rows of A.
+void outer_columns(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
+                   float* panel) {
+  const int64_t blocks = (m + kRows - 1) / kRows;
+  const int64_t widest = b.col == 1 && (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
+  const bool scattered = k >= 64 && (a.col >= 256 || a.row % 1024 == 0);  // A maps to few cache sets
+  float* const packed = panel + k * 2 * kLanes;
+  if (scattered) pack_strips(a, m, k, packed);
   // Columns [j, j + columns) of all rows, in strips of tiles `vectors` wide.
   const auto strips = [&](int64_t j, int64_t columns, int64_t vectors, const float* from, int64_t from_row) {
     int64_t block = 0;
@@ -303,23 +327,23 @@ void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, 
           {rows_of_a, from, from_row, vectors * kLanes, k, c + i * c_row + j, c_row, finish.from(j), columns});
     });
   };
-  const bool b_fits = k * n <= kSmallB;  // in the cache: traffic is mostly C, so it is written along its rows
-  const bool reused = blocks >= 6 || (blocks >= 2 && b_row >= 2048);
+  const bool b_fits = b.col == 1 && k * n <= kSmallB;  // in the cache: traffic is mostly C, written along its rows
+  const bool reused = b.col != 1 || blocks >= 6 || (blocks >= 2 && b.row >= 2048);
   int64_t j = 0;
   for (int64_t vectors = widest; vectors > 0; vectors /= 2) {
     const int64_t width = vectors * kLanes, whole = (n - j) / width * width;
     if (b_fits) {
-      if (whole > 0) strips(j, whole, vectors, b + j, b_row);
+      if (whole > 0) strips(j, whole, vectors, b.at(0, j), b.row);
       j += whole;
       continue;
     }
     for (const int64_t end = j + whole; j < end; j += width) {
-      if (reused) pack_panel(b + j, b_row, k, width, width, panel);
-      strips(j, width, vectors, reused ? panel : b + j, reused ? width : b_row);
+      if (reused) pack_columns({b.at(0, j), b.row, b.col}, k, width, width, panel);
+      strips(j, width, vectors, reused ? panel : b.at(0, j), reused ? width : b.row);
     }
   }
   if (j == n) return;
-  pack_panel(b + j, b_row, k, n - j, kLanes, panel);
+  pack_columns({b.at(0, j), b.row, b.col}, k, n - j, kLanes, panel);
   strips(j, n - j, 1, panel, kLanes);
 }
 
@@ -448,6 +472,9 @@ void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t 
 
 bool takes_dots(const Product& p) { return p.transpose_b && !p.transpose_a && (p.m <= kDotLimit || p.n <= kDotLimit); }
 
+/// For A B^T: whether packing B moves fewer floats than packing A and storing C transposed.
+bool packs_b(const Product& p) { return p.transpose_b && !takes_dots(p) && p.n * p.k < p.m * (p.k + p.n); }
+
 /// Rows and k of a block: its packed data stays in the L2 cache, and no single-precision sum is longer than
 /// kLongestSum.
 struct Blocks {
@@ -455,15 +482,18 @@ struct Blocks {
 };
 
 Blocks blocks_of(const Product& p) {
-  const int64_t parts = (p.k + kLongestSum - 1) / kLongestSum;
+  const bool deep = p.transpose_a && !p.transpose_b && p.m * p.n <= kPacked;
+  const int64_t longest = deep ? kDeepBlock : kLongestSum, parts = (p.k + longest - 1) / longest;
   const int64_t k = (p.k + parts - 1) / parts;
-  return {smaller(p.m, smaller(kBlockRows, kPacked / k)), k};
+  const int64_t rows = kPacked / k;
+  return {smaller(p.m, packs_b(p) || deep ? rows : smaller(kBlockRows, rows)), k};
 }
 
 int64_t scratch_floats(const Product& p) {
   if (takes_dots(p)) return 0;
   const Blocks block = blocks_of(p);
-  const int64_t vectors = p.transpose_b ? (block.rows + kLanes - 1) / kLanes + 1 : (block.rows + kRows - 1) / kRows + 2;
+  const bool by_columns = !p.transpose_b || packs_b(p);
+  const int64_t vectors = by_columns ? (block.rows + kRows - 1) / kRows + 2 : (block.rows + kLanes - 1) / kLanes + 1;
   return block.k * vectors * kLanes;
 }
 
@@ -483,10 +513,10 @@ void run_product(const Product& p, float* scratch) {
     const Finish finish{p.accumulate || k0 > 0, scale, last ? p.bias : nullptr, last && p.relu};
     for_each_part(p.m, block.rows, [&](int64_t i, int64_t m) {
       float* c = p.c + i * p.c_row;
-      if (p.transpose_b) {
+      if (p.transpose_b && !packs_b(p)) {
         outer_rows({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.col, b.row}, m, p.n, k, c, p.c_row, finish, scratch);
       } else {
-        outer_columns({a.at(i, k0), a.row, a.col}, b.at(k0, 0), b.row, m, p.n, k, c, p.c_row, finish, scratch);
+        outer_columns({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.row, b.col}, m, p.n, k, c, p.c_row, finish, scratch);
       }
     });
   });

@@ -234,7 +234,7 @@ class ExpertsKernel {
     tiles_.run(p, scratch_->data() + product_at_ + thread * product_floats_);
   }
 
-  /// to[i] = rows of `from`, one per token, of the rows of a task.
+  /// to[i] = the row of `from` for the token of row i of a task.
   void gather(const float* from, const ExpertTask& task, float* to) const {
     for (int64_t i = 0; i < task.count; ++i)
       std::copy_n(from + rows_.token(task.first + i) * n_.features, n_.features, to + i * n_.features);

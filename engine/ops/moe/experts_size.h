@@ -50,7 +50,7 @@ struct ExpertsSize {
 /// A GPU sorts pairs into rows in chunks of this many.
 inline constexpr int64_t kPairsOfChunk = 256;
 
-/// Numbers in scratch memory that describe the rows: of each expert in each chunk, of each expert, row and pair.
+/// Numbers in scratch memory that describe the rows: one per expert and chunk, expert, row, and pair.
 inline int64_t ints_of_rows(const ExpertsSize& n) {
   const int64_t pairs = n.tokens * n.top_k;
   return n.experts * ((pairs + kPairsOfChunk - 1) / kPairsOfChunk) + 2 * n.experts + 1 + 2 * n.rows + pairs;

@@ -180,7 +180,7 @@ Outputs drop_pairs(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// The losses for balance, of logits and a load.
+/// The balance losses of logits and a load.
 double balance_losses(const Tensor64& logits, const Tensor64* load, const Attrs& attrs) {
   const int64_t n = logits.shape.back(), rows = static_cast<int64_t>(logits.values.size()) / n;
   const int64_t of_sequence = rows / logits.shape[0];
@@ -200,7 +200,7 @@ double balance_losses(const Tensor64& logits, const Tensor64* load, const Attrs&
   return losses;
 }
 
-/// By central differences.
+/// The gradient by central differences.
 Outputs balance_grad(const NaiveCall& call) {
   constexpr double kStep = 1e-5;
   const Tensor64* load = call.in.size() > 1 ? &call.in[1] : nullptr;

@@ -104,7 +104,7 @@ void choose_grad(const Routing& routing, RouteBuffers& buffers, const float* dwe
     sum += dweights[j] * s[ids[j]];
   }
   const float factor = routing.normalize ? routing.scale / total : routing.scale;
-  const float mean = routing.normalize ? sum / total : 0.0f;
+  const float mean = routing.constant_gradient(dweights[0], sum, total);
   std::fill_n(dlogits, routing.experts, 0.0f);
   float along = 0;  // sum of ds * s, which softmax subtracts
   for (int j = 0; j < routing.top_k; ++j) {

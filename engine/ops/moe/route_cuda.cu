@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
     total += s[chosen[j]];
     sum += value(dweights, row * r.top_k + j) * s[chosen[j]];
   }
-  const float factor = r.normalize ? r.scale / total : r.scale, mean = r.normalize ? sum / total : 0.0f;
+  const float factor = r.normalize ? r.scale / total : r.scale,
+              mean = r.constant_gradient(value(dweights, row * r.top_k), sum, total);
   for (int j = 0; j < r.top_k; ++j) {
     const float slope = factor * (value(dweights, row * r.top_k + j) - mean);
     along += slope * s[chosen[j]];

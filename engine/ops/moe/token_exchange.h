@@ -26,8 +26,8 @@ struct ExpertOperands {
   size_t up() const { return first + 3; }
   size_t down() const { return first + 4; }
   size_t kept() const { return first + 5; }  ///< an input of the gradient alone
-  /// The first of the optional inputs after these: the biases of both products; for the gradient, of the second product
-  /// alone.
+  /// Index of the first optional input after these: the biases of both products; for the gradient, only that of the
+  /// second product.
   size_t biases() const { return first + (is_grad() ? 6 : 5); }
 };
 /// nullopt: the node does not compute experts.

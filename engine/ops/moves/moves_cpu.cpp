@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -54,8 +55,10 @@ CpuKernel prepare_unpack(const KernelCall& call) {
 }
 
 CpuKernel prepare_accumulate(const KernelCall& call) {
-  return [n = call.out[0].size(), from = call.in[0].as<float>(), to = call.out[0].as<float>()] {
-    for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+  return [n = call.out[0].size(), from = call.in[0].as<float>(), to = call.out[0].as<float>(), threads = call.threads] {
+    cpu::over_elements(threads, n, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+    });
   };
 }
 

@@ -9,9 +9,8 @@ CpuKernel prepare_reduce_sum(const KernelCall& call) {
   const TensorArg& in = call.in[0];
   const TensorArg& out = call.out[0];
   const cpu::SumOverDims sum(in.shape, cpu::kept_strides(in.shape, out.shape, call.attrs.ints("dims")));
-  return [=, x = in.as<float>(), y = out.as<float>(), add = out.accumulate, scale = call.attrs.number("scale", 1.0)] {
-    sum.run(x, y, scale, add);
-  };
+  return [=, x = in.as<float>(), y = out.as<float>(), add = out.accumulate, scale = call.attrs.number("scale", 1.0),
+          threads = call.threads] { sum.run(x, y, scale, add, threads); };
 }
 
 CpuKernel prepare_broadcast_to(const KernelCall& call) {
@@ -23,8 +22,9 @@ CpuKernel prepare_broadcast_to(const KernelCall& call) {
   for (size_t d = 0; d < out.shape.size(); ++d) loops.add(out.shape[d], {from[d], to[d]});
   std::array<int64_t, 2> step{};
   const int64_t n = loops.take_inner(step);
-  return [=, x = in.as<float>(), y = out.as<float>(), scale = static_cast<float>(call.attrs.number("scale", 1.0))] {
-    loops.run([&](const std::array<int64_t, 2>& at) {
+  return [=, x = in.as<float>(), y = out.as<float>(), scale = static_cast<float>(call.attrs.number("scale", 1.0)),
+          threads = call.threads] {
+    cpu::over_outermost(threads, loops, n, [&](const std::array<int64_t, 2>& at) {
       const float* src = x + at[0];
       float* dst = y + at[1];
       if (step[0] == 0) {

@@ -134,7 +134,7 @@ void rms_norm_add_gradients(std::vector<KernelCase>& calls) {
   }
 }
 
-/// Parts of rows of odd sizes, of one element, and long ones, with gamma and without; two and three parts.
+/// Two and three parts per row: odd sizes, single elements and long ones, with and without gamma.
 std::vector<KernelCase> rms_norm_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;

@@ -1,6 +1,6 @@
-// Rotates pairs of features by an angle that grows with the row: pair i of a head with d rotated features, of row p, by
-// p * base^(-2i / d), or as a scaling of rotary_angles.h says. The pairs are i and i + d/2 (Llama), or 2i and 2i + 1
-// (attr interleaved, GPT-J). Attr rotary_dim: only the first d features of a head are rotated.
+// Rotates pairs of features by an angle that grows with the row: in row p, pair i of a head with d rotated features by
+// p * base^(-2i / d), or by an angle with a scaling of rotary_angles.h. The pairs are i and i + d/2 (Llama), or 2i and
+// 2i + 1 (attr interleaved, GPT-J). Attr rotary_dim: only the first d features of a head are rotated.
 //   x [b, t, (units, heads, head_dim)] -> y; the first attr `rotated` heads of each unit are rotated, the others copied
 // With a second input, documents [b, t], p is the row's position in its document, which begins at row documents[b,
 // row]. With attr positions: N, the second input is starts [b]: the position of row t is starts[b] + t, and less than

@@ -21,8 +21,8 @@ RotaryAngles rotary_angles(const Attrs& attrs, int64_t features);
 std::vector<Field> rotary_scaling_fields();
 std::vector<FieldFault> rotary_scaling_faults(const Attrs& attrs);
 
-/// The attrs of the op from the layer's fields; empty without scaling. longrope has two lists of factors, of which
-/// `rows`, the length of a sample, selects one: attr `factors`.
+/// The attrs of the op from the layer's fields; empty without scaling. longrope has two lists of factors; `rows`, the
+/// length of a sample, selects one of them (attr `factors`).
 Attrs rotary_scaling_attrs(const Attrs& attrs, int64_t features, int64_t rows);
 
 }  // namespace trainctl

@@ -28,7 +28,7 @@ struct Exponentials {
   double reciprocal() const { return sum > 0 ? 1.0 / sum : std::numeric_limits<double>::quiet_NaN(); }
 };
 
-/// The parts' sums of row `row`: stats [parts, rows, numbers], of which the first two are (top, sum).
+/// The sums of the parts of row `row`: stats [parts, rows, numbers], where the first two numbers are (top, sum).
 inline Exponentials exponentials_of_parts(const float* stats, int64_t parts, int64_t rows, int64_t numbers,
                                           int64_t row) {
   Exponentials all;

@@ -2,10 +2,13 @@
 // label smoothing and ignored labels, see targets.h.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/softmax/exponentials_cpu.h"
 #include "engine/ops/softmax_cross_entropy/targets.h"
@@ -13,13 +16,12 @@
 namespace trainctl {
 namespace {
 
-int64_t class_of(int32_t label, int64_t classes) {
+void check_label(int32_t label, int64_t classes) {
   if (label < 0 || label >= classes) {
     throw EnvError("softmax_cross_entropy: the data contains label " + std::to_string(label) +
                    ", but the logits have classes 0 to " + std::to_string(classes - 1) +
                    "\n  increase the units of the last layer, or check the labels");
   }
-  return label;
 }
 
 /// Tells which rows count, and the factor of a row's loss, which may change from step to step.
@@ -34,20 +36,56 @@ struct Mean {
   double scale_of_grad() const { return scale() * double{scalars->loss_scale}; }
 };
 
-struct LogitRows {
-  int64_t count, classes;
+/// Rows of logits, and memory for the sums of blocks of rows: blocks are the same for any number of threads, and so are
+/// the bits of their sum.
+class LogitRows {
+ public:
+  explicit LogitRows(const KernelCall& call) : classes(call.in[0].shape.back()), threads_(call.threads) {
+    count = classes == 0 ? 0 : call.in[0].size() / classes;
+    sums_.resize(static_cast<size_t>((count + kRows - 1) / kRows));
+  }
+
+  /// The sum of f(row) over all rows. f must not throw.
+  template <class F>
+  double sum(const F& f) {
+    const auto blocks = static_cast<int64_t>(sums_.size());
+    cpu::over_rows(threads_, blocks, kRows * classes, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        double total = 0;
+        for (int64_t r = block * kRows; r < std::min(count, (block + 1) * kRows); ++r) total += f(r);
+        sums_[static_cast<size_t>(block)] = total;
+      }
+    });
+    return std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  }
+
+  /// Calls f(row) for all rows. f must not throw.
+  template <class F>
+  void each(const F& f) const {
+    cpu::over_rows(threads_, count, classes, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) f(r);
+    });
+  }
+
+  int64_t count = 0, classes = 0;
+
+ private:
+  static constexpr int64_t kRows = 16;  ///< rows per block
+  int threads_ = 1;
+  std::vector<double> sums_;
 };
 
-LogitRows logit_rows_of(const TensorArg& logits) {
-  const int64_t classes = logits.shape.back();
-  return {classes == 0 ? 0 : logits.size() / classes, classes};
+/// Throws if the label of a row that counts is not a class.
+void check_labels(const int32_t* labels, const LogitRows& rows, int64_t classes, const Targets& targets) {
+  for (int64_t r = 0; r < rows.count; ++r)
+    if (targets.counts(labels[r])) check_label(labels[r], classes);
 }
 
 /// The term that label_smoothing e adds to a row's loss: e (x[label] - mean of x).
 double smoothed(const float* x, int64_t classes, int32_t label, const Targets& targets) {
   if (targets.smoothing == 0) return 0;
   const double mean = cpu::sum(classes, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(classes);
-  return double{targets.smoothing} * (x[class_of(label, classes)] - mean);
+  return double{targets.smoothing} * (x[label] - mean);
 }
 
 /// Writes a row's gradient, which may overwrite the row; returns the row's loss, unscaled.
@@ -58,7 +96,7 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
   }
   const double of_smoothing = smoothed(x, classes, label, targets);
   const float top = cpu::largest(x, classes);
-  const float correct = x[class_of(label, classes)];
+  const float correct = x[label];
   for (int64_t i = 0; i < classes; ++i) dx[i] = cpu::exp(x[i] - top);
   const double sum = cpu::sum(classes, [dx](int64_t i) { return double{dx[i]}; });
   const auto share = static_cast<float>(scale / sum);
@@ -73,41 +111,41 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
 }
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
-  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
-    double total = 0;
-    for (int64_t r = 0; r < rows.count; ++r) {
-      if (!mean.targets.counts(labels[r])) continue;
+  return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)]() mutable {
+    check_labels(labels, rows, rows.classes, mean.targets);
+    const double total = rows.sum([&](int64_t r) {
+      if (!mean.targets.counts(labels[r])) return 0.0;
       const float* x = logits + r * rows.classes;
       const float top = cpu::largest(x, rows.classes);
       const double sum = cpu::sum(rows.classes, [=](int64_t i) { return double{cpu::exp(x[i] - top)}; });
-      total += std::log(sum) + (double{top} - x[class_of(labels[r], rows.classes)]) +
-               smoothed(x, rows.classes, labels[r], mean.targets);
-    }
+      return std::log(sum) + (double{top} - x[labels[r]]) + smoothed(x, rows.classes, labels[r], mean.targets);
+    });
     *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
   };
 }
 
 CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
-  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           dlogits = call.out[0].as<float>(), mean = Mean(call)] {
+    check_labels(labels, rows, rows.classes, mean.targets);
     const double scale = mean.scale_of_grad();
-    for (int64_t r = 0; r < rows.count; ++r) {
+    rows.each([&](int64_t r) {
       write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets, dlogits + r * rows.classes);
-    }
+    });
   };
 }
 
 CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
-  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, dlogits = call.out[1].as<float>(),
-          mean = Mean(call)] {
+          mean = Mean(call)]() mutable {
+    check_labels(labels, rows, rows.classes, mean.targets);
     const double scale = mean.scale_of_grad();
-    double total = 0;
-    for (int64_t r = 0; r < rows.count; ++r) {
-      total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets,
-                          dlogits + r * rows.classes);
-    }
+    const double total = rows.sum([&](int64_t r) {
+      return write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets,
+                        dlogits + r * rows.classes);
+    });
     *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
   };
 }
@@ -143,14 +181,15 @@ struct RowOfParts {
 };
 
 CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
-  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           offset = call.in[0].offset.back(), classes = call.in[0].global_shape.back(), stats = call.out[0].as<float>(),
           numbers = call.out[0].shape.back(), targets = Targets::of(call.attrs)] {
+    check_labels(labels, rows, classes, targets);
     const int64_t n = rows.classes;
-    for (int64_t r = 0; r < rows.count; ++r) {
+    rows.each([&](int64_t r) {
       const float* x = logits + r * n;
       float* to = stats + numbers * r;
-      const int64_t label = targets.counts(labels[r]) ? class_of(labels[r], classes) - offset : -1;
+      const int64_t label = targets.counts(labels[r]) ? labels[r] - offset : -1;
       const bool here = label >= 0 && label < n;
       const auto others = here ? cpu::Exponentials::of(x, label) + cpu::Exponentials::of(x + label + 1, n - label - 1)
                                : cpu::Exponentials::of(x, n);
@@ -158,13 +197,13 @@ CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
       to[1] = static_cast<float>(others.sum);
       to[2] = here ? x[label] : -INFINITY;
       if (numbers > 3) to[3] = static_cast<float>(cpu::sum(n, [x](int64_t i) { return double{x[i]}; }));
-    }
+    });
   };
 }
 
 CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
-  return [rows = logit_rows_of(call.in[0]), labels = call.in[1].as<int32_t>(), stats = call.in[2],
-          loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
+  return [rows = LogitRows(call), labels = call.in[1].as<int32_t>(), stats = call.in[2], loss = call.out[0].as<float>(),
+          add = call.out[0].accumulate, mean = Mean(call)] {
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
       if (mean.targets.counts(labels[r])) total += RowOfParts::of(stats, r, rows.classes).loss(mean.targets);
@@ -174,17 +213,14 @@ CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
 }
 
 CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
-  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           offset = call.in[0].offset.back(), stats = call.in[2], dlogits = call.out[0].as<float>(), mean = Mean(call)] {
     const double scale = mean.scale_of_grad(), of_smoothing = scale * mean.targets.smoothing;
     const double of_each = of_smoothing / static_cast<double>(rows.classes * stats.shape[0]);
-    for (int64_t r = 0; r < rows.count; ++r) {
+    rows.each([&](int64_t r) {
       const float* x = logits + r * rows.classes;
       float* dx = dlogits + r * rows.classes;
-      if (!mean.targets.counts(labels[r])) {
-        std::fill_n(dx, rows.classes, 0.0f);
-        continue;
-      }
+      if (!mean.targets.counts(labels[r])) return void(std::fill_n(dx, rows.classes, 0.0f));
       const RowOfParts row = RowOfParts::of(stats, r, rows.classes);
       const float top = row.top(), each = static_cast<float>(of_each);
       const double reciprocal = row.all().reciprocal();
@@ -194,7 +230,7 @@ CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
       if (label >= 0 && label < rows.classes) {
         dx[label] = static_cast<float>(of_smoothing - of_each - scale * row.sum_of_others() * reciprocal);
       }
-    }
+    });
   };
 }
 

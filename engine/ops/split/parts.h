@@ -43,7 +43,7 @@ struct SplitParts {
     return {whole, std::move(sizes), std::move(offsets)};
   }
 
-  /// In the order of the parts.
+  /// Returns the pieces in the order of the parts.
   std::vector<Piece> pieces(int64_t ways) const {
     std::vector<Piece> all;
     const int64_t of_whole = whole / ways;

@@ -1,7 +1,7 @@
-// split: the outputs are consecutive parts of x along attr dim, of attr sizes. concat: the inputs joined along dim.
-// Each is the backward pass of the other, in which parts may be missing. Then attr offsets says where each part begins:
-// a split omits the rest of x, and a concat to a dim of attr size writes zeros between its parts. With attr whole, the
-// dim of a split is never cut.
+// split: the outputs are consecutive parts of x along attr dim; attr sizes has their sizes. concat: joins the inputs
+// along dim. Each is the backward pass of the other, in which parts may be missing. Then attr offsets says where each
+// part begins: a split omits the rest of x, and a concat to a dim of attr size writes zeros between its parts. With
+// attr whole, the dim of a split is never cut.
 //
 // The dim may be cut into a number of blocks that divides all sizes: each rank has one block of the whole and one of
 // each part. Elements that are in the block of another rank are exchanged (parts.h).
@@ -292,6 +292,7 @@ extern const OpDef split_op = {
     .rule = split_rule,
     .backward = split_backward,
     .kernel = {.name = "split",
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<0>,
                .example =
                    [] {
@@ -310,6 +311,7 @@ extern const OpDef concat_op = {
     .rule = concat_rule,
     .backward = concat_backward,
     .kernel = {.name = "concat",
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<0>,
                .example =
                    [] {

@@ -1,6 +1,7 @@
 // split and concat copy rows of bytes (parts.h).
 #include <cstring>
 
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/split/parts.h"
 
@@ -11,11 +12,14 @@ template <PartsKernel kernel, bool blocks = false>
 CpuKernel prepare_split(const KernelCall& call) {
   const TensorArg& out = call.out[0];
   return [c = strip_copies(call, kernel, blocks), to = out.as<std::byte>(),
-          bytes = static_cast<size_t>(out.size() * byte_size(out.dtype))] {
+          bytes = static_cast<size_t>(out.size() * byte_size(out.dtype)), threads = call.threads] {
     if (c.has_gaps) std::memset(to, 0, bytes);
-    for (const StripCopy& s : c.strips)
-      for (int64_t r = 0; r < c.rows; ++r)
-        std::memcpy(s.to + r * s.to_row, s.from + r * s.from_row, static_cast<size_t>(s.row));
+    for (const StripCopy& s : c.strips) {
+      cpu::over_rows(threads, c.rows, s.row / 4, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r)
+          std::memcpy(s.to + r * s.to_row, s.from + r * s.from_row, static_cast<size_t>(s.row));
+      });
+    }
   };
 }
 

@@ -9,7 +9,7 @@ CpuKernel prepare_sum_to(const KernelCall& call) {
   const TensorArg& in = call.in[0];
   const TensorArg& out = call.out[0];
   return [sum = cpu::SumOverDims(in.shape, cpu::broadcast_strides(out.shape, in.shape)), x = in.as<float>(),
-          y = out.as<float>(), add = out.accumulate] { sum.run(x, y, 1.0, add); };
+          y = out.as<float>(), add = out.accumulate, threads = call.threads] { sum.run(x, y, 1.0, add, threads); };
 }
 
 }  // namespace

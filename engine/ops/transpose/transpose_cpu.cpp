@@ -36,9 +36,10 @@ CpuKernel prepare_transpose(const KernelCall& call) {
   const int64_t n = merged.take_inner(inner);
   const auto* x = in.as<float>();
   auto* y = out.as<float>();
+  const int threads = call.threads;
   if (inner[0] == 1 || n == 1) {  // copies whole rows
     return [=] {
-      merged.run([&](const std::array<int64_t, 2>& at) {
+      cpu::over_outermost(threads, merged, n, [&](const std::array<int64_t, 2>& at) {
         std::memcpy(y + at[1], x + at[0], static_cast<size_t>(n) * sizeof(float));
       });
     };
@@ -55,8 +56,15 @@ CpuKernel prepare_transpose(const KernelCall& call) {
     }
   }
   return [=] {
-    outer.run(
-        [&](const std::array<int64_t, 2>& at) { transpose_2d(x + at[0], inner[0], y + at[1], to_stride, rows, n); });
+    if (outer.ndim > 0) {
+      cpu::over_outermost(threads, outer, rows * n, [&](const std::array<int64_t, 2>& at) {
+        transpose_2d(x + at[0], inner[0], y + at[1], to_stride, rows, n);
+      });
+      return;
+    }
+    cpu::over_rows(threads, rows, n, [&](int64_t begin, int64_t end) {
+      transpose_2d(x + begin, inner[0], y + begin * to_stride, to_stride, end - begin, n);
+    });
   };
 }
 

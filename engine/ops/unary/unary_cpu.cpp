@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/unary/functions.h"
@@ -35,13 +36,20 @@ void grad_span(const float* dy, const float* at, float* dx, int64_t n, UnaryPara
 template <Unary kFunction>
 CpuKernel prepare_unary(const KernelCall& call) {
   return [p = unary_parameters(kFunction, call.attrs), x = call.in[0].as<float>(), y = call.out[0].as<float>(),
-          n = call.out[0].size()] { value_span<kFunction>(x, y, n, p); };
+          n = call.out[0].size(), threads = call.threads] {
+    cpu::over_elements(
+        threads, n, [=](int64_t begin, int64_t end) { value_span<kFunction>(x + begin, y + begin, end - begin, p); });
+  };
 }
 
 template <Unary kFunction>
 CpuKernel prepare_unary_grad(const KernelCall& call) {
   return [p = unary_parameters(kFunction, call.attrs), dy = call.in[0].as<float>(), at = call.in[1].as<float>(),
-          dx = call.out[0].as<float>(), n = call.out[0].size()] { grad_span<kFunction>(dy, at, dx, n, p); };
+          dx = call.out[0].as<float>(), n = call.out[0].size(), threads = call.threads] {
+    cpu::over_elements(threads, n, [=](int64_t begin, int64_t end) {
+      grad_span<kFunction>(dy + begin, at + begin, dx + begin, end - begin, p);
+    });
+  };
 }
 
 }  // namespace

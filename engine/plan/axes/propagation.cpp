@@ -1,7 +1,7 @@
 // Sweeps over the units, forwards and backwards, until nothing changes: each takes the cheapest of its candidates
 // given its neighbours, and takes along those that only follow it. Of equally cheap candidates the first wins, and
-// following a neighbour comes before data parallel. Units alike, whose surroundings are cut alike, choose alike: one of
-// them weighs its candidates.
+// following a neighbour comes before data parallel. Equal units whose surroundings have equal cuts make the same
+// choice, so only one of them compares its candidates.
 #include "engine/plan/axes/propagation.h"
 
 #include <fmt/format.h>

@@ -85,7 +85,7 @@ void require_few_executions(const Graph& graph, const JobSpec& spec) {
   if (executions <= kMaxExecutions || spec.parallel.micro_batches == 1) return;
   throw SpecError(
       spec.position("parallel.micro_batches"), "parallel.micro_batches",
-      fmt::format("{} micro-batches of {} operations each make {} operations per step; the limit is {}",
+      fmt::format("{} micro-batches of {} operations each add up to {} operations per step; the limit is {}",
                   spec.parallel.micro_batches, with_commas(nodes), with_commas(executions),
                   with_commas(kMaxExecutions)),
       fmt::format("use at most {} micro-batches for this network", std::max<int64_t>(1, kMaxExecutions / nodes)));

@@ -17,8 +17,8 @@ namespace trainctl {
 struct Surroundings {
   std::vector<int> group;  ///< the unit, and units that only follow it, directly or through each other
   std::vector<int> units;  ///< all units whose axes its choice depends on, including its group; ascending
-  /// Two units whose surroundings are of the same kind make the same choice, if the axes chosen so far for `units` are
-  /// the same, one by one.
+  /// Two units whose surroundings have the same kind make the same choice if the axes chosen so far for their `units`
+  /// are pairwise equal.
   int kind = 0;
 };
 
@@ -26,7 +26,7 @@ struct Surroundings {
 std::vector<int> unit_kinds(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
                             const Links& links, const Traffic& traffic);
 
-/// By unit. `kinds`: unit_kinds. `strategies`: by layer.
+/// Returns the surroundings of each unit. `kinds`: unit_kinds. `strategies`: one per layer.
 std::vector<Surroundings> find_surroundings(const std::vector<int>& kinds, const Units& units, const Links& links,
                                             const std::vector<std::optional<LayerStrategy>>& strategies,
                                             const Traffic& traffic);

@@ -6,8 +6,8 @@
 namespace trainctl {
 namespace {
 
-/// By node: it finishes its layer. Besides parameters it reads only what the layer's contraction, or another such node,
-/// made.
+/// Returns for each node whether it finishes its layer: besides parameters, it reads only results of the layer's
+/// contraction or of another such node.
 std::vector<bool> finishing_nodes(const Graph& graph) {
   std::vector<bool> finishes(graph.nodes.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

@@ -25,7 +25,8 @@ class BoardChanges {
 };
 
 /// Writes them to another board. The pid stays 0, since it means nothing on another host; a rank that has failed here
-/// stays failed. Returns false, and writes nothing, if the bytes are not such statuses or are of a rank not in `ranks`.
+/// stays failed. Returns false, and writes nothing, if the bytes are not such statuses or belong to a rank that is not
+/// in `ranks`.
 bool apply_changes(std::string_view changes, const std::vector<int>& ranks, const RankBoard& board);
 
 }  // namespace trainctl

@@ -95,8 +95,8 @@ class Waiter {
   int spins_;
 };
 
-/// Cores that this process may run on. If the launcher bound the ranks: the cores of all ranks of the host together
-/// (TRAINCTL_HOST_CORES).
+/// Returns the number of cores that this process may run on, or that all ranks of the host may run on together if the
+/// launcher bound the ranks (TRAINCTL_HOST_CORES).
 int usable_cores();
 
 }  // namespace trainctl::comm

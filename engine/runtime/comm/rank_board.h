@@ -36,7 +36,7 @@ struct alignas(64) RankStatus {
   std::atomic<float> loss{0};               ///< loss of the last finished step
   std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< metrics of that step; see Program::metrics
   std::atomic<float> samples_per_second{0};
-  /// Batches of the validation that runs; 0: none does, and `instruction` is of the training's Program.
+  /// Number of batches of the current validation; 0: there is none, and `instruction` refers to the training's Program.
   std::atomic<uint32_t> validation_batches{0};
   std::atomic<uint32_t> validated_batches{0};  ///< batches of that validation that are done
   std::atomic<uint64_t> copied{

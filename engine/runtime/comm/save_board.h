@@ -116,8 +116,8 @@ class SaveBoard {
   bool is_reported(int64_t step) const { return reported_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
 
-  /// Rank 0: the state of a save that began before its validation has been validated. The writer adds that to what it
-  /// has written, or is going to write.
+  /// Rank 0: the state of a save that began before its validation has been validated. The writer adds it to the
+  /// checkpoint that it has written or is going to write.
   void report_validated(int64_t step, const Position& position) {
     Validated& slot = validated_[validations_.load(std::memory_order_relaxed) % kValidations];
     slot.step.store(0, std::memory_order_release);

@@ -39,7 +39,7 @@ class SharedMemory : public RankBoard {
   SharedMemory& operator=(const SharedMemory&) = delete;
   ~SharedMemory() override;
 
-  /// Not close-on-exec: a child inherits it under the same number.
+  /// The descriptor is not close-on-exec: a child inherits it under the same number.
   int fd() const { return fd_; }
   int num_ranks() const override;
   int64_t bytes() const { return bytes_; }

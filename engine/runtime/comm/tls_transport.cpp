@@ -44,7 +44,7 @@ constexpr int kBacklog = 1024;
 constexpr int kDialAttempts = 3;
 constexpr milliseconds kNap{10};
 
-/// Address and name of a link, for the rank that dials. Peers get it by the store.
+/// Address and name of a link, for the rank that dials. Peers receive it through the store.
 struct Place {
   sockaddr_storage address;
   uint64_t address_bytes;
@@ -118,7 +118,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
     Clock::time_point deadline;
     std::array<char, 16> name{};
     size_t named = 0;  ///< bytes of it
-    bool is_shaken = false;
+    bool is_authenticated = false;
   };
   struct Named {
     std::array<char, 16> name;
@@ -263,7 +263,7 @@ TlsDevice::~TlsDevice() {
     ends_ = true;
   }
   const uint64_t one = 1;
-  check(::write(wake_.get(), &one, sizeof one) == sizeof one, "an event's counter takes a number");
+  check(::write(wake_.get(), &one, sizeof one) == sizeof one, "a write to an eventfd must succeed");
   loop_.join();
 }
 
@@ -312,7 +312,8 @@ void TlsDevice::accept_some() {
   const size_t most = most_unauthenticated(kMaxUnauthenticated);
   for (size_t accepted = 0; accepted < most; ++accepted) {
     const int socket = accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket < 0) {  // none is left, or it has gone again; without descriptors or memory it stays
+    if (socket <
+        0) {  // no connection is left, or it was closed again; without descriptors or memory it stays in the queue
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) std::this_thread::sleep_for(kNap);
       return;
     }
@@ -335,20 +336,20 @@ void TlsDevice::accept_some() {
   }
 }
 
-/// It gets a last look first: its proof may have come while others were accepted.
+/// Checks it once more before closing it: its proof may have arrived while other connections were accepted.
 bool TlsDevice::close_oldest_unauthenticated() {
-  const auto has_no_proof = [](const auto& one) { return !one.second.is_shaken; };
+  const auto has_no_proof = [](const auto& one) { return !one.second.is_authenticated; };
   const auto oldest = std::find_if(unauthenticated_.begin(), unauthenticated_.end(), has_no_proof);
   if (oldest == unauthenticated_.end()) return false;
-  if (!serve_unauthenticated(oldest->first, oldest->second) || !oldest->second.is_shaken)
+  if (!serve_unauthenticated(oldest->first, oldest->second) || !oldest->second.is_authenticated)
     unauthenticated_.erase(oldest);
   return true;
 }
 
 bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
   try {
-    if (!peer.is_shaken) peer.is_shaken = peer.stream->try_handshake();
-    while (peer.is_shaken && peer.named < peer.name.size()) {
+    if (!peer.is_authenticated) peer.is_authenticated = peer.stream->try_handshake();
+    while (peer.is_authenticated && peer.named < peer.name.size()) {
       const size_t got = peer.stream->try_read(std::span(peer.name).subspan(peer.named));
       if (got == 0) break;
       peer.named += got;

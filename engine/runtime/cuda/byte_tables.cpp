@@ -1,4 +1,4 @@
-// The tables, in device memory, of tensors that the device converts from bytes.
+// Tables in device memory for tensors that the device converts from bytes.
 #include "engine/runtime/cuda/byte_tables.h"
 
 #include "engine/runtime/input_layout.h"

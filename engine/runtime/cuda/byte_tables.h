@@ -1,5 +1,4 @@
-// The tables, in device memory, of tensors that the device converts from bytes. A step then transfers one byte per
-// element.
+// Tables in device memory for tensors that the device converts from bytes. A step then transfers one byte per element.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@ namespace trainctl::cuda {
 
 class ByteTables {
  public:
-  /// Uses those of `tables` whose loads take whole samples, and of which the device does not keep all samples.
+  /// Uses those of `tables` whose loads take whole samples and whose samples the device does not all keep.
   ByteTables(const Program& program, const std::vector<ByteTable>& tables, const SampleTables& kept);
 
   const std::vector<ByteTable>& used() const { return used_; }

@@ -27,7 +27,8 @@ namespace trainctl::cuda {
 
 class CudaExecutor final : public Executor {
  public:
-  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: of beside()'s arena.
+  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: the owner of the arena, for
+  /// beside().
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
                const CudaExecutor* owner = nullptr);
@@ -111,6 +112,7 @@ class CudaExecutor final : public Executor {
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
   std::unique_ptr<StateCopier> copier_;
   std::unique_ptr<StepRecorder> recorder_;
+  std::unique_ptr<ExchangeMemory> replayed_;  ///< exchanges of the tape ExecutorOptions::replays
   bool records_next_ = false;
   std::vector<std::byte*> registered_;  ///< memory of others that is pinned
   std::deque<Event> reads_;             ///< each is done when its bytes have arrived

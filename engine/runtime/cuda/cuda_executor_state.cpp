@@ -1,4 +1,5 @@
-// Accesses the arena of a GPU between steps: reads and writes, copies of the state for checkpoints, and tapes of steps.
+// Accesses the arena of a GPU between steps: reads, writes, copies of the state for checkpoints, and recordings of
+// steps.
 #include "engine/runtime/cuda/cuda_executor_class.h"
 
 namespace trainctl::cuda {
@@ -25,7 +26,7 @@ void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   synchronize();
 }
 
-/// Memory that cannot be pinned, because of a limit or since others have done it, is copied as it is.
+/// Memory that cannot be pinned, because of a limit or because it is pinned already, is copied without pinning.
 void CudaExecutor::use_often(std::span<std::byte> memory) {
   use_device();
   if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) == cudaSuccess) {
@@ -35,7 +36,7 @@ void CudaExecutor::use_often(std::span<std::byte> memory) {
   }
 }
 
-/// On the stream of the inputs, for which the step waits.
+/// Copies on the stream of the inputs, for which the step waits.
 void CudaExecutor::begin_write(int64_t offset, const void* from, int64_t bytes) {
   check(is_inside(offset, bytes), "writes must stay inside the arena");
   check(started_ == finished_, "a step must be finished before its outputs are written");
@@ -79,19 +80,27 @@ bool CudaExecutor::is_copied(bool wait) {
 
 std::unique_ptr<StepTape> CudaExecutor::make_tape() {
   use_device();
-  std::unique_ptr<StepTape> tape = new_tape(program_);
-  recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
-  return tape;
+  return new_tape(program_);
 }
 
+/// The first call takes what memory is left: by then all replays have theirs. A step that replays the tape takes the
+/// exchanges from there.
 void CudaExecutor::begin_record(StepTape& tape) {
-  check(recorder_ != nullptr && &recorder_->tape() == &tape, "steps are recorded on the last tape that was made");
+  use_device();
+  if (options_.replays != nullptr) {
+    check(options_.replays == &tape, "a replay has one tape");
+    if (!replayed_) replayed_ = std::make_unique<ExchangeMemory>(tape, ExchangeMemory::Use::replay);
+    return replayed_->load();
+  }
+  if (!recorder_) recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), tape);
+  check(&recorder_->tape() == &tape, "steps are recorded on one tape");
   records_next_ = true;
 }
 
 void CudaExecutor::end_record() {
-  check(recorder_ != nullptr && !records_next_, "the recorded step has started");
   use_device();
+  if (replayed_) return replayed_->save(step_->compute());
+  check(recorder_ != nullptr && !records_next_, "the recorded step has started");
   at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] {
     enqueue_waiting();
     recorder_->end(step_->compute());
@@ -100,6 +109,7 @@ void CudaExecutor::end_record() {
 
 bool CudaExecutor::is_recorded(bool wait) {
   use_device();
+  if (replayed_) return replayed_->is_saved(wait);
   return recorder_ == nullptr || recorder_->is_done(wait);
 }
 

@@ -36,7 +36,7 @@ class StepGraphs {
 
   /// The first call builds the graphs. Throws CommError if a rank is lost meanwhile.
   void capture();
-  /// At most at_once() steps.
+  /// Enqueues at most at_once() steps.
   void enqueue(int steps);
   /// One step that records its times, in its own graph. Pass the same `how` each time.
   void enqueue_timed(const StepProgram::Issue& how);

@@ -39,7 +39,7 @@ struct Finished {
   float* metrics = nullptr;       ///< [slots, kMostMetrics], written before the word
 };
 
-/// In device memory: the progress of this process's steps.
+/// The progress of this process's steps, in device memory.
 struct StepCounter {
   uint64_t done;                                       ///< steps reported to the host
   float reported[kMostStepsAtOnce][1 + kMostMetrics];  ///< reports of the steps since

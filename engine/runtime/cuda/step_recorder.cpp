@@ -22,15 +22,22 @@ std::unique_ptr<StepTape> new_tape(const Program& program) {
 }
 
 StepRecorder::StepRecorder(const RankMemory& memory, StepTape& tape)
-    : tape_(tape), before_(memory, tape.state, tape.before.get()), after_(memory, tape.state, tape.after.get()) {}
+    : exchanges_(tape, ExchangeMemory::Use::record),
+      before_(memory, tape.state, tape.before.get()),
+      after_(memory, tape.state, tape.after.get()) {}
 
-const StepTape& StepRecorder::begin(cudaStream_t compute) {
+const ExchangeMemory& StepRecorder::begin(cudaStream_t compute) {
   before_.begin(compute);
-  return tape_;
+  return exchanges_;
 }
 
-void StepRecorder::end(cudaStream_t compute) { after_.begin(compute); }
+void StepRecorder::end(cudaStream_t compute) {
+  exchanges_.save(compute);
+  after_.begin(compute);
+}
 
-bool StepRecorder::is_done(bool wait) const { return before_.is_done(wait) && after_.is_done(wait); }
+bool StepRecorder::is_done(bool wait) const {
+  return exchanges_.is_saved(wait) && before_.is_done(wait) && after_.is_done(wait);
+}
 
 }  // namespace trainctl::cuda

@@ -31,7 +31,7 @@ class CollectiveTimer {
 /// Bytes that a rank's arena in `memory` needs for calls of up to `most_bytes`.
 int64_t collective_timer_bytes(int64_t most_bytes);
 
-/// Over shared memory.
+/// Measures collectives over shared memory.
 std::unique_ptr<CollectiveTimer> make_cpu_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                            int64_t most_bytes, double timeout_seconds);
 /// Between GPUs; rank r uses GPU r. Throws EnvError.

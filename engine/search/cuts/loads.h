@@ -59,7 +59,7 @@ class StepSum {
   StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)
       : loads_(loads), bytes_(bytes), machine_(machine), recomputed_(loads.size(), false) {}
 
-  /// By layer, of the choices that follow.
+  /// By layer, for the choices that follow.
   void recompute(const std::vector<bool>& layers);
   Expected of(const PlanChoice& choice);
 

@@ -29,7 +29,7 @@ Numbered numbered(const std::string& name) {
   return {name, "", -1};
 }
 
-/// A name as seen from a block: of this block, of the one before, or of elsewhere.
+/// A name as seen from a block: it belongs to this block, to the one before, or to neither.
 std::string seen_from(const Numbered& block, const std::string& name) {
   const Numbered other = numbered(name);
   if (other.number < 0 || other.prefix != block.prefix) return name;

@@ -8,8 +8,8 @@ namespace trainctl {
 /// Throws SpecError at parallel.search.algorithm if there are more than this.
 inline constexpr int64_t kMostExhaustive = 20'000;
 
-/// All cuts of all layers that have no strategy (layers alike in repeated blocks are cut alike), with all else that is
-/// open.
+/// All cuts of all layers without a strategy, combined with everything else that is open. Layers at the same place of
+/// repeated blocks have the same cuts.
 FoundPlan find_exhaustively(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
                             const TryPlan& try_plan);
 

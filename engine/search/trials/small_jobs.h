@@ -26,8 +26,7 @@ class SmallJobs {
   /// The trials of jobs of these sizes, multiplied by their weights, add up to the trial of the whole job.
   struct Sizes {
     std::vector<Size> all;
-    int64_t work =
-        0;  ///< layers times micro-batches of all of them, which is about what they take to compile and simulate
+    int64_t work = 0;  ///< layers times micro-batches of all of them: roughly the work of compiling and simulating them
 
     bool is_whole() const { return all.size() == 1; }
   };

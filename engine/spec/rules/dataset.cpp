@@ -90,7 +90,8 @@ void object_stores_suit_the_type(RuleContext& r) {
     const bool has_user = is_url(set.paths[i]) && set.paths[i].starts_with("http") &&
                           shown_url(set.paths[i]) != set.paths[i].substr(0, set.paths[i].find_first_of("?#"));
     if (has_user)
-      r.wrong(field, "must not contain a user name or password", "jobs are saved; use a signed address or a store");
+      r.wrong(field, "must not contain a user name or password",
+              "job files are saved with each run; use a signed URL or an object store");
   }
   if (is_url(set.tokenizer))
     r.wrong("dataset.tokenizer", "cannot be read from an object store", "download the tokenizer");

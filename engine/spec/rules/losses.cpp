@@ -14,7 +14,7 @@ namespace trainctl::rules {
 void auxiliary_losses_add_up(RuleContext& r) {
   const std::vector<LossSpec>& losses = r.job.auxiliary_losses;
   if (losses.empty() || !r.fine({"auxiliary_losses", "loss"})) return;
-  if (!r.job.loss) r.wrong("auxiliary_losses", "are added to a loss, and there is none", "e.g. loss: mse");
+  if (!r.job.loss) r.wrong("auxiliary_losses", "are added to a loss, but the job has none", "e.g. loss: mse");
   const auto count = static_cast<int64_t>(losses.size() + r.job.metrics.size());
   if (count > static_cast<int64_t>(kMaxMetrics))
     r.wrong("auxiliary_losses",

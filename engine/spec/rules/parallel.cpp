@@ -89,7 +89,7 @@ void parallel_sizes_multiply_to_the_ranks(RuleContext& r) {
                            parallel.search.algorithm == SearchAlgorithm::recursive_programming;
   if (parallel.mode == ParallelMode::auto_parallel && !is_searched)
     return r.wrong(first,
-                   "of the searches only recursive_programming keeps sizes of data, tensor and context parallelism",
+                   "only the search recursive_programming keeps given sizes of data, tensor and context parallelism",
                    "remove parallel.search.algorithm, or the sizes");
   if (parallel.mode != ParallelMode::semi_auto_parallel && !is_searched)
     return r.wrong(

@@ -5,7 +5,7 @@
 namespace trainctl::rules {
 namespace {
 
-/// With parallel.sync: false.
+/// Checks jobs with parallel.sync: false.
 void check_asynchronous_workers(RuleContext& r) {
   if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
     r.wrong("launch.comm", "asynchronous workers exchange messages through shared memory, not gloo",
@@ -22,7 +22,7 @@ void check_asynchronous_workers(RuleContext& r) {
             "set fingerprints: 0, or parallel.sync: true");
 }
 
-/// With parallel.sync: true and parallel.tables.
+/// Checks jobs with parallel.sync: true and parallel.tables.
 void check_workers_with_tables(RuleContext& r) {
   if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
     r.wrong("launch.comm", "table rows are exchanged through shared memory, not gloo", "set launch.comm: shm");

@@ -28,7 +28,7 @@ void paths_are_not_for_a_shell(RuleContext& r) {
   };
   for (const auto& [field, path] : paths)
     if (is_for_a_shell(path) && r.fine({field.c_str()}))
-      r.wrong(field, path.substr(0, path.find('/')) + " is of the shell, and is not replaced here",
+      r.wrong(field, path.substr(0, path.find('/')) + " is shell syntax, which is not expanded here",
               "write the whole path; on the command line the shell replaces it: " + field + "=$HOME/…");
 }
 

@@ -40,11 +40,11 @@ void saves_are_consistent(RuleContext& r) {
 
 void gradients_are_clipped_in_one_way(RuleContext& r) {
   if (r.fine({"optimizer"}) && r.job.optimizer.clip_norm > 0 && r.job.optimizer.clip_value > 0)
-    r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of both");
+    r.wrong("optimizer.clip_value", "gradients are clipped by norm already (clip_norm)", "remove one of the two");
   if (r.fine({"optimizer"}) && r.job.optimizer.clip_parameter_norm > 0 &&
       (r.job.optimizer.clip_norm > 0 || r.job.optimizer.clip_value > 0))
     r.wrong("optimizer.clip_parameter_norm", "gradients are clipped already (clip_norm or clip_value)",
-            "remove one of both");
+            "remove one of the two");
 }
 
 void weight_averages_suit_the_mode(RuleContext& r) {
@@ -70,7 +70,7 @@ void whole_parameters_are_not_sharded(RuleContext& r) {
                    "use another parallel.mode, e.g. data_parallel");
   if (!clips && type->sums_over_parameters) return;
   if (parallel.optimizer_shard.level > 2)
-    r.wrong(field, what + " needs whole parameters, of which optimizer_shard.level 3 keeps parts",
+    r.wrong(field, what + " needs whole parameters, but optimizer_shard.level 3 keeps only parts of them",
             "set parallel.optimizer_shard.level: 2");
   if (clips && r.job.gradient_precision == Precision::bf16)
     r.wrong(field, "clip_parameter_norm needs gradients in fp32", "remove gradient_precision: bf16");

@@ -62,9 +62,10 @@ void plateau_follows_a_validation(RuleContext& r) {
   metric_is_known(r, "optimizer.learning_rate.metric", s.metric, true);
   const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);
   if (type != nullptr && type->averages)
-    r.wrong("optimizer.learning_rate.type",
-            type->name + " weighs its average by the rates of all steps, which do not follow from the step alone here",
-            "choose another optimizer or schedule");
+    r.wrong(
+        "optimizer.learning_rate.type",
+        type->name + " weights its average by the rates of all steps, which here do not follow from the step number",
+        "choose another optimizer or schedule");
   if (r.job.parallel.mode == ParallelMode::parameter_server)
     r.wrong("optimizer.learning_rate.type", "parameter servers do not receive the results of validations",
             "use another parallel.mode, e.g. data_parallel");

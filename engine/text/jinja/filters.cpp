@@ -43,7 +43,7 @@ int64_t length_of(const Value& value) {
   return static_cast<int64_t>(elements(value).size());
 }
 
-/// value.a.b, or value[1], of the filters' attribute "a.b" or 1.
+/// Returns value.a.b or value[1] for a filter's attribute "a.b" or 1.
 Value attribute_of(Value value, const Value& attribute) {
   if (attribute.is_integer()) return item_of(value, attribute);
   std::string_view rest = attribute.is_text() ? std::string_view(attribute.text()) : std::string_view();
@@ -61,7 +61,7 @@ Value to_json_text(const Value& value, const Arguments& arguments) {
   if (const Value* indent = arguments.find(1, "indent"); indent != nullptr && indent->is_integer())
     style.indent = static_cast<int>(indent->integer());
   if (const Value* separators = arguments.find(2, "separators"); separators != nullptr && separators->is_list()) {
-    if (separators->list().size() != 2) throw EnvError("tojson: separators are two texts");
+    if (separators->list().size() != 2) throw EnvError("tojson: separators must be two strings");
     style.item_separator = to_text(separators->list()[0]);
     style.key_separator = to_text(separators->list()[1]);
   }
@@ -416,7 +416,7 @@ Value range(const Arguments& arguments) {
 Value dict_of(const Arguments& arguments, bool is_name_space) {
   Dict dict;
   for (const Value& value : arguments.values) {
-    if (!value.is_dict()) throw EnvError("namespace and dict take names with values");
+    if (!value.is_dict()) throw EnvError("namespace and dict take keyword arguments");
     dict.insert(dict.end(), value.dict().begin(), value.dict().end());
   }
   for (const auto& [name, value] : arguments.named) dict.emplace_back(Value(name), value);
@@ -461,7 +461,7 @@ Value item_of(const Value& value, const Value& key) {
 
 bool contains(const Value& container, const Value& value) {
   if (container.is_text()) {
-    if (!value.is_text()) throw EnvError("'in' of a text needs a text");
+    if (!value.is_text()) throw EnvError("'in' on a string needs a string on its left");
     return container.text().find(value.text()) != std::string::npos;
   }
   if (container.is_dict()) return container.find(value) != nullptr;

@@ -168,7 +168,7 @@ class Lexer {
       }
       i = take_escape(i + 1, text);
     }
-    if (i >= source_.size()) fail("a string has no end");
+    if (i >= source_.size()) fail("a string is not terminated");
     add(TokenKind::string, std::move(text));
     skip(i + 1 - at_);
   }

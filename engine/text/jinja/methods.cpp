@@ -16,7 +16,7 @@ using Method = Value (*)(const Value& value, const Arguments& arguments);
 
 const std::string& text_at(const Arguments& arguments, size_t at) {
   const Value* value = arguments.find(at, "");
-  if (value == nullptr || !value->is_text()) throw EnvError("a method of a text needs a text as argument");
+  if (value == nullptr || !value->is_text()) throw EnvError("a string method needs a string as argument");
   return value->text();
 }
 
@@ -31,7 +31,7 @@ bool has_end(const std::string& text, const Arguments& arguments, bool at_start)
   if (given == nullptr) throw EnvError("startswith and endswith need an argument");
   const List ends = given->is_list() ? given->list() : List{*given};
   return std::any_of(ends.begin(), ends.end(), [&](const Value& end) {
-    if (!end.is_text()) throw EnvError("startswith and endswith need a text");
+    if (!end.is_text()) throw EnvError("startswith and endswith need a string");
     return at_start ? text.starts_with(end.text()) : text.ends_with(end.text());
   });
 }

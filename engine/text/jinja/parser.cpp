@@ -1,4 +1,4 @@
-// From the text of a template to its tree. Precedence is that of jinja2: or, and, not, comparisons, + -, ~, * / // %,
+// Parses the text of a template into a tree. Precedence is that of jinja2: or, and, not, comparisons, + -, ~, * / // %,
 // unary, **, then filters and tests.
 #include "engine/text/jinja/parser.h"
 

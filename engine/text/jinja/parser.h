@@ -1,4 +1,4 @@
-// From the text of a template to its tree.
+// Parses the text of a template into a tree.
 #pragma once
 
 #include <string_view>

@@ -350,13 +350,13 @@ class Renderer {
 
   static std::string operands_text(const Expression& e, const Value& left, const Value& right) {
     for (const Value* value : {&left, &right})
-      if (value->is_undefined()) return fmt::format("'{}' of a value that is not defined", e.text);
-    return fmt::format("'{}' of {} and {} is not possible", e.text, left.type_name(), right.type_name());
+      if (value->is_undefined()) return fmt::format("'{}' is applied to an undefined value", e.text);
+    return fmt::format("'{}' cannot be applied to {} and {}", e.text, left.type_name(), right.type_name());
   }
 
   static std::string repeated(const std::string& text, int64_t times) {
     if (times > 0 && text.size() > kMostText / static_cast<size_t>(times))
-      throw EnvError("a text is larger than 256 MiB");
+      throw EnvError("a string is larger than 256 MiB");
     std::string result;
     for (int64_t i = 0; i < times; ++i) result += text;
     return result;

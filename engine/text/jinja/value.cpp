@@ -128,7 +128,7 @@ class JsonWriter {
 }  // namespace
 
 void require_text_fits(size_t bytes) {
-  if (bytes > kMostText) throw EnvError("a text of the template is larger than 64 MiB");
+  if (bytes > kMostText) throw EnvError("a string in the template is larger than 64 MiB");
 }
 
 Value::Value(List list) {

@@ -30,7 +30,7 @@ void make_directory(const std::string& path, Disk& disk) {
     throw EnvError(fmt::format("{}: the directory cannot be created: {}", path, std::strerror(errno)));
 }
 
-/// With those above it.
+/// Also creates missing parent directories.
 void make_directories(const std::string& path, Disk& disk) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return;

@@ -40,7 +40,7 @@ struct TensorDifference {
   StoredType type_a = StoredType::f32, type_b = StoredType::f32;
   Shape shape;
   int64_t elements = 0;
-  int64_t differing = 0;  ///< elements that differ: of one type in any bit, of two types in value
+  int64_t differing = 0;  ///< elements that differ: in any bit if the types are equal, otherwise in value
   /// Largest |a - b|; infinite if just one of them is not finite, or if the type has no values (those of 4 and 6 bits).
   double max_abs = 0;
   double max_rel = 0;  ///< largest |a - b| / max(|a|, |b|)

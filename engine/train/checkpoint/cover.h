@@ -19,7 +19,7 @@ struct Cover {
 };
 
 /// `images`: by image its entries (state_image.h). Large pieces are taken first, and of equal ones that of the first
-/// image. Pieces that overlap only in part count as missing: ranks cut the same state alike.
+/// image. Pieces that overlap only in part count as missing: all ranks cut a state in the same way.
 Cover cover_state(const PlannedJob& job, const std::vector<std::vector<SafetensorsEntry>>& images);
 
 /// Makes an image with only these pieces of another one. Throws EnvError if that is not an image.

@@ -81,7 +81,7 @@ struct Manifest {
   std::string name;        ///< name of the job
   int run = 0;             ///< number of the run
   int attempt = 0;         ///< CheckpointDirectory::claim_attempt
-  int64_t step = 0;        ///< steps that were trained, of the whole run
+  int64_t step = 0;        ///< number of steps trained in the whole run
   int64_t epoch = 0;       ///< epoch of the next step
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
   int64_t samples = 0;     ///< samples that were trained on

@@ -69,7 +69,8 @@ class NameMap {
   NameMap& operator=(NameMap&&) noexcept;
   ~NameMap();
 
-  /// Empty if no pattern has this name. Throws SpecError if two have, or a size is of a layer that is not there.
+  /// Empty if no pattern has this name. Throws SpecError if two of them have the same name, or if a size names a layer
+  /// that does not exist.
   std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
   /// Patterns under `tensors` that none of these names of ours has: a misspelt one, or one of another network.
   std::vector<std::string> unused(const std::vector<std::string>& ours) const;

@@ -27,8 +27,8 @@ bool is_save_due(const CheckpointSpec& spec, int64_t steps_per_epoch, const Save
 /// failures counts as a day until failures say otherwise.
 double automatic_interval(double cost, double run_seconds, int failures);
 
-/// The step of the complete one whose validation had the best value of a metric, of equal ones the last; nothing if
-/// none has a value.
+/// The step of the complete checkpoint whose validation had the best value of a metric, or the last of several equal
+/// ones; nothing if none has a value.
 std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric);
 
 }  // namespace trainctl

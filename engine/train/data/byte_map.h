@@ -14,7 +14,7 @@ namespace trainctl {
 
 class ByteMap {
  public:
-  /// `pass`: the transforms, from u8 to f32, of a sample of size.height x size.width pixels with `channels` bytes each.
+  /// `pass`: the transforms from u8 to f32 of a sample with size.height x size.width pixels of `channels` bytes each.
   ByteMap(PixelPass pass, const ImageSize& size, int64_t channels);
 
   /// Maps one sample from `bytes` to `to`, whose elements are of `type`: f32 or bf16.

@@ -42,7 +42,7 @@ bool may_load_bytes(const SampleField& field);
 /// The fields for which may_load_bytes() holds.
 std::vector<ByteField> byte_fields(const std::vector<SampleField>& fields);
 
-/// In the types in which devices load them: f32 or i32.
+/// Returns the fields in the types in which devices load them: f32 or i32.
 std::vector<SampleField> as_loaded(const DataShapes& shapes);
 
 /// The destinations of the fields of one sample, row-major, by the number of the field. Null: not needed.

@@ -14,7 +14,7 @@
 
 namespace trainctl {
 
-/// By rank: the keys that its rows see, of documents with these numbers of rows, which follow one another.
+/// By rank: the number of keys that its rows see, for consecutive documents with these numbers of rows.
 std::vector<int64_t> work_of_ranks(std::span<const int64_t> lengths, const RowOrder& order);
 
 /// A permutation of the documents: the work of the rank that has most is near the mean, or as near as a short search

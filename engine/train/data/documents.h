@@ -28,7 +28,8 @@ class DocumentReader {
  public:
   explicit DocumentReader(DocumentOptions options);
   ~DocumentReader();
-  /// The next documents, of about `bytes` together; none at the end. Throws EnvError if a file cannot be read.
+  /// Returns the next documents, about `bytes` bytes in total; none at the end. Throws EnvError if a file cannot be
+  /// read.
   std::vector<RawDocument> read(size_t bytes);
 
  private:

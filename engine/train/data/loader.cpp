@@ -127,7 +127,7 @@ Loader::Buffer Loader::make_buffer() const {
           std::vector<int64_t>(rows), std::vector<uint64_t>(rows)};
 }
 
-/// On the trainer's thread. Workers above the number wait for it to rise again, and blocks are kept.
+/// Runs on the trainer's thread. Workers above the number wait for it to rise again, and blocks are kept.
 void Loader::apply(LoadSetting setting) {
   std::vector<Buffer> more;
   for (; buffers_ < options_.batches_in_use + setting.ahead; ++buffers_) more.push_back(make_buffer());
@@ -141,7 +141,7 @@ void Loader::apply(LoadSetting setting) {
   }
 }
 
-/// Returns false if the machine has no memory or no thread for another worker, and the others go on without it. Throws
+/// Returns false if the machine has no memory or no thread for another worker; the others continue without it. Throws
 /// if it would be the first.
 bool Loader::start_worker() {
   const auto worker = static_cast<int>(threads_.size());

@@ -90,8 +90,8 @@ class Loader {
   std::optional<Ahead> look_ahead();
   /// The step of the batch that next_step returned last.
   int64_t taken_step() const { return batch_at(taken_ - 1).step; }
-  /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, of
-  /// which every rank can read all, so it is the same on all ranks, under any plan.
+  /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, all
+  /// of which every rank can read, so it is the same on all ranks and under any plan.
   float label_weight() const { return batch_at(taken_ - 1).label_weight; }
   /// The same of the batch that release_step releases next.
   float oldest_label_weight() const { return batch_at(released_).label_weight; }

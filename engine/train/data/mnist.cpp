@@ -31,7 +31,7 @@ std::string find_file(const std::string& folder, const SplitFiles& files, const 
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
     throw SpecError({}, "dataset.path", fmt::format("there is no folder '{}'", folder),
-                    "give a folder with the IDX files of MNIST; relative paths start at the folder of the job file");
+                    "give a folder with the IDX files of MNIST; paths are relative to the job file");
   }
   // Kaggle and 7-Zip write a dot: train-images.idx3-ubyte.
   std::string dotted = name;

@@ -20,8 +20,8 @@ namespace trainctl {
 /// Fisher-Yates over 0 … order.size() - 1, driven by the stream (seed, "dataset.shuffle") at `pass`.
 void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 
-/// Up to here a shuffled set is a list, of 8 bytes per sample in every rank. The order of larger sets is a
-/// KeyedPermutation of (seed, "dataset.order", pass), which needs no memory and no time to start anywhere.
+/// Up to this size the order of a shuffled set is a list with 8 bytes per sample in every rank. The order of larger
+/// sets is a KeyedPermutation of (seed, "dataset.order", pass), which needs no memory and no time to start anywhere.
 inline constexpr int64_t kMostListedSamples = 50'000'000;
 
 /// All that decides which sample is at which place of an epoch, as a clause: "24 samples, shuffled by seed 1". Two jobs

@@ -47,7 +47,7 @@ std::string hint_for_cell(const std::string& cell) {
   for (const char* flag : {"true", "false", "yes", "no", "t", "f", "y", "n"})
     if (word == flag) return "write 1 for true and 0 for false in this column";
   if (std::regex_match(cell, std::regex(R"([+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?)")))
-    return "write numbers without separators of thousands: 1100";
+    return "write numbers without thousands separators: 1100";
   if (std::regex_match(cell, std::regex(R"([+-]?\d+,\d+)"))) return "write a decimal point: 0.5";
   if (std::regex_match(cell, std::regex(R"(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2})?)")))
     return "a date or time is not a number: write its parts (year, month, day) or the days since a day into columns of "

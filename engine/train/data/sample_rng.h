@@ -42,7 +42,7 @@ class SampleRng {
   }
 
   uint32_t next() { return philox(key_, at_ >> 2, sample_).v[at_++ & 3]; }
-  /// In [0, 1), of 24 bits.
+  /// Returns a number in [0, 1) with 24 bits.
   double uniform() { return static_cast<double>(next() >> 8) * 0x1p-24; }
   double uniform(double from, double to) { return from + (to - from) * uniform(); }
   /// In [0, below); below is at least 1 and at most 2^32.

@@ -54,12 +54,12 @@ SampleStep make_crop(std::function<PixelBox(const ImageSize&, SampleRng&)> choos
 SampleStep make_cut(ElementType type, double value, std::function<PixelBox(const ImageSize&, SampleRng&)> choose);
 SampleStep make_flip(double chance);
 SampleStep make_resize(ElementType from, Resample method, const ImageSize& size, bool may_scale);
-/// type_cast i32, of dense values.
+/// type_cast i32 for dense values.
 SampleStep make_integers(ElementType from);
 
-/// In place, of u8 [h, w, 3]. `amounts`: of draw_color_change.
+/// Works in place on u8 [h, w, 3]. `amounts`: from draw_color_change.
 SampleStep make_color_jitter(const std::array<double, 4>& amounts);
-/// In place.
+/// Erases in place.
 struct Erasing {
   double chance;
   Range scale, ratio;

@@ -81,8 +81,8 @@ class SampleTransforms {
   /// One shape for all samples; u8, i32 or f32.
   const SampleType& result() const { return result_; }
   bool is_random() const { return is_random_; }
-  /// With keeps_bytes, of a chain that ends by mapping each byte: the result is of u8, and this makes floats of it. The
-  /// result's shape is that of the floats. Else null.
+  /// With keeps_bytes, for a chain that ends by mapping each byte: the result is u8, and this converts it to floats.
+  /// The result's shape is that of the floats. Else null.
   const std::shared_ptr<const ByteMap>& byte_map() const { return byte_map_; }
 
   /// `in` has the input's type and fits its shape. Writes the result, row-major, to `out`. Random transforms draw from

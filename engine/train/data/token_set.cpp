@@ -36,11 +36,10 @@ int64_t stride_of(const DatasetSpec& spec) { return spec.stride > 0 ? spec.strid
   std::error_code ignored;
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
-                    "relative paths start at the folder of the job file; ** matches any folders");
+                    "paths are relative to the job file; ** matches any folders");
   if (fs::is_directory(pattern, ignored))
     throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "to select its files: " + pattern + "/*");
-  throw SpecError({}, field, fmt::format("there is no file '{}'", pattern),
-                  "relative paths start at the folder of the job file");
+  throw SpecError({}, field, fmt::format("there is no file '{}'", pattern), "paths are relative to the job file");
 }
 
 /// In the order of the patterns, sorted within each; a file that two of them match comes once.

@@ -63,7 +63,7 @@ class TokenSet {
   void expect(int64_t sample) const;
   /// "train.bin: token 4,096".
   std::string where(int64_t sample) const;
-  /// The first token that is not in [0, below), of the first `most` tokens.
+  /// Returns the first token that is not in [0, below) among the first `most` tokens.
   std::optional<StrayToken> first_stray(int64_t below, int64_t most) const;
 
  private:

@@ -1,5 +1,5 @@
-// The system calls by which a checkpoint reaches the disk. Tests replace them by those of a full disk, of a broken one,
-// or of one that loses what was not synced.
+// The system calls by which a checkpoint reaches the disk. Tests replace them with calls to a disk that is full, is
+// broken, or loses what was not synced.
 #pragma once
 
 #include <sys/types.h>

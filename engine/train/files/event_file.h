@@ -46,7 +46,7 @@ class EventFile {
   bool is_open() const { return file_.is_open(); }
   /// One event, at the time of the call. Values are kept as f32; nan and infinite ones are.
   void write(int64_t step, const EventScalars& scalars);
-  /// By tag; drawn under HISTOGRAMS and DISTRIBUTIONS.
+  /// Writes histograms by tag, which TensorBoard draws under HISTOGRAMS and DISTRIBUTIONS.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Markdown, drawn under TEXT.
   void write_text(const std::string& tag, const std::string& text);

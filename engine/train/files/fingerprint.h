@@ -47,8 +47,8 @@ Fingerprints fingerprints_of_bytes(std::string_view bytes);
 
 /// A line of fingerprints.jsonl, with its newline.
 std::string fingerprint_line(int64_t step, const Fingerprints& fingerprints);
-/// By step. An unfinished last line is ignored. Throws EnvError if the file cannot be read or has another line that is
-/// not JSON of this kind.
+/// Returns the fingerprints of each step. An unfinished last line is ignored. Throws EnvError if the file cannot be
+/// read or has another line that is not JSON of this kind.
 std::map<int64_t, Fingerprints> read_fingerprints(const std::string& path);
 
 }  // namespace trainctl

@@ -29,7 +29,8 @@ class Histogram {
     double limit = 0;
     int64_t count = 0;
   };
-  /// In ascending order. Ranges next to each other without values are one bucket; those at the two ends are left out.
+  /// Returns the buckets in ascending order. Adjacent ranges without values are one bucket; those at the two ends are
+  /// left out.
   std::vector<Bucket> buckets() const;
 
   friend bool operator==(const Histogram&, const Histogram&) = default;

@@ -22,8 +22,8 @@ void write_tensor_part(const std::string& path, const std::string& head, const S
                        const Shape& first, const Shape& shape, const void* data);
 
 /// Writes this part into the file of the whole tensor: creates it if needed, and leaves the rest as it is. So several
-/// processes can write the parts of one file, in any order. `data` is contiguous, of `shape`; `first` is where it
-/// begins in `whole`. Throws EnvError.
+/// processes can write the parts of one file in any order. `data` is contiguous and has `shape`; `first` is its
+/// position in `whole`. Throws EnvError.
 void write_npy_part(const std::string& path, const Shape& whole, DType dtype, const Shape& first, const Shape& shape,
                     const void* data);
 

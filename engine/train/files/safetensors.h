@@ -131,7 +131,7 @@ class SafetensorsWriter {
                     std::map<std::string, std::string> metadata = {}, Disk& disk = real_disk());
   ~SafetensorsWriter();
 
-  /// In the order of the file; find the index of an entry by its name.
+  /// The entries are in the order of the file; index_of finds an entry by its name.
   const SafetensorsHeader& header() const;
   size_t index_of(const std::string& name) const;
   /// Bytes [at, at + bytes.size()) of an entry's data; each byte is written once.

@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// With the longest instructions only.
+/// Contains only the longest instructions.
 nlohmann::ordered_json profile_json(const ProfileSummary& summary, std::span<const StepComponent> parts,
                                     std::span<const RankTasks> tasks, const Machine& machine);
 

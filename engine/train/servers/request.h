@@ -47,7 +47,7 @@ struct Settled {
   int32_t unused = 0;
 };
 
-/// Before rows of the next batch.
+/// Precedes the rows of the next batch.
 struct Ahead {
   int32_t is_granted = 0;
 };

@@ -175,7 +175,7 @@ void AsyncServer::run() {
   save_last();
 }
 
-/// Once.
+/// Saves only in the first call.
 void AsyncServer::save_last() {
   if (std::exchange(has_saved_last_, true)) return;
   if (updates_ > first_update_ && job_.spec.train.on_nan != OnNan::warn)
@@ -246,7 +246,7 @@ bool AsyncServer::serve(Worker& worker) {
     case Worker::State::pushes:
       if (worker.taken < messages_of(worker) && !comm_.has_message(worker.rank)) {
         if (!has_ended(worker)) return false;
-        let_go(worker);  // what it has pushed is dropped
+        let_go(worker);  // its pushes are dropped
         return true;
       }
       take_push(worker);
@@ -357,7 +357,8 @@ void AsyncServer::answer(Worker& worker) {
   worker.state = worker.request.ask == Ask::train ? Worker::State::pushes : Worker::State::idle;
 }
 
-/// Rows, or gradients of rows, of the first `counts` ids of each field of the worker's batch: by field, then by table.
+/// The rows, or gradients of rows, for the first `counts` ids of each field of the worker's batch: by field, then by
+/// table.
 template <class F>
 void AsyncServer::for_each_table(const Worker& worker, const int32_t* counts, const F& f) const {
   std::byte* rows = worker.rows;

@@ -1,6 +1,6 @@
 // A parameter server of asynchronous workers, or of only tables: an event loop around the executor. It answers pulls
-// with copies of what it holds, takes pushes, and runs its program (engine/compile/lower/serve.cpp) once for each whole
-// push.
+// with copies of its parameters, receives pushes, and runs its program (engine/compile/lower/serve.cpp) once for each
+// whole push.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,7 @@ class AsyncServer {
 
   int64_t updates() const { return updates_; }
   Executor& executor() { return *executor_; }
-  /// In the order of PlannedJob::tables.
+  /// The tables in the order of PlannedJob::tables.
   const std::vector<std::unique_ptr<servers::TableRows>>& tables() const { return tables_; }
 
  private:

@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// Batches that a loader may have claimed ahead, of BatchBoard::kMostClaims.
+/// Batches that a loader may have claimed ahead, out of BatchBoard::kMostClaims.
 constexpr int kMostStepsAhead = 16;
 
 DatasetSpec with_few_ahead(DatasetSpec spec) {

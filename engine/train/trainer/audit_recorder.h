@@ -33,9 +33,10 @@ class AuditRecorder {
   virtual void attach(Executor& audited, const ExecutorOptions& options) = 0;
 
   bool is_due(const StepScalars& scalars) const { return (int64_t{scalars.step} + 1) % options_.every == 0; }
-  /// Before each step. Throws AuditFailed if a replay has ended with other bits.
+  /// Called before each step. Throws AuditFailed if a replay has ended with different bits.
   virtual void before_step() = 0;
-  /// Before a step that is due. Waits for the replay of an earlier one, and throws as before_step.
+  /// Called before a step that is to be audited. Waits for the replay of an earlier step, and throws the same errors as
+  /// before_step.
   virtual void begin(const std::byte* inputs, const StepScalars& scalars) = 0;
   /// After that step was started.
   virtual void end() = 0;
@@ -60,7 +61,7 @@ class AuditRecorder {
   virtual void release() {}
   /// The replay has ended, with or without an error.
   virtual void replay_ended() {}
-  /// After a mismatch.
+  /// Available after a mismatch.
   virtual AuditedResults results() const = 0;
 
   AuditOptions options_;
@@ -73,8 +74,8 @@ class AuditRecorder {
   std::thread thread_;
 };
 
-/// Adds to `found` what a third run tells. `is_elsewhere`: it ran on another core or card than both others. If not, it
-/// ran where the step did, and can only show that the step's fault was transient.
+/// Adds the result of a third run to `found`. `is_elsewhere`: it ran on another core or card than both others. If not,
+/// it ran where the step did, and can only show that the step's fault was transient.
 void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_elsewhere);
 
 /// Runs `work` on a new thread, and throws what it throws.

@@ -54,7 +54,7 @@ class AuditedTime {
   int64_t in_flight_ = 0, steps_ = 0;
 };
 
-/// The training thread and a replay meet here:
+/// Synchronizes the training thread and a replay:
 ///
 ///   replay    load the state ─► loaded │           │ run the step ─► has_run │ compare
 ///   training  steps …          wait ◄──┘ allow_run ─►          wait ◄────────┘ steps …
@@ -173,7 +173,7 @@ class CardAudit final : public AuditRecorder {
   /// ranks wait before the same step, and replay at the same time. Without peers the other card trains nothing.
   bool has_peers() const { return comm_.num_ranks() > 1; }
 
-  /// In which the state before the recorded step reaches the other card.
+  /// The number of steps during which the state before the recorded step is sent to the other card.
   int64_t steps_until_hold() const {
     constexpr int64_t kMost = 16;
     return std::clamp<int64_t>(options_.every / 4, 1, kMost);

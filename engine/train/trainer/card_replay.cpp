@@ -79,22 +79,20 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
     const InputLayout& own = executor_->inputs();
     if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
         own.as_bytes != inputs.as_bytes)
-      throw EnvError(
-          fmt::format("train.audit_every: GPU {} has not the memory to keep the samples that GPU {} keeps; close other "
-                      "programs on it, or set audit_every: 0",
-                      cards_[1].gpu, cards_[0].gpu));
+      throw EnvError(fmt::format(
+          "train.audit_every: GPU {} does not have the memory to keep the samples that GPU {} keeps; close other "
+          "programs on it, or set audit_every: 0",
+          cards_[1].gpu, cards_[0].gpu));
   });
 }
 
+/// begin_record and end_record of an executor that replays: the step takes what it receives from the tape, and what it
+/// gives is added to the tape.
 void CardReplay::load(Executor& executor, const Step& step, std::byte* inputs) const {
+  executor.begin_record(*tape_);
   for (const StateCopy& copy : tape_->state) executor.write(copy.offset, tape_->before.get() + copy.to, copy.bytes);
   check(executor.inputs().bytes == static_cast<int64_t>(step.inputs.size()), "a replay has the inputs of the step");
   std::memcpy(inputs, step.inputs.data(), step.inputs.size());
-}
-
-void CardReplay::read_state(Executor& executor, Result& result) const {
-  result.state.resize(static_cast<size_t>(tape_->state_bytes));
-  for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
 }
 
 /// All that the last replay gave.
@@ -112,6 +110,13 @@ void CardReplay::load(const Step& step) { load(*executor_, step, inputs_.get());
 void CardReplay::run(const Step& step) {
   executor_->start_step(inputs_.get(), step.scalars);
   replayed_.loss = executor_->finish_step();
+}
+
+void CardReplay::read_result(Executor& executor, Result& result) const {
+  executor.end_record();
+  executor.is_recorded(true);
+  result.state.resize(static_cast<size_t>(tape_->state_bytes));
+  for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
 }
 
 /// The result of the rank's own card.
@@ -145,7 +150,8 @@ void CardReplay::describe_exchange(const Instruction& instruction, const std::by
   std::string part;
   for (const StoredRange& range : gradient_ranges(program_))
     if (range.offset <= at && at < range.offset + range.bytes()) part = name_of(range) + "; ";
-  found.tensor = fmt::format("what it gives to {} ({}{} of {} elements)", instruction.name, part, different, elements);
+  found.tensor =
+      fmt::format("the data that it sends to {} ({}{} of {} elements)", instruction.name, part, different, elements);
 }
 
 bool CardReplay::find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const {
@@ -190,7 +196,7 @@ void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
       load(*executor, step, inputs.get());
       executor->start_step(inputs.get(), step.scalars);
       third.loss = executor->finish_step();
-      read_state(*executor, third);
+      read_result(*executor, third);
     });
   } catch (const EnvError&) {
     return;  // it has no memory left
@@ -205,7 +211,7 @@ void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
 }
 
 std::optional<AuditMismatch> CardReplay::compare(const Step& step) {
-  read_state(*executor_, replayed_);
+  read_result(*executor_, replayed_);
   AuditMismatch found;
   found.device = "GPU";
   found.step = step.step;

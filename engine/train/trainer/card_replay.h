@@ -41,7 +41,7 @@ class CardReplay {
   /// Copies the result to the host.
   std::optional<AuditMismatch> compare(const Step& step);
 
-  /// After a mismatch.
+  /// Available after a mismatch.
   AuditedValues first_values() const;
   AuditedValues replayed_values() const;
 
@@ -53,7 +53,7 @@ class CardReplay {
   };
   std::unique_ptr<Executor> executor_on(const AuditCard& card);
   void load(Executor& executor, const Step& step, std::byte* inputs) const;
-  void read_state(Executor& executor, Result& result) const;
+  void read_result(Executor& executor, Result& result) const;
   std::vector<std::byte> given_again() const;
   Result recorded(const Step& step) const;
   bool find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const;
@@ -65,7 +65,7 @@ class CardReplay {
   const Program& program_;
   const std::vector<AuditCard> cards_;
   ExecutorOptions options_;
-  ReplayedExchange alone_;  ///< the communicator of executors that meet no other rank
+  ReplayedExchange alone_;  ///< the communicator of executors that communicate with no other rank
   std::unique_ptr<StepTape> tape_;
   std::unique_ptr<Executor> executor_;
   HostBlock inputs_;  ///< the inputs of executor_

@@ -162,7 +162,7 @@ class CoreAudit final : public AuditRecorder {
     std::string sent{};  ///< empty: it gave what was recorded
   };
 
-  /// On the calling thread.
+  /// Runs on the calling thread.
   Result run_again() {
     if (!executor_) {
       const double begin = has_one_thread() ? thread_seconds() : now();

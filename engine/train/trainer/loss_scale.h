@@ -6,9 +6,9 @@
 
 namespace trainctl {
 
-/// Before the first step.
+/// The state before the first step.
 LossScaleState first_loss_scale(const Fp16Spec& spec);
-/// After a step. A scale that would not be finite in f32 does not grow.
+/// The state after a step. A scale that would not be finite in f32 does not grow.
 LossScaleState loss_scale_after(const Fp16Spec& spec, const LossScaleState& before, bool skipped);
 
 }  // namespace trainctl

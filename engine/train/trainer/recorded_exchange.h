@@ -159,7 +159,7 @@ class ReplayedExchange final : public Communicator {
           "a replayed step makes the calls of the recorded one");
     const RecordedExchange& recorded = (*exchanges_)[next_++];
     if (in != nullptr && difference_.empty() && digest_of_bytes(in, bytes) != recorded.given)
-      difference_ = fmt::format("what it gives to {}, call {} of the step", call, next_);
+      difference_ = fmt::format("the data that it sends to {}, call {} of the step", call, next_);
     if (out != nullptr && !recorded.received.empty())
       std::memcpy(out, recorded.received.data(), recorded.received.size());
   }

@@ -33,7 +33,7 @@ bool comes_first(const std::pair<float, int32_t>& a, const std::pair<float, int3
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
-/// With top_k all tokens whose logit equals the k-th remain.
+/// With top_k, all tokens whose logit equals the k-th remain candidates.
 Candidates candidates_of(std::span<const float> logits, int64_t top_k) {
   Candidates all;
   const auto k = static_cast<size_t>(std::max<int64_t>(0, top_k));

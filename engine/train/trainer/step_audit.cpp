@@ -66,8 +66,8 @@ class AuditedExecutor final : public Executor {
 
 std::string AuditMismatch::text() const {
   const auto core_text = [this](int number) { return device_text(device, number); };
-  std::string text = fmt::format("step {} gave other bits on {} than its replay on {}: {}", step, core_text(first_core),
-                                 core_text(replay_core), tensor);
+  std::string text = fmt::format("step {} produced different bits on {} than its replay on {}: {}", step,
+                                 core_text(first_core), core_text(replay_core), tensor);
   if (element >= 0) text += fmt::format(", element {}: {:.9g} and {:.9g}", element, first, replayed);
   if (third_core < 0) return text;
   const std::string third = "; a third run on " + core_text(third_core);
@@ -76,7 +76,7 @@ std::string AuditMismatch::text() const {
   if (first_is_wrong)
     return text + third + " agrees with the step, so " + core_text(replay_core) + " computed incorrectly";
   return text + third +
-         (third_core == first_core ? " does not tell which of them computed incorrectly" : " agrees with neither");
+         (third_core == first_core ? " does not show which of them computed incorrectly" : " agrees with neither");
 }
 
 AuditFailed::AuditFailed(const AuditMismatch& mismatch, const std::string& where)

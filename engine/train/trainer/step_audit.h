@@ -33,7 +33,7 @@ struct AuditMismatch {
   int64_t element = -1;            ///< first one with other bits; -1: not known
   double first = 0, replayed = 0;  ///< its values
   int first_core = -1, replay_core = -1, third_core = -1;  ///< -1: not known, or no third run
-  std::optional<bool> first_is_wrong;                      ///< according to the third run; nullopt: it does not tell
+  std::optional<bool> first_is_wrong;                      ///< according to the third run; nullopt: it does not show it
   std::string text() const;                                ///< one sentence without the rank
 };
 
@@ -47,7 +47,7 @@ class AuditFailed : public EnvError {
   AuditMismatch mismatch_;
 };
 
-/// By "weight/fc1.weight": this rank's part.
+/// This rank's part of each value, by names such as "weight/fc1.weight".
 using AuditedValues = std::map<std::string, std::vector<float>>;
 
 /// Writes both as safetensors files to `folder`/audits, and returns their common path: "…/step_500.rank_3.*". Returns
@@ -93,8 +93,8 @@ class StepAudit final : public StateObserver {
   void at_end(int64_t step, Executor& executor) override;
   int64_t audited_steps() const;
   /// The time of all recordings and replays, relative to the time of all steps so far. A replay on another core counts
-  /// as if it had delayed the steps. The first replay also prepares its kernels, once; this does not count. On GPUs: the
-  /// time by which steps took longer while an audit ran.
+  /// as if it had delayed the steps. The first replay also prepares its kernels, once; this does not count. On GPUs:
+  /// the time by which steps took longer while an audit ran.
   double overhead() const;
 
  private:

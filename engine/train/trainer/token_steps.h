@@ -29,7 +29,7 @@ class TokenSteps {
   TokenSteps(const PlannedJob& job, const Program& decode, const Program& prefill, Communicator& comm,
              ExecutorOptions options, const MakeExecutor& make);
 
-  /// To load the weights.
+  /// The executor through which the weights are loaded.
   Executor& executor() { return *decode_.executor; }
   int64_t rows() const { return job_.generation->size.rows; }
   int64_t prefill_tokens() const { return job_.generation->prefill_tokens; }

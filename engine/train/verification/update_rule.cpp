@@ -68,7 +68,7 @@ double move_difference(const std::vector<float>& a, const std::vector<double>& b
 
 std::string why_not_recomputed(const OptimizerSpec& optimizer) {
   if (find_update_formula(get_optimizer(optimizer.type)) == nullptr)
-    return "verify has no independent formula of " + optimizer.type;
+    return "verify has no independent formula for " + optimizer.type;
   if (optimizer.clip_parameter_norm > 0) return "updates with clip_parameter_norm are not recomputed";
   if (optimizer.state_type != StateType::fp32) return "states in fewer bits are rounded";
   return "";

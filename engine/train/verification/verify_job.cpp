@@ -265,11 +265,11 @@ class JobVerifier {
       begins("a resumed run");
       check_resume(job, programs, reference, alone, first, saved);
     } catch (const EnvError& error) {
-      fail(add("run", "the ranks end without an error"), {error.what()});
+      fail(add("run", "the ranks finish without an error"), {error.what()});
     } catch (const std::runtime_error& error) {
-      fail(add("run", "the ranks end without an error"), {error.what()});
+      fail(add("run", "the ranks finish without an error"), {error.what()});
     } catch (const InternalError& error) {
-      fail(add("run", "the ranks end without an error"), {error.what()});
+      fail(add("run", "the ranks finish without an error"), {error.what()});
     }
   }
 
@@ -351,7 +351,7 @@ class JobVerifier {
       ++known;
       largest = std::max(largest, slope.difference());
       if (slope.difference() > kSlopeTolerance)
-        findings.push_back(fmt::format("{}: the loss changes with {:.6g}, the gradient says {:.6g}", slope.of,
+        findings.push_back(fmt::format("{}: the loss changes by {:.6g}, but the gradient predicts {:.6g}", slope.of,
                                        slope.measured, slope.expected));
     }
     check.summary = fmt::format("of {} tensors, largest relative difference {:.1e}", known, largest);
@@ -391,7 +391,7 @@ class JobVerifier {
         findings.push_back(fmt::format("rank {}, call {}: {}, planned {}", r, a - made.begin() + 1,
                                        a == made.end() ? "nothing" : to_string(*a),
                                        b == expected.end() ? "nothing" : to_string(*b)));
-      if (!run.calls_repeat[r]) findings.push_back(fmt::format("rank {} makes other calls in a later step", r));
+      if (!run.calls_repeat[r]) findings.push_back(fmt::format("rank {} makes different calls in a later step", r));
     }
     check.summary =
         fmt::format("{} of {} bytes in each step", plural(static_cast<int64_t>(calls), "call"), with_commas(bytes));
@@ -443,7 +443,7 @@ class JobVerifier {
     std::vector<std::string> findings;
     const ThreadRun same = resume(job, programs, checkpoint);
     const std::vector<float> rest(first.losses.end() - static_cast<ptrdiff_t>(same.losses.size()), first.losses.end());
-    if (same.losses != rest) findings.emplace_back("under the same plan the losses have other bits");
+    if (same.losses != rest) findings.emplace_back("under the same plan, the losses have different bits");
     for (const std::string& name : differing_bits(same, first))
       if (name != "losses") findings.push_back("under the same plan " + name + " has other bits");
     std::optional<PlannedJob> other = job.spec.launch.ranks > 1 ? reference : two_ranks(job.spec);
@@ -481,10 +481,10 @@ class JobVerifier {
   static constexpr const char* kLossRule = "the losses are those of one rank";
   static constexpr const char* kGradientRule = "the gradients of the first step are those of one rank";
   static constexpr const char* kWeightRule =
-      "weights, optimizer states and statistics move as on one rank, and all replicas have the same bits";
-  static constexpr const char* kSlopeRule = "the gradients say how the loss changes with the weights";
+      "weights, optimizer states and statistics change as on one rank, and all replicas have the same bits";
+  static constexpr const char* kSlopeRule = "the gradients describe how the loss changes with the weights";
   static constexpr const char* kUpdateRule = "the first updates follow the optimizer's formula in double precision";
-  static constexpr const char* kCommunicationRule = "the ranks send what the plan says, in its order";
+  static constexpr const char* kCommunicationRule = "the ranks send the messages of the plan, in its order";
   static constexpr const char* kMemoryRule = "the ranks use the memory of the plan, and write nowhere else";
   static constexpr const char* kRepeatRule = "a second run has the same bits";
   static constexpr const char* kResumeRule = "a run resumes from a checkpoint, on this plan and on another";

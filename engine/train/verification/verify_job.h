@@ -27,7 +27,7 @@ struct PlantedFault {
 struct VerifyOptions {
   int64_t steps = 4;            ///< length of each run, at least 2
   double most_work = 1e9;       ///< operations of a step over all ranks, which the job is reduced to
-  double slope_seconds = 10;    ///< for slopes of the loss, of which at least one is measured
+  double slope_seconds = 10;    ///< for slopes of the loss; at least one of them is measured
   double timeout_seconds = 60;  ///< for a collective
   std::string trainctl;         ///< version, for the certificate
   std::function<void(const std::string&)> on_progress{};  ///< called with what begins: "one rank"

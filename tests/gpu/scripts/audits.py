@@ -62,7 +62,7 @@ def fault():
         if said is None:
             continue
         line = next((line.strip() for line in said.splitlines() if "audit: step" in line), "")
-        named = re.search(r"step 20 gave other bits on GPU \d+ .*: \w+/", line) and f"rank {rank}" in said
+        named = re.search(r"step 20 produced different bits on GPU \d+ .*: \w+/", line) and f"rank {rank}" in said
         saved = len(list((folder / "audits").iterdir())) if (folder / "audits").exists() else 0
         good += bool(named) and saved == 2 and "computed incorrectly" in line
         print(f"{name}: {'named' if named else 'NOT NAMED'}, {saved} results saved: {line}", flush=True)
@@ -81,6 +81,9 @@ def cost():
     # The same from the steps' lines: what the 20 steps from each audited one on took beyond the median step.
     beyond = sum(sum(seconds[at - 1:at + 19]) - 20 * usual for at in range(2 * EVERY, steps, EVERY)) / (AUDITS - 1)
     reported = outcome["overhead"] * EVERY / 500
+    # Steps counted from the audited one: where the time goes.
+    slower = {at: statistics.median(seconds[of - 1 + at] - usual for of in range(2 * EVERY, steps, EVERY)) for at in range(-1, 25)}
+    print("steps that took longer, from the audited one: " + ", ".join(f"{at}: {1e3 * s:+.1f} ms" for at, s in slower.items() if abs(s) > 0.02 * usual), flush=True)
     print(f"GPT-2 124M, two GPUs, {usual * 1e3:.1f} ms per step: {outcome['steps']} audits; reported {100 * outcome['overhead']:.3f} % at every "
           f"{EVERY}, so {100 * reported:.3f} % at every 500; from the lines {beyond / usual:.2f} steps per audit, {100 * beyond / usual / 500:.3f} %", flush=True)
     return reported < 0.003

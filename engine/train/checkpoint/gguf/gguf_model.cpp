@@ -77,7 +77,7 @@ std::vector<std::string> known_types() {
 GgufModel::GgufModel(const nlohmann::json& config) : config_(config), type_(field_or(config, "model_type", "")) {
   const auto found = architectures().find(type_);
   if (found == architectures().end())
-    refuse_model("gguf cannot have a model of type " + (type_.empty() ? "unknown" : type_),
+    refuse_model("gguf does not support models of type " + (type_.empty() ? "unknown" : type_),
                  "supported types: " + join(known_types()) + "; export a model folder with -o FOLDER/");
   architecture_ = found->second;
   const std::vector<std::string> known = {"", "default", "linear", "llama3"};

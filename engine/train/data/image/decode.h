@@ -36,8 +36,8 @@ struct DecodeRequest {
 
 class ImageFile;  ///< formats.h
 
-/// An image file of which only the headers have been read. It refers to the bytes and the name (for errors) that it was
-/// opened with; both must outlive it. Not thread-safe.
+/// An image file whose headers have been read, but not its pixels. It refers to the bytes and the name (for errors)
+/// that it was opened with; both must outlive it. It is not thread-safe.
 class EncodedImage {
  public:
   EncodedImage(std::span<const std::byte> file, const std::string& name);

@@ -110,7 +110,7 @@ class ArraySource : public Source {
 
   std::unique_ptr<OpenFiles> files_;
   std::vector<ArrayColumn> columns_;
-  std::vector<std::vector<int64_t>> firsts_;  ///< sample, of each piece of each column
+  std::vector<std::vector<int64_t>> firsts_;  ///< sample of each piece of each column
   int64_t size_ = 0;
   std::vector<SourceField> fields_;
   std::vector<std::string> no_names_;

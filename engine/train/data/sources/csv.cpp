@@ -67,7 +67,7 @@ struct Column {
 struct Columns {
   CsvField spec;
   std::vector<Column> columns;
-  std::vector<std::string> words;  ///< sorted by name, of spec.words
+  std::vector<std::string> words;  ///< sorted by name, from spec.words
   std::vector<int64_t> numbers;    ///< number of each word
 };
 
@@ -156,7 +156,7 @@ class CsvSet : public Source {
     return fmt::format("expected {} values, found {}", row_values_, count);
   }
 
-  /// From the first row of a file. The columns of all files are those of the first.
+  /// Takes the columns from the first row of a file. The columns of all files are those of the first file.
   void define_columns(size_t f, const std::vector<std::string_view>& values, bool header) {
     const std::vector<std::string> names(values.begin(), values.end());
     if (f > 0) {

@@ -17,7 +17,7 @@ namespace trainctl {
 struct CsvField {
   std::string name;
   std::vector<std::string> columns;     ///< names in the header, or numbers from 1; each is one element
-  bool scalar = false;                  ///< one column, of shape [] rather than [1]
+  bool scalar = false;                  ///< one column with shape [] rather than [1]
   ElementType type = ElementType::f32;  ///< i32, i64 or f32
   bool words = false;                   ///< the column has words, and the elements are their numbers: i32 or i64
   std::vector<std::string> classes;     ///< words in the order of their numbers; empty: all words of the column, sorted

@@ -50,7 +50,7 @@ constexpr ForeignFormat kForeign[] = {
         "use a glob such as " + pattern.substr(0, open) + "*" + pattern.substr(close + 1) + ", or a list of files");
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
-                    "relative paths start at the folder of the job file; ** matches any folders");
+                    "paths are relative to the job file; ** matches any folders");
   if (fs::is_directory(pattern, ignored))
     throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "to select its files: " + pattern + "/*");
   std::vector<std::string> names;
@@ -58,7 +58,7 @@ constexpr ForeignFormat kForeign[] = {
     names.push_back(entry.path().filename().string());
   const std::string near = did_you_mean(fs::path(pattern).filename().string(), names);
   throw SpecError({}, field, fmt::format("there is no file '{}'", pattern),
-                  near.empty() ? "relative paths start at the folder of the job file" : near);
+                  near.empty() ? "paths are relative to the job file" : near);
 }
 
 /// The files of one pattern; with `tables`, also those of a folder of tables.

@@ -15,8 +15,8 @@ std::string_view to_string(StoredElement stored);  ///< "f64"
 int64_t byte_size(StoredElement stored);
 /// Returns the type that its values are converted to.
 ElementType element_type(StoredElement stored);
-/// Whole elements, of any alignment, little-endian. Throws EnvError, without the place,
-/// for a finite f64 that f32 cannot hold.
+/// Whole elements with any alignment, little-endian. Throws EnvError, without the place, for a finite f64 that f32
+/// cannot hold.
 void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& out);
 
 /// One element as a double; integers beyond 2^53 lose digits.

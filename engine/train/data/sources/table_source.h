@@ -22,7 +22,7 @@ namespace trainctl {
 struct TableField {
   std::string name;
   std::vector<std::string> columns;
-  bool scalar = false;               ///< one column, of shape [] rather than [1], if it is a number or a text
+  bool scalar = false;               ///< one column with shape [] rather than [1], if it is a number or a text
   bool distinct = false;             ///< numbers are words too: each distinct one is a class
   bool integers = false;             ///< untyped numbers and joined columns are i32 rather than f32
   std::vector<std::string> classes;  ///< words in the order of their numbers; empty: all words of the columns, sorted

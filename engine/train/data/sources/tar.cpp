@@ -26,7 +26,8 @@ namespace {
 
 enum class TarMemberKind { image, integer, array, bytes };
 
-/// By the last part of the extension. Throws SpecError (dataset.fields) if no source reads such files.
+/// Returns the kind that the last part of the extension names. Throws SpecError (dataset.fields) if no source reads
+/// such files.
 TarMemberKind kind_of(const std::string& extension, const std::string& where) {
   const std::string last = extension.substr(extension.rfind('.') + 1);
   if (last == "jpg" || last == "jpeg" || last == "png") return TarMemberKind::image;

@@ -63,7 +63,7 @@ class TarIndexBuilder {
   std::vector<uint8_t> finish(const TarStamp& stamp) {
     const size_t samples = firsts_.size(), columns = columns_.size();
     std::string text;
-    std::vector<size_t> place(columns);  // in the order of the names, of each column as it was found
+    std::vector<size_t> place(columns);  // in the order of the names: the index of each column as it was found
     for (size_t rank = 0; const auto& [extension, column] : columns_) {
       text += extension + '\0';
       place[column] = rank++;

@@ -1,6 +1,6 @@
 // The functions of libtrainctl_arrow.so, which tools/arrow_shim builds against Arrow C++ (./bootstrap arrow), and the
 // structures of Arrow's C data interface (https://arrow.apache.org/docs/format/CDataInterface.html), in which data pass
-// between it and this program. No type of Arrow C++ crosses that border.
+// between it and this program. No type of Arrow C++ is part of this interface.
 #pragma once
 
 #include <cstdint>

@@ -221,7 +221,7 @@ class ColumnBuilder {
   size_t dims_;
   int64_t rows_ = 0, nulls_ = 0, elements_ = 0;
   std::vector<uint8_t> valid_, values_;
-  std::vector<std::vector<uint8_t>> offsets_;  ///< i64, of texts or of the lists of each dim
+  std::vector<std::vector<uint8_t>> offsets_;  ///< i64 offsets of texts, or of the lists of each dim
   std::vector<int64_t> counts_;                ///< elements of the lists of each dim so far
 };
 

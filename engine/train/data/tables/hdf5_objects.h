@@ -42,8 +42,8 @@ struct Hdf5Dataset {
   std::string problem;              ///< why it cannot be read; empty: it can
 };
 
-/// All datasets with at least one dim, in the order of the file, of a file whose superblock determines `file`. Throws
-/// EnvError if the file is damaged, or its groups are stored in a form that is not read.
+/// Returns all datasets with at least one dim, in the order of the file. `file`: from the superblock. Throws EnvError
+/// if the file is damaged, or its groups are stored in a form that is not read.
 std::vector<Hdf5Dataset> read_hdf5_datasets(Hdf5Bytes& file);
 
 }  // namespace trainctl

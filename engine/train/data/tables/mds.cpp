@@ -52,7 +52,7 @@ class MdsIndexParser {
     const auto shards = json.find("shards");
     if (shards == json.end() || !shards->is_array()) fail("expected the list shards");
     if (!path_.starts_with("http") && is_url(path_) && !shards->empty())
-      (void)files_matching((folder_ / "*").string());  // one request tells the sizes of all shards
+      (void)files_matching((folder_ / "*").string());  // one request returns the sizes of all shards
     for (const auto& shard : *shards) add_shard(shard);
     return std::move(result_);
   }

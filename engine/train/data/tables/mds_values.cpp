@@ -40,7 +40,7 @@ const MdsNumber* mds_number(uint8_t code) {
   return found == std::end(kMdsNumbers) ? nullptr : found;
 }
 
-/// ndarray, ndarray:float32 and ndarray:float32:3,4. Without a type the first value determines it: `is_untyped`.
+/// ndarray, ndarray:float32 and ndarray:float32:3,4. If there is no type (`is_untyped`), the first value determines it.
 MdsColumn array_column(MdsColumn column) {
   const std::string_view encoding = column.encoding;
   const std::string bad = "has the encoding '" + printable(shortened(column.encoding)) + "', which is not of MDS";

@@ -30,8 +30,8 @@ struct TableColumn {
   ColumnKind kind = ColumnKind::number;
   StoredElement element = StoredElement::f64;  ///< number
   Shape shape = {};                            ///< number: shape of one row's value; -1: the dim differs between rows
-  bool is_untyped = false;                     ///< the format does not tell integers from floats: `element` is f64
-  std::vector<std::string> classes = {};       ///< the names of the classes that the numbers are, if the file has them
+  bool is_untyped = false;                ///< the format does not distinguish integers from floats: `element` is f64
+  std::vector<std::string> classes = {};  ///< the names of the classes that the numbers are, if the file has them
 
   /// "f32 [3, 2]", "text".
   std::string type_text() const;

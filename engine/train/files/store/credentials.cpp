@@ -249,12 +249,12 @@ class GoogleCredentials {
       request.body = "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion=" + text + "." +
                      base64url(signature);
     } else {
-      throw EnvError(file + ": is not of a service account or a user, the kinds of credentials that are supported");
+      throw EnvError(file + ": belongs to neither a service account nor a user, the supported kinds of credentials");
     }
     const HttpResponse response = request_http(request);
     take(response);
     if (token_.empty())
-      throw EnvError(fmt::format("{}: Google gives no access token for it: {}", file,
+      throw EnvError(fmt::format("{}: Google returned no access token for it: {}", file,
                                  response.status == 0 ? response.error : "status " + std::to_string(response.status)));
   }
 

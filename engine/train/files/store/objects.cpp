@@ -294,7 +294,7 @@ void read_object(const std::string& url, const ObjectInfo& info, int64_t at, std
   constexpr int kMostShort = 10;
   for (int tries = 0; tries < kMostShort; ++tries) {
     const HttpResponse response = ask(url, address, "", headers, {200, 206, 404, 412, 416});
-    if (response.status == 404) throw EnvError(shown_url(url) + ": does not exist any more");
+    if (response.status == 404) throw EnvError(shown_url(url) + ": no longer exists");
     if (response.status == 412 || response.status == 416)
       throw EnvError(shown_url(url) +
                      ": has changed since the data set was opened: objects must not change during a run");

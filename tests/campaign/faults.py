@@ -1,6 +1,6 @@
-"""The injuries of the campaign: what is done to a run, when, and the expected outcome.
+"""The faults that the campaign injects into runs, when it does, and the expected outcomes.
 
-An injury is a function of a Scene that waits for its moment, injects its fault, and returns the Expected outcome.
+A fault is a function of a Scene that waits for its moment, injects the fault, and returns the Expected outcome.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ import host
 @dataclasses.dataclass
 class Expected:
     codes: set  # exit codes of the launcher, -N: killed by signal N
-    rank: int = -1  # of the first cause; -1: no error.json is asked for
-    kinds: tuple = ()  # of the first cause
-    seconds: float = 0  # from the injury to the launcher's end, without the slack (--slack judges them)
+    rank: int = -1  # the first cause; -1: error.json is not checked
+    kinds: tuple = ()  # the possible kinds of the first cause
+    seconds: float = 0  # from the fault to the launcher's end, without the slack (--slack judges them)
     steps_agree: bool = False  # every rank says that it stopped after the same step
     restarts: int = 0
 
@@ -30,7 +30,7 @@ def stopped_by(number, scene, when):
     return Expected({STOPPED[number]} | early, seconds=scene.grace, steps_agree=when == "running" and scene.network)
 
 
-# Injuries to ranks from outside.
+# Signals to ranks from outside.
 
 
 def kill_rank(scene, when):
@@ -64,12 +64,12 @@ def kill_after_restart(scene, when):
 
 
 def interrupt(number):
-    def injury(scene, when):
+    def inject(scene, when):
         scene.reach(when)
         scene.launcher.send_signal(number)
         return stopped_by(number, scene, when)
 
-    return injury
+    return inject
 
 
 def interrupt_twice(scene, when):
@@ -103,25 +103,25 @@ def kill_rank_while_stopping(scene, when):
 def ordered_end(code, kinds):
     """A rank ends on its own: the time counts from then."""
 
-    def injury(scene, when):
+    def inject(scene, when):
         rank = scene.ordered_rank
         gone = lambda: scene.launcher.poll() is not None or rank not in host.ranks(scene.launcher.pid)
         scene.wait_for(f"rank {rank}", lambda: not gone() or scene.launcher.poll() is not None)
         scene.wait_for(f"the end of rank {rank}", gone)
         return Expected({code}, rank, kinds, scene.grace)
 
-    return injury
+    return inject
 
 
 def ordered_silence(kinds):
     """Its beginning cannot be seen from outside, so the start-up counts as well."""
 
-    def injury(scene, when):
+    def inject(scene, when):
         seconds = scene.timeout + scene.grace + START_UP_SECONDS
         scene.wait_for_end()
         return Expected({5}, scene.ordered_rank, kinds, seconds)
 
-    return injury
+    return inject
 
 
 def exit_early_of_program(scene, when):
@@ -163,10 +163,10 @@ def full_disk(scene, when):
 @dataclasses.dataclass
 class Kind:
     name: str
-    injure: object
-    jobs: tuple  # shm, gloo, command, deaf (a command that ignores SIGTERM), escaping (it starts a session of its own)
+    inject: object
+    jobs: tuple  # shm, gloo, command, deaf (a command that ignores SIGTERM), escaping (a command that starts its own session)
     whens: tuple = ("start", "running")
-    fault: str = ""  # of TRAINCTL_TEST_FAULT, without its rank; or of a program
+    order: str = ""  # the value of TRAINCTL_TEST_FAULT without its rank, or of the program's own variable
     restarts: int = 0
     full_disk: bool = False
 
@@ -197,6 +197,6 @@ KINDS = [
 
 
 def plan(index, rng, rank_counts):
-    """One injury: kinds take turns, everything else is random."""
+    """Chooses one fault: kinds take turns, everything else is random."""
     kind = KINDS[index % len(KINDS)]
     return kind, rng.choice(kind.jobs), rng.choice(kind.whens), rng.choice(rank_counts)

@@ -1,8 +1,8 @@
-"""Injures runs on test hosts (network.py), each run once and in an order that depends on the seed, and judges the outcomes.
+"""Injects faults into runs on test hosts (network.py), each run once and in an order that depends on the seed, and judges the outcomes.
 
-    python3 tests/hosts/injuries.py TRAINCTL [--seed 1] [--runs 40] [--only NAME]
+    python3 tests/hosts/faults.py TRAINCTL [--seed 1] [--runs 40] [--only NAME]
 
-A run fails if its end differs from the rule of the injury, if it names a wrong host or rank, repeats or skips a step, has losses that
+A run fails if its end differs from the rule of the fault, if it names a wrong host or rank, repeats or skips a step, has losses that
 differ from those of one rank, or leaves anything on a host. Needs root, like hosts_test.py; exits with 77 and the reason without it.
 """
 import argparse
@@ -81,7 +81,7 @@ def kill_connections(scene, process, random):
 
 
 def cut(seconds):
-    def injure(scene, process, random):
+    def inject(scene, process, random):
         host = random.choice(list(scene.network.hosts.values()))
         host.cut()
         try:
@@ -89,8 +89,8 @@ def cut(seconds):
         finally:
             host.mend()
         goes_on(scene, process)
-    injure.__name__ = f"cut_{seconds}_s"
-    return injure
+    inject.__name__ = f"cut_{seconds}_s"
+    return inject
 
 
 def cut_for_good(scene, process, random):
@@ -188,7 +188,7 @@ def two_jobs(scene, process, random):
 
 def freezer(seconds):
     """Freezes all processes of a host, including the agent, which then neither receives nor replies nor can be killed."""
-    def injure(scene, process, random):
+    def inject(scene, process, random):
         host = random.choice(list(scene.network.hosts.values()))
         thaw = host.freeze()
         try:
@@ -200,8 +200,8 @@ def freezer(seconds):
             require(thaw(), "the freezer lets it go")
         if seconds:
             goes_on(scene, process)
-    injure.__name__ = f"freezer_{seconds}_s" if seconds else "freezer_for_good"
-    return injure
+    inject.__name__ = f"freezer_{seconds}_s" if seconds else "freezer_for_good"
+    return inject
 
 
 def starved_agent(scene, process, random):
@@ -363,7 +363,7 @@ def kill_sshd(scene, process, random):
     goes_on(scene, process)
 
 
-INJURIES = [kill_rank, kill_agent, kill_launcher, kill_connections, cut(1), cut(3), cut_for_good, freeze, freeze_for_good, interrupt,
+FAULTS = [kill_rank, kill_agent, kill_launcher, kill_connections, cut(1), cut(3), cut_for_good, freeze, freeze_for_good, interrupt,
             save_and_interrupt, lose_host, lose_agent, restart_rank, two_jobs, cut(10), freezer(2), freezer(0), starved_agent, wrong_clock,
             without_libraries, changed_key, full_disk, two_jobs_one_hurt, kill_sshd]
 FIELDS = {"lose_host": "parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2", "lose_agent": "parallel.mode=data_parallel launch.elastic=2",
@@ -382,14 +382,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=len(INJURIES))
+    parser.add_argument("--runs", type=int, default=len(FAULTS))
     parser.add_argument("--only", action="append")
     options = parser.parse_args()
     reason = network.missing()
     if reason:
         print("skipped: " + reason)
         return 77
-    chosen = [injury for injury in INJURIES if not options.only or injury.__name__ in options.only]
+    chosen = [fault for fault in FAULTS if not options.only or fault.__name__ in options.only]
     wrong = collections.Counter()
     with tempfile.TemporaryDirectory(prefix="hosts.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
         with network.Network(folder, ["a", "b"], disks={"b": "700M"}) as hosts:
@@ -400,19 +400,19 @@ def main():
             for run in range(options.runs):
                 seed = options.seed * 1000 + run
                 chance = random.Random(seed)
-                injury = chosen[run % len(chosen)]
+                fault = chosen[run % len(chosen)]
                 begin = time.monotonic()
                 try:
-                    process = scene.start(f"{SAVES} {FIELDS.get(injury.__name__, '')}")
+                    process = scene.start(f"{SAVES} {FIELDS.get(fault.__name__, '')}")
                     time.sleep(chance.uniform(0, 1.5))
-                    injury(scene, process, chance)
+                    fault(scene, process, chance)
                     judge_steps(scene, expected)
                     scene.require_nothing_left()
                     said = "as it should"
                 except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
                     said = f"WRONG: {error}"
-                    wrong[injury.__name__] += 1
-                print(f"{seed} {injury.__name__:18} {time.monotonic() - begin:6.1f} s  {said}", flush=True)
+                    wrong[fault.__name__] += 1
+                print(f"{seed} {fault.__name__:18} {time.monotonic() - begin:6.1f} s  {said}", flush=True)
     print(f"{options.runs} runs, {sum(wrong.values())} wrong {dict(wrong) if wrong else ''}")
     return 1 if wrong else 0
 
