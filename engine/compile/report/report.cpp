@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"

@@ -36,8 +36,8 @@ struct Mean {
   double scale_of_grad() const { return scale() * double{scalars->loss_scale}; }
 };
 
-constexpr int64_t kLossRows = 16;   ///< of a block
-constexpr int64_t kFewClasses = 8;  ///< of which a row fills less than a vector, so rows are vectors instead
+constexpr int64_t kLossRows = 16;   ///< rows per block
+constexpr int64_t kFewClasses = 8;  ///< so few do not fill a vector: rows do
 
 /// Rows of logits, and memory for the sums of blocks of rows: blocks are the same for any number of threads, and so are
 /// the bits of their sum.
