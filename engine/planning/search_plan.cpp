@@ -174,7 +174,7 @@ class PlanSearch {
         if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
-      } catch (const NoLegalPlan&) {        // not with what the job fixes
+      } catch (const NoLegalPlan&) {        // not with the fields that the job fixes
       }
     }
     if (!is_chosen) return;
