@@ -20,7 +20,7 @@ class KernelCaseRun {
 
  private:
   const KernelCase& row_;
-  std::vector<std::vector<double>> values_;  ///< of each input, then of each output
+  std::vector<std::vector<double>> values_;  ///< values of each input, then of each output
 };
 
 /// The largest difference, relative to the expected element, or to 1 if that is larger. A NaN is infinitely wrong.

@@ -94,6 +94,7 @@ TensorId emit_images(LayerContext& layer, const Transposed& t, TensorId weight) 
   images.window(images.shape().size() - 2, 0, height, "rows");
   images.reshape({x[0], x[1], depth * height, x[4]}, "images");
 
+  b.share_factors(weight, 0, images.at(), 1);
   Steps w(b, weight);
   if (t.groups > 1) w.reshape({t.groups, in_group, of_group, t.kernel[0], t.kernel[1], t.kernel[2]}, "weight_groups");
   w.reshape({x[1], of_group * t.kernel[0], t.kernel[1], t.kernel[2]}, "weight_of_images");
