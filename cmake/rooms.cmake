@@ -41,12 +41,12 @@ function(room name)
   target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
-# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>] [LEAVE_OUT <patterns>]): tests/<folder>/*.cpp as one
-# doctest program, with one CTest test per case whose name matches none of the patterns. tests/a/b becomes test_a_b. The
-# default label is the folder's name. A case that calls skip_test (tests/skip.h) is Skipped. No ';' in a case's name:
+# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>] [ALONE <pattern>] [LEAVE_OUT <patterns>]): tests/<folder>/*.cpp
+# as one doctest program, with one CTest test per case whose name matches none of the patterns. tests/a/b becomes test_a_b. The
+# default label is the folder's name. Sources that match ALONE join no group of a unity build. A case that calls skip_test (tests/skip.h) is Skipped. No ';' in a case's name:
 # doctest_discover_tests would split it into two names.
 function(room_tests folder)
-  cmake_parse_arguments(ROOM "" "LABEL" "EXCLUDE;LINKS;LEAVE_OUT" ${ARGN})
+  cmake_parse_arguments(ROOM "" "LABEL;ALONE" "EXCLUDE;LINKS;LEAVE_OUT" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   if(NOT ROOM_LABEL)
     set(ROOM_LABEL ${name})
@@ -59,6 +59,12 @@ function(room_tests folder)
     return()
   endif()
   add_executable(test_${name} $<TARGET_OBJECTS:test_main>)
+  if(ROOM_ALONE)
+    set(alone ${sources})
+    list(FILTER alone INCLUDE REGEX ${ROOM_ALONE})
+    list(FILTER sources EXCLUDE REGEX ${ROOM_ALONE})
+    target_sources(test_${name} PRIVATE ${alone})
+  endif()
   unity_sources(test_${name} SOURCES ${sources})
   target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
   target_compile_options(test_${name} PRIVATE ${TRAINCTL_LIGHT_OPTIMISATION})

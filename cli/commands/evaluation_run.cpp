@@ -42,9 +42,6 @@ JobSpec for_evaluation(JobSpec spec) {
 
 bool keeps_best(const JobSpec& spec) { return spec.train.checkpoint && !spec.train.checkpoint->keep_best.empty(); }
 
-/// The metric by which one checkpoint is better than another.
-std::string metric_of(const JobSpec& spec) { return keeps_best(spec) ? spec.train.checkpoint->keep_best : "loss"; }
-
 /// The complete checkpoints of the newest run of this job that has any, the newest first.
 std::vector<CheckpointEntry> checkpoints_of_newest_run(const JobSpec& spec) {
   std::vector<int> runs = list_runs(spec.launch.log_dir);
@@ -63,13 +60,6 @@ std::vector<CheckpointEntry> checkpoints_of_newest_run(const JobSpec& spec) {
     if (!entries.empty()) return entries;
   }
   return {};
-}
-
-std::string best_of(const std::vector<CheckpointEntry>& entries, const std::string& metric) {
-  const std::optional<int64_t> step = best_step(entries, metric);
-  if (!step) return "";
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.step == *step; });
-  return found->path;
 }
 
 /// A run writes its folder to the current folder, which is usually that of its job file.
@@ -97,7 +87,7 @@ void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
 }
 
 std::string find_evaluated(const std::string& checkpoint, const JobSpec& spec) {
-  const std::string metric = metric_of(spec);
+  const std::string metric = metric_of_best(spec.train);
   if (checkpoint == "weights") {
     if (!spec.weights)
       throw SpecError({}, "--checkpoint", "the job has no weights to start from",
@@ -111,7 +101,7 @@ std::string find_evaluated(const std::string& checkpoint, const JobSpec& spec) {
   const std::vector<CheckpointEntry> entries = checkpoints_of_newest_run(spec);
   const bool wants_best = checkpoint == "best" || keeps_best(spec);
   if (wants_best)
-    if (const std::string best = best_of(entries, metric); !best.empty()) return best;
+    if (const std::string best = best_checkpoint(entries, metric); !best.empty()) return best;
   if (checkpoint == "best" && !entries.empty())
     throw SpecError(
         {}, "--checkpoint",

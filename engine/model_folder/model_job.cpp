@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -75,6 +78,27 @@ std::string vars_text(const ModelJob& job) {
   std::vector<std::string> vars;
   for (const auto& [name, value] : job.vars) vars.push_back(name + ": " + value);
   return "vars: {" + join(vars) + "}\n";
+}
+
+/// CPU ranks compute in fp32 only, and on a GPU a small model gains little from bf16.
+constexpr int64_t kSmallModel = 20'000'000;
+
+/// The number of parameters, estimated from the variables that most families have.
+int64_t estimated_parameters(const ModelJob& job) {
+  const auto value_of = [&](std::string_view wanted) {
+    int64_t value = 0;
+    for (const auto& [name, text] : job.vars)
+      if (name == wanted) std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  const int64_t d = value_of("d");
+  return d * value_of("vocab") + value_of("layers") * d * (4 * d + 3 * std::max(value_of("hidden"), d));
+}
+
+std::string_view precision_text(const ModelJob& job) {
+  if (estimated_parameters(job) < kSmallModel)
+    return "precision: fp32                    # CPUs compute in fp32 only; bf16 is faster on GPUs\n\n";
+  return "precision: bf16                    # weights and activations; masters, sums and statistics stay f32\n\n";
 }
 
 std::string weights_text(const ModelJob& job, const std::string& from) {
@@ -149,7 +173,7 @@ std::string job_text(const ModelJob& job, const Finetune& tuning, const std::str
   text.replace(text.find("{title}"), 7, job.title);
   text.replace(text.find("{from}"), 6, from);
   text += "name: " + name + "\nseed: 1\n";
-  text += "precision: bf16                    # weights and activations; masters, sums and statistics stay f32\n\n";
+  text += precision_text(job);
   text += vars_text(job);
   text += weights_text(job, quoted(from));
   text += tunes ? finetune_data_text(job, tuning, quoted(from)) : std::string(dataset_text(job.input));

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/graph/format.h"
+
 namespace trainctl {
 
 std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs) {
@@ -28,6 +30,12 @@ std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs)
   for (const TensorInfo& input : inputs)
     if (input.shape.size() != 4) return {};
   return ChannelsLast{attrs, ~0u, ~0u};
+}
+
+std::optional<ChannelsLast> images_along_dim(Infos inputs, const Attrs& attrs) {
+  std::optional<ChannelsLast> form = elementwise_images(inputs, attrs);
+  if (form) form->attrs.set("dim", int64_t{stored_dim(static_cast<int>(attrs.integer("dim")), Format::channels_last)});
+  return form;
 }
 
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element) {

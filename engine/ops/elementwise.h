@@ -18,6 +18,9 @@ RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
 /// shapes.
 std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs);
 
+/// The same of a kernel that works along attr dim.
+std::optional<ChannelsLast> images_along_dim(Infos inputs, const Attrs& attrs);
+
 /// Every operand passes through memory once; `flops_per_element` counts for each element of the first output.
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element);
 

@@ -16,6 +16,8 @@ namespace {
 
 using Dims = std::vector<std::string>;
 
+constexpr const char* kReadInOtherParts = "the layer views this dim as other dims, of which none can be cut";
+
 /// The size of every letter, some of them given. In a dim with exactly one letter of unknown size, that size follows.
 std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands,
                                      const std::vector<std::pair<char, int64_t>>& given) {
@@ -112,13 +114,21 @@ TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {
   return add_tensor(std::move(tensor));
 }
 
-std::map<char, DimRule> LayerBuilder::known_letters(const std::vector<TensorId>& inputs,
-                                                    const RuleLetters& dims) const {
+std::map<char, DimRule> LayerBuilder::known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims,
+                                                    const std::map<char, int64_t>& sizes, std::string& uncut) const {
   std::map<char, DimRule> factors_of;
-  const auto add = [&](const std::string& dim, const DimRule& factors) {
+  const std::vector<Factor>& all = graph_.layers[layer_].factors;
+  const auto add = [&](std::string dim, const DimRule& factors) {
+    if (dim.size() > 1 && dim.size() != factors.size())
+      std::erase_if(dim, [&](char letter) { return sizes.contains(letter) && sizes.at(letter) == 1; });
     if (dim.empty()) return;                                     // a dim of size 1, which nothing cuts
     const bool as_one = dim.size() == 1 && factors.size() != 1;  // none: a dim of size 1 that a view made
-    check(as_one || dim.size() == factors.size(), "nodes of a layer agree on the factors of a dim");
+    if (!as_one && dim.size() != factors.size()) {
+      check(std::none_of(factors.begin(), factors.end(), [&](int f) { return all[f].cuttable; }),
+            "nodes of a layer agree on the factors of a dim");
+      uncut += dim;
+      return;
+    }
     for (size_t k = 0; k < dim.size(); ++k) {
       const DimRule of_letter = as_one ? factors : DimRule{factors[k]};
       const auto [it, added] = factors_of.emplace(dim[k], of_letter);
@@ -155,7 +165,8 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   const auto sizes = letter_sizes(operands, text.sizes);
 
   Layer& layer = graph_.layers[layer_];
-  std::map<char, DimRule> factors_of = known_letters(inputs, dims);
+  std::string uncut;
+  std::map<char, DimRule> factors_of = known_letters(inputs, dims, sizes, uncut);
   for (size_t d = 0; like >= 0 && d < dims.outputs[0].size(); ++d) {
     const std::string& dim = dims.outputs[0][d];
     const DimRule& known = rule_of(like).at(d);
@@ -175,6 +186,10 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
           if (factor.cuttable && text.uncuttable.find(letter) != std::string::npos) {
             factor.cuttable = false;
             factor.why_not = text.why_not;
+          }
+          if (factor.cuttable && uncut.find(letter) != std::string::npos) {
+            factor.cuttable = false;
+            factor.why_not = kReadInOtherParts;
           }
           for (const auto& [given, size] : text.sizes)
             if (given == letter && factor.size == size) factor.why_size = text.why_size;

@@ -53,8 +53,9 @@ class LayerBuilder {
   TensorId add_tensor(Tensor tensor);
   void name_outputs(const std::vector<TensorId>& outputs, const std::vector<std::string>& names);
   /// Letters of tensors that already have factors in this layer. A letter that is a whole dim stands for all its
-  /// factors.
-  std::map<char, DimRule> known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const;
+  /// factors. A dim whose factors nothing cuts may be read as other letters, which are added to `uncut`.
+  std::map<char, DimRule> known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims,
+                                        const std::map<char, int64_t>& sizes, std::string& uncut) const;
   Rule bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
             const Attrs& attrs, TensorId like);
 

@@ -25,7 +25,9 @@ namespace {
 /// Ranks that share sequences must make the step faster by more than this.
 constexpr double kSimpler = 0.005;
 /// Offloading is tried for this many plans of a job that do not fit and that are faster than the best plan that does.
-constexpr size_t kMostOffloaded = 3;
+/// Their memory differs by this factor.
+constexpr size_t kMostOffloaded = 6;
+constexpr double kMuchSmaller = 1.05;
 
 /// The result of one search.
 struct Searched {
@@ -104,7 +106,7 @@ class PlanSearch {
     const std::vector<TooLarge> plans = plans_to_offload();
     std::string chosen;
     for (const OffloadSpec& offload : ways) {
-      const TooLarge* const plan = fastest_offloaded(plans, offload);
+      const TooLarge* const plan = first_offloaded(plans, offload);
       if (plan == nullptr) continue;
       const double before = best_->seconds();
       search_offloading(*plan->spec, offload);
@@ -114,39 +116,38 @@ class PlanSearch {
       best_->found.notes.push_back(fmt::format("{}: the best plan without it {}", chosen, takes(without)));
   }
 
-  /// Some of too_large_, for each of their jobs: the smallest first, and each of the next is faster.
+  /// Some of too_large_ that are faster than the best plan, the smallest of each job first.
   std::vector<TooLarge> plans_to_offload() {
     std::stable_sort(too_large_.begin(), too_large_.end(),
                      [](const TooLarge& a, const TooLarge& b) { return a.memory < b.memory; });
-    struct Progress {
-      double seconds;  ///< a plan must be faster than this
+    struct OfJob {
+      double memory;  ///< the next plan must need more than this
       size_t plans = 0;
     };
-    std::map<const JobSpec*, Progress> of_job;
+    std::map<const JobSpec*, OfJob> of_jobs;
     std::vector<TooLarge> plans;
     for (TooLarge& plan : too_large_) {
-      Progress& so_far = of_job.try_emplace(plan.spec.get(), Progress{best_->seconds() * (1 - kSimpler)}).first->second;
-      if (so_far.plans == kMostOffloaded || plan.seconds >= so_far.seconds) continue;
-      so_far = {plan.seconds * (1 - kSimpler), so_far.plans + 1};
+      const auto limit = static_cast<double>(memory_), memory = static_cast<double>(plan.memory);
+      OfJob& of_job = of_jobs.try_emplace(plan.spec.get(), OfJob{limit}).first->second;
+      if (plan.seconds >= best_->seconds() * (1 - kSimpler) || memory < of_job.memory || of_job.plans == kMostOffloaded)
+        continue;
+      of_job = {memory * kMuchSmaller, of_job.plans + 1};
       plans.push_back(std::move(plan));
     }
     return plans;
   }
 
-  /// The fastest of the plans that fit if they offload this; null if none of them is then faster than the best plan.
-  const TooLarge* fastest_offloaded(const std::vector<TooLarge>& plans, const OffloadSpec& offload) const {
-    const TooLarge* fastest = nullptr;
-    double least = best_->seconds() * (1 - kSimpler);
-    for (const TooLarge& plan : plans) {
+  /// The first of the plans that fits if it offloads this, and is then faster than the best plan; null if none does.
+  const TooLarge* first_offloaded(const std::vector<TooLarge>& plans, const OffloadSpec& offload) const {
+    const auto is_faster = [&](const TooLarge& plan) {
       Trials trials(job_);
       JobSpec spec = with_choice(*plan.spec, plan.choice);
       spec.parallel.offload = offload;
       const Trial trial = trials.run(std::move(spec), TriedRanks::one_per_stage);
-      if (!trial.fits(memory_) || trial.seconds >= least) continue;
-      fastest = &plan;
-      least = trial.seconds;
-    }
-    return fastest;
+      return trial.fits(memory_) && trial.seconds < best_->seconds() * (1 - kSimpler);
+    };
+    const auto first = std::find_if(plans.begin(), plans.end(), is_faster);
+    return first == plans.end() ? nullptr : &*first;
   }
 
   void search_offloading(JobSpec spec, const OffloadSpec& offload) {
@@ -173,7 +174,7 @@ class PlanSearch {
         if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
-      } catch (const NoLegalPlan&) {        // not with what the job fixes
+      } catch (const NoLegalPlan&) {        // not with the fields that the job fixes
       }
     }
     if (!is_chosen) return;
@@ -187,7 +188,8 @@ class PlanSearch {
   bool search(const JobSpec& spec, const std::string& differs) {
     try {
       Trials trials(job_);
-      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
+      const SearchLimits limits{memory_, best_ ? best_->seconds() : 0};
+      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, limits,
                               [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
       const double seconds = found.best().trial.seconds;
       const bool is_short = keep_too_large(spec, found.tried, seconds);

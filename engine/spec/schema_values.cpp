@@ -76,7 +76,7 @@ Json text_schema() {
   return schema;
 }
 
-/// As in read_texts, a single text stands for a list with one entry.
+/// A single text stands for a list with one entry, as in read_texts.
 Json texts_schema() {
   const Json text = {{"type", {"string", "number", "boolean"}}, {"minLength", 1}};
   return {{"anyOf", {text, list_of(text)}}};

@@ -4,11 +4,13 @@
   beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts
   --rounds N     how often each side starts (default: 2); --only trainctl | torch
   --tiny         tiny sizes, to try the program on a CPU
+  --size N=V     a size of both sides, for example layers=12 where 16 layers of the mixture (100 GiB per GPU) do not fit
   --folder DIR   of qlora: a model folder of 8B's shape (language_peers.py folder)
 
 For each side: the median of the later half of the steps but the last, which seems short: the host sees the others end only when part of the next
 step's graph, which fills the queue of the GPU, has run; [fastest .. slowest], tokens or images per second, memory (of trainctl: as its plan
-states and as nvidia-smi shows; of PyTorch: most that its allocator gave out), and the ratio of the medians: above 1, trainctl is faster."""
+states and as nvidia-smi shows; of PyTorch: most that its allocator gave out), TFLOP/s per GPU by the operations that trainctl's plan counts (without
+those of recomputation), and the ratio of the medians: above 1, trainctl is faster."""
 
 import argparse
 import json
@@ -24,7 +26,7 @@ root = here.parent.parent
 KEEP = "parallel.recompute=[]"
 ALONE = ["launch.ranks=1", "parallel={mode: stand_alone, recompute: []}"]
 LLAMA = dict(layers=4, heads=32, kv_heads=8, d=4096, hidden=14336, length=32768, vocab=32000)
-QWEN = dict(layers=12, heads=32, kv_heads=4, head=128, d=2048, hidden=768, experts=128, top_k=8, length=4096, vocab=151936)
+QWEN = dict(layers=16, heads=32, kv_heads=4, head=128, d=2048, hidden=768, experts=128, top_k=8, length=4096, vocab=151936)
 TINY = dict(layers=1, heads=4, kv_heads=2, head=16, d=64, hidden=128, experts=8, top_k=2, length=64, vocab=320, batch=2)
 
 
@@ -62,8 +64,9 @@ def language(job, peer, sizes, steps, ranks, *more, variants=({},)):
     return Part(words, peer, sizes, sizes["batch"] * sizes["length"], steps, ranks, variants=variants)
 
 
-def parts(tiny, folder):
+def parts(tiny, folder, given):
     def cut(sizes):
+        sizes = {name: given.get(name, value) for name, value in sizes.items()}
         return {name: min(value, TINY[name]) for name, value in sizes.items()} if tiny else sizes
 
     lora = cut(dict(layers=32, heads=32, kv_heads=8, d=4096, hidden=14336, length=4096, vocab=128256, batch=2))
@@ -122,7 +125,7 @@ def trainctl(a, part):
     steps = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
     arena = max(kind["arena_bytes"] for kind in plan["rank_classes"]) / 2**30
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
-    return steps[len(steps) // 2:-1], arena, seen.gib, losses
+    return steps[len(steps) // 2:-1], arena, seen.gib, losses, plan["headline"]["flops_per_step"]
 
 
 def torch(a, part, variant):
@@ -138,22 +141,26 @@ def row(name, side, ms, low, high, part, memory, more=""):
 
 
 def compare(a, name, part):
-    steps, peers = [], [[] for _ in part.variants]
+    steps, flops, peers = [], 0, [[] for _ in part.variants]
+
+    def rate(ms):
+        return f", {flops / ms / 1e9 / part.ranks:.0f} TFLOP/s per GPU" if flops else ""
+
     for _ in range(a.rounds):
         if a.only != "torch":
-            measured, arena, seen, losses = trainctl(a, part)
+            measured, arena, seen, losses, flops = trainctl(a, part)
             steps += measured
             print(f"{name}: losses {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
         if a.only != "trainctl" and part.peer:
             for variant, measured in zip(part.variants, peers):
                 measured.append(torch(a, part, variant))
     if steps:
-        row(name, "trainctl", statistics.median(steps), min(steps), max(steps), part, f"{arena:.1f} GiB, {seen:.1f} in use")
+        row(name, "trainctl", statistics.median(steps), min(steps), max(steps), part, f"{arena:.1f} GiB, {seen:.1f} in use{rate(statistics.median(steps))}")
     for variant, measured in zip(part.variants, peers):
         if measured:
             ms = statistics.median(peer["ms"] for peer in measured)
             more = " ".join(f"{key}={value}" for key, value in variant.items()) + (f"   {ms / statistics.median(steps):.2f}x" if steps else "")
-            row(name, "PyTorch", ms, min(peer["low"] for peer in measured), max(peer["high"] for peer in measured), part, f"{measured[-1]['memory']:.1f} GiB ", more)
+            row(name, "PyTorch", ms, min(peer["low"] for peer in measured), max(peer["high"] for peer in measured), part, f"{measured[-1]['memory']:.1f} GiB{rate(ms)} ", more)
 
 
 def main():
@@ -164,11 +171,13 @@ def main():
     parser.add_argument("--only", choices=["trainctl", "torch"])
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--folder")
+    parser.add_argument("--size", action="append", default=[], help="NAME=VALUE of both sides")
     parser.add_argument("--limit", type=int, default=200, help="seconds of one start")
     parser.add_argument("--set", action="append", default=[], help="a field of trainctl's job")
     parser.add_argument("--python", default=sys.executable, help="that has PyTorch")
     a = parser.parse_args()
-    known = parts(a.tiny, a.folder)
+    given = {name: int(value) for name, _, value in (word.partition("=") for word in a.size)}
+    known = parts(a.tiny, a.folder, given)
     unknown = set(a.parts) - set(known)
     if unknown:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(known)}")

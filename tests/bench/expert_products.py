@@ -80,7 +80,7 @@ def products(a, rows, experts, features, hidden):
 
 
 def graph_ms(call, copies=4, samples=21):
-    """As bench_cuda_experts measures: milliseconds of one of the calls that a graph contains."""
+    """Milliseconds per call of the calls that a graph contains, measured like bench_cuda_experts."""
     call()
     torch.cuda.synchronize()
     graph, times = torch.cuda.CUDAGraph(), []

@@ -25,10 +25,27 @@ def gpt2(layers, heads, d):
             [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}", *KEEP_ALL, *BF16_GRADIENTS])
 
 
+def vit(d, heads, layers, size, patch, classes):
+    rows = (size // patch) ** 2
+    data = f"dataset={{type: random, shape: [3, {size}, {size}], label_shape: [], label_dtype: i32, classes: {classes}, samples: 64}}"
+    return ("configs/cookbook/vit.yaml", 16, 40, "vit", dict(d=d, heads=heads, layers=layers, size=size, patch=patch, classes=classes),
+            [data, f"vars.d={d}", f"vars.heads={heads}", f"vars.layers={layers}", f"network.patches.kernel={patch}", f"network.patches.stride={patch}",
+             f"network.rows.shape=[{d},{rows}]", f"network.wpe.max_length={rows}", f"network.head.units={classes}", "metrics=[]", "validation=null",
+             "optimizer={type: adamw, learning_rate: 0.001, betas: [0.9, 0.95], weight_decay: 0.1}"])
+
+
+def unet(width, size):
+    return ("configs/cookbook/unet.yaml", 16, 40, "unet", dict(d=width, size=size),
+            [f"vars.width={width}", f"dataset.shape=[1,{size},{size}]", "metrics=[]", "validation=null",
+             "optimizer={type: sgd, momentum: 0.9, learning_rate: 0.02}"])
+
+
 # job, batch, steps, the peer and its sizes, fields of the job
 NETWORKS = {
     "lenet": ("configs/lenet.yaml", 64, 400, "lenet", {}, []),
     "gpt": ("configs/gpt_text.yaml", 8, 40, "gpt", dict(layers=4, d=128, heads=4, length=128, vocab=256), []),
+    "vit": vit(192, 3, 6, 64, 8, 10),
+    "unet": unet(16, 64),
     "resnet50": ("templates/resnet50.yaml", 256, 60, "resnet50", {}, []),
     "gpt2": gpt2(12, 12, 768),
     "gpt2_350m": gpt2(24, 16, 1024),
@@ -37,7 +54,7 @@ NETWORKS = {
     "llama": ("templates/llama.yaml", 16, 60, "llama",
               {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, KEEP_ALL),
 }
-ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
+ON = {"cpu": ("lenet", "gpt", "vit", "unet"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
 
 
 @contextlib.contextmanager

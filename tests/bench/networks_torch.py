@@ -1,8 +1,9 @@
-"""The PyTorch peers of lenet, gpt_text, gpt2, llama and resnet50: a training step, data on the device.
+"""The PyTorch peers of lenet, gpt_text, gpt2, llama, resnet50, vit and unet: a training step, data on the device.
 
-  networks_torch.py lenet|gpt|llama|resnet50 [--device cuda] [--compile] [--threads N] [--batch B] [--steps N] [SIZES]
+  networks_torch.py lenet|gpt|llama|resnet50|vit|unet [--device cuda] [--compile] [--threads N] [--batch B] [--steps N] [SIZES]
 
-SIZES of gpt and llama: --layers --d --heads --length --vocab, of llama also --kv-heads --hidden. On a GPU the forward
+SIZES of gpt and llama: --layers --d --heads --length --vocab, of llama also --kv-heads --hidden; of vit --layers --d
+--heads --size --patch --classes; of unet --d (its width) --size. On a GPU the forward
 pass runs under bf16 autocast and images are channels last. Prints one JSON line: the median step in ms, the quartiles,
 and the most memory: of the process on a CPU, of PyTorch's allocator on a GPU.
 """
@@ -10,6 +11,7 @@ import argparse, contextlib, json, resource, statistics, time
 
 import torch
 from torch import nn
+from peers_torch import Unet, Vit, unet_loss
 from torch.nn import functional as F
 
 
@@ -136,15 +138,21 @@ class Task:
     """The differences between the networks: module, optimizer, loss, shapes of a batch."""
 
     def __init__(self, network, a):
-        self.net = {"lenet": Lenet, "gpt": Gpt, "llama": Llama, "resnet50": Resnet50}[network](a)
+        a.features = a.d
+        kinds = {"lenet": Lenet, "gpt": Gpt, "llama": Llama, "resnet50": Resnet50, "vit": Vit, "unet": lambda a: Unet(a.d)}
+        self.network, self.net = network, kinds[network](a)
         self.tokens, self.clip = network in ("gpt", "llama"), network in ("gpt", "llama")
-        self.size = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224)}.get(network)
-        self.classes = a.vocab if self.tokens else 1000 if network == "resnet50" else 10
+        self.size = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224), "vit": (3, a.size, a.size), "unet": (1, a.size, a.size)}.get(network)
+        self.classes = a.vocab if self.tokens else {"resnet50": 1000, "vit": a.classes, "unet": 4}.get(network, 10)
         self.smoothing = 0.1 if network == "resnet50" else 0.0
 
     def optimizer(self, network):
         if network == "lenet":
             return torch.optim.Adam(self.net.parameters(), lr=0.003, fused=True)
+        if network == "vit":
+            return torch.optim.AdamW(self.net.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        if network == "unet":
+            return torch.optim.SGD(self.net.parameters(), lr=0.02, momentum=0.9, fused=True)
         if network == "resnet50":
             return torch.optim.SGD(without_decay(self.net), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
         return adamw(self.net)
@@ -156,9 +164,11 @@ class Task:
         x = torch.randn(a.batch, *self.size, device=a.device)
         if a.device == "cuda":
             x = x.to(memory_format=torch.channels_last)
-        return x, torch.randint(0, self.classes, (a.batch,), device=a.device)
+        return x, torch.randint(0, self.classes, (a.batch, *(self.size[1:] if self.network == "unet" else ())), device=a.device)
 
     def loss(self, y, labels):
+        if self.network == "unet":
+            return unet_loss(y, labels)
         return F.cross_entropy(y.flatten(0, -2), labels.flatten(), label_smoothing=self.smoothing)
 
 
@@ -203,11 +213,11 @@ def measure(a):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=("lenet", "gpt", "llama", "resnet50"))
+    parser.add_argument("network", choices=("lenet", "gpt", "llama", "resnet50", "vit", "unet"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compile", action="store_true")
     for name, default in (("threads", 1), ("batch", 8), ("steps", 100), ("layers", 4), ("d", 128), ("heads", 4), ("kv-heads", 4),
-                          ("hidden", 352), ("length", 128), ("vocab", 256)):
+                          ("hidden", 352), ("length", 128), ("vocab", 256), ("size", 64), ("patch", 8), ("classes", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
     a = parser.parse_args()
     torch.manual_seed(1)

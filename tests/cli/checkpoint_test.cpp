@@ -152,6 +152,8 @@ TEST_CASE("checkpoint says what is wrong with an argument that names no checkpoi
   };
   CHECK(contains(complaint({"list", "7"}), "no run 7 in log_output"));
   CHECK(contains(complaint({"show", "nowhere"}), "'nowhere' is neither a folder nor a run number"));
+  CHECK(contains(complaint({"show", "best"}), "no checkpoint of run 1 has a validation loss"));
+  CHECK(contains(complaint({"show", "best", "--log-dir", "empty_logs"}), "no run in empty_logs has a checkpoint"));
   CHECK(contains(complaint({"list", run.last}), "is a single checkpoint, not a folder of checkpoints"));
   fs::create_directory(run.scratch.path() + "/empty");
   CHECK(contains(complaint({"show", "empty"}), "no complete checkpoint in empty"));

@@ -1,23 +1,23 @@
 """Applies the worked examples of docs/ops.md to a copy of the sources, compiles the added files, and runs the tests that
 walk all_ops.def with them.
 
-    ops_page.py SOURCE BUILD cpu|cuda
+    ops_page.py SOURCE BUILD
 
 A line "`path`, a new file:" or "`path`, after `text`:" states where the code block below it goes; the text must be on
 exactly one line. Only the new files and the files that read all_ops.def are compiled, with the commands that
-BUILD has for similar files; the rest of each test program comes from BUILD. `cuda` runs the rows on the emulated GPU, and
-exits with 77 if BUILD has none.
+BUILD has for similar files; the rest of each test program comes from BUILD. The rows run on the emulated GPU too, if BUILD has one.
 """
 import concurrent.futures, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
-TARGETS = {"cpu": ["test_op_cases", "test_ops_rules", "test_model", "test_compile"], "cuda": ["test_cuda_emulated"]}
+ON_CPU = ["test_op_cases", "test_ops_rules", "test_model", "test_compile"]
+EMULATED = "test_cuda_emulated"
 # The checks of a family's rows on a GPU; the other tests of that program do not use the new families.
 ON_GPU = ["a forward CUDA kernel*", "backward CUDA kernels*", "every cut*GPU too", "a CUDA kernel that can accumulate*",
           "an op that may work in place*GPU", "a CUDA kernel run twice*", "every kernel has a CUDA kernel*",
           "kernels that only compiled programs use give on a GPU*"]
-ONLY = {"test_compile": ["every optimizer of the list*"], "test_cuda_emulated": ON_GPU}
+ONLY = {"test_compile": ["every optimizer of the list*"], EMULATED: ON_GPU}
 OF_FILES = {"test_op_cases": ["*families_test.cpp", "*op_cases_test.cpp", "*kernel_cases_test.cpp"]}  # that walk the list
-OF_NEW_FAMILIES = ["test_op_cases", "test_cuda_emulated"]  # run only the rows of the new families; other tests run the others
+OF_NEW_FAMILIES = ["test_op_cases", EMULATED]  # run only the rows of the new families; other tests run the others
 MODEL = "relu"  # an existing family whose compile commands are used for a new one
 
 
@@ -121,14 +121,14 @@ def relink(build, target, made):
 
 
 def main():
-    source, build_dir, part = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), sys.argv[3]
+    source, build_dir = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as scratch:
         copy, out = pathlib.Path(scratch) / "copy", pathlib.Path(scratch) / "out"
         out.mkdir()
         build = Build(source, build_dir, copy, out)
-        if not all(build.has(target) for target in TARGETS[part]):
-            print("docs/ops.md on the emulated GPU: skipped, this build has no CUDA (nvcc)")
-            sys.exit(77)
+        targets = ON_CPU + ([EMULATED] if build.has(EMULATED) else [])
+        if EMULATED not in targets:
+            print("docs/ops.md: not on the emulated GPU, since this build has no CUDA (nvcc)")
         for top in ["engine", "tests"]:
             shutil.copytree(source / top, copy / top)
         page = (source / "docs/ops.md").read_text()
@@ -145,24 +145,24 @@ def main():
                  and ('#include "engine/ops/all_ops.def"' in f.read_text() or f.name == "families_test.cpp")]
         models = {path: path for path in again}
         models |= {path: re.sub(pathlib.Path(path).parent.name, MODEL, path) for path in new}
-        wanted = {target_of(w) for t in TARGETS[part] for w in build.link(t) if ".dir/" in w}
-        wanted |= {pathlib.Path(w).name[3:-2] for t in TARGETS[part] for w in build.link(t) if w.endswith(".a")}
+        wanted = {target_of(w) for t in targets for w in build.link(t) if ".dir/" in w}
+        wanted |= {pathlib.Path(w).name[3:-2] for t in targets for w in build.link(t) if w.endswith(".a")}
         for path, model in models.items():
             for obj, anew, command in build.commands(path, model):
                 if target_of(obj) in wanted and command not in jobs:  # a unity file may have several of them
                     jobs.append(command)
                     made.append((path, obj, anew, path == model))
-        missing = [path for path in new if path.endswith(".cu" if part == "cuda" else ".cpp") and path not in {each[0] for each in made}]
+        missing = [path for path in new if (path.endswith(".cpp") or path.endswith(".cu") and EMULATED in targets) and path not in {each[0] for each in made}]
         assert not missing, f"docs/ops.md: the build directory has no commands for {missing}"
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(subprocess.run, c, cwd=build_dir, check=True) for c in jobs]:
                 done.result()
         print(f"docs/ops.md: {len(found)} changes apply, {len(jobs)} files compile", flush=True)
 
-        for target in TARGETS[part]:
+        for target in targets:
             program, _ = relink(build, target, made)
             words = [program]
-            environment = dict(os.environ, OMP_NUM_THREADS="1")
+            environment = dict(os.environ, OMP_NUM_THREADS="1", TRAINCTL_EVERY_NTH="16" if target == EMULATED else "1")
             if target in ONLY:
                 words.append("--test-case=" + ",".join(ONLY[target]))
             if target in OF_FILES:

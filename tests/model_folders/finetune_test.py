@@ -105,6 +105,9 @@ def decoder(folder, name):
     assert losses[-1] < losses[0], losses
     assert any(row.get("kind") == "validation" for row in metrics(folder, "runs_tune.yaml"))
     assert "pack: true" in (folder / "tune.yaml").read_text()
+    said = run(folder, "checkpoint", "export", "best", "--log-dir", "runs_tune.yaml", "--map", "auto", "-o", "tuned/")
+    best = min((row for row in metrics(folder, "runs_tune.yaml") if row.get("kind") == "validation"), key=lambda row: row["loss"])
+    assert f"of step {best['run_step']}," in said and (folder / "tuned" / "config.json").exists(), (said, best)
     run(folder, "init", "--from", "hf", "--finetune", "text", "--data", "texts.jsonl", "-o", "text.yaml")
     trains(folder, "text.yaml", "dataset.batch=2", "vars.length=32")
     said = run(folder, "init", "--from", "hf", "--finetune", "classifier", "--data", "texts.jsonl", code=3)

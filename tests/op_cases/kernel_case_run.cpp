@@ -106,14 +106,16 @@ std::vector<size_t> updated_inputs(const KernelCase& row) {
 
 }  // namespace
 
-Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wide, int times) {
-  const auto values = all_values(row);
-  std::vector<std::vector<uint32_t>> memory(values.size());
+KernelCaseRun::KernelCaseRun(const KernelCase& row) : row_(row), values_(all_values(row)) {}
+
+Results KernelCaseRun::on(const CaseDevice& device, bool wide, int times) const {
+  const KernelCase& row = row_;
+  std::vector<std::vector<uint32_t>> memory(values_.size());
   KernelCall call{.attrs = row.attrs, .scalars = &row.scalars};
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < values_.size(); ++i) {
     const bool input = i < row.in.size();
     const CaseOperand& operand = input ? row.in[i] : row.out[i - row.in.size()];
-    (input ? call.in : call.out).push_back(in_memory(operand, values[i], wide, memory[i]));
+    (input ? call.in : call.out).push_back(in_memory(operand, values_[i], wide, memory[i]));
   }
   const auto prepared = device.prepare(row.kernel, call);
   for (int i = 0; i < times; ++i) prepared();
@@ -124,13 +126,13 @@ Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wi
   return results;
 }
 
-Results run_naive(const KernelCase& row, int times) {
+Results KernelCaseRun::naive(int times) const {
+  const KernelCase& row = row_;
   const KernelReference* reference = find_kernel_reference(row.kernel);
   if (reference == nullptr) check(false, "no reference of kernel " + row.kernel);
-  const auto values = all_values(row);
   naive::Inputs in, out;
-  for (size_t i = 0; i < row.in.size(); ++i) in.push_back({row.in[i].shape, values[i]});
-  for (size_t o = 0; o < row.out.size(); ++o) out.push_back({row.out[o].shape, values[row.in.size() + o]});
+  for (size_t i = 0; i < row.in.size(); ++i) in.push_back({row.in[i].shape, values_[i]});
+  for (size_t o = 0; o < row.out.size(); ++o) out.push_back({row.out[o].shape, values_[row.in.size() + o]});
   for (int i = 0; i < times; ++i) {
     naive::Outputs made = reference->run({in, out, row.attrs, row.scalars});
     const std::vector<size_t> updated = updated_inputs(row);

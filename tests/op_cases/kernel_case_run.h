@@ -8,10 +8,20 @@ namespace trainctl {
 
 using Results = std::vector<std::vector<double>>;
 
-/// The outputs after this number of runs on the same memory. `wide`: bf16 operands are passed as f32.
-Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wide, int times);
-/// The same from the family's KernelReference. Fails if there is none.
-Results run_naive(const KernelCase& row, int times);
+/// A case and the initial values of its operands, which every run begins with.
+class KernelCaseRun {
+ public:
+  explicit KernelCaseRun(const KernelCase& row);
+
+  /// The outputs after this number of runs on the same memory. `wide`: bf16 operands are passed as f32.
+  Results on(const CaseDevice& device, bool wide, int times) const;
+  /// The same from the family's KernelReference. Fails if there is none.
+  Results naive(int times) const;
+
+ private:
+  const KernelCase& row_;
+  std::vector<std::vector<double>> values_;  ///< values of each input, then of each output
+};
 
 /// The largest difference, relative to the expected element, or to 1 if that is larger. A NaN is infinitely wrong.
 double worst_part(const std::vector<double>& got, const std::vector<double>& expected);

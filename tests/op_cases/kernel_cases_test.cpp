@@ -13,9 +13,10 @@ TEST_CASE(
   if (kernel_cases().empty()) skip_test("TRAINCTL_OP_CASES names no family with calls of kernels");
   for (const KernelCase& row : kernel_cases()) {
     CAPTURE(row.name());
+    const KernelCaseRun run(row);
     for (const int times : {1, 3}) {
-      const Results expected = run_naive(row, times);
-      const Results got = run_kernel_case(cpu_device(), row, row.f32_on_cpu, times);
+      const Results expected = run.naive(times);
+      const Results got = run.on(cpu_device(), row.f32_on_cpu, times);
       REQUIRE(got.size() == expected.size());
       for (size_t o = 0; o < got.size(); ++o) {
         CAPTURE(o);

@@ -22,6 +22,10 @@ struct CaseRun {
   }
 };
 
+/// TRAINCTL_EVERY_NTH=n in the environment, else 1: an interpreter of kernels is slow, so it tries every nth cut, in
+/// f32 or in bf16, and repeats every nth row. The CPU tries all of them.
+size_t every_nth();
+
 /// Forward, against the naive loop in double.
 void check_forward(const OpCase& row, const CaseRun& run);
 /// Returns whether check_backward checks anything: some input has a gradient, and the row is not fused.

@@ -28,7 +28,7 @@ class UnderflowDevice final : public CaseDevice {
 
 bool underflows(const KernelCase& row) {
   const UnderflowDevice device;
-  run_kernel_case(device, row, false, 1);
+  KernelCaseRun(row).on(device, false, 1);
   return device.underflows;
 }
 

@@ -332,7 +332,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   std::string fault;
   for (int round = 0; round < 30 && fault.empty(); ++round) {
     std::vector<std::string> settings = free;
-    settings.push_back("parallel.max_memory=" + std::to_string(memory * 4 / 5));
+    settings.push_back("parallel.max_memory=" + std::to_string(memory * 3 / 5));
     try {
       const PlannedJob job = found(text, settings);
       const Trial& trial = job.search->best().trial;
@@ -350,7 +350,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
       fault = error.what();
     }
   }
-  CHECK(plans >= 6);
+  CHECK(plans >= 3);
   CHECK(fault.find("no plan fits") != std::string::npos);
   CHECK(fault.find("the smallest plan needs") != std::string::npos);
 }
@@ -434,7 +434,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, even if only th
         return {.fault = "its stages would deadlock"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
-    return find_plan(spec, job.data.shapes, job.cost, 0, try_plan);
+    return find_plan(spec, job.data.shapes, job.cost, {}, try_plan);
   };
   for (const TriedRanks faulty : {TriedRanks::one_per_stage, TriedRanks::all}) {
     const FoundPlan plan = search_with(faulty, {});

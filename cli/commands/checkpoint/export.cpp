@@ -277,7 +277,10 @@ int write_export(const CheckpointExportArguments& options) {
 void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointExportArguments>();
   auto* command = checkpoint.add_subcommand("export", "Write the weights with the names of another tool");
-  command->add_option("CHECKPOINT", options->what, "Folder of a checkpoint, a run, or a folder of checkpoints")
+  command
+      ->add_option(
+          "CHECKPOINT", options->what,
+          "Folder of a checkpoint, a run, a folder of checkpoints, or best: of the newest run with checkpoints")
       ->required();
   command
       ->add_option("-o,--output", options->output,
@@ -314,7 +317,7 @@ docs/weights.md describes maps.
 
 Examples:
   trainctl checkpoint export 3 -o model.safetensors                      names as in the job
-  trainctl checkpoint export 3 --map auto -o tuned/                      a folder that transformers opens
+  trainctl checkpoint export best --map auto -o tuned/                   a folder that transformers opens
   trainctl checkpoint export 3 --adapters -o adapter/                     a folder that PEFT opens
   trainctl checkpoint export 3 --map auto --adapter law -o law/           with one of several adapters merged
   trainctl checkpoint export 3 --dtype q8_0 -o model.gguf                a file for llama.cpp

@@ -12,8 +12,9 @@ namespace {
 
 class InnerSumLowering {
  public:
-  InnerSumLowering(Lowering& l, const Node& node, const std::vector<View>& inputs)
-      : l_(l), node_(node), inner_(*get_op(node.op).inner_sum), inputs_(inputs) {
+  InnerSumLowering(Lowering& l, const Node& node, const std::optional<ChannelsLast>& form,
+                   const std::vector<View>& inputs)
+      : l_(l), node_(node), inner_(*get_op(node.op).inner_sum), form_(form), inputs_(inputs) {
     axes_ = inner_axes(l.c.graph, l.c.plan, node);
     if (inner_.reads > 0) inputs_.resize(inner_.reads);
   }
@@ -25,7 +26,7 @@ class InnerSumLowering {
     const std::string name = node_.name + ".stats";
     std::vector<TensorInfo> infos;
     for (const View& view : inputs_) infos.push_back({view.operand.shape, view.operand.dtype});
-    Shape shape = inner_.shape(infos, node_.attrs);
+    Shape shape = inner_.shape(infos, attrs());
     const View part = l_.new_value(BufferKind::scratch, shape, DType::f32, name);
     shape.insert(shape.begin(), parts());
     View all = l_.new_value(BufferKind::activation, std::move(shape), DType::f32, name);
@@ -35,7 +36,7 @@ class InnerSumLowering {
 
   View exchange() {
     const std::string name = node_.name + ".blocks";
-    Shape shape = inner_.block(with_whole_inner_dims(), node_.attrs, parts());
+    Shape shape = inner_.block(with_whole_inner_dims(), attrs(), parts());
     shape.insert(shape.begin(), parts());
     const DType dtype = inputs_[0].operand.dtype;
     const View sent = l_.new_value(BufferKind::scratch, shape, dtype, name);
@@ -44,6 +45,7 @@ class InnerSumLowering {
     return received;
   }
 
+  const Attrs& attrs() const { return form_ ? form_->attrs : node_.attrs; }
   int64_t parts() const { return l_.c.plan.mesh.ways(axes_); }
 
   std::vector<TensorInfo> with_whole_inner_dims() const {
@@ -55,14 +57,18 @@ class InnerSumLowering {
       infos.push_back({operand.shape, operand.dtype});
       for (size_t d = 0; d < operand.shape.size(); ++d) {
         const int factor = cut_factor(node_.rule.inputs[i][d], factors);
-        if (std::find(inner.begin(), inner.end(), factor) != inner.end()) infos[i].shape[d] = operand.global_shape[d];
+        if (std::find(inner.begin(), inner.end(), factor) == inner.end()) continue;
+        const bool image = form_ && (form_->inputs >> i & 1u) != 0;
+        const auto at =
+            static_cast<size_t>(stored_dim(static_cast<int>(d), image ? Format::channels_last : Format::declared));
+        infos[i].shape[at] = operand.global_shape[at];
       }
     }
     return infos;
   }
 
   void emit(Collective kind, const std::string& name, const View& part, const View& all, Purpose purpose) {
-    l_.emit_kernel(name, *inner_.stats, node_.attrs, inputs_, {part}, purpose);
+    l_.emit_kernel(name, *inner_.stats, attrs(), inputs_, {part}, purpose);
     std::vector<int> ranks = l_.c.plan.mesh.group(l_.c.rank_in_stage, axes_);
     for (int& rank : ranks) rank = l_.c.global_rank(l_.c.stage, rank);
     l_.emit_collective(std::string(to_string(kind)) + " " + name, kind, l_.c.group_of(ranks), part, all, purpose);
@@ -71,6 +77,7 @@ class InnerSumLowering {
   Lowering& l_;
   const Node& node_;
   const InnerSum& inner_;
+  const std::optional<ChannelsLast>& form_;  ///< how the node takes images
   std::vector<View> inputs_;
   Axes axes_;
 };
@@ -92,7 +99,7 @@ View gathered_statistics(Lowering& l, NodeId id, const std::vector<View>& inputs
     return of.first == id || (share_statistics(l.c.graph.nodes[of.first], node) && read_alike(l, of.first, id));
   });
   if (found != known.end()) return found->second;
-  known.emplace_back(id, InnerSumLowering(l, node, inputs).lower());
+  known.emplace_back(id, InnerSumLowering(l, node, l.c.forms[static_cast<size_t>(id)], inputs).lower());
   return known.back().second;
 }
 

@@ -4,14 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <tuple>
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
+#include "engine/compile/report/communication_report.h"
+#include "engine/compile/report/json_row.h"
 #include "engine/compile/report/local_shards_report.h"
 #include "engine/compile/report/parallel_sizes.h"
 #include "engine/compile/report/product_flops.h"
@@ -27,32 +27,7 @@ namespace trainctl {
 
 using Json = nlohmann::ordered_json;
 
-bool communicates(const Instruction& i) {
-  return i.opcode == Opcode::collective || i.opcode == Opcode::send || i.opcode == Opcode::recv;
-}
-
 namespace {
-
-void append(Json::object_t&) {}
-template <class Value, class... Rest>
-void append(Json::object_t& to, const char* name, Value&& value, Rest&&... rest) {
-  to.emplace_back(name, std::forward<Value>(value));
-  append(to, std::forward<Rest>(rest)...);
-}
-
-/// A JSON object from names, each followed by its value. Faster than an initializer list, which nlohmann::json first
-/// turns into an array of arrays; the report has many rows.
-template <class... Each>
-Json object(Each&&... each) {
-  Json::object_t fields;
-  fields.reserve(sizeof...(each) / 2 + 1);
-  append(fields, std::forward<Each>(each)...);
-  return fields;
-}
-
-std::string kind_of(const Instruction& i) {
-  return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
-}
 
 Ints cuts(const Layout& layout, const Mesh& mesh) {
   Ints result;
@@ -63,8 +38,8 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
 /// Only the axes that shard it, without the axes over which it is a partial sum.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
-  return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
-                "layout", to_string(layout, plan.mesh));
+  return json_row("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
+                  "layout", to_string(layout, plan.mesh));
 }
 
 /// A count that may exceed an int64_t.
@@ -93,14 +68,14 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index, double flops
   for (size_t i = 0; i < made.size(); ++i) outputs.push_back(tensor_json(graph, plan, layer.outputs[i], made[i]));
   for (size_t f = 0; f < layer.factors.size(); ++f) {
     const Axes axes = chosen.factor_axes.empty() ? Axes{} : chosen.factor_axes[f];
-    factors.push_back(object("name", layer.factors[f].name, "size", layer.factors[f].size, "cuts", plan.mesh.ways(axes),
-                             "axes", axes));
+    factors.push_back(json_row("name", layer.factors[f].name, "size", layer.factors[f].size, "cuts",
+                               plan.mesh.ways(axes), "axes", axes));
   }
-  return object("name", layer.name, "type", layer.type, "stage", chosen.virtual_stage % plan.num_stages, "chunk",
-                chosen.virtual_stage / plan.num_stages, "strategy", std::move(strategy), "inputs", std::move(inputs),
-                "outputs", std::move(outputs), "factors", std::move(factors), "choice", to_string(chosen.choice),
-                "reason", chosen.reason, "would_be", chosen.cut_limit_reason, "recompute", chosen.recompute,
-                "parameters", count_parameters(graph, layer), "flops_per_step", count_json(flops));
+  return json_row("name", layer.name, "type", layer.type, "stage", chosen.virtual_stage % plan.num_stages, "chunk",
+                  chosen.virtual_stage / plan.num_stages, "strategy", std::move(strategy), "inputs", std::move(inputs),
+                  "outputs", std::move(outputs), "factors", std::move(factors), "choice", to_string(chosen.choice),
+                  "reason", chosen.reason, "would_be", chosen.cut_limit_reason, "recompute", chosen.recompute,
+                  "parameters", count_parameters(graph, layer), "flops_per_step", count_json(flops));
 }
 
 /// Sets "fp8" of each layer to whether some program rounds its weight to 8 bits; returns the number of such layers.
@@ -120,131 +95,6 @@ size_t mark_narrow_layers(const Graph& graph, const RankClasses& classes, Json& 
     marked += narrow ? 1 : 0;
   }
   return marked;
-}
-
-/// The process groups that the report's rows refer to. A row refers to a kind of group by its index in this table.
-class GroupTable {
- public:
-  explicit GroupTable(const RankClasses& classes) : classes_(classes), ids_(classes.groups.size(), -1) {}
-
-  /// The groups of this kind that contain ranks of these classes.
-  int id(const GroupKind& kind, const std::vector<size_t>& of_classes) {
-    std::set<int> starts;
-    for (size_t c : of_classes)
-      for (int rank : classes_.ranks[c]) starts.insert(kind.first(classes_.mesh, rank));
-    const Json row = {{"size", kind.size(classes_.mesh)},
-                      {"count", starts.size()},
-                      {"ranks", range_text(kind.members(classes_.mesh, classes_.ranks[of_classes[0]].front()))},
-                      {"starts", range_text({starts.begin(), starts.end()})}};
-    const auto [entry, is_new] = places_.try_emplace(row.dump(), static_cast<int>(rows_.size()));
-    if (is_new) rows_.push_back(row);
-    return entry->second;
-  }
-
-  /// All groups of the kind that a collective of the class runs over.
-  int id(size_t of_class, const Instruction& collective) {
-    const auto number = static_cast<size_t>(classes_.group_ids[of_class][static_cast<size_t>(collective.group)]);
-    if (ids_[number] >= 0) return ids_[number];
-    std::vector<size_t> having;
-    for (size_t c = 0; c < classes_.programs.size(); ++c) {
-      const std::vector<int>& theirs = classes_.group_ids[c];
-      if (std::find(theirs.begin(), theirs.end(), static_cast<int>(number)) != theirs.end()) having.push_back(c);
-    }
-    return ids_[number] = id(classes_.groups[number], having);
-  }
-
-  Json rows() const { return rows_; }
-
- private:
-  const RankClasses& classes_;
-  std::vector<int> ids_;  ///< by index in RankClasses::groups; -1: not requested yet
-  std::map<std::string, int> places_;
-  Json rows_ = Json::array();
-};
-
-/// Ranks that an instruction involves: a collective's group, a sender and its peer, or only this rank.
-GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instruction& i) {
-  const Program& program = classes.programs[of_class];
-  if (i.opcode == Opcode::collective)
-    return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
-  if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
-  if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty())
-    return {{program.stage}, place.ring, {}};
-  if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
-  return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
-}
-
-/// Redistributions and transfers of one micro-batch: the same step over several groups is one row.
-Json redistributions_json(const RankClasses& classes, GroupTable& table) {
-  using Key = std::tuple<int, std::string, std::string, std::string, int64_t>;
-  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // kind of group -> the rank classes in it
-  std::vector<Key> order;
-  for (size_t c = 0; c < classes.programs.size(); ++c) {
-    const Program& program = classes.programs[c];
-    for (const Instruction& i : program.instructions) {
-      const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves = (i.purpose == Purpose::redistribute && i.opcode != Opcode::recv) ||
-                         (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
-                         (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
-      const bool rearranges =
-          i.opcode == Opcode::kernel && kernel_of(i) != &copy_slice_kernel;  // packing for a collective
-      if (!first || !moves || rearranges) continue;
-      const std::string kind = i.opcode == Opcode::kernel ? "slice" : kind_of(i);
-      Key key{program.stage, i.name, kind, i.phase == Phase::forward ? "forward" : "backward", i.bytes()};
-      if (!groups.contains(key)) order.push_back(key);
-      std::vector<size_t>& having = groups[key][joined_by(classes, c, i)];
-      if (having.empty() || having.back() != c) having.push_back(c);
-    }
-  }
-  std::map<std::map<GroupKind, std::vector<size_t>>, Json> known;  // few distinct values for many rows
-  Json rows = Json::array();
-  for (const Key& key : order) {
-    const auto& [stage, name, kind, phase, bytes] = key;
-    const auto [ids, is_new] = known.try_emplace(groups[key], Json::array());
-    for (const auto& [group, having] : groups[key])
-      if (is_new) ids->second.push_back(table.id(group, having));
-    rows.push_back(
-        object("stage", stage, "name", name, "kind", kind, "phase", phase, "bytes", bytes, "groups", ids->second));
-  }
-  return rows;
-}
-
-/// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group. Copies between a
-/// rank and its host are of groups of one rank.
-Json communication_totals(const RankClasses& classes) {
-  struct Total {
-    int64_t calls = 0, bytes = 0;
-  };
-  std::map<std::tuple<std::string, std::string, size_t>, Total> totals;
-  for (size_t c = 0; c < classes.programs.size(); ++c) {
-    const Program& program = classes.programs[c];
-    std::vector<int64_t> led;  // by the program's groups: how many ranks of the class are first in theirs
-    for (int id : classes.group_ids[c]) {
-      const GroupKind& kind = classes.groups[static_cast<size_t>(id)];
-      led.push_back(std::count_if(classes.ranks[c].begin(), classes.ranks[c].end(),
-                                  [&](int rank) { return kind.first(classes.mesh, rank) == rank; }));
-    }
-    for (const Instruction& i : program.instructions) {
-      const bool copies = i.opcode == Opcode::copy;
-      if (!copies && (!communicates(i) || i.opcode == Opcode::recv)) continue;
-      const bool collective = i.opcode == Opcode::collective;
-      const auto times = collective ? led[static_cast<size_t>(i.group)] : static_cast<int64_t>(classes.ranks[c].size());
-      if (times == 0) continue;
-      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : copies ? 1 : 2;
-      const std::string kind = copies ? std::string(to_string(i.stream)) : kind_of(i);
-      Total& total = totals[{std::string(to_string(i.purpose)), kind, size}];
-      total.calls += times;
-      total.bytes += times * i.bytes();
-    }
-  }
-  Json rows = Json::array();
-  for (const auto& [key, total] : totals)
-    rows.push_back({{"purpose", std::get<0>(key)},
-                    {"kind", std::get<1>(key)},
-                    {"group_size", std::get<2>(key)},
-                    {"calls", total.calls},
-                    {"bytes", total.bytes}});
-  return rows;
 }
 
 Json schedule_json(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times) {
@@ -288,38 +138,6 @@ Json memory_course_json(const std::vector<LiveBytes>& live) {
     scratch[at] = std::max(scratch[at], live[i].scratch);
   }
   return {{"activations", activations}, {"gradients", gradients}, {"scratch", scratch}};
-}
-
-/// The fields of a collective, send or recv that do not depend on its ranks.
-Json call_json(const Instruction& i) {
-  Json row =
-      object("kind", kind_of(i), "name", i.name, "purpose", to_string(i.purpose), "phase",
-             i.phase == Phase::forward ? "forward" : "backward", "micro_batch", i.micro_batch, "bytes", i.bytes());
-  // A collective of rows that are counted: "bytes" are the most that it moves.
-  if (i.attrs.has(kExpectedShare))
-    row["expected_bytes"] = static_cast<int64_t>(static_cast<double>(i.bytes()) * i.attrs.number(kExpectedShare));
-  return row;
-}
-
-/// A class's collectives, sends and recvs in order.
-Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) {
-  const Program& program = classes.programs[of_class];
-  Json calls = Json::array();
-  for (const Instruction& i : program.instructions) {
-    if (!communicates(i)) continue;
-    Json row = call_json(i);
-    if (i.opcode == Opcode::collective)
-      row["group"] = table.id(of_class, i);
-    else if (const PeerPlace place = classes.peer_place(program, i); !place.ring.empty()) {
-      row["ring"] = table.id({{program.stage}, place.ring, {}}, {of_class});
-      row["distance"] = place.step;
-    } else if (place.stage >= 0)
-      row["peer_stage"] = i.peer / classes.mesh.size();
-    else
-      row["peer"] = i.peer;
-    calls.push_back(std::move(row));
-  }
-  return calls;
 }
 
 /// Number of parameter elements of the whole network, each parameter counted once.
@@ -383,15 +201,6 @@ Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
 }
 
 }  // namespace
-
-Json communication_json(const Instruction& i, const Program& program) {
-  Json row = call_json(i);
-  if (i.opcode == Opcode::collective)
-    row["group"] = program.groups[i.group];
-  else
-    row["peer"] = i.peer;
-  return row;
-}
 
 Json validation_rows(const RankClasses& validation) {
   Json rows = Json::array();

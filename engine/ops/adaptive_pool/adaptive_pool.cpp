@@ -1,32 +1,31 @@
-// Pools to images of a given size: row i of `size` rows is the mean or the largest of rows floor(i h / size) to
-// ceil((i + 1) h / size) - 1, as PyTorch's AdaptiveAvgPool2d and AdaptiveMaxPool2d. With equal windows it is a pool;
-// else the rows, and then the columns, are slices that are reduced and joined.
+// Pools to a given size: row i of `size` rows is the mean or the largest of rows floor(i h / size) to
+// ceil((i + 1) h / size) - 1, as PyTorch's AdaptiveAvgPool2d and AdaptiveMaxPool2d. With equal windows of images it is a
+// pool; else the depth, the rows, and then the columns, are slices that are reduced and joined.
 #include <fmt/format.h>
 
-#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
-#include "engine/ops/window_layer.h"
 
 namespace trainctl {
 namespace {
 
-/// Reduces dim `dim` of images to `size` windows.
+/// Reduces dim `dim` to `size` windows, which are called `name`0, `name`1, ….
 TensorId reduced(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mean, const std::string& name) {
   const Shape shape = b.shape(x);
   const int64_t all = shape[dim];
   if (size == all) return x;
-  const std::string side = dim == 2 ? "row" : "column";
   std::vector<TensorId> windows;
   for (int64_t i = 0; i < size; ++i) {
     const int64_t begin = i * all / size, end = ((i + 1) * all + size - 1) / size;
-    const std::string number = side + std::to_string(i);
+    const std::string number = name + std::to_string(i);
     TensorId part = x;
     if (end - begin < all) {
-      Ints begins(4), sizes = shape;
+      Ints begins(shape.size()), sizes = shape;
       begins[dim] = begin;
       sizes[dim] = end - begin;
       part = b.emit("slice", {x}, {{"begin", begins}, {"size", sizes}}, number + ".slice")[0];
@@ -36,52 +35,76 @@ TensorId reduced(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mea
     windows.push_back(b.emit(mean ? "reduce_sum" : "reduce_max", {part}, attrs, number)[0]);
   }
   if (size == 1) return windows[0];
-  return b.emit("concat", windows, {{"dim", static_cast<int64_t>(dim)}}, name)[0];
+  return b.emit("concat", windows, {{"dim", static_cast<int64_t>(dim)}}, name + "s")[0];
+}
+
+/// The field size: one number, or one for each of the dims after the channels.
+Ints size_of(const LayerContext& layer) {
+  const Shape& x = layer.shape();
+  static constexpr const char* kInputs[] = {"[n, c, length]", "[n, c, height, width]",
+                                            "[n, c, depth, height, width]"};
+  const size_t dims = layer.def.name[std::string_view(layer.def.name).size() - 2] - '0';
+  if (x.size() != dims + 2)
+    shape_error(fmt::format("{} needs an input {}, but got {}", layer.def.name, kInputs[dims - 1], to_string(x)));
+  Ints size = layer.attrs.ints("size");
+  if (size.size() == 1) size.resize(dims, size[0]);
+  if (size.size() != dims)
+    throw ShapeError(fmt::format("{} numbers; expected one, or one for each of {} dims", size.size(), dims), "size");
+  for (const int64_t n : size)
+    if (n > kMaxLayerOutputs)
+      throw ShapeError(fmt::format("{} supports sizes of up to {}, not {}", layer.def.name, kMaxLayerOutputs, n),
+                       "size");
+  return size;
 }
 
 TensorId emit_adaptive(LayerContext& layer, bool mean) {
-  expect_images(layer);
-  const std::array<int64_t, 2> size = per_side(layer.attrs, "size");
+  static constexpr const char* kSides[] = {"depth", "row", "column"};
+  const Ints size = size_of(layer);
   const Shape x = layer.shape();
-  for (size_t d = 0; d < 2; ++d)
-    if (size[d] > x[2 + d])
-      throw ShapeError(fmt::format("{} has an output of {}x{}, but its input has images of {}x{}", layer.def.name,
-                                   size[0], size[1], x[2], x[3]),
-                       "size");
-  if (x[2] == size[0] && x[3] == size[1])
-    throw ShapeError(fmt::format("the images are {}x{} already; remove the layer", x[2], x[3]), "size");
-  if (x[2] % size[0] == 0 && x[3] % size[1] == 0) {
+  bool equal = size.size() == 2;
+  for (size_t d = 0; d < size.size(); ++d) equal = equal && x[2 + d] % size[d] == 0;
+  if (equal) {
     const Ints kernel = {x[2] / size[0], x[3] / size[1]};
     return layer.emit(mean ? "avg_pool2d" : "max_pool2d",
                       {{"kernel", kernel}, {"stride", kernel}, {"padding", Ints(4, 0)}, {"ceil_mode", false}});
   }
   LayerBuilder& b = layer.builder;
-  const TensorId rows = reduced(b, layer.inputs[0], 2, size[0], mean, "rows");
-  const TensorId both = reduced(b, rows, 3, size[1], mean, "columns");
-  return b.emit("reshape", {both}, {{"shape", b.shape(both)}})[0];
+  TensorId y = layer.inputs[0];
+  for (size_t d = 0; d < size.size(); ++d) y = reduced(b, y, 2 + d, size[d], mean, kSides[d + 3 - size.size()]);
+  return b.emit("reshape", {y}, {{"shape", b.shape(y)}})[0];
 }
 
 Field size_field() {
-  return per_dim("size", "Height and width of the output.").required().at_least(1).at_most(kMaxSize);
+  return per_dim("size", "Sizes of the output's dims after the channels: one number, or one for each.")
+      .required()
+      .at_least(1)
+      .at_most(kMaxSize);
+}
+
+LayerDef adaptive(const char* name, const char* doc, bool mean) {
+  return {.name = name, .doc = doc, .fields = {size_field()}, .emit = [mean](LayerContext& layer) {
+            return emit_adaptive(layer, mean);
+          }};
 }
 
 }  // namespace
 
-extern const LayerDef adaptive_avg_pool2d_layer = {
-    .name = "adaptive_avg_pool2d",
-    .doc = "Average pooling of images [n, c, h, w] to a given height and width.",
-    .fields = {size_field()},
-    .emit = [](LayerContext& layer) { return emit_adaptive(layer, true); },
-};
+extern const LayerDef adaptive_avg_pool2d_layer =
+    adaptive("adaptive_avg_pool2d", "Average pooling of images [n, c, h, w] to a given height and width.", true);
+extern const LayerDef adaptive_max_pool2d_layer =
+    adaptive("adaptive_max_pool2d", "Max pooling of images [n, c, h, w] to a given height and width.", false);
+extern const LayerDef adaptive_avg_pool1d_layer =
+    adaptive("adaptive_avg_pool1d", "Average pooling of [n, c, length] to a given length.", true);
+extern const LayerDef adaptive_max_pool1d_layer =
+    adaptive("adaptive_max_pool1d", "Max pooling of [n, c, length] to a given length.", false);
+extern const LayerDef adaptive_avg_pool3d_layer = adaptive(
+    "adaptive_avg_pool3d", "Average pooling of volumes [n, c, depth, height, width] to a given size.", true);
+extern const LayerDef adaptive_max_pool3d_layer =
+    adaptive("adaptive_max_pool3d", "Max pooling of volumes [n, c, depth, height, width] to a given size.", false);
 
-extern const LayerDef adaptive_max_pool2d_layer = {
-    .name = "adaptive_max_pool2d",
-    .doc = "Max pooling of images [n, c, h, w] to a given height and width.",
-    .fields = {size_field()},
-    .emit = [](LayerContext& layer) { return emit_adaptive(layer, false); },
-};
-
-extern const OpFamily adaptive_pool_family = {.ops = {},
-                                              .layers = {&adaptive_avg_pool2d_layer, &adaptive_max_pool2d_layer}};
+extern const OpFamily adaptive_pool_family = {
+    .ops = {},
+    .layers = {&adaptive_avg_pool2d_layer, &adaptive_max_pool2d_layer, &adaptive_avg_pool1d_layer,
+               &adaptive_max_pool1d_layer, &adaptive_avg_pool3d_layer, &adaptive_max_pool3d_layer}};
 
 }  // namespace trainctl

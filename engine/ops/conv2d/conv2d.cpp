@@ -282,11 +282,11 @@ extern const OpDef conv_transpose2d_op = {
                    }},
 };
 
-extern const LayerDef conv2d_layer, conv1d_layer, conv_transpose2d_layer;
+extern const LayerDef conv2d_layer, conv1d_layer, conv_transpose2d_layer, conv_transpose1d_layer;
 
 extern const OpFamily conv2d_family = {
     .ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op, &conv_transpose2d_op},
-    .layers = {&conv2d_layer, &conv1d_layer, &conv_transpose2d_layer},
+    .layers = {&conv2d_layer, &conv1d_layer, &conv_transpose2d_layer, &conv_transpose1d_layer},
     .profile_part = "convolutions"};
 
 }  // namespace trainctl

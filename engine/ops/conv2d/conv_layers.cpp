@@ -1,4 +1,4 @@
-// The layers conv2d, conv1d (a convolution of images of height 1) and conv_transpose2d.
+// The layers conv2d and conv_transpose2d, and conv1d and conv_transpose1d on images of height 1.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,12 +11,14 @@
 namespace trainctl {
 namespace {
 
-/// Field padding, where `same` keeps height and width. As in PyTorch, an odd padding has one more at the end.
-Ints conv_padding(const LayerContext& layer, const Window& window) {
-  if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
-    return padding_of(layer.attrs);
+bool is_same(const LayerContext& layer) {
+  return std::holds_alternative<std::string>(*layer.attrs.find("padding"));
+}
+
+/// The padding that keeps height and width. As in PyTorch, an odd padding has one more at the end.
+Ints same_padding(const Window& window) {
   if (window.stride != std::array<int64_t, 2>{1, 1}) {
-    throw ShapeError(fmt::format("padding: same keeps the size of the images, which is not possible with a stride of "
+    throw ShapeError(fmt::format("padding: same keeps the size of the input, which is not possible with a stride of "
                                  "{}x{}",
                                  window.stride[0], window.stride[1]),
                      "padding");
@@ -29,6 +31,16 @@ Ints conv_padding(const LayerContext& layer, const Window& window) {
   return padding;
 }
 
+/// The field of conv1d as [0, 0, start, end].
+Ints padding_of_rows(const LayerContext& layer, const Window& window) {
+  if (is_same(layer)) return same_padding(window);
+  const Ints given = layer.attrs.ints("padding");
+  if (given.size() > 2)
+    throw ShapeError(fmt::format("padding must be one number or [start, end], but it has {} numbers", given.size()),
+                     "padding");
+  return {0, 0, given.at(0), given.back()};
+}
+
 TensorId emit_conv2d(LayerContext& layer) {
   expect_images(layer);
   const Attrs& fields = layer.attrs;
@@ -38,7 +50,7 @@ TensorId emit_conv2d(LayerContext& layer) {
                 .dilation = per_side(fields, "dilation")};
   Attrs attrs{{"stride", Ints(window.stride.begin(), window.stride.end())},
               {"dilation", Ints(window.dilation.begin(), window.dilation.end())},
-              {"padding", conv_padding(layer, window)},
+              {"padding", is_same(layer) ? same_padding(window) : padding_of(fields)},
               {"groups", fields.integer("groups")}};
   const std::array<int64_t, 2> kernel = window.kernel;
   window = Window::of(attrs);
@@ -59,6 +71,27 @@ TensorId emit_conv2d(LayerContext& layer) {
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
 
+using Two = std::array<int64_t, 2>;
+
+/// The attrs of the op conv_transpose2d for images of size x.
+Attrs transposed_window(const Window& window, Two x, Two padding, Two output_padding) {
+  Ints size(2);
+  for (size_t d = 0; d < 2; ++d) {
+    if (output_padding[d] >= std::max(window.stride[d], window.dilation[d]))
+      throw ShapeError(
+          fmt::format("output_padding {} must be smaller than the stride or the dilation", output_padding[d]),
+          "output_padding");
+    size[d] = (x[d] - 1) * window.stride[d] - 2 * padding[d] + window.reach(d) + output_padding[d];
+    if (size[d] < 1)
+      throw ShapeError(fmt::format("a padding of {} leaves nothing of an input of size {}", padding[d], x[d]),
+                       "padding");
+  }
+  return {{"stride", Ints{window.stride[0], window.stride[1]}},
+          {"dilation", Ints{window.dilation[0], window.dilation[1]}},
+          {"padding", Ints{padding[0], padding[0], padding[1], padding[1]}},
+          {"size", size}};
+}
+
 TensorId emit_conv_transpose2d(LayerContext& layer) {
   expect_images(layer);
   const Attrs& fields = layer.attrs;
@@ -66,21 +99,7 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
   const auto kernel = per_side(fields, "kernel"), stride = per_side(fields, "stride"),
              dilation = per_side(fields, "dilation"), padding = per_side(fields, "padding"),
              more = per_side(fields, "output_padding");
-  Ints size(2);
-  for (size_t d = 0; d < 2; ++d) {
-    if (more[d] >= std::max(stride[d], dilation[d]))
-      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride or the dilation", more[d]),
-                       "output_padding");
-    size[d] = (x.size[d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + more[d] + 1;
-    if (size[d] < 1)
-      throw ShapeError(
-          fmt::format("a padding of {} leaves nothing of images of {}x{}", padding[d], x.size[0], x.size[1]),
-          "padding");
-  }
-  Attrs attrs{{"stride", Ints{stride[0], stride[1]}},
-              {"dilation", Ints{dilation[0], dilation[1]}},
-              {"padding", Ints{padding[0], padding[0], padding[1], padding[1]}},
-              {"size", size}};
+  Attrs attrs = transposed_window({.kernel = kernel, .stride = stride, .dilation = dilation}, x.size, padding, more);
   LayerBuilder& b = layer.builder;
   const int64_t channels = fields.integer("channels"), groups = fields.integer("groups");
   expect_groups(groups, x.c, channels);
@@ -94,19 +113,50 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
 
+TensorId emit_conv_transpose1d(LayerContext& layer) {
+  const Shape in = layer.shape();
+  if (in.size() != 3)
+    shape_error(fmt::format("conv_transpose1d needs an input [n, c, length], but got {}", to_string(in)));
+  const Attrs& fields = layer.attrs;
+  const int64_t kernel = fields.integer("kernel"), channels = fields.integer("channels"),
+                groups = fields.integer("groups");
+  expect_groups(groups, in[1], channels);
+  Attrs attrs = transposed_window({.kernel = {1, kernel},
+                                   .stride = {1, fields.integer("stride")},
+                                   .dilation = {1, fields.integer("dilation")}},
+                                  {1, in[2]}, {0, fields.integer("padding")}, {0, fields.integer("output_padding")});
+  LayerBuilder& b = layer.builder;
+  const Init init = linear_init(channels / groups * kernel);
+  const TensorId w = layer.weight({in[1], channels / groups, 1, kernel}, init);
+  TensorId x = layer.inputs[0];
+  if (groups > 1) {  // so that the groups can be cut
+    attrs.set("groups", groups);
+    x = b.emit("reshape", {x}, {{"shape", Shape{in[0], groups, in[1] / groups, 1, in[2]}}}, "groups")[0];
+  }
+  x = b.emit("reshape", {x}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
+  TensorId y = b.emit("conv_transpose2d", {x, w}, attrs, "conv_transpose2d")[0];
+  if (fields.flag("bias"))
+    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
+  const Shape out = b.shape(y);
+  return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
+}
+
 TensorId emit_conv1d(LayerContext& layer) {
   const Shape in = layer.shape();
   if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));
   const Attrs& fields = layer.attrs;
-  const int64_t kernel = fields.integer("kernel"), padding = fields.integer("padding"),
-                channels = fields.integer("channels"), groups = fields.integer("groups");
+  const int64_t kernel = fields.integer("kernel"), channels = fields.integer("channels"),
+                groups = fields.integer("groups");
   expect_groups(groups, in[1], channels);
   Attrs attrs{{"stride", Ints{1, fields.integer("stride")}},
               {"dilation", Ints{1, fields.integer("dilation")}},
-              {"padding", Ints{0, 0, padding, padding}},
               {"groups", groups}};
   Window window = Window::of(attrs);
   window.kernel = {1, kernel};
+  const Ints padding = padding_of_rows(layer, window);
+  attrs.set("padding", padding);
+  window.before[1] = padding[2];
+  window.after[1] = padding[3];
   expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
   LayerBuilder& b = layer.builder;
   const Init init = linear_init(in[1] / groups * kernel);
@@ -148,7 +198,9 @@ extern const LayerDef conv1d_layer = {
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
-               integer("padding", "Zeros at both ends.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
+               padding_field("Zeros at both ends: one number, or [start, end], e.g. [2, 0] for a causal convolution; same: as "
+                             "many as preserve the length.",
+                             {"same"}),
                padding_mode_field(),
                integer("dilation", "Distance between the elements of a window.")
                    .defaults(int64_t{1})
@@ -156,6 +208,32 @@ extern const LayerDef conv1d_layer = {
                    .at_most(kMaxSize),
                groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv1d,
+};
+
+extern const LayerDef conv_transpose1d_layer = {
+    .name = "conv_transpose1d",
+    .doc = "Transposed convolution along the last dim of [n, c, length], with a weight of [c, channels / groups, 1, "
+           "kernel].",
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
+               integer("stride", "Distance between windows of the output.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               integer("padding", "Elements removed from both ends of the output.")
+                   .defaults(int64_t{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               integer("output_padding", "Elements added at the end of the output.")
+                   .defaults(int64_t{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               integer("dilation", "Distance between the elements of a window.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .emit = emit_conv_transpose1d,
 };
 
 extern const LayerDef conv_transpose2d_layer = {

@@ -5,36 +5,17 @@
 // window are cut out one by one and concatenated.
 #include <fmt/format.h>
 
-#include <array>
 
 #include "engine/ops/conv2d/conv_groups.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/reindex/pad_beyond.h"
+#include "engine/ops/three_dims.h"
 
 namespace trainctl {
 namespace {
-
-using Three = std::array<int64_t, 3>;
-
-Three three_of(const Attrs& attrs, const char* field) {
-  const Ints given = attrs.ints(field);
-  if (given.size() == 3) return {given[0], given[1], given[2]};
-  return {given.at(0), given.at(0), given.at(0)};
-}
-
-std::vector<FieldFault> conv3d_faults(const Attrs& attrs) {
-  std::vector<FieldFault> faults;
-  for (const char* field : {"kernel", "stride", "padding", "dilation"}) {
-    const size_t given = attrs.ints(field).size();
-    if (attrs.has(field) && given != 1 && given != 3)
-      faults.push_back({field,
-                        fmt::format("{} numbers; expected one, or one for each of depth, height and width", given),
-                        "e.g. [3, 3, 3]"});
-  }
-  return faults;
-}
 
 /// The windows of a volume along its depth.
 struct DepthWindows {
@@ -69,32 +50,65 @@ TensorId depth_window(LayerBuilder& b, TensorId volume, const DepthWindows& wind
   return window;
 }
 
-/// The volume with zeros around its depth.
-TensorId pad_depth(LayerBuilder& b, TensorId volume, int64_t padding) {
-  if (padding == 0) return volume;
-  const Ints around = {0, 0, padding, 0, 0};
-  return b.emit("pad", {volume}, {{"before", around}, {"after", around}, {"value", 0.0}}, "padded")[0];
+struct Padding {
+  Three before{}, after{};
+};
+
+/// Field padding, where `same` keeps the size. As in PyTorch, an odd padding has one more at the end.
+Padding padding_of(const Attrs& fields, const Three& kernel, const Three& stride, const Three& dilation) {
+  if (!std::holds_alternative<std::string>(*fields.find("padding"))) {
+    const Three both = three_of(fields, "padding");
+    return {both, both};
+  }
+  if (stride != Three{1, 1, 1})
+    throw ShapeError("padding: same keeps the size of the input, which is not possible with a stride", "padding");
+  Padding padding;
+  for (size_t d = 0; d < 3; ++d) {
+    const int64_t both = dilation[d] * (kernel[d] - 1);
+    padding.before[d] = both / 2;
+    padding.after[d] = both - both / 2;
+  }
+  return padding;
 }
 
-void expect_volume(const Shape& x, const Three& kernel, const Three& padding, const Three& dilation) {
-  if (x.size() != 5)
-    shape_error(fmt::format("conv3d needs an input [n, c, depth, height, width], but got {}", to_string(x)));
+/// The volume with zeros around its depth, or with a mode around all dims, which then have no padding.
+TensorId padded_volume(LayerBuilder& b, TensorId volume, const std::string& mode, Padding& padding) {
+  if (mode == "zeros") {
+    if (padding.before[0] + padding.after[0] == 0) return volume;
+    return b.emit("pad", {volume},
+                  {{"before", Ints{0, 0, padding.before[0], 0, 0}},
+                   {"after", Ints{0, 0, padding.after[0], 0, 0}},
+                   {"value", 0.0}},
+                  "padded")[0];
+  }
+  static constexpr const char* kSides[] = {"padded", "padded_rows", "padded_columns"};
   for (size_t d = 0; d < 3; ++d)
-    if (const int64_t reach = dilation[d] * (kernel[d] - 1) + 1; x[2 + d] + 2 * padding[d] < reach)
-      shape_error(fmt::format("the window of {} is larger than dim {} of the input {} with a padding of {}", reach,
-                              2 + d, to_string(x), padding[d]));
+    if (const int64_t before = padding.before[d], after = padding.after[d]; before + after > 0)
+      volume = emit_reindex(b, volume, {static_cast<int64_t>(2 + d), before, after, mode, "padding"}, kSides[d]);
+  padding = {};
+  return volume;
+}
+
+void expect_windows_fit(const Shape& x, const Three& kernel, const Padding& padding, const Three& dilation) {
+  for (size_t d = 0; d < 3; ++d)
+    if (const int64_t reach = dilation[d] * (kernel[d] - 1) + 1; x[2 + d] + padding.before[d] + padding.after[d] < reach)
+      throw ShapeError(fmt::format("the window of {} is larger than dim {} of the input {} with a padding of {}", reach,
+                                   2 + d, to_string(x), padding.before[d]),
+                       "kernel");
 }
 
 TensorId emit_conv3d(LayerContext& layer) {
+  expect_volume(layer);
   const Attrs& fields = layer.attrs;
   const Shape x = layer.shape();
   const Three kernel = three_of(fields, "kernel"), stride = three_of(fields, "stride"),
-              padding = three_of(fields, "padding"), dilation = three_of(fields, "dilation");
-  expect_volume(x, kernel, padding, dilation);
+              dilation = three_of(fields, "dilation");
+  Padding padding = padding_of(fields, kernel, stride, dilation);
+  expect_windows_fit(x, kernel, padding, dilation);
   const int64_t channels = fields.integer("channels"), groups = fields.integer("groups");
   expect_groups(groups, x[1], channels);
   DepthWindows windows{0, kernel[0], stride[0], kernel[0] == 1 ? 1 : dilation[0]};
-  windows.count = (x[2] + 2 * padding[0] - windows.reach()) / stride[0] + 1;
+  windows.count = (x[2] + padding.before[0] + padding.after[0] - windows.reach()) / stride[0] + 1;
   if (windows.count > kMaxLayerOutputs || windows.kernel > kMaxLayerOutputs)
     shape_error(
         fmt::format("conv3d supports outputs and windows of a depth of up to {}, but of the input {} they are {} "
@@ -104,10 +118,11 @@ TensorId emit_conv3d(LayerContext& layer) {
   // With the depth merged into the channels, as the slices are: the same elements in the same order.
   const Shape shape = {channels, x[1] / groups * kernel[0], kernel[1], kernel[2]};
   const Init init = linear_init(num_elements(shape) / channels);
-  const TensorId w = layer.weight(shape, init), padded = pad_depth(b, layer.inputs[0], padding[0]);
+  const TensorId w = layer.weight(shape, init),
+                 padded = padded_volume(b, layer.inputs[0], fields.text("padding_mode"), padding);
   Attrs window{{"stride", Ints{stride[1], stride[2]}},
                {"dilation", Ints{dilation[1], dilation[2]}},
-               {"padding", Ints{padding[1], padding[1], padding[2], padding[2]}},
+               {"padding", Ints{padding.before[1], padding.after[1], padding.before[2], padding.after[2]}},
                {"groups", groups}};
   if (groups > 1) window.set("whole_channels", true);
   FirstWindow first_window;
@@ -116,7 +131,7 @@ TensorId emit_conv3d(LayerContext& layer) {
   for (int64_t t = 0; t < windows.count; ++t) {
     const std::string number = std::to_string(t);
     const TensorId part = depth_window(b, padded, windows, t, first_window);
-    const Shape images = {x[0], x[1] * kernel[0], x[3], x[4]};
+    const Shape volume = b.shape(part), images = {x[0], x[1] * kernel[0], volume[3], volume[4]};
     const TensorId merged = b.emit("reshape", {part}, {{"shape", images}}, "images" + number)[0];
     const TensorId y = b.emit("conv2d", {merged, w}, window, "conv" + number, first)[0];
     if (t == 0) first = y;
@@ -131,10 +146,6 @@ TensorId emit_conv3d(LayerContext& layer) {
   return y;
 }
 
-Field of_three(const char* name, const char* doc) {
-  return per_dim(name, std::string(doc) + ": one number, or [depth, height, width].");
-}
-
 }  // namespace
 
 extern const LayerDef conv3d_layer = {
@@ -145,16 +156,25 @@ extern const LayerDef conv3d_layer = {
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
                of_three("stride", "Distance between windows").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
-               of_three("padding", "Zeros on each side").defaults(Ints{0}).at_least(0).at_most(kMaxSize),
+               per_dim("padding",
+                       "Zeros on each side: one number, or [depth, height, width]; same: as many as preserve the size.",
+                       {"same"})
+                   .defaults(Ints{0})
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               padding_mode_field(),
                of_three("dilation", "Distance between the elements of a window")
                    .defaults(Ints{1})
                    .at_least(1)
                    .at_most(kMaxSize),
                groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
-    .faults = conv3d_faults,
+    .faults =
+        [](const Attrs& attrs) { return faults_of_three(attrs, {"kernel", "stride", "padding", "dilation"}); },
     .emit = emit_conv3d,
 };
 
-extern const OpFamily conv3d_family = {.ops = {}, .layers = {&conv3d_layer}};
+extern const LayerDef conv_transpose3d_layer;
+
+extern const OpFamily conv3d_family = {.ops = {}, .layers = {&conv3d_layer, &conv_transpose3d_layer}};
 
 }  // namespace trainctl

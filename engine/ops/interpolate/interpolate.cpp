@@ -29,15 +29,6 @@ std::vector<TensorInfo> infer_interpolate(std::string_view op, Infos in, const A
   return {out};
 }
 
-/// Images keep their dim under the other order, [n, h, w, c].
-std::optional<ChannelsLast> interpolated_images(Infos in, const Attrs& attrs) {
-  static constexpr int64_t kPlaces[] = {0, 3, 1, 2};
-  if (in[0].shape.size() != 4) return {};
-  ChannelsLast form{attrs, 1, 1};
-  form.attrs.set("dim", kPlaces[attrs.integer("dim")]);
-  return form;
-}
-
 Attrs interpolate_example() {
   return {{"dim", int64_t{1}}, {"ratio", 0.5}, {"linear", true}, {"align_corners", false}, {"to", 2 * example::kCols}};
 }
@@ -136,7 +127,7 @@ extern const OpDef interpolate_op = {
           g.set_in_grad(0, "interpolate_grad", {g.out_grad()}, attrs);
         },
     .kernel = {.name = "interpolate",
-               .channels_last = interpolated_images,
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<3>,
                .example =
                    [] {
@@ -152,7 +143,7 @@ extern const OpDef interpolate_grad_op = {
     .name = "interpolate_grad",
     .infer = [](Infos in, const Attrs& attrs) { return infer_interpolate("interpolate_grad", in, attrs, "size"); },
     .kernel = {.name = "interpolate_grad",
-               .channels_last = interpolated_images,
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<3>,
                .example =
                    [] {

@@ -5,6 +5,8 @@
 // keep [n, t, 4 h].
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -17,6 +19,7 @@
 namespace trainctl {
 namespace {
 
+constexpr int64_t kMaxLayers = 64;
 constexpr const char* kWhyWhole = "each step needs the whole output of the step before";
 
 template <class Cell>
@@ -148,10 +151,58 @@ TensorId emit_recurrent(LayerContext& layer) {
 }
 
 std::vector<Field> recurrent_fields() {
-  return {units_field().required(), flag("bias", true, "Add a bias."),
-          flag("reverse", false,
-               "Process the steps from last to first; a bidirectional layer is a concat of both directions."),
-          init_field(), bias_init_field()};
+  return {units_field().required(),
+          flag("bias", true, "Add a bias."),
+          flag("reverse", false, "From the last step to the first."),
+          flag("bidirectional", false,
+               "Both directions, with their outputs in turn: [batch, steps, 2 * units]. The other direction is the layer "
+               "NAME.reverse."),
+          integer("layers", "Number of layers, each of which reads the one before: NAME, NAME.layer1 and so on.")
+              .defaults(int64_t{1})
+              .at_least(1)
+              .at_most(kMaxLayers),
+          number("dropout", "Probability with which an element between two layers is set to 0 in training.")
+              .defaults(0.0)
+              .at_least(0)
+              .below(1),
+          init_field(),
+          bias_init_field()};
+}
+
+std::vector<FieldFault> recurrent_faults(const Attrs& attrs) {
+  std::vector<FieldFault> faults;
+  if (attrs.flag("bidirectional") && attrs.flag("reverse"))
+    faults.push_back({"reverse", "bidirectional already goes from the last step to the first too", "remove reverse"});
+  if (attrs.number("dropout", 0) > 0 && attrs.integer("layers", 1) == 1)
+    faults.push_back({"dropout", "is applied between layers, and there is one", "e.g. layers: 2"});
+  return faults;
+}
+
+/// The other direction, and the other layers.
+template <class Cell>
+std::vector<AddedLayer> other_layers(const Attrs& fields) {
+  const bool both = fields.flag("bidirectional");
+  const int64_t count = std::clamp<int64_t>(fields.integer("layers", 1), 1, kMaxLayers);
+  const double dropout = fields.number("dropout", 0);
+  Attrs forward = fields;
+  for (const char* own : {"bidirectional", "layers", "dropout"}) forward.erase(own);
+  Attrs backward = forward;
+  backward.set("reverse", true);
+  std::vector<AddedLayer> layers;
+  for (int64_t l = 0; l < count; ++l) {
+    const std::string name = "layer" + std::to_string(l);
+    std::string input = l == 0 ? kLayerInput : layers.empty() ? kLayerOutput : layers.back().suffix;
+    if (l > 0 && dropout > 0) {
+      layers.push_back({name + ".dropout", "dropout", {input}, {{"p", dropout}}});
+      input = layers.back().suffix;
+    }
+    if (l > 0) layers.push_back({name, kRecurrentName<Cell>, {input}, forward});
+    if (!both) continue;
+    const std::string first = l == 0 ? kLayerOutput : name, other = l == 0 ? "reverse" : name + ".reverse";
+    layers.push_back({other, kRecurrentName<Cell>, {input}, backward});
+    layers.push_back({l == 0 ? "both" : name + ".both", "concat", {first, other}, {{"dim", int64_t{-1}}}});
+  }
+  return layers;
 }
 
 }  // namespace
@@ -165,6 +216,8 @@ extern const LayerDef lstm_layer = {
         "Long short-term memory over dim 1 of [batch, steps, features]: the output of each step, [batch, steps, "
         "units]. The weights are those of torch.nn.LSTM, with one bias in place of its two.",
     .fields = recurrent_fields(),
+    .faults = recurrent_faults,
+    .added = other_layers<LstmCell>,
     .emit = emit_recurrent<LstmCell>,
 };
 
@@ -175,6 +228,8 @@ extern const LayerDef gru_layer = {
         "The weights are those of torch.nn.GRU, with one bias in place of its two, and the recurrent bias of the new "
         "output.",
     .fields = recurrent_fields(),
+    .faults = recurrent_faults,
+    .added = other_layers<GruCell>,
     .emit = emit_recurrent<GruCell>,
 };
 

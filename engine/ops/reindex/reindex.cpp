@@ -32,15 +32,6 @@ std::vector<TensorInfo> infer_reindex(std::string_view op, Infos in, const Attrs
   return {out};
 }
 
-/// Images keep their dim under the other order, [n, h, w, c].
-std::optional<ChannelsLast> reindexed_images(Infos in, const Attrs& attrs) {
-  static constexpr int64_t kMoved[] = {0, 3, 1, 2};
-  if (in[0].shape.size() != 4) return {};
-  ChannelsLast form{attrs, 1, 1};
-  form.attrs.set("dim", kMoved[attrs.integer("dim")]);
-  return form;
-}
-
 Attrs reindex_example() {
   return {{"dim", int64_t{1}}, {"before", int64_t{2}}, {"after", int64_t{2}}, {"mode", std::string("reflect")}};
 }
@@ -106,7 +97,7 @@ extern const OpDef reindex_op = {
           g.set_in_grad(0, "reindex_grad", {g.out_grad()}, attrs);
         },
     .kernel = {.name = "reindex",
-               .channels_last = reindexed_images,
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<0>,
                .example =
                    [] {
@@ -124,7 +115,7 @@ extern const OpDef reindex_grad_op = {
     .infer = [](Infos in,
                 const Attrs& attrs) { return infer_reindex("reindex_grad", in, attrs, attrs.integer("size")); },
     .kernel = {.name = "reindex_grad",
-               .channels_last = reindexed_images,
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<1>,
                .example =
                    [] {

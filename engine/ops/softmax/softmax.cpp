@@ -153,9 +153,30 @@ extern const LayerDef softmax_layer = {
         },
 };
 
+namespace {
+
+/// x - m - log(sum e^(x - m)), where m is the largest x of the dim.
+TensorId emit_log_softmax(LayerContext& layer) {
+  LayerBuilder& b = layer.builder;
+  const Attrs along{{"dims", Ints{layer.non_negative_dim(layer.attrs.integer("dim"))}}, {"keep_dims", true}};
+  const TensorId x = layer.inputs[0], largest = b.emit("reduce_max", {x}, along, "largest")[0],
+                 moved = b.emit("sub", {x, largest}, {}, "moved")[0], powers = b.emit("exp", {moved}, {}, "exp")[0],
+                 sum = b.emit("reduce_sum", {powers}, along, "sum")[0], log = b.emit("log", {sum}, {}, "log")[0];
+  return b.emit("sub", {moved, log})[0];
+}
+
+}  // namespace
+
+extern const LayerDef log_softmax_layer = {
+    .name = "log_softmax",
+    .doc = "Logarithm of softmax, x - log sum exp(x): the log-probabilities that the loss kl_div reads.",
+    .fields = {integer("dim", "The dim along which the exponentials of the results sum to 1.").defaults(int64_t{-1})},
+    .emit = emit_log_softmax,
+};
+
 extern const OpFamily softmax_family = {
     .ops = {&softmax_op, &softmax_grad_op},
     .kernels = {&softmax_stats_kernel, &softmax_apply_kernel, &softmax_grad_stats_kernel, &softmax_grad_apply_kernel},
-    .layers = {&softmax_layer}};
+    .layers = {&softmax_layer, &log_softmax_layer}};
 
 }  // namespace trainctl

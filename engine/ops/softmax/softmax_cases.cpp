@@ -129,7 +129,7 @@ extern const OpCases softmax_cases = {
                           {"softmax_apply", softmax_apply},
                           {"softmax_grad_stats", softmax_grad_stats},
                           {"softmax_grad_apply", softmax_grad_apply}},
-    .layers = {{"softmax", "", {8, 12}}, {"softmax", ", dim: 0", {8, 12}}},
+    .layers = {{"softmax", "", {8, 12}}, {"softmax", ", dim: 0", {8, 12}}, {"log_softmax", "", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -292,6 +292,7 @@ extern const OpDef split_op = {
     .rule = split_rule,
     .backward = split_backward,
     .kernel = {.name = "split",
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<0>,
                .example =
                    [] {
@@ -310,6 +311,7 @@ extern const OpDef concat_op = {
     .rule = concat_rule,
     .backward = concat_backward,
     .kernel = {.name = "concat",
+               .channels_last = images_along_dim,
                .cost = elementwise_cost<0>,
                .example =
                    [] {

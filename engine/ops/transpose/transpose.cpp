@@ -34,6 +34,13 @@ void expect_permutation(const Ints& perm, const TensorInfo& input) {
                           input.shape.size(), to_string(input)));
 }
 
+/// A transpose between images [n, c, h, w] and [n, h, w, c] copies images that are stored channels last as they are.
+std::optional<ChannelsLast> transposed_images(Infos in, const Attrs& attrs) {
+  const Ints to_last{0, 2, 3, 1}, from_last{0, 3, 1, 2}, perm = attrs.ints("perm");
+  if (in[0].shape.size() != 4 || (perm != to_last && perm != from_last)) return {};
+  return ChannelsLast{{{"perm", Ints{0, 1, 2, 3}}}, perm == to_last ? 1u : 0u, perm == to_last ? 0u : 1u};
+}
+
 }  // namespace
 
 extern const OpDef transpose_op = {
@@ -60,6 +67,7 @@ extern const OpDef transpose_op = {
           g.set_in_grad(0, "transpose", {g.out_grad()}, {{"perm", inverse}});
         },
     .kernel = {.name = "transpose",
+               .channels_last = transposed_images,
                .cost = elementwise_cost<0>,
                .example =
                    [] {

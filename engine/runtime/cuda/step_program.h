@@ -59,8 +59,8 @@ class StepProgram {
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
-    int left_out = -1;  ///< an instruction that is not run
-    const ExchangeMemory* exchanges = nullptr;  ///< of a step that is recorded or replayed
+    int left_out = -1;                          ///< an instruction that is not run
+    const ExchangeMemory* exchanges = nullptr;  ///< exchanges of a step that is recorded or replayed
   };
   void issue(const Issue& how);
   /// Runs everything but communication, one instruction after another.
