@@ -188,7 +188,8 @@ class PlanSearch {
   bool search(const JobSpec& spec, const std::string& differs) {
     try {
       Trials trials(job_);
-      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
+      const SearchLimits limits{memory_, best_ ? best_->seconds() : 0};
+      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, limits,
                               [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
       const double seconds = found.best().trial.seconds;
       const bool is_short = keep_too_large(spec, found.tried, seconds);
