@@ -137,7 +137,7 @@ def mark_answers_of_families(program, folder):
         (folder / "families" / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
         (model / "chat_template.jinja").write_text(template, encoding="utf-8")
         (folder / "families" / "job.yaml").write_text(JOB)
-        shown = run(program, folder / "families", "data", "show", "job.yaml", "--tokens", "-n", "4", "dataset.shuffle=false", "dataset.length=512")
+        shown = run(program, folder / "families", "data", "show", "job.yaml", "--tokens", "-n", "4", "dataset.shuffle=false", "dataset.length=512", "dataset.batch=1")
         for talk, trained in zip(talks, marked(shown), strict=True):
             answers = [message["content"] for message in talk if message["role"] == "assistant"]
             assert re.findall(r"Because [A-Z]+\.", trained) == answers and "Why" not in trained and "brief" not in trained, (name, trained)

@@ -240,7 +240,10 @@ extern const LayerDef einsum_layer = {
     .doc =
         "Einstein summation of its inputs, like torch.einsum, computed as matrix products. Letters stand for dims, "
         "including the batch dim.",
-    .fields = {text("equation", "Letters of each input, and of the result: 'bij,bjk->bik'. Without an arrow the result has the letters that occur once, in the order of the alphabet.").required()},
+    .fields = {text("equation",
+                    "Letters of each input, and of the result: 'bij,bjk->bik'. Without an arrow the result has the "
+                    "letters that occur once, in the order of the alphabet.")
+                   .required()},
     .max_inputs = 8,
     .faults = einsum_faults,
     .emit = emit_einsum,

@@ -40,14 +40,29 @@ struct SumsTile {
   __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
 };
 
-/// The rows of a step of a tile, of which a thread gathers every 16th.
-struct SumsStep {
-  int row = 0, line = 0, column = 0;
-  int tokens[4];  ///< tokens of the thread's rows; -1: none
-};
+/// Up to two steps of a tile. A loading thread gathers every 16th row of a step, from that of its number over 8 on; its
+/// warp gathers 32 rows in both steps, whose tokens its lanes hold.
+struct SumsPart {
+  int row = 0, line = 0, column = 0, steps = 0;
+  int token = -1;  ///< that of one of the rows; -1: none
 
-/// The steps of all tiles of a pair, one after another. They are looked up two steps ahead, and the rows of an expert a
-/// tile ahead, because each takes as long as a step.
+  static constexpr int kSteps = 2, kRowsOfThread = kTerms / 16;
+
+  /// Row `i` of this thread in step `step`. Called by the whole warp.
+  __device__ int token_of(int step, int i) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return __shfl_sync(~0u, token, 16 * step + 4 * i + lane / 8);
+  }
+  /// The row whose token this lane holds, after the first one.
+  __device__ static int row_of_lane() {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    return kTerms * (lane / 16) + 16 * (lane / 4 % kRowsOfThread) + 4 * warp + lane % 4;
+  }
+};
+static_assert(SumsPart::kSteps * SumsPart::kRowsOfThread * 4 == 32);
+
+/// The steps of all tiles of a pair, one after another. Tokens are looked up two steps, and the rows of an expert a
+/// tile, before they are needed, because a read from memory takes longer than a step.
 struct SumsSteps {
   const SumOverRows& x;
   int units, unit, row = 0, steps = 0, end = 0, next_row = 0, next_end = 0;
@@ -58,20 +73,17 @@ struct SumsSteps {
     look_ahead();
   }
   /// False after the last step.
-  __device__ bool find(SumsStep& step) {
+  __device__ bool find(SumsPart& part) {
     while (steps == 0) {
       if (unit >= units) return false;
       tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
       unit += static_cast<int>(gridDim.x) / kPair;
       look_ahead();
     }
-    step.row = row, step.line = tile.line, step.column = tile.column;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int mine = row + static_cast<int>(threadIdx.x) / 8 + 16 * i;
-      step.tokens[i] = mine < end ? x.token_of[mine] : -1;
-    }
-    row += kTerms, --steps;
+    part.row = row, part.line = tile.line, part.column = tile.column, part.steps = min(SumsPart::kSteps, steps);
+    const int mine = row + SumsPart::row_of_lane();
+    part.token = mine < end ? x.token_of[mine] : -1;
+    row += kTerms * part.steps, steps -= part.steps;
     return true;
   }
 
@@ -83,37 +95,45 @@ struct SumsSteps {
   }
 };
 
-__device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
+/// Loads the terms of a step.
+__device__ inline void load_step(const SumOverRows& x, Shared& shared, int stage, const SumsPart& part, int step) {
   const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, packs = x.lines / 8;
+  float* const here = shared.here[stage];
+  if (thread == 0) {
+    announce_bytes(here, kBBytes);
+#pragma unroll
+    for (int panel = place; panel < kPanels; panel += kPair) {
+      copy_box_3(shared.b[stage] + panel * kSquareBytes, x.right, part.column + 64 * panel, part.row + kTerms * step, 0,
+                 here, true);
+    }
+  }
+  __syncwarp();
+  unsigned char* const a = shared.a[stage] + pack_at(thread / 8, pack);
+  const int first = part.line / 8 + pack;
+  const bool in_first = first < packs, in_second = first + 8 < packs;
+#pragma unroll
+  for (int i = 0; i < SumsPart::kRowsOfThread; ++i) {
+    const int token = part.token_of(step, i);
+    const uint4* const from = x.tokens + static_cast<int64_t>(max(token, 0)) * packs;
+    copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), token >= 0 && in_first);
+    copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), token >= 0 && in_second);
+  }
+  arrive_after_packs(here);
+}
+
+__device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
   TermsPlace at;
   SumsSteps steps(x, SumsTile::units(x));
-  SumsStep step, next;
-  bool more = steps.find(step), more_behind = more && steps.find(next);
-  for (; more; at.next()) {
-    at.wait(shared);
-    float* const here = shared.here[at.stage];
-    if (thread == 0) {
-      announce_bytes(here, kBBytes);
-#pragma unroll
-      for (int panel = place; panel < kPanels; panel += kPair) {
-        copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
-                   true);
-      }
+  SumsPart part, next;
+  bool more = steps.find(part), more_behind = more && steps.find(next);
+  while (more) {
+    for (int step = 0; step < part.steps; ++step, at.next()) {
+      at.wait(shared);
+      load_step(x, shared, at.stage, part, step);
     }
-    unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
-    const int first = step.line / 8 + pack;
-    const bool in_first = first < packs, in_second = first + 8 < packs;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool there = step.tokens[i] >= 0;
-      const uint4* const from = x.tokens + static_cast<int64_t>(max(step.tokens[i], 0)) * packs;
-      copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), there && in_first);
-      copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), there && in_second);
-    }
-    arrive_after_packs(here);
     more = more_behind;
-    step = next;
+    part = next;
     more_behind = more && steps.find(next);
   }
 }
