@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fine-tuning, long sequences, mixtures of experts and images: a training step on GPUs beside PyTorch, in turn in one run.
+"""Fine-tuning, long sequences, mixtures of experts and images: one training step on GPUs compared with PyTorch, alternating in one run.
 
   beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts
   --rounds N     how often each side starts (default: 2); --only trainctl | torch
