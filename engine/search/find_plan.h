@@ -68,7 +68,7 @@ struct FoundPlan {
 
 struct SearchLimits {
   int64_t memory = 0;  ///< bytes per rank; 0: no limit
-  double seconds = 0;  ///< of a plan that another search has found: slower plans are of no use; 0: none
+  double seconds = 0;  ///< step time of a plan that another search has found; slower plans are not wanted; 0: none
 };
 
 /// Searches by parallel.search.algorithm. The best plan has been tried in full, unless it takes longer than

@@ -155,8 +155,8 @@ Conversation ChatTemplate::conversation(const Json& context, bool marks_assistan
   return result;
 }
 
-/// Where the template writes the content of a message: another content in its place shows it. None if it writes it
-/// twice, not at all, or if the rest depends on it.
+/// Finds where the template writes the content of a message, by rendering another content in its place. Returns nothing
+/// if the template writes it twice or not at all, or if other text depends on it.
 std::optional<Range> ChatTemplate::content_range(Json context, size_t message, const std::string& whole) const {
   constexpr std::string_view kOther = "kTRAINCTLplaceOFcontentZ";
   Json& content = context["messages"][message]["content"];

@@ -244,11 +244,6 @@ class Network:
             zero = torch.zeros(len(parts), len(v), units, dtype=v.dtype)
             v = v.flip(1) if reverse else v
             state = (zero, zero) if kind == "lstm" else zero
-            if reverse and layers == 2:  # each layer from the last step
-                each = [(torch.lstm if kind == "lstm" else torch.gru), zero[:1]]
-                for part in parts:
-                    v = each[0](v, (each[1], each[1]) if kind == "lstm" else each[1], flat(w, part), True, 1, 0.0, False, False, True)[0]
-                return v.flip(1)
             weights = [value for part in parts for value in flat(w, part)]
             y = (torch.lstm if kind == "lstm" else torch.gru)(v, state, weights, True, layers, 0.0, False, both, True)[0]
             return y.flip(1) if reverse else y

@@ -57,13 +57,14 @@ void with_count(int64_t count, const F& f) {
 template <size_t N, class Count, class F>
 void sum_block(const Dims& d, int64_t begin, int64_t end, int64_t first, Count count, const F& f,
                double (&total)[N][kFeatureTile]) {
+  const int64_t features = count;
   for (int64_t from = begin; from < end; from += kShort) {
     float part[N][kFeatureTile];
     for (size_t k = 0; k < N; ++k) std::fill_n(part[k], count, 0.0f);
     for (int64_t n = from; n < std::min(from + kShort, end); ++n) {
       const int64_t row = n * d.c + first;
 #pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) {
+      for (int64_t i = 0; i < features; ++i) {
         const Terms<N> v = f(row + i, first + i);
         for (size_t k = 0; k < N; ++k) part[k][i] += v[k];
       }
@@ -178,7 +179,8 @@ void map_per_feature(const Dims& d, float* y, const Values& values, const F& f) 
           const std::array<float, N> v = values(first + i);
           for (size_t k = 0; k < N; ++k) of[k][i] = v[k];
         }
-        with_count(count, [&](auto features) {
+        with_count(count, [&](auto constant) {
+          const int64_t features = constant;
           for (int64_t n = begin; n < end; ++n) {
             const int64_t row = n * d.c + first;
 #pragma GCC ivdep

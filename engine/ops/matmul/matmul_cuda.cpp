@@ -71,7 +71,8 @@ std::optional<CudaKernel> prepare_few_terms(const CudaKernelCall& call, const Pr
   constexpr int64_t kLarge = int64_t{1} << 22;
   const Epilogue e = epilogue_of(call.attrs);
   const bool plain = !e.bias && !e.keep_input && e.activation == Activation::none && e.slope == Activation::none &&
-                     !p.accumulate && !p.transpose_a && p.batch == 1 && p.a_row == 0 && call.in[1].shape.size() == 2;
+                     !p.accumulate && !p.transpose_a && p.batch == 1 && p.a_row == 0 && call.in[1].shape.size() == 2 &&
+                     call.in[0].shape.back() == p.k && call.out[0].shape.back() == p.n;
   const auto fits = [](const TensorArg& arg) {
     return arg.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(arg.data) % 16 == 0;
   };

@@ -153,15 +153,16 @@ TensorId emit_recurrent(LayerContext& layer) {
 std::vector<Field> recurrent_fields() {
   return {units_field().required(),
           flag("bias", true, "Add a bias."),
-          flag("reverse", false, "From the last step to the first."),
+          flag("reverse", false, "Process the steps from last to first."),
           flag("bidirectional", false,
-               "Both directions, with their outputs in turn: [batch, steps, 2 * units]. The other direction is the layer "
+               "Process both directions and concatenate their outputs: [batch, steps, 2 * units]. The other direction "
+               "is the layer "
                "NAME.reverse."),
           integer("layers", "Number of layers, each of which reads the one before: NAME, NAME.layer1 and so on.")
               .defaults(int64_t{1})
               .at_least(1)
               .at_most(kMaxLayers),
-          number("dropout", "Probability with which an element between two layers is set to 0 in training.")
+          number("dropout", "Probability that an element between two layers is set to 0 in training.")
               .defaults(0.0)
               .at_least(0)
               .below(1),
