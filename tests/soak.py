@@ -31,6 +31,8 @@ def campaigns(build, seed):
     yield "faults in servers", python("campaign/servers.py", *trainctl, "--faults", 100, "--seed", seed)
     yield "faults during saves", python("campaign/resumes.py", *trainctl, "--shim", build / "tests/libdisk_faults.so", "--kills", 200, "--power", 200,
                                "--seed", seed)
+    yield "every flipped byte of a checkpoint", ["env", "TRAINCTL_TEST_ALL_BYTES=1", binaries / "test_cli",
+                                                 "--test-case=a checkpoint with a flipped byte*"]
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
     yield "faults in files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
     yield "failing object stores", python("stores/object_stores_test.py", binaries / "trainctl", "--long")

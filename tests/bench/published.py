@@ -49,7 +49,7 @@ the last backward pass. That their ranks wait for each message between stages is
 
 Not expressed: fp8 with one scale a tensor; context parallelism, and so Llama 3's third row (131,072 tokens) and NVIDIA's Llama 3.1; "selective op" recompute
 (every second product: the template's own list stands for it); PyTorch's DDP, which overlapped the sums of the first four rows of
-Megatron-LM's table with their backward pass; products that run beside the gathers of their own operands (torchtitan's async TP, NVIDIA's
+Megatron-LM's table with their backward pass; products that overlap with the gathers of their own operands (torchtitan's async TP, NVIDIA's
 recipes); nanotron's messages, at each of which both hosts wait for their GPUs.
 """
 import argparse, functools, itertools, json, math, pathlib, statistics, subprocess, sys, time
