@@ -48,6 +48,8 @@ NETWORKS = {
                                                         "vocab": 256}, ["parallel={mode: stand_alone}"]),
     "vit": vit(192, 3, 6, 64, 8, 10),
     "unet": unet(16, 64),
+    "vit_small": vit(64, 4, 2, 8, 2, 10),
+    "unet_small": unet(8, 32),
     "resnet50": ("templates/resnet50.yaml", 256, 60, "resnet50", {}, []),
     "gpt2": gpt2(12, 12, 768),
     "gpt2_350m": gpt2(24, 16, 1024),

@@ -27,7 +27,7 @@ LlamaShape shape_on_any_ranks(std::mt19937& random, int job) {
   shape.vocab = one_of<int>(random, {8192, 32000, 128256});
   shape.ranks = one_of<int>(random, job == 0 ? std::vector<int>{2, 4} : std::vector<int>{1, 2, 3, 4, 6, 8, 16, 32, 64});
   shape.length = one_of<int>(random, {512, 2048, 8192});
-  shape.batch = shape.ranks * one_of<int>(random, {1, 2, 4});
+  shape.batch = std::min(shape.ranks * one_of<int>(random, {1, 2, 4}), 64);  // the job has 64 samples
   if (pick(random, 0, 3) == 0) shape.window = shape.length / 8;
   if (pick(random, 0, 4) == 0) shape.experts = 4;
   return shape;

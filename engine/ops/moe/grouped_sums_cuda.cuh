@@ -45,31 +45,34 @@ struct SumsTile {
 struct SumsPart {
   int row = 0, line = 0, column = 0, steps = 0;
   int token = -1;  ///< that of one of the rows; -1: none
+  int packs = -1;  ///< those of `tokens` before it
 
-  static constexpr int kSteps = 2, kRowsOfThread = kTerms / 16;
+  static constexpr int kRowsOfThread = kTerms / 16, kSteps = 32 / (4 * kRowsOfThread);
 
-  /// Row `i` of this thread in step `step`. Called by the whole warp.
-  __device__ int token_of(int step, int i) const {
+  /// Waits for the token. Called before the next part is looked up: the compiler would wait for both at once.
+  __device__ void find_packs(int packs_of_token) { packs = token < 0 ? -1 : token * packs_of_token; }
+  /// The packs before row `i` of this thread in step `step`. Called by the whole warp.
+  __device__ int packs_before(int step, int i) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    return __shfl_sync(~0u, token, 16 * step + 4 * i + lane / 8);
+    return __shfl_sync(~0u, packs, 4 * (kRowsOfThread * step + i) + lane / 8);
   }
   /// The row whose token this lane holds, after the first one.
   __device__ static int row_of_lane() {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    return kTerms * (lane / 16) + 16 * (lane / 4 % kRowsOfThread) + 4 * warp + lane % 4;
+    return kTerms * (lane / (4 * kRowsOfThread)) + 16 * (lane / 4 % kRowsOfThread) + 4 * warp + lane % 4;
   }
 };
-static_assert(SumsPart::kSteps * SumsPart::kRowsOfThread * 4 == 32);
 
 /// The steps of all tiles of a pair, one after another. Tokens are looked up two steps, and the rows of an expert a
 /// tile, before they are needed, because a read from memory takes longer than a step.
 struct SumsSteps {
   const SumOverRows& x;
+  const int* starts;  ///< in shared memory
   int units, unit, row = 0, steps = 0, end = 0, next_row = 0, next_end = 0;
   SumsTile tile, next;
 
-  __device__ SumsSteps(const SumOverRows& of, int all)
-      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / kPair), tile{}, next{} {
+  __device__ SumsSteps(const SumOverRows& of, const int* first_rows, int all)
+      : x(of), starts(first_rows), units(all), unit(static_cast<int>(blockIdx.x) / kPair), tile{}, next{} {
     look_ahead();
   }
   /// False after the last step.
@@ -91,7 +94,7 @@ struct SumsSteps {
   __device__ void look_ahead() {
     if (unit >= units) return;
     next = SumsTile(x, unit, place_in_pair());
-    next_row = x.starts[next.expert], next_end = x.starts[next.expert + 1];
+    next_row = starts[next.expert], next_end = starts[next.expert + 1];
   }
 };
 
@@ -114,19 +117,21 @@ __device__ inline void load_step(const SumOverRows& x, Shared& shared, int stage
   const bool in_first = first < packs, in_second = first + 8 < packs;
 #pragma unroll
   for (int i = 0; i < SumsPart::kRowsOfThread; ++i) {
-    const int token = part.token_of(step, i);
-    const uint4* const from = x.tokens + static_cast<int64_t>(max(token, 0)) * packs;
-    copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), token >= 0 && in_first);
-    copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), token >= 0 && in_second);
+    const int before = part.packs_before(step, i);
+    const uint4* const from = x.tokens + max(before, 0);
+    copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), before >= 0 && in_first);
+    copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), before >= 0 && in_second);
   }
   arrive_after_packs(here);
 }
 
 __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
   TermsPlace at;
-  SumsSteps steps(x, SumsTile::units(x));
+  SumsSteps steps(x, shared.tiles, SumsTile::units(x));
   SumsPart part, next;
-  bool more = steps.find(part), more_behind = more && steps.find(next);
+  bool more = steps.find(part);
+  part.find_packs(x.lines / 8);
+  bool more_behind = more && steps.find(next);
   while (more) {
     for (int step = 0; step < part.steps; ++step, at.next()) {
       at.wait(shared);
@@ -134,6 +139,7 @@ __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
     }
     more = more_behind;
     part = next;
+    part.find_packs(x.lines / 8);
     more_behind = more && steps.find(next);
   }
 }
@@ -313,7 +319,7 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   const auto look_up = [&](int unit) {
     if (unit >= units) return;
     next = SumsTile(x, unit, place);
-    next_rows = x.starts[next.expert + 1] - x.starts[next.expert];
+    next_rows = shared.tiles[next.expert + 1] - shared.tiles[next.expert];
   };
   float d[128];
   HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
@@ -342,6 +348,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
+  for (int e = static_cast<int>(threadIdx.x); e <= x.experts; e += kThreads) shared.tiles[e] = x.starts[e];
   prepare_pair(shared, true);
   if (group_of_warp() == 0) {
     give_registers<56>();

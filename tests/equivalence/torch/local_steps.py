@@ -32,7 +32,7 @@ BATCH, SAMPLES, IN, HIDDEN, OUT = 16, 64, 8, 16, 4
 STEPS, LOCAL = 26, 4  # synchronizes after each fourth step and the last one, and more often before step 16
 # The default of parallel.outer for two replicas and AdamW, but for the bf16 in which differences are exchanged.
 DEFAULT = {"learning_rate": 0.9, "momentum": 0.7, "nesterov": True, "round_growth": 0.25, "local_rate": math.sqrt(2), "precision": "fp32"}
-EVEN = {**DEFAULT, "round_growth": 0}
+EVEN = {**DEFAULT, "round_growth": 0, "local_rate": 1}
 torch.manual_seed(1)
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
